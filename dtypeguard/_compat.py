@@ -1,0 +1,29 @@
+"""The names and behaviours that differ between JAX and Optax releases, in one place."""
+
+import contextlib
+
+import jax
+
+_JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
+
+# Up to JAX 0.6 a computation traced with x64 off cannot be lowered inside one traced
+# with x64 on: inner jaxprs are lowered under the flag of the outermost call.
+HAS_X64_SCOPE = _JAX >= (0, 7)
+
+
+def x64_enabled() -> bool:
+    """Whether `jax_enable_x64` is on, in this thread and context."""
+    return bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+
+
+def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
+    """A context in which `jax_enable_x64` is `enabled`, for this thread alone.
+
+    `jax.enable_x64` since JAX 0.8; before that the same manager stood in
+    `jax.experimental`.
+    """
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(enabled)
+    from jax import experimental
+
+    return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8

@@ -1,0 +1,97 @@
+"""What dtype a leaf has, which casts are safe, and the cast itself."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_FAMILIES = {
+    "bool": np.bool_,
+    "int": np.integer,
+    "float": np.floating,
+    "complex": np.complexfloating,
+}
+_SCALARS = (bool, int, float, complex)
+
+
+@functools.cache
+def kind(dtype: Any) -> str | None:
+    """The kind of a dtype: "bool", "int", "float", "complex", or None for the rest.
+
+    Signed, unsigned and 4-bit integers are "int"; bfloat16 and the 8-bit floats are
+    "float". The rest is what no cast applies to: float0, PRNG keys and other extended
+    dtypes, strings, objects.
+    """
+    for name, family in _FAMILIES.items():
+        if jnp.issubdtype(dtype, family):
+            return name
+    return None
+
+
+def dtype_of(leaf: Any) -> Any:
+    """The dtype an array leaf is recorded with, or None if it is not an array leaf.
+
+    Args:
+        leaf: anything. JAX arrays, tracers and `ShapeDtypeStruct`s have the dtype they
+            carry; NumPy arrays and scalars and Python scalars the one that JAX would
+            give them under the x64 flag as it is now.
+
+    Returns:
+        A NumPy dtype of one of the four kinds of `kind`, or None.
+    """
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return jax.dtypes.canonicalize_dtype(leaf.dtype) if kind(leaf.dtype) else None
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is not None:
+        return dtype if kind(dtype) else None
+    if isinstance(leaf, _SCALARS):
+        family = next(scalar for scalar in _SCALARS if isinstance(leaf, scalar))
+        return jax.dtypes.canonicalize_dtype(family)
+    return None
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether a leaf promotes like a Python scalar; Python scalars themselves do."""
+    return isinstance(leaf, _SCALARS) or getattr(leaf, "weak_type", False)
+
+
+def is_wide(leaf: Any) -> bool:
+    """Whether a leaf is a 64-bit array (128-bit complex) under the current x64 flag.
+
+    Python scalars are not: they take the dtype of their surroundings.
+    """
+    dtype = None if isinstance(leaf, _SCALARS) else dtype_of(leaf)
+    return dtype is not None and dtype.itemsize > 4 * (1 + (kind(dtype) == "complex"))
+
+
+def narrow(leaf: Any) -> Any:
+    """A 64-bit JAX array in 32 bits, as it would be with x64 off; anything else as is."""
+    if isinstance(leaf, jax.Array) and is_wide(leaf):
+        with_x64_off = {"int": "int32", "float": "float32", "complex": "complex64"}
+        dtype = "uint32" if leaf.dtype == np.uint64 else with_x64_off[kind(leaf.dtype)]
+        return cast(leaf, np.dtype(dtype))
+    return leaf
+
+
+def fits(source: Any, target: Any) -> bool:
+    """Whether a cast stays within a kind, or goes between bool and int."""
+    return kind(source) == kind(target) or {kind(source), kind(target)} == {
+        "bool",
+        "int",
+    }
+
+
+def cast(leaf: Any, dtype: Any) -> jax.Array:
+    """A leaf as a strongly typed JAX array of `dtype`; the leaf itself if it is one.
+
+    Any array leaf can be cast to any dtype here, whatever `fits` says: to bool as
+    `!= 0`, complex to real by its real part.
+    """
+    if getattr(leaf, "dtype", None) == dtype and getattr(leaf, "weak_type", True) is False:
+        return leaf
+    if kind(dtype) != "complex" and kind(dtype_of(leaf)) == "complex":
+        leaf = lax.real(leaf)
+    return lax.convert_element_type(leaf, dtype)

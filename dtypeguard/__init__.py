@@ -1,5 +1,10 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
-from ._errors import DtypeDriftError as DtypeDriftError, DtypeGuardWarning as DtypeGuardWarning
+from ._errors import (
+    DtypeDriftError as DtypeDriftError,
+    DtypeGuardWarning as DtypeGuardWarning,
+)
+from ._guard import guard as guard
+from ._policy import Policy as Policy
 
 __version__ = "0.1.0"

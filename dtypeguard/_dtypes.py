@@ -15,6 +15,12 @@ _FAMILIES = {
     "complex": np.complexfloating,
 }
 _SCALARS = (bool, int, float, complex)
+_NARROW = {
+    np.dtype("int64"): np.dtype("int32"),
+    np.dtype("uint64"): np.dtype("uint32"),
+    np.dtype("float64"): np.dtype("float32"),
+    np.dtype("complex128"): np.dtype("complex64"),
+}
 
 
 @functools.cache
@@ -63,16 +69,13 @@ def is_wide(leaf: Any) -> bool:
 
     Python scalars are not: they take the dtype of their surroundings.
     """
-    dtype = None if isinstance(leaf, _SCALARS) else dtype_of(leaf)
-    return dtype is not None and dtype.itemsize > 4 * (1 + (kind(dtype) == "complex"))
+    return not isinstance(leaf, _SCALARS) and dtype_of(leaf) in _NARROW
 
 
 def narrow(leaf: Any) -> Any:
     """A 64-bit JAX array in 32 bits, as it would be with x64 off; anything else as is."""
     if isinstance(leaf, jax.Array) and is_wide(leaf):
-        with_x64_off = {"int": "int32", "float": "float32", "complex": "complex64"}
-        dtype = "uint32" if leaf.dtype == np.uint64 else with_x64_off[kind(leaf.dtype)]
-        return cast(leaf, np.dtype(dtype))
+        return cast(leaf, _NARROW[leaf.dtype])
     return leaf
 
 

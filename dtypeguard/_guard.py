@@ -1,0 +1,174 @@
+"""The guard: `update` gives back the dtypes it was given."""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, overload
+
+import optax
+
+from ._compat import x64_enabled
+from ._errors import DtypeDriftError, DtypeGuardWarning
+from ._policy import Policy
+from ._rescue import rescue
+from ._scope import narrow_extra_args, without_x64
+from ._settle import own_buffers, settle
+
+_P = ParamSpec("_P")
+_INNER = "dtypeguard_inner"  # on the update of a guarded transformation: the bare one
+
+
+class _HasInitAndUpdate(Protocol):
+    @property
+    def init(self) -> Callable[..., Any]: ...
+    @property
+    def update(self) -> Callable[..., Any]: ...
+
+
+@overload
+def guard(inner: None = None, *, policy: Policy | None = None) -> Callable[[Any], Any]: ...
+@overload
+def guard(
+    inner: _HasInitAndUpdate, *, policy: Policy | None = None
+) -> optax.GradientTransformationExtraArgs: ...
+@overload
+def guard(
+    inner: Callable[_P, Any], *, policy: Policy | None = None
+) -> Callable[_P, optax.GradientTransformationExtraArgs]: ...
+def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
+    """Makes an optimizer's `update` give back the dtypes it was given.
+
+    Control flow, gradient accumulation, buffer donation and the jit cache need a state
+    that keeps its types. Put one guard on the outside of the whole chain. Its state is
+    the inner optimizer's own, so guarding can be added to or taken from a running job.
+
+    - Every array leaf of the new state has the dtype of the same leaf of the state that
+      came in and is strongly typed; where a gradient is None and the inner update leaves
+      None in the state, the leaf that came in is kept. `init` makes every leaf an array
+      of its own that can be donated.
+    - The updates have the dtypes of `params`, or without params those of the incoming
+      updates.
+    - If no array in `updates`, `state` and `params` is 64-bit, the optimizer runs as if
+      `jax_enable_x64` were off (JAX >= 0.7). Callables among the extra args run under the
+      caller's flag; 64-bit results and extra args reach the optimizer in 32 bits.
+    - If the inner update raises a `TypeError` and the floating inputs differ in dtype or
+      are narrower than float32, it is run once more in the promoted dtype, at least
+      float32, with a `DtypeGuardWarning`.
+
+    Where the bare optimizer keeps its types already, the guarded one compiles to the
+    same program.
+
+    Args:
+        inner: a gradient transformation, any object with `init` and `update` such as
+            `optax.MultiSteps`, or a function that returns one of these. Left out, as in
+            `@guard(policy=...)`, `guard` returns the decorator.
+        policy: what may be cast and what is said about it; `Policy()` by default. A
+            guarded transformation keeps the policy it has unless another is given here.
+
+    Returns:
+        An `optax.GradientTransformationExtraArgs`, or for a function a function with
+        the same signature that returns one.
+
+    Raises:
+        TypeError: if `inner` is none of these.
+        DtypeDriftError: by `update`, while it is traced, if the state's tree or a shape
+            changes or a cast would change a leaf's kind; names every such leaf.
+
+    Example:
+        >>> import dtypeguard, jax.numpy as jnp, optax
+        >>> params = {"w": jnp.ones(3, jnp.bfloat16)}
+        >>> grads = {"w": jnp.ones(3, jnp.float32)}
+        >>> for opt in (optax.adam(1e-3), dtypeguard.guard(optax.adam(1e-3))):
+        ...     _, state = opt.update(grads, opt.init(params), params)
+        ...     print(state[0].mu["w"].dtype)
+        float32
+        bfloat16
+    """
+    if inner is None:
+        return functools.partial(guard, policy=policy)
+    is_class = inspect.isclass(inner)
+    if not is_class and callable(getattr(inner, "init", None)):
+        if callable(getattr(inner, "update", None)):
+            return _guard_transformation(inner, policy)
+    elif callable(inner):
+        return _guard_factory(inner, policy)
+    raise TypeError(
+        f"guard got {inner!r}. Give it a gradient transformation (anything with `init` "
+        "and `update`, such as optax.adam(1e-3)) or a function that returns one."
+    )
+
+
+def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
+    @functools.wraps(factory)
+    def guarded(*args, **kwargs):
+        inner = factory(*args, **kwargs)
+        if not (hasattr(inner, "init") and hasattr(inner, "update")):
+            raise TypeError(
+                f"guard was put on {factory!r}, which returned {inner!r}. A guarded "
+                "function must return a gradient transformation, such as optax.adam(1e-3)."
+            )
+        return guard(inner, policy=policy)
+
+    return guarded
+
+
+def _guard_transformation(
+    inner: Any, policy: Policy | None
+) -> optax.GradientTransformationExtraArgs:
+    bare = getattr(inner.update, _INNER, None)
+    if bare is not None:
+        return inner if policy is None else _guard_transformation(bare, policy)
+    policy = Policy() if policy is None else policy
+    update_inner = _taking_extra_args(inner)
+    said: set[str] = set()
+
+    def warn(message: str) -> None:
+        if message not in said:
+            said.add(message)
+            warnings.warn(message, DtypeGuardWarning, stacklevel=2)
+
+    def init(params):
+        return own_buffers(without_x64(inner.init, params), params)
+
+    def update(updates, state, params=None, **extra_args):
+        callers_x64 = x64_enabled()
+
+        def step(updates, state, params):
+            in_scope = callers_x64 and not x64_enabled()
+            extra = narrow_extra_args(extra_args) if in_scope else extra_args
+            inputs = (updates, state, params, extra)
+            try:
+                outputs = update_inner(*inputs)
+            except DtypeDriftError:
+                raise
+            except TypeError as error:
+                rescued = rescue(inner.init, update_inner, inputs)
+                if rescued is None:
+                    raise
+                dtype, outputs = rescued
+                reason = str(error).strip().partition("\n")[0]
+                warn(f"update failed and was run in {dtype} instead: {reason}")
+            return settle(outputs, inputs[:3], policy, warn)
+
+        return without_x64(step, updates, state, params)
+
+    setattr(update, _INNER, inner)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _taking_extra_args(inner: Any) -> Callable[..., Any]:
+    """The inner update as a function of four arguments; drops extra args it cannot take.
+
+    As `optax.with_extra_args_support`, but by signature: that function goes by type, and
+    takes from `optax.MultiSteps` the extra args that it does accept.
+    """
+    parameters = inspect.signature(inner.update).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def update(updates, state, params, extra_args):
+        if not takes_all:
+            extra_args = {k: v for k, v in extra_args.items() if k in parameters}
+        return inner.update(updates, state, params, **extra_args)
+
+    return update

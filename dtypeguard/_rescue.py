@@ -1,0 +1,63 @@
+"""A second attempt, in a wider dtype, at an update that does not trace."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import tree_util
+
+from ._dtypes import cast, dtype_of, kind
+from ._scope import convert_extra_args
+
+
+def rescue(
+    init: Callable[..., Any],
+    update: Callable[..., Any],
+    inputs: tuple[Any, Any, Any, dict[str, Any]],
+) -> tuple[Any, Any] | None:
+    """Runs an update in the promoted dtype of its params and updates, at least float32.
+
+    For optimizers whose control flow assumes float32, or params and gradients alike.
+
+    Args:
+        init: the inner init. It tells which leaves of the state follow the dtype of the
+            params: those are cast, and the rest, say a float32 accumulator, is not.
+        update: the inner update, which has just raised a `TypeError`, of four arguments.
+        inputs: those four: updates, state, params or None, and the extra args.
+
+    Returns:
+        The promoted dtype and what the update returned for promoted inputs; None if the
+        floating inputs are of one dtype of 32 bits or more, or if this attempt failed too.
+    """
+    floats = _floating_dtypes(inputs)
+    if len(floats) < 2 and not any(dtype.itemsize < 4 for dtype in floats):
+        return None
+    updates, state, params, extra_args = inputs
+    promoted = functools.reduce(
+        jnp.promote_types, _floating_dtypes((updates, params)), jnp.dtype("float32")
+    )
+
+    def promote(leaf):
+        return cast(leaf, promoted) if kind(dtype_of(leaf)) == "float" else leaf
+
+    def follow(leaf, before, after):
+        before, after = dtype_of(before), dtype_of(after)
+        return leaf if before == after else cast(leaf, after)
+
+    widened = functools.partial(tree_util.tree_map, promote)
+    like_params = updates if params is None else params
+    try:
+        before = eqx.filter_eval_shape(init, like_params)
+        after = eqx.filter_eval_shape(init, widened(like_params))
+        state = tree_util.tree_map(follow, state, before, after)
+        extra_args = convert_extra_args(extra_args, promote)
+        return promoted, update(widened(updates), state, widened(params), extra_args)
+    except Exception:  # whatever it is, the first error tells the user more
+        return None
+
+
+def _floating_dtypes(tree: Any) -> set[Any]:
+    dtypes = {dtype_of(leaf) for leaf in tree_util.tree_leaves(tree)}
+    return {dtype for dtype in dtypes if kind(dtype) == "float"}

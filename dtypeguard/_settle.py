@@ -1,0 +1,191 @@
+"""Brings what an optimizer returned back to what it was given, or says why it cannot."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+from jax.core import Tracer
+
+from ._dtypes import cast, dtype_of, fits, is_weak, kind
+from ._errors import DtypeDriftError
+from ._policy import Policy
+from ._report import Row, by_path, count, describe, table, tree_rows
+
+
+def own_buffers(state: Any, params: Any) -> Any:
+    """A first state of strongly typed arrays, each with a buffer of its own.
+
+    Args:
+        state: what the inner `init` returned.
+        params: what it was called with.
+
+    Returns:
+        `state` with each array leaf as a strongly typed JAX array of its dtype, copied if
+        its buffer belongs to a leaf of `params` or to another leaf as well: XLA refuses
+        to have one buffer donated twice.
+    """
+    seen = {_buffer(leaf) for leaf in tree_util.tree_leaves(params)}
+
+    def own(leaf):
+        dtype = dtype_of(leaf)
+        if dtype is None and not isinstance(leaf, jax.Array):
+            return leaf
+        if _buffer(leaf) in seen or isinstance(leaf, np.ndarray):
+            leaf = jnp.array(leaf, copy=True)
+        seen.add(_buffer(leaf))
+        return leaf if dtype is None else cast(leaf, dtype)
+
+    return tree_util.tree_map(own, state)
+
+
+def _buffer(leaf: Any) -> int:
+    """What two leaves have in common if they share memory (traced: if they are one)."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.ctypes.data
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
+        try:
+            return leaf.addressable_data(0).unsafe_buffer_pointer()
+        except Exception:  # no shard in this process, or a platform without pointers
+            return id(leaf)
+    return id(leaf)
+
+
+def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None]) -> Any:
+    """What an update returned, in the dtypes of what it was given.
+
+    Args:
+        outputs: the new updates and the new state.
+        inputs: the updates, the state (of any provenance: its leaves are the record) and
+            the params or None.
+        policy: which casts are allowed and what is said about them.
+        warn: is given the message where `policy.on_drift` is "warn".
+
+    Returns:
+        The new updates, in the dtypes of the params or else of the incoming updates, and
+        the new state, every array leaf strongly typed and in its dtype in the state.
+
+    Raises:
+        DtypeDriftError: if a tree, a shape or a kind has changed, or a dtype where
+            `policy.on_drift` is "error". Names every such leaf.
+    """
+    (new_updates, new_state), (updates, state, params) = outputs, inputs
+    new_state = _checked_tree(new_state, state, updates)
+    leaves = tree_util.tree_leaves(state)
+    same = lambda shape, old_shape: shape == old_shape
+    new_state, *of_state = _settle("state", new_state, leaves, same, policy)
+    leaves = _recorded_updates(new_updates, updates, params)
+    # A batch of per-example gradients may shrink; with params at hand, p + u may not grow.
+    adds = lambda shape, p: params is None or _broadcasts(shape, p)
+    new_updates, *of_updates = _settle("updates", new_updates, leaves, adds, policy)
+    refused, drifted = (a + b for a, b in zip(of_state, of_updates))
+    if refused:
+        headline = f"update returned {count(refused)} that no safe cast brings back:"
+        raise DtypeDriftError(table(headline, refused) + _KINDS)
+    if drifted and policy.on_drift != "cast":
+        message = table(f"update changed the dtype of {count(drifted)}:", drifted)
+        if policy.on_drift == "error":
+            raise DtypeDriftError(message + _CAST)
+        warn(message)
+    return new_updates, new_state
+
+
+def _settle(
+    where: str,
+    tree: Any,
+    recorded: list[Any],
+    shape_fits: Callable[[tuple[int, ...], tuple[int, ...]], bool],
+    policy: Policy,
+) -> tuple[Any, list[Row], list[Row]]:
+    """The one place where a leaf that came out is kept, cast or refused."""
+    leaves, treedef = tree_util.tree_flatten(tree)
+    settled, refused, drifted = list(leaves), {}, {}
+    for i, (leaf, old) in enumerate(zip(leaves, recorded)):
+        dtype, new_dtype = dtype_of(old), dtype_of(leaf)
+        if dtype is None or (new_dtype is None and where == "updates"):
+            continue  # functions, PRNG keys and float0 have no dtype to keep
+        if new_dtype is None or not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
+            refused[i] = _remedy(dtype, new_dtype)
+        elif not shape_fits(np.shape(leaf), np.shape(old)):
+            refused[i] = f"return it in shape {np.shape(old)}"
+        else:
+            weakened = where == "state" and is_weak(leaf) != is_weak(old)
+            if new_dtype != dtype or weakened:
+                drifted[i] = f"return x.astype(jnp.{dtype})"
+            settled[i] = cast(leaf, dtype)
+
+    def rows(remedies: dict[int, str]) -> list[Row]:
+        paths = list(by_path(tree)) if remedies else []
+        return [
+            Row(where + paths[i], describe(recorded[i]), describe(leaves[i]), remedy)
+            for i, remedy in remedies.items()
+        ]
+
+    return tree_util.tree_unflatten(treedef, settled), rows(refused), rows(drifted)
+
+
+def _checked_tree(new_state: Any, state: Any, updates: Any) -> Any:
+    """`new_state` if it has the tree of `state`, with what None gradients made None.
+
+    For a gradient that is None optax leaves None in the state: that leaf of the state
+    learns nothing and stays as it was.
+    """
+    treedef = tree_util.tree_structure(state)
+    if tree_util.tree_structure(new_state) != treedef:
+        new_state = _keep_where_none(new_state, state, updates)
+    if tree_util.tree_structure(new_state) != treedef:
+        rows = tree_rows("state", state, new_state, "return the tree that came in")
+        raise DtypeDriftError(table("update changed the tree of its state:", rows))
+    return new_state
+
+
+def _keep_where_none(new_state: Any, state: Any, updates: Any) -> Any:
+    is_none = lambda leaf: leaf is None
+    if not any(map(is_none, tree_util.tree_leaves(updates, is_leaf=is_none))):
+        return new_state
+    keep = lambda new, old: old if new is None else new
+    try:
+        return tree_util.tree_map(keep, new_state, state, is_leaf=is_none)
+    except ValueError:  # the trees differ in more than None
+        return new_state
+
+
+def _recorded_updates(new_updates: Any, updates: Any, params: Any) -> list[Any]:
+    """For each leaf of the new updates its param, or the incoming update.
+
+    Leaves of `params` may be missing (None or `MaskedNode` stand there).
+    """
+    record = updates if params is None else params
+    if tree_util.tree_structure(record) == tree_util.tree_structure(new_updates):
+        return tree_util.tree_leaves(record)
+    known = by_path(updates)
+    known |= {k: v for k, v in by_path(params).items() if dtype_of(v) is not None}
+    paths = by_path(new_updates)
+    if not paths.keys() <= known.keys():
+        rows = tree_rows("updates", record, new_updates, "return the tree of params")
+        raise DtypeDriftError(table("update changed the tree of its updates:", rows))
+    return [known[path] for path in paths]
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(target))
+    return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
+
+
+_CAST = '\nTo have them cast back: guard(..., policy=dtypeguard.Policy(on_drift="cast")).'
+_KINDS = (
+    "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
+    'between all of them: guard(..., policy=dtypeguard.Policy(casting="unsafe")).'
+)
+
+
+def _remedy(dtype: Any, new_dtype: Any) -> str:
+    """What to write in the update instead, for a leaf named x."""
+    kinds = kind(dtype), kind(new_dtype)
+    if kinds == ("float", "complex"):
+        return "return jnp.real(x)"
+    if kinds == ("int", "float"):
+        return f"return jnp.round(x).astype(jnp.{dtype})"
+    return f"return an array of jnp.{dtype}"

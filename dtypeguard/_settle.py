@@ -72,14 +72,15 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
             `policy.on_drift` is "error". Names every such leaf.
     """
     (new_updates, new_state), (updates, state, params) = outputs, inputs
-    new_state = _checked_tree(new_state, state, updates)
-    leaves = tree_util.tree_leaves(state)
     same = lambda shape, old_shape: shape == old_shape
-    new_state, *of_state = _settle("state", new_state, leaves, same, policy)
-    leaves = _recorded_updates(new_updates, updates, params)
     # A batch of per-example gradients may shrink; with params at hand, p + u may not grow.
     adds = lambda shape, p: params is None or _broadcasts(shape, p)
-    new_updates, *of_updates = _settle("updates", new_updates, leaves, adds, policy)
+    new_state, *of_state = _settle(
+        "state", *_pair_state(new_state, state, updates), same, policy
+    )
+    new_updates, *of_updates = _settle(
+        "updates", *_pair_updates(new_updates, updates, params), adds, policy
+    )
     refused, drifted = (a + b for a, b in zip(of_state, of_updates))
     if refused:
         headline = f"update returned {count(refused)} that no safe cast brings back:"
@@ -101,8 +102,10 @@ def _settle(
 ) -> tuple[Any, list[Row], list[Row]]:
     """The one place where a leaf that came out is kept, cast or refused."""
     leaves, treedef = tree_util.tree_flatten(tree)
-    settled, refused, drifted = list(leaves), {}, {}
+    settled, refused, drifted = {}, {}, {}
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
+        if _is_settled(leaf, old):
+            continue
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if dtype is None or (new_dtype is None and where == "updates"):
             continue  # functions, PRNG keys and float0 have no dtype to keep
@@ -111,10 +114,12 @@ def _settle(
         elif not shape_fits(np.shape(leaf), np.shape(old)):
             refused[i] = f"return it in shape {np.shape(old)}"
         else:
-            weakened = where == "state" and is_weak(leaf) != is_weak(old)
+            weakened = where == "state" and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
                 drifted[i] = f"return x.astype(jnp.{dtype})"
             settled[i] = cast(leaf, dtype)
+    if not (settled or refused):
+        return tree, [], []
 
     def rows(remedies: dict[int, str]) -> list[Row]:
         paths = list(by_path(tree)) if remedies else []
@@ -123,22 +128,33 @@ def _settle(
             for i, remedy in remedies.items()
         ]
 
-    return tree_util.tree_unflatten(treedef, settled), rows(refused), rows(drifted)
+    brought_back = [settled.get(i, leaf) for i, leaf in enumerate(leaves)]
+    return tree_util.tree_unflatten(treedef, brought_back), rows(refused), rows(drifted)
 
 
-def _checked_tree(new_state: Any, state: Any, updates: Any) -> Any:
-    """`new_state` if it has the tree of `state`, with what None gradients made None.
+def _is_settled(leaf: Any, old: Any) -> bool:
+    """Whether there is nothing to do: quick, since eager updates pay it for every leaf."""
+    try:
+        return (
+            leaf.dtype == old.dtype and leaf.shape == old.shape and leaf.weak_type is False
+        )
+    except AttributeError:
+        return False
+
+
+def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any]]:
+    """The new state and, for each of its leaves, the leaf that came in.
 
     For a gradient that is None optax leaves None in the state: that leaf of the state
     learns nothing and stays as it was.
     """
-    treedef = tree_util.tree_structure(state)
+    recorded, treedef = tree_util.tree_flatten(state)
     if tree_util.tree_structure(new_state) != treedef:
         new_state = _keep_where_none(new_state, state, updates)
-    if tree_util.tree_structure(new_state) != treedef:
-        rows = tree_rows("state", state, new_state, "return the tree that came in")
-        raise DtypeDriftError(table("update changed the tree of its state:", rows))
-    return new_state
+        if tree_util.tree_structure(new_state) != treedef:
+            rows = tree_rows("state", state, new_state, "return the tree that came in")
+            raise DtypeDriftError(table("update changed the tree of its state:", rows))
+    return new_state, recorded
 
 
 def _keep_where_none(new_state: Any, state: Any, updates: Any) -> Any:
@@ -152,21 +168,22 @@ def _keep_where_none(new_state: Any, state: Any, updates: Any) -> Any:
         return new_state
 
 
-def _recorded_updates(new_updates: Any, updates: Any, params: Any) -> list[Any]:
-    """For each leaf of the new updates its param, or the incoming update.
+def _pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list[Any]]:
+    """The new updates and, for each of their leaves, its param or the incoming update.
 
     Leaves of `params` may be missing (None or `MaskedNode` stand there).
     """
     record = updates if params is None else params
-    if tree_util.tree_structure(record) == tree_util.tree_structure(new_updates):
-        return tree_util.tree_leaves(record)
+    recorded, treedef = tree_util.tree_flatten(record)
+    if tree_util.tree_structure(new_updates) == treedef:
+        return new_updates, recorded
     known = by_path(updates)
     known |= {k: v for k, v in by_path(params).items() if dtype_of(v) is not None}
     paths = by_path(new_updates)
     if not paths.keys() <= known.keys():
         rows = tree_rows("updates", record, new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
-    return [known[path] for path in paths]
+    return new_updates, [known[path] for path in paths]
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

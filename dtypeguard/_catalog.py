@@ -61,10 +61,7 @@ def find(entry_id: str) -> Entry:
     Raises:
         KeyError: if there is none.
     """
-    for entry, _ in _candidates():
-        if entry.id == entry_id:
-            return entry
-    raise KeyError(entry_id)
+    return _by_id()[entry_id]
 
 
 def is_transformation(thing: Any) -> bool:
@@ -86,6 +83,11 @@ def promises_transformation(factory: Any) -> bool:
     if annotation is not inspect.Signature.empty:
         return any(word in str(annotation) for word in ("Transformation", "Aggregator"))
     return "GradientTransformation" in (getattr(factory, "__doc__", None) or "")
+
+
+@functools.cache
+def _by_id() -> dict[str, Entry]:
+    return {entry.id: entry for entry, _ in _candidates()}
 
 
 def _candidates() -> Iterator[tuple[Entry, Any]]:
@@ -132,7 +134,7 @@ def _factories() -> Iterator[tuple[str, Any]]:
                 seen.add(id(member))
                 found[f"{path}.{name}"] = member
         yield from sorted(found.items())
-    import dtypeguard
+    import dtypeguard  # only now: it is being imported when this module may be
 
     for name in _OURS:
         if hasattr(dtypeguard, name):

@@ -122,6 +122,14 @@ def _scale_by_muon(scale_by_muon: Any) -> Any:
     return scale_by_muon(weight_dimension_numbers={"w": axes, "v": axes})
 
 
+def _monitor_in_its_stride(monitor: Any) -> Any:
+    norm_ema = optax.measure_with_ema(optax.global_norm, decay=0.9)
+    opt = monitor({"norm": optax.global_norm, "norm_ema": norm_ema})
+    return optax.GradientTransformationExtraArgs(
+        lambda params: opt.update(params, opt.init(params))[1], opt.update
+    )
+
+
 _PER_EXAMPLE = Recipe(to_grads=_per_example)
 _AGGREGATING = "optax.experimental.aggregating"
 
@@ -155,10 +163,16 @@ RECIPES: dict[str, Recipe] = {
 RECIPES["optax.differentially_private_aggregate"] = _PER_EXAMPLE
 RECIPES["optax.dpsgd"] = _PER_EXAMPLE
 
-# Found, built, and still not something that gives updates for params.
+# Found, built, and still nothing that a loop could run: no matter of dtypes.
 LEFT_OUT: dict[str, str] = {
     f"{_AGGREGATING}.get_per_element_mean_and_sum_sq_diff_grads": (
-        "returns a pair in place of updates; swept within add_mean_variance_to_opt"
+        "returns a pair in place of updates; swept inside add_mean_variance_to_opt"
+    ),
+    "optax.measure_with_ema": (
+        "returns a measurement in place of updates; swept inside monitor"
+    ),
+    "optax.monitor": (
+        "its first update adds to the tree of its state; swept from the second on"
     ),
 }
 
@@ -207,6 +221,7 @@ VARIANTS: dict[str, dict[str, Callable[[Any], Any]]] = {
             optax.adam(1e-3), sync_period=2, slow_step_size=0.5, reset_state=True
         ),
     },
+    "optax.monitor": {"second step": _monitor_in_its_stride},
     "optax.rmsprop": {
         "centered,momentum": lambda rmsprop: rmsprop(1e-3, centered=True, momentum=0.9),
     },
@@ -218,13 +233,18 @@ VARIANTS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "weight_decay": lambda prodigy: prodigy(weight_decay=1e-2),
     },
     "optax.contrib.sam": {
-        "opaque": lambda sam: sam(
-            optax.adam(1e-3), optax.sgd(0.05), opaque_mode=True
-        ),
+        "opaque": lambda sam: sam(optax.adam(1e-3), optax.sgd(0.05), opaque_mode=True),
     },
     "optax.contrib.schedule_free": {
         "state_dtype=bf16": lambda schedule_free: schedule_free(
             optax.sgd(1e-3), learning_rate=1e-3, b1=0.9, state_dtype=jnp.bfloat16
         ),
     },
-}  # fmt: skip
+    "dtypeguard.fromage": {"schedule": lambda fromage: fromage(_schedule())},
+    "dtypeguard.multi_steps": {
+        "zero_nans,clip,adamw": lambda multi_steps: multi_steps(
+            optax.chain(optax.zero_nans(), optax.clip(1.0), optax.adamw(1e-3)), 2
+        ),
+        "lbfgs": lambda multi_steps: multi_steps(optax.lbfgs(), 2),
+    },
+}

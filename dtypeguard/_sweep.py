@@ -1,0 +1,163 @@
+"""Every optimizer, bare and guarded, in every configuration of dtypes."""
+
+import dataclasses
+import multiprocessing
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _catalog
+from ._checks import CHECKS, Fault, Skip, Subject
+from ._compat import set_x64
+from ._entry import Entry, Inputs
+from ._errors import DtypeGuardWarning
+from ._guard import guard
+
+_MIXED = (jnp.bfloat16, jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """Dtypes and the x64 flag.
+
+    Attributes:
+        name: the dtype of the params, and of the gradients if it is another.
+        params: the dtype of the params, or several dealt out over the leaves in turn.
+        grads: the same for the gradients.
+        x64: whether `jax_enable_x64` is on.
+    """
+
+    name: str
+    params: Any
+    grads: Any
+    x64: bool
+
+
+_NARROW = (
+    ("bf16", jnp.bfloat16, jnp.bfloat16),
+    ("f16", jnp.float16, jnp.float16),
+    ("f32", jnp.float32, jnp.float32),
+    ("mixed", _MIXED, _MIXED),
+    ("bf16/f32", jnp.bfloat16, jnp.float32),
+    ("f32/bf16", jnp.float32, jnp.bfloat16),
+)
+_WIDE = (
+    ("f64", jnp.float64, jnp.float64),
+    ("f64/f32", jnp.float64, jnp.float32),
+    ("f32/f64", jnp.float32, jnp.float64),
+)
+CONFIGURATIONS = (
+    *(Configuration(*dtypes, x64=False) for dtypes in _NARROW),
+    *(Configuration(*dtypes, x64=True) for dtypes in (*_NARROW, *_WIDE)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one optimizer in one configuration, bare or guarded.
+
+    Attributes:
+        failures: the reason of each failed check, in one line, by the check's name.
+        skipped: the same for checks that do not apply.
+        rescues: how many warnings of a guard that it ran the update in wider dtypes.
+    """
+
+    id: str
+    configuration: str
+    x64: bool
+    guarded: bool
+    failures: dict[str, str]
+    skipped: dict[str, str]
+    rescues: int
+
+
+def sweep_entry(entry: Entry) -> list[Outcome]:
+    """One optimizer in every configuration, bare and guarded."""
+    return [
+        examine(entry, configuration, guarded)
+        for configuration in CONFIGURATIONS
+        for guarded in (False, True)
+    ]
+
+
+def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcome:
+    """Runs every check on one optimizer in one configuration, all abstractly."""
+    failures: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    with set_x64(configuration.x64), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inputs = entry.inputs(configuration.params, configuration.grads)
+        functions = {k: v for k, v in inputs.extra_args.items() if callable(v)}
+        arrays = {k: v for k, v in inputs.extra_args.items() if not callable(v)}
+
+        def run_checks(params, updates, arrays):
+            extra_args = arrays | functions
+            try:
+                opt = guard(entry.build()) if guarded else entry.build()
+                subject = Subject(opt, Inputs(params, updates, extra_args))
+            except Exception as error:
+                failures.update(dict.fromkeys(CHECKS, f"init: {_one_line(error)}"))
+                return
+            for name, check in CHECKS.items():
+                try:
+                    check(subject)
+                except Skip as reason:
+                    skipped[name] = str(reason)
+                except Exception as error:
+                    failures[name] = _one_line(error)
+
+        jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
+    return Outcome(
+        entry.id,
+        configuration.name,
+        configuration.x64,
+        guarded,
+        failures,
+        skipped,
+        rescues=sum(issubclass(w.category, DtypeGuardWarning) for w in caught),
+    )
+
+
+def sweep(chosen: Sequence[Entry], jobs: int) -> Iterator[list[Outcome]]:
+    """The outcomes of each entry, as they come.
+
+    Args:
+        chosen: entries of the catalogue.
+        jobs: the number of worker processes, which build the entries anew by their ids;
+            1 stays in this process, where entries need not be in the catalogue.
+    """
+    if jobs == 1:
+        yield from map(sweep_entry, chosen)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    pool = futures.ProcessPoolExecutor(jobs, spawn, initializer=_off_the_accelerator)
+    try:
+        tasks = [pool.submit(_sweep_id, entry.id) for entry in chosen]
+        for task in futures.as_completed(tasks):
+            yield task.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _sweep_id(entry_id: str) -> list[Outcome]:
+    return sweep_entry(_catalog.find(entry_id))
+
+
+def _off_the_accelerator() -> None:
+    # Nothing is computed, and every worker would take a share of its memory.
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _one_line(error: Exception) -> str:
+    """An error without its explanations: its first line, and the first leaf it names."""
+    if isinstance(error, Fault):
+        return str(error)
+    first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    leaf = next((line for line in others if " has type " in line or "->" in line), "")
+    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
+    return textwrap.shorten(line, 400, placeholder=" ...")

@@ -29,4 +29,4 @@ def warn_caller(message: str) -> None:
     frame, level = inspect.currentframe(), 1
     while frame is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, DtypeGuardWarning, stacklevel=level - 1)
+    warnings.warn(message, DtypeGuardWarning, stacklevel=level)

@@ -89,7 +89,7 @@ def restore(state: Any, record: Any) -> Any:
 def _obstacle(leaf: Any, like: Any) -> str | None:
     """What to do about a leaf that cannot be brought to its record; None if it can."""
     if (dtype_of(leaf) is None) != (dtype_of(like) is None):
-        is_key = jnp.issubdtype(getattr(like, "dtype", None), jax.dtypes.prng_key)
+        is_key = jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key)
         return (
             "wrap it: jax.random.wrap_key_data(x)" if is_key else "load what was recorded"
         )

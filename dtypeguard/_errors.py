@@ -4,7 +4,9 @@ import inspect
 import os
 import warnings
 
-_HERE = os.path.dirname(__file__)
+import jax
+
+_OURS_AND_JAX = (os.path.dirname(__file__) + os.sep, os.path.dirname(jax.__file__) + os.sep)
 
 
 class DtypeDriftError(TypeError):
@@ -25,8 +27,8 @@ class DtypeGuardWarning(UserWarning):
 
 
 def warn_caller(message: str) -> None:
-    """Issues a `DtypeGuardWarning` at the line outside dtypeguard that led here."""
+    """Issues a `DtypeGuardWarning` at the line outside dtypeguard and JAX that led here."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and os.path.dirname(frame.f_code.co_filename) == _HERE:
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS_AND_JAX):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DtypeGuardWarning, stacklevel=level)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from ._dtypes import cast, dtype_of, kind
+from ._dtypes import cast, dtype_of, kind, promoted
 from ._errors import DtypeDriftError
 from ._guard import guard
 from ._report import Row, by_path, count, describe, table, tree_rows
@@ -104,9 +104,7 @@ def _loss(leaf: Any, dtype: Any) -> str | None:
     """How a cast would lose what no rounding explains; None if it would not."""
     held = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
     rounds = kind(held) == kind(dtype) and kind(dtype) in ("float", "complex")
-    if held == dtype or (
-        kind(held) == kind(dtype) and jnp.promote_types(held, dtype) == dtype
-    ):
+    if held == dtype or (kind(held) == kind(dtype) and promoted(held, dtype) == dtype):
         return None
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
         if kind(held) == kind(dtype):

@@ -6,5 +6,6 @@ from ._errors import (
 )
 from ._guard import guard as guard
 from ._policy import Policy as Policy
+from ._record import record as record, restore as restore
 
 __version__ = "0.1.0"

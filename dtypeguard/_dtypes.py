@@ -98,3 +98,9 @@ def cast(leaf: Any, dtype: Any) -> jax.Array:
     if kind(dtype) != "complex" and kind(dtype_of(leaf)) == "complex":
         leaf = lax.real(leaf)
     return lax.convert_element_type(leaf, dtype)
+
+
+def promoted(*dtypes: Any) -> Any:
+    """The dtype that holds all of these, even where the caller forbids promotion."""
+    with jax.numpy_dtype_promotion("standard"):
+        return functools.reduce(jnp.promote_types, dtypes)

@@ -1,5 +1,13 @@
 """The one error and the one warning that dtypeguard raises about dtypes."""
 
+import inspect
+import os
+import warnings
+
+import jax
+
+_OURS_AND_JAX = (os.path.dirname(__file__) + os.sep, os.path.dirname(jax.__file__) + os.sep)
+
 
 class DtypeDriftError(TypeError):
     """A leaf cannot be brought back to its recorded dtype without losing something.
@@ -16,3 +24,11 @@ class DtypeGuardWarning(UserWarning):
     Issued while the update is traced, once for the same message of the same guarded
     optimizer.
     """
+
+
+def warn_caller(message: str) -> None:
+    """Issues a `DtypeGuardWarning` at the line outside dtypeguard and JAX that led here."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS_AND_JAX):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DtypeGuardWarning, stacklevel=level)

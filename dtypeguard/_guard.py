@@ -2,14 +2,13 @@
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, overload
 
 import optax
 
 from ._compat import x64_enabled
-from ._errors import DtypeDriftError, DtypeGuardWarning
+from ._errors import DtypeDriftError, warn_caller
 from ._policy import Policy
 from ._rescue import rescue
 from ._scope import narrow_extra_args, without_x64
@@ -126,7 +125,7 @@ def _guard_transformation(
     def warn(message: str) -> None:
         if message not in said:
             said.add(message)
-            warnings.warn(message, DtypeGuardWarning, stacklevel=2)
+            warn_caller(message)
 
     def init(params):
         return own_buffers(without_x64(inner.init, params), params)

@@ -28,8 +28,7 @@ def by_path(tree: Any) -> dict[str, Any]:
 
 def describe(leaf: Any) -> str:
     """A leaf as `float32[3]`, `int32[],weak`; by its type where it is no array."""
-    dtype = dtype_of(leaf)
-    dtype = getattr(leaf, "dtype", None) if dtype is None else dtype
+    dtype = getattr(leaf, "dtype", dtype_of(leaf))
     if dtype is None:
         return type(leaf).__name__
     shape = ",".join(map(str, np.shape(leaf)))

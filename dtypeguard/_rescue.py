@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 from jax import tree_util
 
-from ._dtypes import cast, dtype_of, kind
+from ._dtypes import cast, dtype_of, kind, promoted
 from ._scope import convert_extra_args
 
 
@@ -35,12 +35,10 @@ def rescue(
     if len(floats) < 2 and not any(dtype.itemsize < 4 for dtype in floats):
         return None
     updates, state, params, extra_args = inputs
-    promoted = functools.reduce(
-        jnp.promote_types, _floating_dtypes((updates, params)), jnp.dtype("float32")
-    )
+    dtype = promoted(np.dtype("float32"), *_floating_dtypes((updates, params)))
 
     def promote(leaf):
-        return cast(leaf, promoted) if kind(dtype_of(leaf)) == "float" else leaf
+        return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf
 
     def follow(leaf, before, after):
         before, after = dtype_of(before), dtype_of(after)
@@ -53,7 +51,7 @@ def rescue(
         after = eqx.filter_eval_shape(init, widened(like_params))
         state = tree_util.tree_map(follow, state, before, after)
         extra_args = convert_extra_args(extra_args, promote)
-        return promoted, update(widened(updates), state, widened(params), extra_args)
+        return dtype, update(widened(updates), state, widened(params), extra_args)
     except Exception:  # whatever it is, the first error tells the user more
         return None
 

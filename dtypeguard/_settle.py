@@ -151,7 +151,9 @@ def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any
     recorded, treedef = tree_util.tree_flatten(state)
     if tree_util.tree_structure(new_state) != treedef:
         new_state = _keep_where_none(new_state, state, updates)
-        if tree_util.tree_structure(new_state) != treedef:
+        new_treedef = tree_util.tree_structure(new_state)
+        # Without a leaf there is nothing to keep: None or () go for an EmptyState.
+        if new_treedef != treedef and (recorded or new_treedef.num_leaves):
             rows = tree_rows("state", state, new_state, "return the tree that came in")
             raise DtypeDriftError(table("update changed the tree of its state:", rows))
     return new_state, recorded

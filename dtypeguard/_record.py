@@ -1,0 +1,122 @@
+"""The dtypes an optimizer's state is recorded with, and the way back to them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+from jax.core import Tracer
+
+from ._dtypes import cast, dtype_of, kind, promoted
+from ._errors import DtypeDriftError
+from ._guard import guard
+from ._report import Row, by_path, count, describe, table, tree_rows
+
+
+def record(opt: Any, params: Any) -> Any:
+    """The shape and dtype of every leaf of a guarded optimizer's state.
+
+    Nothing is run or allocated: `params` may be `jax.ShapeDtypeStruct`s.
+
+    Args:
+        opt: a gradient transformation or an object with `init` and `update`, guarded or
+            not.
+        params: what `init` takes; arrays or `jax.ShapeDtypeStruct`s.
+
+    Returns:
+        The tree of `dtypeguard.guard(opt).init(params)` with a `jax.ShapeDtypeStruct` for
+        every array leaf. Other leaves are as `init` makes them.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp, optax
+        >>> params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+        >>> dtypeguard.record(optax.adam(1e-3), params)[0].mu["w"].dtype
+        dtype(bfloat16)
+    """
+    return eqx.filter_eval_shape(guard(opt).init, params)
+
+
+def restore(state: Any, record: Any) -> Any:
+    """Brings a state that something outside the optimizer changed back to a record.
+
+    For a checkpoint of another precision, NumPy leaves, integer counters that a mean over
+    devices made floating.
+
+    Args:
+        state: an optimizer state whose leaves may have other dtypes than the record's.
+        record: from `dtypeguard.record`, or any state of the dtypes wanted.
+
+    Returns:
+        `state` with every array leaf as a strongly typed JAX array of its dtype in
+        `record`. Floats and complex numbers are rounded to the nearest. Any other change
+        of dtype must be one that the values survive, there and back: 3.0 becomes an int
+        3, 2.5 does not.
+
+    Raises:
+        DtypeDriftError: if the tree or a shape differs, or a value would not survive
+            (2.5 or 2**40 for an int32, 1e30 for a float16). Names every such leaf.
+
+    Example:
+        >>> import dtypeguard, jax.numpy as jnp, numpy as np, optax
+        >>> opt = optax.scale_by_schedule(lambda step: 0.1 / (step + 1))
+        >>> params = {"w": jnp.ones(3)}
+        >>> averaged = opt.init(params)._replace(count=np.float32(7.0))
+        >>> dtypeguard.restore(averaged, dtypeguard.record(opt, params)).count
+        Array(7, dtype=int32)
+    """
+    if tree_util.tree_structure(state) != tree_util.tree_structure(record):
+        rows = tree_rows("state", record, state, "load into the recorded tree")
+        raise DtypeDriftError(table("The state has another tree than the record:", rows))
+    leaves, treedef = tree_util.tree_flatten(state)
+    wanted = tree_util.tree_leaves(record)
+    remedies = [_obstacle(leaf, like) for leaf, like in zip(leaves, wanted)]
+    rows = [
+        Row(f"state{path}", describe(like), describe(leaf), remedy)
+        for path, leaf, like, remedy in zip(by_path(state), leaves, wanted, remedies)
+        if remedy
+    ]
+    if rows:
+        raise DtypeDriftError(table(f"{count(rows)} cannot be restored:", rows))
+    restored = [
+        leaf if dtype_of(like) is None else cast(leaf, dtype_of(like))
+        for leaf, like in zip(leaves, wanted)
+    ]
+    return tree_util.tree_unflatten(treedef, restored)
+
+
+def _obstacle(leaf: Any, like: Any) -> str | None:
+    """What to do about a leaf that cannot be brought to its record; None if it can."""
+    if (dtype_of(leaf) is None) != (dtype_of(like) is None):
+        is_key = jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key)
+        return (
+            "wrap it: jax.random.wrap_key_data(x)" if is_key else "load what was recorded"
+        )
+    if np.shape(leaf) != np.shape(like):
+        return f"load it in shape {np.shape(like)}"
+    if dtype_of(like) is None:
+        return None
+    return _loss(leaf, dtype_of(like))
+
+
+def _loss(leaf: Any, dtype: Any) -> str | None:
+    """How a cast would lose what no rounding explains; None if it would not."""
+    held = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+    rounds = kind(held) == kind(dtype) and kind(dtype) in ("float", "complex")
+    if held == dtype or (kind(held) == kind(dtype) and promoted(held, dtype) == dtype):
+        return None
+    if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
+        if kind(held) == kind(dtype):
+            return None
+        return f"its values are not known here: convert it to {dtype} first"
+    values = np.asarray(leaf)
+    with np.errstate(all="ignore"):
+        there = (values if kind(dtype) == "complex" else np.real(values)).astype(dtype)
+        if rounds:
+            lost = np.isfinite(values) & ~np.isfinite(there)
+        else:
+            lost = there.astype(held) != values
+    if not lost.any():
+        return None
+    return f"{dtype} cannot hold {values[lost].flat[0]}"

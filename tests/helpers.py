@@ -37,7 +37,7 @@ def optimized_hlo(function: Any, *args: Any) -> str:
     """What XLA makes of a function, without metadata and the module's name."""
     text = jax.jit(function).lower(*args).compile().as_text()
     text = re.sub(r", metadata=\{[^}]*\}", "", text)
-    # Newer XLA lists the source locations that the metadata refers to in tables of their own.
+    # Newer XLA lists the source locations that metadata refers to in tables of their own.
     tables = r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n(\d.*\n)*"
     text = re.sub(tables, "", text, flags=re.M)
     return re.sub(r"^HloModule [^,]*", "HloModule", text, flags=re.M)

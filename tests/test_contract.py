@@ -6,7 +6,6 @@ import warnings
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from helpers import assert_same, optimized_hlo, set_x64, types
 from jax import lax, tree_util
@@ -121,7 +120,7 @@ def test_vmap_over_a_batch_of_optimizers(entry):
 
 @every_entry
 def test_derivative_of_an_unrolled_optimization(entry):
-    """Guarded, whatever can be differentiated bare; forward mode where reverse cannot be."""
+    """What can be differentiated bare can be guarded; in forward mode, every one can."""
     params = entry.inputs(F32, F32).params
 
     def final(wrap, scale):
@@ -134,13 +133,12 @@ def test_derivative_of_an_unrolled_optimization(entry):
 
     one = jnp.ones((), F32)
     bare, wrapped = (functools.partial(final, wrap) for wrap in (lambda opt: opt, guard))
+    jax.eval_shape(lambda x: jax.jvp(wrapped, (x,), (x,)), one)
     try:
         jax.eval_shape(jax.grad(bare), one)
-    except ValueError as error:
-        assert "Reverse-mode differentiation" in str(error)
-        jax.eval_shape(lambda x: jax.jvp(wrapped, (x,), (x,)), one)
-    else:
-        assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
+    except ValueError:  # a while_loop has no reverse mode
+        return
+    assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
 
 
 @every_entry

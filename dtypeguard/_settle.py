@@ -104,7 +104,7 @@ def _settle(
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        if _is_settled(leaf, old):
+        if _is_settled(leaf, old, may_be_weak=where == "updates"):
             continue
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if dtype is None or (new_dtype is None and where == "updates"):
@@ -132,11 +132,13 @@ def _settle(
     return tree_util.tree_unflatten(treedef, brought_back), rows(refused), rows(drifted)
 
 
-def _is_settled(leaf: Any, old: Any) -> bool:
+def _is_settled(leaf: Any, old: Any, may_be_weak: bool) -> bool:
     """Whether there is nothing to do: quick, since eager updates pay it for every leaf."""
     try:
         return (
-            leaf.dtype == old.dtype and leaf.shape == old.shape and leaf.weak_type is False
+            leaf.dtype == old.dtype
+            and leaf.shape == old.shape
+            and (leaf.weak_type is False or (may_be_weak and old.weak_type))
         )
     except AttributeError:
         return False

@@ -7,12 +7,13 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import assert_same, optimized_hlo, set_x64, types
+from helpers import assert_same, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import DtypeGuardWarning, guard
 from dtypeguard._catalog import entries
 from dtypeguard._compat import HAS_X64_SCOPE
+from dtypeguard._hlo import optimized_hlo
 
 ENTRIES, _ = entries()
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -112,7 +112,7 @@ def test_chain_in_multi_steps(digits, dtype):
     chain = optax.chain(optax.zero_nans(), optax.clip(1.0), optax.adamw(3e-3))
     opt = optax.MultiSteps(chain, 2)
     if dtype == BF16:
-        with pytest.raises(TypeError, match=r"(equal output|identical) types"):
+        with pytest.raises(TypeError, match="types"):
             train_batches(opt, dtype, digits)
     assert train_batches(guard(opt), dtype, digits, steps=1200) > 0.95
 

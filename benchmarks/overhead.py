@@ -1,0 +1,164 @@
+"""What a guard costs: `python benchmarks/overhead.py`, about two minutes on two cores.
+
+Guarded over bare, in one process, the two sides interleaved after a warm-up, every output
+waited for. A ratio is the median, over rounds, of the ratio within a round.
+"""
+
+import functools
+import statistics
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import optax
+
+from dtypeguard import _catalog, guard
+from dtypeguard._compat import HAS_X64_SCOPE, set_x64
+from dtypeguard._hlo import count_float64, optimized_hlo
+
+
+def ratio(bare, guarded, rounds):
+    """(median ratio, median milliseconds bare) of two functions of no arguments."""
+
+    def seconds(function):
+        start = time.perf_counter()
+        jax.block_until_ready(function())
+        return time.perf_counter() - start
+
+    seconds(bare), seconds(guarded)
+    pairs = []
+    for number in range(rounds):  # each side goes first in every second round
+        first = seconds(bare) if number % 2 else None
+        second = seconds(guarded)
+        pairs.append((seconds(bare) if first is None else first, second))
+    milliseconds = 1e3 * statistics.median(b for b, _ in pairs)
+    return statistics.median(g / b for b, g in pairs), milliseconds
+
+
+def problem(opt, leaves, side):
+    """Jit-ready update functions, bare and guarded, and their arguments."""
+    params = {
+        f"p{number:04}": jnp.full((side, side), 0.5, jnp.float32)
+        for number in range(leaves)
+    }
+    sides = [lambda *args, opt=o: opt.update(*args) for o in (opt, guard(opt))]
+    return *sides, (params, guard(opt).init(params), params)
+
+
+def step_time():
+    print("\njitted update, 10 leaves of 512x512")
+    for name in ("sgd", "adam", "adamw", "lion", "lamb"):
+        bare, guarded, args = problem(getattr(optax, name)(1e-3), 10, 512)
+        sides = [functools.partial(jax.jit(side), *args) for side in (bare, guarded)]
+        times, bare_ms = ratio(*sides, 41)
+        print(f"  {name:<8} {times:.3f}   ({bare_ms:.2f} ms bare)")
+
+
+def lowering_time():
+    print("\nlowering (tracing included)")
+    for name in ("sgd", "adam", "adamw"):
+        for leaves in (10, 100, 1000):
+            bare, guarded, args = problem(getattr(optax, name)(1e-3), leaves, 4)
+
+            def lower(update, args=args):
+                jax.clear_caches()
+                # A new function each time: jit keeps what it has traced.
+                jax.jit(lambda *args: update(*args)).lower(*args)
+
+            sides = [functools.partial(lower, side) for side in (bare, guarded)]
+            times, bare_ms = ratio(*sides, 7 if leaves == 1000 else 21)
+            print(f"  {name:<8} {leaves:>5} leaves  {times:.3f}   ({bare_ms:.1f} ms bare)")
+
+
+def eager_time():
+    print("\neager update, leaves of 64x64")
+    ratios = []
+    for name in ("sgd", "adam", "adamw", "rmsprop", "lion"):
+        for leaves in (10, 100):
+            bare, guarded, args = problem(getattr(optax, name)(1e-3), leaves, 64)
+            sides = [functools.partial(side, *args) for side in (bare, guarded)]
+            times, bare_ms = ratio(*sides, 2010 // leaves)
+            ratios.append(times)
+            print(f"  {name:<8} {leaves:>5} leaves  {times:.3f}   ({bare_ms:.2f} ms bare)")
+    print(f"  median   {statistics.median(ratios):.3f}")
+
+
+def compilations():
+    print("\ncompilations of a loop of 4 steps, bare -> guarded")
+    params = {"w": jnp.linspace(0, 1, 8)}
+    loss = lambda params: jnp.sum(params["w"] ** 2)
+
+    def count(opt):
+        @jax.jit
+        def step(params, state):
+            value, grads = jax.value_and_grad(loss)(params)
+            extra = {"value": value, "grad": grads, "value_fn": loss}
+            updates, state = opt.update(grads, state, params, **extra)
+            return optax.apply_updates(params, updates), state
+
+        carry = (params, opt.init(params))
+        for _ in range(4):
+            carry = step(*carry)
+        return step._cache_size()
+
+    for name, opt in {
+        "adam": optax.adam(1e-3),
+        "lbfgs": optax.lbfgs(),
+        "zoom line search": optax.scale_by_zoom_linesearch(5),
+        "backtracking": optax.scale_by_backtracking_linesearch(5),
+    }.items():
+        bare = optax.with_extra_args_support(opt)
+        print(f"  {name:<17} {count(bare)} -> {count(guard(bare))}")
+
+
+def update(opt, extra_args, updates, state, params):
+    return opt.update(updates, state, params, **extra_args)
+
+
+def catalogue():
+    entries, unbuilt = _catalog.entries()
+    identical, bare_wide, guarded_wide = 0, 0, 0
+    for entry in entries:
+        inputs = entry.inputs(jnp.float32, jnp.float32)
+        for x64 in (False, True):
+            with set_x64(x64):
+                wrapped = guard(entry.build())
+                args = (inputs.updates, wrapped.init(inputs.params), inputs.params)
+                sides = [
+                    functools.partial(update, opt, inputs.extra_args)
+                    for opt in (entry.build(), wrapped)
+                ]
+                if x64:
+                    bare, guarded = (count_float64(side, *args) for side in sides)
+                    bare_wide, guarded_wide = bare_wide + bool(bare), guarded_wide + guarded
+                else:
+                    bare, guarded = (optimized_hlo(side, *args) for side in sides)
+                    identical += bare == guarded
+    print(f"\n{len(entries)} optimizers and transformations of optax, float32")
+    for left_out, reason in unbuilt:
+        print(f"  not among them: {left_out}: {reason}")
+    print(
+        f"  optimized HLO identical to the bare one, x64 off: {identical} of {len(entries)}"
+    )
+    print(f"  compute 64-bit floats under x64 bare: {bare_wide} of {len(entries)}")
+    scope = "" if HAS_X64_SCOPE else "   (no scope before JAX 0.7)"
+    print(f"  64-bit floating operations under x64 guarded: {guarded_wide}{scope}")
+
+
+def main():
+    device = jax.devices()[0]
+    print(f"{device.platform} ({device.device_kind}), jax {jax.__version__}, ", end="")
+    print(f"jaxlib {jaxlib.__version__}, optax {optax.__version__}. Guarded over bare:")
+    step_time()
+    lowering_time()
+    eager_time()
+    compilations()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        catalogue()
+
+
+if __name__ == "__main__":
+    main()

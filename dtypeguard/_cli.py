@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from . import __version__, _catalog
 from ._display import progress, show
 from ._entry import Entry
-from ._sweep_report import Report
 from ._sweep import sweep
+from ._sweep_report import Report
 
 CLEAN, DRIFT, USAGE = 0, 1, 2
 

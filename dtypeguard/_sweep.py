@@ -4,7 +4,7 @@ import dataclasses
 import multiprocessing
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -123,7 +123,7 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
     )
 
 
-def sweep(chosen: Sequence[Entry], jobs: int) -> Iterator[list[Outcome]]:
+def sweep(chosen: Sequence[Entry], jobs: int) -> Generator[list[Outcome], None, None]:
     """The outcomes of each entry, as they come.
 
     Args:

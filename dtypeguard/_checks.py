@@ -65,6 +65,9 @@ class Subject:
         )
 
 
+_IDENTITY = optax.with_extra_args_support(optax.identity())
+
+
 def _split(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     functions = {k: v for k, v in extra_args.items() if callable(v)}
     arrays = {k: v for k, v in extra_args.items() if k not in functions}
@@ -114,14 +117,28 @@ def multi_steps(subject: Subject) -> None:
     """MultiSteps around the optimizer traces and keeps its types."""
     if not _same_shapes(subject.params, subject.grads):
         raise Skip("MultiSteps accumulates gradients in the shapes of the params")
-    inner = optax.GradientTransformationExtraArgs(subject.init, subject.update)
-    outer = optax.MultiSteps(inner, 2)
-    state = outer.init(subject.params)
-    updates, new_state = outer.update(
-        subject.grads, state, subject.params, **subject.extra_args
-    )
-    _same_types("state", state, new_state)
+    try:
+        before, updates, after = _through_multi_steps(subject, subject)
+    except TypeError:
+        # In Optax 0.1.9 its accumulator has the dtypes of the params, and gradients of
+        # others make its own branches differ, whatever it is put around.
+        try:
+            _through_multi_steps(_IDENTITY, subject)
+        except TypeError:
+            raise Skip("MultiSteps itself does not take these dtypes") from None
+        raise
+    _same_types("state", before, after)
     _no_promotion(subject.params, updates)
+
+
+def _through_multi_steps(opt: Any, subject: Subject) -> tuple[Any, Any, Any]:
+    inner = optax.GradientTransformationExtraArgs(opt.init, opt.update)
+    outer = optax.MultiSteps(inner, 2)
+    before = outer.init(subject.params)
+    updates, after = outer.update(
+        subject.grads, before, subject.params, **subject.extra_args
+    )
+    return before, updates, after
 
 
 def compilations(subject: Subject) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from ._dtypes import cast, dtype_of, kind, promoted
+from ._dtypes import cast, dtype_of, kind
 from ._errors import DtypeDriftError
 from ._guard import guard
 from ._report import Row, by_path, count, describe, table, tree_rows
@@ -102,21 +102,26 @@ def _obstacle(leaf: Any, like: Any) -> str | None:
 
 def _loss(leaf: Any, dtype: Any) -> str | None:
     """How a cast would lose what no rounding explains; None if it would not."""
-    held = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-    rounds = kind(held) == kind(dtype) and kind(dtype) in ("float", "complex")
-    if held == dtype or (kind(held) == kind(dtype) and promoted(held, dtype) == dtype):
+    held = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    same_kind = kind(held) == kind(dtype)
+    rounds = same_kind and kind(dtype) in ("float", "complex")
+    if held == dtype or (rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max):
         return None
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
-        if kind(held) == kind(dtype):
-            return None
-        return f"its values are not known here: convert it to {dtype} first"
+        return (
+            None
+            if same_kind
+            else f"its values are not known here: convert it to {dtype} first"
+        )
     values = np.asarray(leaf)
     with np.errstate(all="ignore"):
-        there = (values if kind(dtype) == "complex" else np.real(values)).astype(dtype)
+        there = _astype(values, dtype)
         if rounds:
             lost = np.isfinite(values) & ~np.isfinite(there)
         else:
-            lost = there.astype(held) != values
-    if not lost.any():
-        return None
-    return f"{dtype} cannot hold {values[lost].flat[0]}"
+            lost = _astype(there, held) != values
+    return f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else None
+
+
+def _astype(values: Any, dtype: Any) -> Any:
+    return (values if kind(dtype) == "complex" else np.real(values)).astype(dtype)

@@ -35,7 +35,9 @@ def rescue(
     if len(floats) < 2 and not any(dtype.itemsize < 4 for dtype in floats):
         return None
     updates, state, params, extra_args = inputs
-    dtype = promoted(np.dtype("float32"), *_floating_dtypes((updates, params)))
+    # 8-bit floats have no implicit promotion; float32 holds them all.
+    above_8_bits = (d for d in _floating_dtypes((updates, params)) if d.itemsize > 1)
+    dtype = promoted(np.dtype("float32"), *above_8_bits)
 
     def promote(leaf):
         return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf

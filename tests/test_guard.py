@@ -538,6 +538,23 @@ def test_rescue_leaves_alone_what_does_not_follow_the_params():
         one_update(opt, {"w": jnp.ones(3, F16)})
 
 
+def test_rescue_of_8_bit_floats():
+    params = {"w": jnp.ones(3, jnp.float8_e4m3fn), "b": jnp.ones(3, BF16)}
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append({leaf.dtype for leaf in tree_util.tree_leaves(params)})
+        if len(seen[-1]) > 1:
+            raise TypeError("two dtypes")
+        return updates, state
+
+    opt = guard(optax.GradientTransformation(lambda params: (), update))
+    with pytest.warns(DtypeGuardWarning, match="two dtypes"):
+        updates, _ = opt.update(params, (), params)
+    assert seen[1] == {jnp.dtype(F32)}
+    assert types(updates) == types(params)
+
+
 @pytest.mark.third_party
 def test_rescue_brings_results_of_callables_along():
     def update(updates, state, params=None, *, value_fn):

@@ -1,0 +1,166 @@
+"""record: the dtypes without running anything. restore: the way back, or why not."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, set_x64, types
+from jax import tree_util
+
+from dtypeguard import DtypeDriftError, guard, record, restore
+
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+
+pytestmark = pytest.mark.third_party
+
+
+@pytest.fixture
+def params():
+    return {"w": jnp.ones((4, 3), BF16), "b": jnp.ones(3, F32)}
+
+
+def struct_types(tree):
+    return tree_util.tree_map(lambda leaf: (str(leaf.dtype), False, leaf.shape), tree)
+
+
+@pytest.mark.parametrize("opt", [optax.adam(1e-3), optax.MultiSteps(optax.lbfgs(), 2)])
+def test_record_is_what_guarded_init_gives(opt, params):
+    for wrapped in (opt, guard(opt)):
+        assert struct_types(record(wrapped, params)) == types(guard(opt).init(params))
+    with set_x64(True):
+        assert struct_types(record(opt, params)) == types(guard(opt).init(params))
+
+
+def test_record_allocates_nothing():
+    huge = {"w": jax.ShapeDtypeStruct((10**6, 10**6), BF16)}
+    recorded = record(optax.adam(1e-3), huge)
+    assert recorded[0].mu["w"] == jax.ShapeDtypeStruct((10**6, 10**6), BF16)
+
+
+def test_record_keeps_what_is_no_array():
+    opt = optax.GradientTransformation(
+        lambda params: {"f": abs, "n": 3, "key": jax.random.key(0)},
+        lambda u, s, p=None: (u, s),
+    )
+    recorded = record(opt, {"w": jnp.ones(3)})
+    assert recorded["f"] is abs
+    assert recorded["n"].dtype == I32
+    assert recorded["key"].dtype == jax.random.key(0).dtype
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32, jnp.float16])
+def test_restore_heals_another_precision(dtype, params):
+    opt = optax.adam(1e-3)
+    recorded = record(opt, params)
+    state = guard(opt).init(params)
+    floating = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+    other = tree_util.tree_map(lambda x: x.astype(dtype) if floating(x) else x, state)
+    assert_same(restore(other, recorded), state)
+    assert_same(restore(tree_util.tree_map(np.asarray, other), recorded), state)
+    assert_same(restore(state, state), state)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype", "value"),
+    [
+        (np.float32(7.0), I32, 7),
+        (jnp.asarray(7.0), I32, 7),
+        (7, I32, 7),
+        (np.int64(7), I32, 7),
+        (np.float64(1), jnp.bool_, True),
+        (np.int32(0), jnp.bool_, False),
+        (True, F32, 1.0),
+        (np.int32(3), BF16, 3.0),
+        (1 + 0j, F32, 1.0),
+        (2.0, jnp.complex64, 2.0),
+        (np.float64(np.inf), jnp.float16, np.inf),
+        (np.float64(1e-9), jnp.float16, 0.0),
+        (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
+        (jnp.asarray(-3, jnp.int8), jnp.int4, -3),
+    ],
+)
+def test_restore_where_the_value_survives(leaf, dtype, value):
+    (restored,) = restore((leaf,), (jax.ShapeDtypeStruct((), dtype),))
+    assert isinstance(restored, jax.Array)
+    assert restored.dtype == dtype
+    assert not restored.weak_type
+    assert restored == value
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype", "held"),
+    [
+        (np.float32(2.5), I32, "2.5"),
+        (np.float32(np.nan), I32, "nan"),
+        (np.int64(2**40), I32, str(2**40)),
+        (-1, jnp.uint8, "-1"),
+        (2, jnp.bool_, "2"),
+        (1j, F32, "1j"),
+        (np.int32(2**24 + 1), F32, str(2**24 + 1)),
+        (np.int32(257), BF16, "257"),
+        (np.float64(1e30), jnp.float16, "1e+30"),
+        (np.array([1, 2, 1e39]), BF16, "1e+39"),
+    ],
+)
+def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
+    wanted = {"x": jax.ShapeDtypeStruct(np.shape(leaf), dtype)}
+    with pytest.raises(DtypeDriftError, match=re.escape(held)) as error:
+        restore({"x": leaf}, wanted)
+    assert f"{jnp.dtype(dtype)} cannot hold" in str(error.value)
+    assert "state['x']" in str(error.value)
+
+
+def test_restore_names_every_leaf(params):
+    opt = optax.adam(1e-3)
+    state, rest = opt.init(params)
+    bad = state._replace(count=np.float32(2.5), nu={"w": jnp.ones(4), "b": jnp.ones(3)})
+    with pytest.raises(DtypeDriftError) as error:
+        restore((bad, rest), record(opt, params))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "2 leaves cannot be restored:"
+    assert [line.split()[0] for line in lines[1:]] == ["state[0].count", "state[0].nu['w']"]
+    assert lines[2].endswith("load it in shape (4, 3)")
+
+
+def test_restore_refuses_another_tree(params):
+    opt = optax.adam(1e-3)
+    (adam, rest) = opt.init(params)
+    with pytest.raises(DtypeDriftError, match="another tree than the record") as error:
+        restore((adam._replace(mu={"w": adam.mu["w"]}), rest), record(opt, params))
+    assert re.search(r"state\[0\]\.mu\['b'\] +float32\[3\] -> \(absent\)", str(error.value))
+    as_lists = tree_util.tree_map(lambda x: x, [adam._asdict(), {}])
+    with pytest.raises(DtypeDriftError, match=r"state\[0\]\['count'\]"):
+        restore(as_lists, record(opt, params))
+
+
+def test_restore_of_keys():
+    key = jax.random.key(3)
+    recorded = {"key": jax.eval_shape(lambda: key)}
+    assert_same(restore({"key": key}, recorded), {"key": key})
+    data = {"key": np.asarray(jax.random.key_data(key))}
+    with pytest.raises(DtypeDriftError, match=re.escape("jax.random.wrap_key_data(x)")):
+        restore(data, recorded)
+    wrapped = {"key": jax.random.wrap_key_data(jnp.asarray(data["key"]))}
+    assert_same(restore(wrapped, recorded), {"key": key})
+
+
+def test_restore_while_traced():
+    recorded = (jax.ShapeDtypeStruct((), I32), jax.ShapeDtypeStruct((), BF16))
+    narrow = jax.jit(lambda *state: restore(state, recorded))
+    assert types(narrow(jnp.asarray(1, jnp.int16), jnp.ones(()))) == struct_types(recorded)
+    with pytest.raises(DtypeDriftError, match="not known here: convert it to int32 first"):
+        narrow(jnp.ones(()), jnp.ones(()))
+
+
+def test_a_mean_over_devices_is_healed(params):
+    opt = guard(optax.adam(1e-3))
+    batch = jax.vmap(opt.init, axis_size=2, in_axes=None)(params)
+    mean = lambda leaf: jax.lax.pmean(leaf.astype(F32), "i")
+    averaged = jax.vmap(lambda s: tree_util.tree_map(mean, s), axis_name="i")(batch)
+    one = tree_util.tree_map(lambda leaf: leaf[0], averaged)
+    assert types(one) != types(opt.init(params))
+    assert_same(restore(one, record(opt, params)), opt.init(params))

@@ -89,7 +89,11 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
     """Runs every check on one optimizer in one configuration, all abstractly."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    with set_x64(configuration.x64), warnings.catch_warnings(record=True) as caught:
+    with (
+        set_x64(configuration.x64),
+        jax.numpy_dtype_promotion("standard"),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         inputs = entry.inputs(configuration.params, configuration.grads)
         functions = {k: v for k, v in inputs.extra_args.items() if callable(v)}

@@ -100,9 +100,7 @@ def test_inputs_have_the_dtypes_asked_for():
         "b": jnp.bfloat16,
         "w": jnp.float32,
     }
-    assert {leaf.dtype for leaf in tree_util.tree_leaves(updates)} == {
-        jnp.dtype("float16")
-    }
+    assert {leaf.dtype for leaf in tree_util.tree_leaves(updates)} == {jnp.dtype("float16")}
     assert extra_args == {}
     with set_x64(True):
         wide = entry.inputs(jnp.float64, jnp.float64)
@@ -137,6 +135,7 @@ def test_special_inputs():
     assert updates["w"].shape == (2, *params["w"].shape)
 
 
+@pytest.mark.third_party
 @pytest.mark.parametrize(
     "entry_id", ["optax.adam", "optax.MultiSteps", "optax.lookahead", "optax.lbfgs"]
 )

@@ -48,21 +48,27 @@ class Subject:
         self.params, self.grads, self.extra_args = inputs
         self.state = opt.init(self.params)
         self.init = opt.init
+
+        def update(updates, state, params, arrays, functions):
+            return opt.update(updates, state, params, **arrays, **dict(functions))
+
+        def step(updates, state, params, arrays, functions):
+            updates, state = update(updates, state, params, arrays, functions)
+            return optax.apply_updates(params, updates), state
+
         # Nothing is compiled in here, `jit` is for its cache of traces: it tells apart
-        # what tracing can tell apart, dtypes, weak types and the x64 flag among it.
-        self._update = jax.jit(_update, static_argnums=(0, 5))
-        self._step = jax.jit(_step, static_argnums=(0, 5))
-        self._opt_update = opt.update
+        # what tracing can tell apart, dtypes, weak types and the x64 flag among it. The
+        # functions are the subject's own, and their traces end with it.
+        self._update = jax.jit(update, static_argnums=4)
+        self._step = jax.jit(step, static_argnums=4)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         """The optimizer's own update."""
-        return self._update(self._opt_update, updates, state, params, *_split(extra_args))
+        return self._update(updates, state, params, *_split(extra_args))
 
     def step(self, params: Any, state: Any) -> tuple[Any, Any]:
         """One training step, with the gradients and the extra args of the inputs."""
-        return self._step(
-            self._opt_update, self.grads, state, params, *_split(self.extra_args)
-        )
+        return self._step(self.grads, state, params, *_split(self.extra_args))
 
 
 _IDENTITY = optax.with_extra_args_support(optax.identity())
@@ -72,15 +78,6 @@ def _split(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]
     functions = {k: v for k, v in extra_args.items() if callable(v)}
     arrays = {k: v for k, v in extra_args.items() if k not in functions}
     return arrays, tuple(sorted(functions.items()))
-
-
-def _update(update, updates, state, params, arrays, functions):
-    return update(updates, state, params, **arrays, **dict(functions))
-
-
-def _step(update, updates, state, params, arrays, functions):
-    updates, state = _update(update, updates, state, params, arrays, functions)
-    return optax.apply_updates(params, updates), state
 
 
 def eval_shape(subject: Subject) -> None:

@@ -37,9 +37,10 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
     built: list[Entry] = []
     unbuilt: list[Unbuilt] = []
     for entry, factory in _candidates():
+        if entry.id in LEFT_OUT:
+            unbuilt.append(Unbuilt(entry.id, LEFT_OUT[entry.id]))
+            continue
         try:
-            if entry.id in LEFT_OUT:
-                raise LookupError(LEFT_OUT[entry.id])
             opt = entry.build()
             if not is_transformation(opt):
                 raise TypeError(f"returned {opt!r}")
@@ -78,11 +79,13 @@ def promises_transformation(factory: Any) -> bool:
     """
     if inspect.isclass(factory):
         # Stateful schedules have an init and an update as well, but for no params.
-        return is_transformation(factory) and "params" in _parameters(factory.init)
+        init = getattr(factory, "init", None)
+        return is_transformation(factory) and "params" in _parameters(init)
     annotation = _return_annotation(factory)
     if annotation is not inspect.Signature.empty:
         return any(word in str(annotation) for word in ("Transformation", "Aggregator"))
-    return "GradientTransformation" in (getattr(factory, "__doc__", None) or "")
+    text = (getattr(factory, "__doc__", None) or "").lower()
+    return "gradient transformation" in text or "gradienttransformation" in text
 
 
 @functools.cache

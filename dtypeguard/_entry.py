@@ -77,7 +77,8 @@ class Entry:
         What a chain needs cannot be read from its signature, only seen by running it, in
         the plainest dtypes: first without extra args, at last with all that it takes.
         """
-        with set_x64(False):
+        # Optax relies on standard promotion, whatever the caller has set.
+        with set_x64(False), jax.numpy_dtype_promotion("standard"):
             opt = self.build()
             parameters = inspect.signature(opt.update).parameters
             takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -4,7 +4,7 @@ import dataclasses
 import multiprocessing
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -89,7 +89,11 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
     """Runs every check on one optimizer in one configuration, all abstractly."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    with set_x64(configuration.x64), warnings.catch_warnings(record=True) as caught:
+    with (
+        set_x64(configuration.x64),
+        jax.numpy_dtype_promotion("standard"),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         inputs = entry.inputs(configuration.params, configuration.grads)
         functions = {k: v for k, v in inputs.extra_args.items() if callable(v)}
@@ -123,7 +127,7 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
     )
 
 
-def sweep(chosen: Sequence[Entry], jobs: int) -> Iterator[list[Outcome]]:
+def sweep(chosen: Sequence[Entry], jobs: int) -> Generator[list[Outcome], None, None]:
     """The outcomes of each entry, as they come.
 
     Args:

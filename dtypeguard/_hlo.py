@@ -15,7 +15,7 @@ _WIDE_RESULT = re.compile(r"= .*(?:tensor<|x)(?:f64|complex<f64>)>[^>]*$", re.MU
 
 def optimized_hlo(function: Callable[..., Any], *args: Any) -> str:
     """What XLA makes of a jitted function: its optimized HLO, less names and metadata."""
-    text = jax.jit(function).lower(*args).compile().as_text()
+    text = jax.jit(function).lower(*args).compile().as_text() or ""
     return _MODULE_NAME.sub("HloModule", _SOURCES.sub("", text))
 
 

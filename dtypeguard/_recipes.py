@@ -32,6 +32,11 @@ def _every_second(step: Any) -> Any:
     return step % 2 == 0
 
 
+def _norm(tree: Any) -> Any:
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in tree_util.tree_leaves(tree)]
+    return jnp.sqrt(sum(squares))
+
+
 def _schedule() -> Any:
     return optax.exponential_decay(1e-3, transition_steps=10, decay_rate=0.9)
 
@@ -57,9 +62,9 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "max_delta": lambda: 1.0,
     "max_linesearch_steps": lambda: 5,
     "max_norm": lambda: 1.0,
-    "measure": lambda: optax.global_norm,
+    "measure": lambda: _norm,
     "measure_name": lambda: "norm",
-    "measures": lambda: {"norm": optax.global_norm},
+    "measures": lambda: {"norm": _norm},
     "noise_multiplier": lambda: 0.1,
     "param_labels": lambda: _matrix_label,
     "seed": lambda: 0,
@@ -123,8 +128,8 @@ def _scale_by_muon(scale_by_muon: Any) -> Any:
 
 
 def _monitor_in_its_stride(monitor: Any) -> Any:
-    norm_ema = optax.measure_with_ema(optax.global_norm, decay=0.9)
-    opt = monitor({"norm": optax.global_norm, "norm_ema": norm_ema})
+    norm_ema = optax.measure_with_ema(_norm, decay=0.9)
+    opt = monitor({"norm": _norm, "norm_ema": norm_ema})
     return optax.GradientTransformationExtraArgs(
         lambda params: opt.update(params, opt.init(params))[1], opt.update
     )

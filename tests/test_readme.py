@@ -29,7 +29,9 @@ def test_the_first_block_drifts_and_then_does_not():
     *lines, last = BLOCKS[0].strip().splitlines()
     assert len([line for line in lines if line]) <= 10
     exec("\n".join(lines), names := {})
-    with pytest.raises(TypeError, match="carry input and carry output must have equal types"):
+    with pytest.raises(
+        TypeError, match="carry input and carry output must have equal types"
+    ):
         exec(last, names)
 
 

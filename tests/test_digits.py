@@ -1,5 +1,7 @@
 """Real runs: an Equinox MLP on scikit-learn's digits, trained in scans under x64."""
 
+import contextlib
+
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
@@ -16,7 +18,7 @@ from dtypeguard._compat import HAS_X64_SCOPE
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.filterwarnings("ignore:update failed and was run in float32 instead"),
+    pytest.mark.filterwarnings("ignore:update failed and was run in float"),
 ]
 BF16, F32 = jnp.bfloat16, jnp.float32
 
@@ -104,8 +106,8 @@ def test_lbfgs_in_equinox_scan(digits):
     reached, computes_float64 = train_lbfgs(guard(optax.lbfgs()), digits)
     assert reached > 0.95
     assert not (computes_float64 and HAS_X64_SCOPE)
-    _, computes_float64 = train_lbfgs(optax.lbfgs(), digits)
-    assert computes_float64  # and up to optax 0.2.4 does not trace at all
+    with contextlib.suppress(TypeError):  # up to optax 0.2.4 it does not trace at all
+        assert train_lbfgs(optax.lbfgs(), digits)[1]
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

@@ -90,8 +90,8 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     """
     if policy is not None and not isinstance(policy, Policy):
         raise TypeError(
-            f"guard got policy={policy!r}. Write policy=dtypeguard.Policy(...), for example "
-            'dtypeguard.Policy(on_drift="error").'
+            f"guard got policy={policy!r}. Write a dtypeguard.Policy, such as "
+            'policy=dtypeguard.Policy(on_drift="error").'
         )
     if inner is None:
         return functools.partial(guard, policy=policy)

@@ -92,12 +92,13 @@ def _restored(leaf: Any, like: Any) -> tuple[Any, str]:
         return leaf, "load its values, not only its dtype"
     if (dtype_of(leaf) is None) != (dtype is None):
         is_key = jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key)
-        return leaf, _WRAP_KEY if is_key else "load what was recorded"
+        wrap = "wrap it: jax.random.wrap_key_data(x)"
+        return leaf, wrap if is_key else "load what was recorded"
     if np.shape(leaf) != np.shape(like):
         return leaf, f"load it in shape {np.shape(like)}"
     if dtype is None:
         same = getattr(leaf, "dtype", None) == getattr(like, "dtype", None)
-        return leaf, "" if same else _WRAP_KEY
+        return leaf, "" if same else f"load {describe(like)}"
     held = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
     same_kind = kind(held) == kind(dtype)
     rounds = same_kind and kind(dtype) in ("float", "complex")
@@ -116,9 +117,6 @@ def _restored(leaf: Any, like: Any) -> tuple[Any, str]:
     remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
     # What the user put on several devices is cast there; the rest as it was judged.
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
-
-
-_WRAP_KEY = "wrap it for its implementation: jax.random.wrap_key_data(x, impl=...)"
 
 
 def _astype(values: Any, dtype: Any) -> Any:

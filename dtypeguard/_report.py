@@ -59,7 +59,7 @@ def tree_rows(name: str, before: Any, after: Any, remedy: str) -> list[Row]:
 
 def table(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, in columns."""
-    path, before, after = (max(len(row[i]) for row in rows) for i in range(3))
+    path, before, after = (max(len(str(row[i])) for row in rows) for i in range(3))
     lines = (
         f"  {r.path:<{path}}  {r.before:<{before}} -> {r.after:<{after}}  {r.remedy}"
         for r in rows

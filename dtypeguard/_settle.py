@@ -73,8 +73,7 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
     """
     (new_updates, new_state), (updates, state, params) = outputs, inputs
     same = lambda shape, old_shape: shape == old_shape
-    # A batch of per-example gradients may stay or shrink. Other than that, p + u may not
-    # have another shape than p.
+    # A batch of per-example gradients may stay or shrink; else p + u keeps p's shape.
     came_in = set(map(np.shape, tree_util.tree_leaves(updates)))
     adds = lambda shape, p: params is None or _broadcasts(shape, p) or shape in came_in
     new_state, *of_state = _settle(
@@ -86,9 +85,7 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
     refused, drifted = (a + b for a, b in zip(of_state, of_updates))
     if refused:
         headline = f"update returned {count(refused)} that cannot be brought back:"
-        unsafe = (
-            _UNSAFE if any(row.remedy.startswith(_OTHER_KIND) for row in refused) else ""
-        )
+        unsafe = _UNSAFE if any(row.castable for row in refused) else ""
         raise DtypeDriftError(table(headline, refused) + unsafe)
     if drifted and policy.on_drift != "cast":
         message = table(f"update changed the dtype of {count(drifted)}:", drifted)
@@ -115,23 +112,23 @@ def _settle(
         if dtype is None or (new_dtype is None and where == "updates"):
             continue  # functions, PRNG keys and float0 have no dtype to keep
         if new_dtype is None:
-            refused[i] = f"return an array of jnp.{dtype}"
+            refused[i] = (f"return an array of jnp.{dtype}",)
         elif not shape_fits(np.shape(leaf), np.shape(old)):
-            refused[i] = f"return it in shape {np.shape(old)}"
+            refused[i] = (f"return it in shape {np.shape(old)}",)
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
-            refused[i] = _other_kind(where, dtype, new_dtype)
+            refused[i] = (_other_kind(where, dtype, new_dtype), True)
         else:
             weakened = where == "state" and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
-                drifted[i] = f"return x.astype(jnp.{dtype})"
+                drifted[i] = (f"return x.astype(jnp.{dtype})",)
             settled[i] = cast(leaf, dtype)
     if not (settled or refused):
         return tree, [], []
 
-    def rows(remedies: dict[int, str]) -> list[Row]:
+    def rows(remedies: dict[int, tuple[Any, ...]]) -> list[Row]:
         names = paths(tree) if remedies else []
         return [
-            Row(where + names[i], describe(recorded[i]), describe(leaves[i]), remedy)
+            Row(where + names[i], describe(recorded[i]), describe(leaves[i]), *remedy)
             for i, remedy in remedies.items()
         ]
 
@@ -192,11 +189,11 @@ def _pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, lis
         return new_updates, recorded
     known = by_path(updates)
     known |= {k: v for k, v in by_path(params).items() if dtype_of(v) is not None}
-    paths = by_path(new_updates)
-    if not paths.keys() <= known.keys():
+    new = by_path(new_updates)
+    if not new.keys() <= known.keys():
         rows = tree_rows("updates", record, new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
-    return new_updates, [known[path] for path in paths]
+    return new_updates, [known[path] for path in new]
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -205,7 +202,6 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 _CAST = '\nTo have them cast back: guard(..., policy=dtypeguard.Policy(on_drift="cast")).'
-_OTHER_KIND = "another kind: "
 _UNSAFE = (
     "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
     'between all of them: guard(..., policy=dtypeguard.Policy(casting="unsafe")).'
@@ -216,9 +212,9 @@ def _other_kind(where: str, dtype: Any, new_dtype: Any) -> str:
     """What to write in the update instead, for a leaf named x."""
     kinds = kind(dtype), kind(new_dtype)
     if where == "updates" and kinds[0] in ("bool", "int"):
-        return _OTHER_KIND + "optimize eqx.filter(params, eqx.is_inexact_array) alone"
+        return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     if kinds == ("float", "complex"):
-        return _OTHER_KIND + f"return jnp.real(x).astype(jnp.{dtype})"
+        return f"return jnp.real(x).astype(jnp.{dtype})"
     if kinds == ("int", "float"):
-        return _OTHER_KIND + f"return jnp.round(x).astype(jnp.{dtype})"
-    return _OTHER_KIND + f"return x.astype(jnp.{dtype})"
+        return f"return jnp.round(x).astype(jnp.{dtype})"
+    return f"return x.astype(jnp.{dtype})"

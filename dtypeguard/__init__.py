@@ -4,8 +4,10 @@ from ._errors import (
     DtypeDriftError as DtypeDriftError,
     DtypeGuardWarning as DtypeGuardWarning,
 )
+from ._fromage import FromageState as FromageState, fromage as fromage
 from ._guard import guard as guard
 from ._policy import Policy as Policy
+from ._prodigy import ProdigyState as ProdigyState, prodigy as prodigy
 from ._record import record as record, restore as restore
 
 __version__ = "0.1.0"

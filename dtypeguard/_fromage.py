@@ -8,7 +8,8 @@ import optax
 from jax import lax
 
 from ._dtypes import cast
-from ._precision import at_least_float32, increment, rate_at, real_leaves, tree_of
+from ._errors import warn_caller
+from ._scalars import at_least_float32, increment, rate_at, real_leaves, tree_of
 from ._scope import without_x64
 
 _Scalar = Any  # a Python or NumPy number or a 0-d array, maybe traced
@@ -23,7 +24,8 @@ class FromageState(NamedTuple):
             a param that is; `()` without `p_bound`.
     """
 
-    count: jax.Array
+    # The name that optax gives it, though every tuple has a method of that name.
+    count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
     max_norm: Any
 
 
@@ -97,7 +99,7 @@ def fromage(
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        return without_x64(step, updates, state, params)
+        return without_x64(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
         leaves, treedef = real_leaves(params, "fromage")
@@ -144,8 +146,10 @@ def _bounded(p: Any, u: Any, max_norm: Any) -> Any:
 
 
 def _norm(x: Any) -> tuple[Any, Any]:
-    """The Frobenius norm as `scale * root`, `root` the norm of `x / scale`, whose largest
-    entry is 1, so that its squares neither overflow nor underflow.
+    """The Frobenius norm as `scale * root`.
+
+    `root` is the norm of `x / scale`, whose largest entry is 1: its squares neither
+    overflow nor underflow.
 
     The derivative is that of the norm; where the norm is 0, so is the derivative.
     """

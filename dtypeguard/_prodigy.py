@@ -13,10 +13,11 @@ import optax
 from jax import tree_util
 
 from ._dtypes import cast
-from ._precision import at_least_float32, increment, rate_at, real_leaves, tree_of
+from ._errors import warn_caller
 from ._prodigy_leaf import Moments, Scalars, direction, every, first_point, learn, store
-from ._rounding import unbiased_update
+from ._scalars import at_least_float32, increment, rate_at, real_leaves, tree_of
 from ._scope import without_x64
+from ._unbiased import unbiased_update
 
 _Scalar = Any  # a Python or NumPy number or a 0-d array, maybe traced
 # Not a Python int: inject_hyperparams would make an array of it, and it decides shapes.
@@ -50,7 +51,8 @@ class ProdigyState(NamedTuple):
     params0: Any
     estim_lr: jax.Array
     numerator_weighted: jax.Array
-    count: jax.Array
+    # The name that optax gives it, though every tuple has a method of that name.
+    count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
     steps_taken: jax.Array
     estim_lr_max: jax.Array
 
@@ -176,7 +178,7 @@ def prodigy(
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        return without_x64(step, updates, state, params)
+        return without_x64(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
         leaves, treedef = real_leaves(params, "prodigy")
@@ -192,8 +194,16 @@ def prodigy(
             complement = functools.partial(_one_minus_power, scalar(steps_taken))
             rate *= jnp.sqrt(complement(beta2)) / complement(beta1)
         weight = d / d0 * d * (1 if safeguard_warmup else rate)
-        rests = (beta1, 1 - beta1, beta2, 1 - beta2)
-        scalars = Scalars(d, d0, *map(scalar, rests), scalar(beta3), weight)
+        scalars = Scalars(
+            d=d,
+            d0=d0,
+            beta1=scalar(beta1),
+            beta1_rest=scalar(1 - beta1),
+            beta2=scalar(beta2),
+            beta2_rest=scalar(1 - beta2),
+            beta3=scalar(beta3),
+            weight=weight,
+        )
 
         grads, params0 = each(updates), each(state.params0)
         exp_avg = each(state.exp_avg) if averages else [0.0 for _ in leaves]
@@ -254,7 +264,7 @@ def _checked(slice_p: Any) -> int:
         step = operator.index(slice_p)
     except TypeError as error:  # an array while it is traced, a float
         raise TypeError(
-            f"prodigy got slice_p={slice_p!r}, which decides shapes and must be an int. Under "
+            f"prodigy got slice_p={slice_p!r}, which decides shapes: write an int. Under "
             'inject_hyperparams write inject_hyperparams(prodigy, static_args="slice_p").'
         ) from error
     if step < 1:
@@ -263,7 +273,7 @@ def _checked(slice_p: Any) -> int:
 
 
 def _one_minus_power(exponent: Any, beta: Any) -> Any:
-    """`1 - beta**exponent` to a few ulp, where float32 would leave 4 digits of 1 - 0.999."""
+    """`1 - beta**exponent` to a few ulp; float32 leaves 4 digits of 1 - 0.999."""
     if isinstance(beta, (int, float)):
         log = math.log(beta) if beta > 0 else -math.inf
     else:

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from ._dtypes import cast
-from ._precision import at_least_float32
+from ._scalars import at_least_float32
 
 
 class Moments(NamedTuple):
@@ -82,9 +83,7 @@ def every(slice_p: int, leaf: Any) -> Any:
 
 def first_point(slice_p: int, param: Any) -> jax.Array:
     """A copy of a param's entries, or one zero for all where that is known to do."""
-    if not isinstance(param, jax.core.Tracer) and not np.any(
-        jax.device_get(jnp.any(param))
-    ):
+    if not isinstance(param, Tracer) and not np.any(jax.device_get(jnp.any(param))):
         return jnp.zeros((), param.dtype)
     return jnp.array(every(slice_p, param), copy=True)
 

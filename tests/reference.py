@@ -1,4 +1,4 @@
-"""The authors' own trajectories (`data/prodigy_fromage.json`) and how to run their cases."""
+"""The authors' own trajectories (`data/prodigy_fromage.json`) and how to run them."""
 
 import functools
 import json
@@ -118,10 +118,7 @@ def run(case: dict[str, Any], opt: Any, dtype: Any) -> dict[int, tuple[Any, Any]
 
 def distance(params: Any, truth: Any) -> float:
     """The largest over the leaves of max|a - b| / max|b|; as |a - b| where b is 0."""
-    truth = as_params(truth, np.float64)
-    gaps = tree_util.tree_map(
-        lambda a, b: np.max(np.abs(np.float64(a) - b)) / (np.max(np.abs(b)) or 1.0),
-        params,
-        truth,
-    )
-    return max(tree_util.tree_leaves(gaps))
+    leaves, treedef = tree_util.tree_flatten(params)
+    truths = [np.asarray(leaf, np.float64) for leaf in treedef.flatten_up_to(truth)]
+    gaps = [np.abs(np.asarray(a, np.float64) - b) for a, b in zip(leaves, truths)]
+    return max(gap.max() / (np.abs(b).max() or 1.0) for gap, b in zip(gaps, truths))

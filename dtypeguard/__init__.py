@@ -1,11 +1,13 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
+from ._apply import apply_updates as apply_updates
 from ._errors import (
     DtypeDriftError as DtypeDriftError,
     DtypeGuardWarning as DtypeGuardWarning,
 )
 from ._guard import guard as guard
 from ._policy import Policy as Policy
+from ._precision import RoundingState as RoundingState
 from ._record import record as record, restore as restore
 
 __version__ = "0.1.0"

@@ -10,6 +10,7 @@ import optax
 from ._compat import x64_enabled
 from ._errors import DtypeDriftError, warn_caller
 from ._policy import Policy
+from ._precision import in_precision
 from ._rescue import rescue
 from ._scope import narrow_extra_args, without_x64
 from ._settle import own_buffers, settle
@@ -152,8 +153,11 @@ def _guard_transformation(
 
         return without_x64(step, updates, state, params)
 
-    setattr(update, _INNER, inner)
-    return optax.GradientTransformationExtraArgs(init, update)
+    guarded = optax.GradientTransformationExtraArgs(init, update)
+    if policy.changes_precision:
+        guarded = in_precision(guarded, policy)
+    setattr(guarded.update, _INNER, inner)
+    return guarded
 
 
 def _taking_extra_args(inner: Any) -> Callable[..., Any]:

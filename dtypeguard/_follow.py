@@ -23,7 +23,8 @@ def followed(
     Args:
         init: an optimizer's init.
         params: what it takes.
-        before, after: map a leaf of `params` to one of another dtype.
+        before: maps a leaf of `params` to one of another dtype.
+        after: the same, to the dtypes that are asked about.
 
     Returns:
         For each such leaf its dtype in `init` of the params mapped by `after`.

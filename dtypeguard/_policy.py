@@ -112,13 +112,14 @@ class Policy:
             ("updates_dtype", _updates_dtype),
         ):
             if getattr(self, name) is not None:
+                # Kept as scalar types: a NumPy dtype of float64 equals None.
                 object.__setattr__(self, name, convert(getattr(self, name)))
 
-    def __str__(self):
+    def __repr__(self):
         given = (
             f"{field.name}={_readable(getattr(self, field.name))}"
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) is not field.default
+            if getattr(self, field.name) != field.default
         )
         return f"Policy({', '.join(given)})"
 
@@ -154,7 +155,7 @@ def _compute_dtype(value: Any) -> Any:
             "compute_dtype=jnp.float32, and state_dtype for what is stored"
         )
         raise _error("compute_dtype", dtype, remedy)
-    return dtype
+    return dtype.type
 
 
 def _state_dtype(value: Any) -> Any:
@@ -164,14 +165,18 @@ def _state_dtype(value: Any) -> Any:
             if not isinstance(pattern, str) or storable(wanted) is None:
                 remedy = 'map path patterns to dtypes, such as {"*.mu*": jnp.bfloat16}'
                 raise _error("state_dtype", {pattern: wanted}, remedy)
-            rule[pattern] = storable(wanted)
+            rule[pattern] = storable(wanted).type
         return rule
-    if (isinstance(value, str) and value == "params") or storable(value) is not None:
-        return value if isinstance(value, str) and value == "params" else storable(value)
-    if callable(value) and not isinstance(value, type):
+    dtype = storable(value)
+    if dtype is not None:
+        return dtype.type
+    is_params = isinstance(value, str) and value == "params"
+    if is_params or (
+        callable(value) and float_dtype(value) is None and not _is_type(value)
+    ):
         return value
     remedy = (
-        'write state_dtype=jnp.bfloat16 or another floating dtype that has a zero, "params", '
+        'write state_dtype="params", a floating dtype that has a zero such as jnp.bfloat16, '
         'a mapping such as {"*.mu*": jnp.bfloat16}, or a function of path and leaf'
     )
     raise _error("state_dtype", value, remedy)
@@ -180,10 +185,16 @@ def _state_dtype(value: Any) -> Any:
 def _updates_dtype(value: Any) -> Any:
     if isinstance(value, str) and value in ("params", "grads"):
         return value
-    if storable(value) is None:
+    dtype = storable(value)
+    if dtype is None:
         options = 'write updates_dtype="params", "grads" or a dtype such as jnp.float32'
         raise _error("updates_dtype", value, options)
-    return storable(value)
+    return dtype.type
+
+
+def _is_type(value: Any) -> bool:
+    """Whether it is a class or, as jnp.int32 and its like, stands for one."""
+    return isinstance(value, type) or hasattr(value, "dtype")
 
 
 def _error(name: str, value: Any, remedy: str) -> ValueError:

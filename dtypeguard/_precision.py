@@ -55,7 +55,7 @@ def in_precision(
     """
     stochastic = policy.rounding == "stochastic"
     computes = policy.compute_dtype is not None
-    widen_state = _at_least(policy.compute_dtype if computes else jnp.dtype("float32"))
+    widen_state = _at_least(jnp.dtype(policy.compute_dtype if computes else "float32"))
     widen = widen_state if computes else lambda leaf: leaf
 
     def following(params):
@@ -164,7 +164,7 @@ def _rule(rule: Any, leaves: dict[str, Any], own: Callable[[], dict[str, Any]]):
     if isinstance(rule, dict):
         return _by_pattern(rule, leaves)
     if float_dtype(rule) is not None:
-        return dict.fromkeys(leaves, rule)
+        return dict.fromkeys(leaves, jnp.dtype(rule))
     wanted = {}
     for path, leaf in leaves.items():
         answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))
@@ -183,11 +183,12 @@ def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
     if idle:
         lines = (f"  {path}  {describe(leaf)}" for path, leaf in leaves.items())
         raise ValueError(
-            f"state_dtype has a pattern that matches no leaf: {', '.join(map(repr, idle))}. "
-            "Take it out, or match a path of these:\n" + "\n".join(lines)
+            f"state_dtype has patterns that match no leaf: {', '.join(map(repr, idle))}. "
+            "Take them out, or match these paths:\n" + "\n".join(lines)
         )
     return {
-        path: next((rule[p] for p in rule if matches(path, p)), None) for path in leaves
+        path: next((jnp.dtype(rule[p]) for p in rule if matches(path, p)), None)
+        for path in leaves
     }
 
 
@@ -203,7 +204,7 @@ def _inner_state(state: Any) -> Any:
 
 def _check_available(policy: Policy) -> None:
     for name in ("compute_dtype", "updates_dtype"):
-        if getattr(policy, name) == jnp.dtype("float64") and not x64_enabled():
+        if float_dtype(getattr(policy, name)) == np.float64 and not x64_enabled():
             raise ValueError(
                 f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
                 "jax_enable_x64."

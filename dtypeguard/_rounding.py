@@ -61,7 +61,7 @@ def stochastic_round(x: Any, dtype: Any, bits: jax.Array) -> jax.Array:
 
 
 def _to_bfloat16(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
-    """A bfloat16 is the upper half of a float32: add noise to the lower half, cut it off."""
+    """bfloat16 is the upper half of float32: adds noise to the lower half, cuts it off."""
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
     noise = jnp.where(magnitude >= 0x7F7F0000, jnp.uint32(0x8000), bits >> 16)

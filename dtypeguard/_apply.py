@@ -38,20 +38,19 @@ def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) ->
         >>> print(nearest.astype(float).mean(), rounded.astype(float).mean())
         1.0 1.0009765
     """
-    words = None if key is None else tuple(jax.random.bits(key, (2,), jnp.uint32))
+    words = () if key is None else tuple(jax.random.bits(key, (2,), jnp.uint32))
     leaves, treedef = tree_util.tree_flatten(updates, is_leaf=lambda u: u is None)
-    added = [
-        _add(param, update, words and (*words, number))
-        for number, (param, update) in enumerate(zip(treedef.flatten_up_to(params), leaves))
-    ]
+    pairs = enumerate(zip(treedef.flatten_up_to(params), leaves))
+    added = [_add(p, u, words and (*words, number)) for number, (p, u) in pairs]
     return tree_util.tree_unflatten(treedef, added)
 
 
-def _add(param: Any, update: Any, words: tuple[Any, ...] | None) -> Any:
+def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
+    """Their sum in the dtype of the param; rounded stochastically if there are words."""
     if param is None or update is None or dtype_of(update) is None:
         return param
     param = jnp.asarray(param)
-    stochastic = words is not None and rounds(param.dtype)
+    stochastic = bool(words) and rounds(param.dtype)
     wide = _sum_dtype(param.dtype, dtype_of(update), stochastic)
     total = cast(param, wide) + cast(update, wide)
     if stochastic:

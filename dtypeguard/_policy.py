@@ -170,14 +170,11 @@ def _state_dtype(value: Any) -> Any:
     dtype = storable(value)
     if dtype is not None:
         return dtype.type
-    is_params = isinstance(value, str) and value == "params"
-    if is_params or (
-        callable(value) and float_dtype(value) is None and not _is_type(value)
-    ):
+    if value == "params" if isinstance(value, str) else _is_function(value):
         return value
     remedy = (
-        'write state_dtype="params", a floating dtype that has a zero such as jnp.bfloat16, '
-        'a mapping such as {"*.mu*": jnp.bfloat16}, or a function of path and leaf'
+        'write state_dtype="params", a floating dtype such as jnp.bfloat16, a mapping '
+        'such as {"*.mu*": jnp.bfloat16}, or a function of path and leaf'
     )
     raise _error("state_dtype", value, remedy)
 
@@ -192,9 +189,9 @@ def _updates_dtype(value: Any) -> Any:
     return dtype.type
 
 
-def _is_type(value: Any) -> bool:
-    """Whether it is a class or, as jnp.int32 and its like, stands for one."""
-    return isinstance(value, type) or hasattr(value, "dtype")
+def _is_function(value: Any) -> bool:
+    """Whether it can be called and is no dtype: jnp.int32 and its like are callable."""
+    return callable(value) and not (isinstance(value, type) or hasattr(value, "dtype"))
 
 
 def _error(name: str, value: Any, remedy: str) -> ValueError:

@@ -1,6 +1,5 @@
 """Around a guarded optimizer: computes in one dtype, stores the state in another."""
 
-import fnmatch
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,11 +12,11 @@ from jax import tree_util
 from ._compat import x64_enabled
 from ._dtypes import cast, dtype_of, kind
 from ._follow import cast_by_path, dtypes_of_init, followed
-from ._policy import Policy, float_dtype, storable
-from ._report import by_path, describe
+from ._policy import Policy, float_dtype
 from ._rounding import random_bits, stochastic_round
 from ._scope import convert_extra_args
 from ._settle import pair_updates
+from ._stored import stored_dtypes
 
 
 class RoundingState(NamedTuple):
@@ -65,7 +64,8 @@ def in_precision(
         _check_available(policy)
         state = guarded.init(tree_util.tree_map(widen, params))
         if policy.state_dtype is not None:
-            dtypes = _stored_dtypes(state, params, following(params), guarded.init, policy)
+            own = lambda: dtypes_of_init(guarded.init, params)
+            dtypes = stored_dtypes(policy.state_dtype, state, following(params), own)
             state = cast_by_path(state, dtypes)
         if not stochastic:
             return state
@@ -139,57 +139,6 @@ def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any
         if dtype_of(leaf) is not None and dtype_of(old) is not None:
             leaves[i] = cast(leaf, dtype_of(old)) if leaf.dtype != dtype_of(old) else leaf
     return tree_util.tree_unflatten(treedef, leaves)
-
-
-def _stored_dtypes(
-    state: Any, params: Any, following: dict[str, Any], init: Any, policy: Policy
-) -> dict[str, Any]:
-    """What `state_dtype` makes of each leaf that follows the params, by path."""
-    leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
-    leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
-    wanted = _rule(policy.state_dtype, leaves, lambda: dtypes_of_init(init, params))
-    single = jnp.dtype("float32")
-    for path, leaf in leaves.items():
-        dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
-        is_narrow_scalar = np.ndim(leaf) == 0 and dtype.itemsize < 4
-        wanted[path] = single if is_narrow_scalar else dtype
-    return wanted
-
-
-def _rule(rule: Any, leaves: dict[str, Any], own: Callable[[], dict[str, Any]]):
-    """The dtype that a `state_dtype` names for each leaf, by path; not for every one."""
-    if isinstance(rule, str):  # "params"
-        dtypes = own()
-        return {path: dtypes.get(path) for path in leaves}
-    if isinstance(rule, dict):
-        return _by_pattern(rule, leaves)
-    if float_dtype(rule) is not None:
-        return dict.fromkeys(leaves, jnp.dtype(rule))
-    wanted = {}
-    for path, leaf in leaves.items():
-        answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))
-        if answer is not None and storable(answer) is None:
-            raise ValueError(
-                f"state_dtype returned {answer!r} for {path}: return a floating dtype that "
-                "has a zero, such as jnp.bfloat16, or None."
-            )
-        wanted[path] = storable(answer)
-    return wanted
-
-
-def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
-    matches = fnmatch.fnmatchcase
-    idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
-    if idle:
-        lines = (f"  {path}  {describe(leaf)}" for path, leaf in leaves.items())
-        raise ValueError(
-            f"state_dtype has patterns that match no leaf: {', '.join(map(repr, idle))}. "
-            "Take them out, or match these paths:\n" + "\n".join(lines)
-        )
-    return {
-        path: next((jnp.dtype(rule[p]) for p in rule if matches(path, p)), None)
-        for path in leaves
-    }
 
 
 def _inner_state(state: Any) -> Any:

@@ -114,7 +114,7 @@ def random_bits(words: Sequence[Any], shape: tuple[int, ...]) -> jax.Array:
         A uint32 array.
 
     References:
-        Wellons, "Prospecting for Hash Functions", 2018 (the mixer is `lowbias32`),
+        Wellons, "Prospecting for Hash Functions", 2018 (the mixer is `triple32`),
         https://nullprogram.com/blog/2018/07/31/; Salmon, Moraes, Dror, Shaw, "Parallel
         Random Numbers: As Easy as 1, 2, 3", 2011 (bits from a counter),
         https://doi.org/10.1145/2063384.2063405.
@@ -130,13 +130,15 @@ def random_bits(words: Sequence[Any], shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
-    """`lowbias32`, keyed between its two multiplications.
+    """`triple32`, keyed before the last of its three multiplications.
 
-    Without that, two streams would be one sequence, shifted.
+    Without the key two streams would be one sequence, shifted; a key after less mixing
+    leaves some pairs of streams with more words in common than chance has it.
     """
-    word = (word ^ word >> 16) * jnp.uint32(0x7FEB352D)
-    word = (word ^ word >> 15 ^ key) * jnp.uint32(0x846CA68B)
-    return word ^ word >> 16
+    word = (word ^ word >> 17) * jnp.uint32(0xED5AD4BB)
+    word = (word ^ word >> 11) * jnp.uint32(0xAC4C1B51)
+    word = (word ^ word >> 15 ^ key) * jnp.uint32(0x31848BAB)
+    return word ^ word >> 14
 
 
 def _index(shape: tuple[int, ...], limit: int = _WORD) -> tuple[jax.Array, Any]:

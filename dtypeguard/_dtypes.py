@@ -31,6 +31,8 @@ def kind(dtype: Any) -> str | None:
     "float". The rest is what no cast applies to: float0, PRNG keys and other extended
     dtypes, strings, objects.
     """
+    if dtype is None:  # which is float64 to NumPy
+        return None
     for name, family in _FAMILIES.items():
         if jnp.issubdtype(dtype, family):
             return name

@@ -136,9 +136,7 @@ def test_to_one_of_two_neighbours(dtype):
         exact = np.isnan(values) | (np.abs(values) >= np.finfo(np.float32).tiny)
         taken = (result == low) | (result == high)
         assert (taken | ~exact)[within].all()
-        np.testing.assert_array_equal(
-            result[~within], nearest[~within].astype(np.float64)
-        )
+        np.testing.assert_array_equal(result[~within], nearest[~within].astype(np.float64))
 
 
 @every_dtype

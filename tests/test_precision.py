@@ -67,7 +67,7 @@ def spy(seen):
 
 WRONG = {
     "compute_dtype": ["floaty", jnp.int32, BF16, 3, jnp.complex64],
-    "state_dtype": ["floaty", jnp.int32, 3, jnp.float8_e8m0fnu, {"*": jnp.int8}, {1: BF16}],
+    "state_dtype": ["floaty", jnp.int32, 3, jnp.int4, {"*": jnp.int8}, {1: BF16}],
     "updates_dtype": ["floaty", jnp.int32, "params0"],
     "rounding": ["up", True, None],
     "seed": [-1, 2**32, 0.5, True],
@@ -83,6 +83,12 @@ def test_wrong_values(name, value):
     ) as error:
         Policy(**{name: value})
     assert str(error.value).endswith(".")
+
+
+@pytest.mark.skipif(not hasattr(jnp, "float8_e8m0fnu"), reason="needs JAX >= 0.5")
+def test_a_dtype_without_zero_stores_nothing():
+    with pytest.raises(ValueError, match=r"Policy\(state_dtype=float8_e8m0fnu\): write "):
+        Policy(state_dtype=jnp.float8_e8m0fnu)
 
 
 def test_error_texts():

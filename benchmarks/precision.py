@@ -57,16 +57,22 @@ def cross_entropy(scores, labels):
     return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
 
+def optimizers(model):
+    """By name, with the model's learning rates; AdamW's falls to zero, Prodigy has none."""
+    adam, adamw, lion = model.rates
+    return {
+        "adam": optax.adam(adam),
+        "adamw": optax.adamw(optax.linear_schedule(adamw, 0.0, model.steps)),
+        "lion": optax.lion(lion),
+        "prodigy": optax.contrib.prodigy(),
+    }
+
+
 class Digits:
     """scikit-learn's digits, a hidden layer of 128."""
 
     title, steps, batch = "digits MLP", 3000, 128
-    optimizers = {  # noqa: RUF012 - constants
-        "adam": lambda steps: optax.adam(1e-4),
-        "adamw": lambda steps: optax.adamw(optax.linear_schedule(3e-4, 0.0, steps)),
-        "lion": lambda steps: optax.lion(2e-5),
-        "prodigy": lambda steps: optax.contrib.prodigy(),
-    }
+    rates = (1e-4, 3e-4, 2e-5)
 
     def __init__(self):
         images, labels = load_digits(return_X_y=True)
@@ -90,12 +96,7 @@ class Characters:
     """A transformer of two blocks on the text of Python's own reference topics."""
 
     title, steps, batch, length, width, heads = "character transformer", 1000, 8, 64, 64, 4
-    optimizers = {  # noqa: RUF012 - constants
-        "adam": lambda steps: optax.adam(3e-4),
-        "adamw": lambda steps: optax.adamw(optax.linear_schedule(1e-3, 0.0, steps)),
-        "lion": lambda steps: optax.lion(5e-5),
-        "prodigy": lambda steps: optax.contrib.prodigy(),
-    }
+    rates = (3e-4, 1e-3, 5e-5)
 
     def __init__(self):
         text = "\n".join(topics[name] for name in sorted(topics))
@@ -147,10 +148,10 @@ def normed(x):
 def train(model, name, setting):
     """The losses by chunk, the loss of the last params, bytes, milliseconds per step."""
     dtype, wrap, apply = SETTINGS[setting]
-    opt = wrap(model.optimizers[name](model.steps))
+    opt = wrap(optimizers(model)[name])
     widened = functools.partial(tree_util.tree_map, lambda p: p.astype(F32))
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @jax.jit
     def chunk(carry, numbers):
         def step(carry, number):
             params, state = carry
@@ -183,7 +184,7 @@ def training():
         panels.append([])
         print(f"\n{model.title}, {model.steps} steps")
         print("optimizer  setting                       loss      KiB   bytes  step time")
-        for name in model.optimizers:
+        for name in optimizers(model):
             curves = {}
             for setting in SETTINGS:
                 curves[setting], loss, size, step = train(model, name, setting)

@@ -54,7 +54,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
       caller's flag; 64-bit results and extra args reach the optimizer in 32 bits.
     - If the inner update raises a `TypeError` and the floating inputs differ in dtype or
       are narrower than float32, it is run once more in the promoted dtype, at least
-      float32, with a `DtypeGuardWarning`.
+      float32, with a `DtypeGuardWarning`. Before JAX 0.7 and with x64 on, at least float64.
 
     Where the bare optimizer keeps its types already, the guarded one compiles to the
     same program.

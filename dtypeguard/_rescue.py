@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
+from ._compat import HAS_X64_SCOPE, x64_enabled
 from ._dtypes import cast, dtype_of, kind, promoted
 from ._follow import cast_by_path, followed
 from ._scope import convert_extra_args
@@ -29,15 +30,18 @@ def rescue(
 
     Returns:
         The promoted dtype and what the update returned for promoted inputs; None if the
-        floating inputs are of one dtype of 32 bits or more, or if this attempt failed too.
+        floating inputs are of one dtype of 32 bits or more (64 where x64 is on before JAX
+        0.7), or if this attempt failed too.
     """
+    # Where x64 is on and cannot be hidden from the optimizer, its own scalars are float64.
+    at_least = np.dtype("float32" if HAS_X64_SCOPE or not x64_enabled() else "float64")
     floats = _floating_dtypes(inputs)
-    if len(floats) < 2 and not any(dtype.itemsize < 4 for dtype in floats):
+    if len(floats) < 2 and not any(d.itemsize < at_least.itemsize for d in floats):
         return None
     updates, state, params, extra_args = inputs
     # 8-bit floats have no implicit promotion; float32 holds them all.
     above_8_bits = (d for d in _floating_dtypes((updates, params)) if d.itemsize > 1)
-    dtype = promoted(np.dtype("float32"), *above_8_bits)
+    dtype = promoted(at_least, *above_8_bits)
 
     def promote(leaf):
         return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf

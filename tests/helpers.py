@@ -4,15 +4,23 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax import tree_util
 
-from dtypeguard._compat import set_x64 as set_x64
+from dtypeguard._compat import HAS_X64_SCOPE, set_x64 as set_x64
+
+needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
 
 
 def types(tree: Any) -> Any:
-    """Dtype, weak type and shape of every leaf, in the tree."""
-    describe = lambda leaf: (str(leaf.dtype), leaf.weak_type, leaf.shape)
-    return tree_util.tree_map(describe, jax.eval_shape(lambda: tree))
+    """Dtype, weak type and shape of every leaf, as jit sees them, in the tree."""
+
+    def describe(leaf):
+        dtype = leaf.dtype if isinstance(leaf, jax.Array) else jax.dtypes.result_type(leaf)
+        weak = getattr(leaf, "weak_type", isinstance(leaf, (bool, int, float, complex)))
+        return str(dtype), weak, np.shape(leaf)
+
+    return tree_util.tree_map(describe, tree)
 
 
 def assert_same(one: Any, other: Any) -> None:

@@ -7,12 +7,11 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import assert_same, set_x64, types
+from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import DtypeGuardWarning, guard
 from dtypeguard._catalog import entries
-from dtypeguard._compat import HAS_X64_SCOPE
 from dtypeguard._hlo import optimized_hlo
 
 ENTRIES, _ = entries()
@@ -167,7 +166,7 @@ def test_optimized_hlo_is_the_bare_one(entry):
     )
 
 
-@pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
+@needs_x64_scope
 @every_entry
 @every_dtype
 def test_blind_to_the_x64_flag(entry, dtypes):

@@ -1,5 +1,7 @@
 """Real runs: an Equinox MLP on scikit-learn's digits, trained in scans under x64."""
 
+import contextlib
+
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
@@ -12,10 +14,11 @@ from jax import lax, tree_util
 from sklearn.datasets import load_digits
 
 from dtypeguard import guard
+from dtypeguard._compat import HAS_X64_SCOPE
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.filterwarnings("ignore:update failed and was run in float32 instead"),
+    pytest.mark.filterwarnings("ignore:update failed and was run in float"),
 ]
 BF16, F32 = jnp.bfloat16, jnp.float32
 
@@ -102,9 +105,9 @@ def train_batches(opt, dtype, digits, steps=600, batch=100):
 def test_lbfgs_in_equinox_scan(digits):
     reached, computes_float64 = train_lbfgs(guard(optax.lbfgs()), digits)
     assert reached > 0.95
-    assert not computes_float64
-    _, computes_float64 = train_lbfgs(optax.lbfgs(), digits)
-    assert computes_float64  # and up to optax 0.2.4 does not trace at all
+    assert not (computes_float64 and HAS_X64_SCOPE)
+    with contextlib.suppress(TypeError):  # up to optax 0.2.4 it does not trace at all
+        assert train_lbfgs(optax.lbfgs(), digits)[1]
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

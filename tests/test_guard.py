@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, set_x64, types
+from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
 import dtypeguard
@@ -372,6 +372,7 @@ def float64_inside(seen):
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+@needs_x64_scope
 @pytest.mark.third_party
 def test_results_do_not_depend_on_the_flag():
     params = {"w": jnp.linspace(0, 1, 5, dtype=F32)}
@@ -391,6 +392,7 @@ def test_results_do_not_depend_on_the_flag():
         assert "f64" in jax.jit(bare.update).lower(params, bare.init(params)).as_text()
 
 
+@needs_x64_scope
 @pytest.mark.third_party
 def test_wide_inputs_keep_the_flag():
     for wide in ("params", "state", "updates"):
@@ -408,6 +410,7 @@ def test_wide_inputs_keep_the_flag():
         assert seen == [False, True], wide
 
 
+@needs_x64_scope
 def test_callables_run_under_the_callers_flag():
     seen = []
 
@@ -434,6 +437,7 @@ def test_callables_run_under_the_callers_flag():
     assert_same(updates, {"w": 3 * jnp.ones(2, F32)})
 
 
+@needs_x64_scope
 def test_callable_module_is_data_unless_named_a_function():
     class Model(eqx.Module):
         weight: jax.Array

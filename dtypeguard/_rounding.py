@@ -52,12 +52,22 @@ def stochastic_round(x: Any, dtype: Any, bits: jax.Array) -> jax.Array:
 
     Returns:
         `x` in `dtype`. The mean over `bits` is `x` exactly for bfloat16 and for the normal
-        range of the others; below that, to within 2**-32 of the spacing.
+        range of the others; below that, to within 2**-32 of the spacing. Its derivative
+        is that of the plain cast.
     """
     if dtype_of(x).itemsize < dtype.itemsize or dtype_of(x) == dtype or not rounds(dtype):
         return cast(x, dtype)
-    x = cast(x, jnp.float32)
+    return _round(cast(x, jnp.float32), dtype, bits)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _round(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
     return (_to_bfloat16 if dtype == jnp.bfloat16 else _to_small)(x, dtype, bits)
+
+
+@_round.defjvp
+def _round_jvp(dtype, primals, tangents):
+    return _round(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
 
 
 def _to_bfloat16(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:

@@ -408,6 +408,9 @@ def test_noise_differs_by_leaf_and_step():
 
 
 @pytest.mark.third_party
+@pytest.mark.skipif(
+    not hasattr(optax.tree_utils, "tree_get"), reason="tree_get came with optax 0.2.1"
+)
 def test_the_wrapper_state_works_with_optax():
     opt = guard(optax.adamw(1e-3), policy=ALL_BF16)
     params = params_of()

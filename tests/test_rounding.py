@@ -175,6 +175,18 @@ def test_plain_casts():
         assert stochastic_round(double + 1e-3, jnp.dtype(jnp.bfloat16), up)[0] > 1
 
 
+@every_dtype
+def test_derivative_is_that_of_the_cast(dtype):
+    """Without it, that of an operation on bits: zero."""
+    x, bits = jnp.asarray([1.3, -0.7], F32), jnp.asarray([5, 6], U32)
+    function = lambda x: stochastic_round(x, dtype, bits)
+    _, tangent = jax.jvp(function, (x,), (jnp.ones(2, F32),))
+    assert tangent.dtype == dtype
+    np.testing.assert_array_equal(tangent.astype(F32), 1)
+    grad = jax.grad(lambda x: function(x).astype(F32).sum())(x)
+    np.testing.assert_array_equal(grad, 1)
+
+
 def test_what_is_rounded_to():
     assert all(rounds(dtype) for dtype in DTYPES)
     names = ("float32", "int8", "complex64", "float8_e8m0fnu", "float4_e2m1fn")

@@ -6,7 +6,7 @@ import pathlib
 WIDTH, HEIGHT, LEFT, TOP, GAP = 190, 130, 46, 56, 26
 STYLES = {  # colour, width, dashes
     "float32": ("#9aa0a6", 5, ""),
-    "bare bfloat16": ("#d93025", 1.5, ""),
+    "bare bfloat16": ("#d93025", 3.5, ""),
     "bfloat16, compute float32": ("#e8930c", 1.5, ""),
     "all bfloat16, stochastic": ("#174ea6", 1.5, "5 3"),
 }
@@ -53,7 +53,9 @@ def _panel(title, curves):
     down = lambda loss: (high - math.log10(loss)) / (high - low) * HEIGHT
     yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#dadce0"/>'
     yield f'<text x="{WIDTH / 2}" y="-7" text-anchor="middle">{title}</text>'
-    for loss in (m * 10.0**e for e in range(-4, 3) for m in (1, 2, 5)):
+    finer = (1, 1.5, 2, 2.5, 3, 4, 5, 7) if high - low < 0.5 else (1, 2, 5)
+    ticks = finer if high - low < 2 else (1,)
+    for loss in (m * 10.0**e for e in range(-6, 3) for m in ticks):
         if low <= math.log10(loss) <= high:
             y = down(loss)
             yield f'<path d="M0 {y:.1f}H{WIDTH}" stroke="#eceff1"/>'

@@ -1,4 +1,4 @@
-"""Training in bfloat16: `python benchmarks/precision.py`, about ten minutes on two cores.
+"""Training in bfloat16: `python benchmarks/precision.py`, about five minutes on two cores.
 
 Two models, four optimizers, four settings: the final training loss, the bytes of params
 and optimizer state, the time of a train step over float32's. Draws precision.svg beside
@@ -145,37 +145,46 @@ def normed(x):
     return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
-def train(model, name, setting):
-    """The losses by chunk, the loss of the last params, bytes, milliseconds per step."""
-    dtype, wrap, apply = SETTINGS[setting]
-    opt = wrap(optimizers(model)[name])
-    widened = functools.partial(tree_util.tree_map, lambda p: p.astype(F32))
+class Run:
+    """One model, optimizer and setting, trained a chunk of steps at a time."""
 
-    @jax.jit
-    def chunk(carry, numbers):
-        def step(carry, number):
-            params, state = carry
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(1), number))
-            loss = lambda p: model.loss(widened(p), batch)
-            batch = model.sample(keys[0])
-            value, grads = jax.value_and_grad(loss)(params)
-            updates, state = opt.update(grads, state, params)
-            return (apply(params, updates, keys[1]), state), value
+    def __init__(self, model, name, setting):
+        self.model = model
+        dtype, wrap, self.apply = SETTINGS[setting]
+        self.opt = wrap(optimizers(model)[name])
+        params = model.init(jax.random.key(0))
+        params = tree_util.tree_map(lambda p: p.astype(dtype), params)
+        self.carry, self.curve, self.seconds = (params, self.opt.init(params)), [], []
+        self.chunk = jax.jit(functools.partial(lax.scan, self.step))
 
-        return lax.scan(step, carry, numbers)
+    def step(self, carry, number):
+        params, state = carry
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(1), number))
+        batch = self.model.sample(keys[0])
+        loss = lambda p: self.model.loss(widened(p), batch)
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = self.opt.update(grads, state, params)
+        return (self.apply(params, updates, keys[1]), state), value
 
-    params = tree_util.tree_map(lambda p: p.astype(dtype), model.init(jax.random.key(0)))
-    carry, curve, seconds = (params, opt.init(params)), [], []
-    for start in range(0, model.steps, CHUNK):
+    def advance(self, start):
         begin = time.perf_counter()
-        carry, values = chunk(carry, jnp.arange(start, start + CHUNK))
-        curve.append((start + CHUNK, float(values.mean())))
-        seconds.append(time.perf_counter() - begin)
-    size = sum(leaf.nbytes for leaf in tree_util.tree_leaves(carry))
-    batches = jax.vmap(model.sample)(jax.random.split(jax.random.key(2), 100))
-    final = jax.jit(lambda p: lax.map(functools.partial(model.loss, p), batches).mean())
-    step = 1e3 * statistics.median(seconds[1:]) / CHUNK
-    return curve, float(final(widened(carry[0]))), size, step
+        self.carry, values = self.chunk(self.carry, jnp.arange(start, start + CHUNK))
+        self.curve.append((start + CHUNK, float(values.mean())))
+        self.seconds.append(time.perf_counter() - begin)
+
+    def final_loss(self):
+        keys = jax.random.split(jax.random.key(2), 100)
+        loss = lambda p: lambda key: self.model.loss(p, self.model.sample(key))
+        return float(
+            jax.jit(lambda p: lax.map(loss(p), keys).mean())(widened(self.carry[0]))
+        )
+
+    def kibibytes(self):
+        return sum(leaf.nbytes for leaf in tree_util.tree_leaves(self.carry)) / 1024
+
+
+def widened(params):
+    return tree_util.tree_map(lambda p: p.astype(F32), params)
 
 
 def training():
@@ -183,18 +192,23 @@ def training():
     for model in (Digits(), Characters()):
         panels.append([])
         print(f"\n{model.title}, {model.steps} steps")
-        print("optimizer  setting                       loss      KiB   bytes  step time")
+        print("optimizer  setting                        loss      KiB  bytes  step time")
         for name in optimizers(model):
-            curves = {}
-            for setting in SETTINGS:
-                curves[setting], loss, size, step = train(model, name, setting)
-                if setting == "float32":
-                    all_bytes, all_time = size, step
+            runs = {setting: Run(model, name, setting) for setting in SETTINGS}
+            for start in range(0, model.steps, CHUNK):
+                for run in runs.values():
+                    run.advance(start)
+            base = runs["float32"]
+            for setting, run in runs.items():
+                pairs = list(zip(run.seconds, base.seconds))[1:]  # the first one compiles
                 print(
-                    f"{name:<10} {setting:<26} {loss:>7.4f} {size / 1024:>8.1f}   "
-                    f"{size / all_bytes:.2f}   {step / all_time:.2f}",
+                    f"{name:<10} {setting:<26} {run.final_loss():>8.3g} "
+                    f"{run.kibibytes():>8.1f}   "
+                    f"{run.kibibytes() / base.kibibytes():.2f}   "
+                    f"{statistics.median(ours / float32 for ours, float32 in pairs):.2f}",
                     flush=True,
                 )
+            curves = {setting: run.curve for setting, run in runs.items()}
             panels[-1].append((f"{model.title}, {name}", curves))
     path = pathlib.Path(__file__).with_suffix(".svg")
     draw(panels, path)
@@ -224,11 +238,14 @@ def stepper(opt, dtype, apply, leaves, donate):
         key = jax.random.fold_in(jax.random.key(0), number)
         return apply(params, updates, key), state
 
-    box = [step(params, opt.init(params), grads, 0)]
+    state = opt.init(params)
+    compiled = step.lower(params, state, grads, 0).compile()
+    box = [step(params, state, grads, 0)]
 
     def run():
         box[0] = jax.block_until_ready(step(*box[0], grads, 1))
 
+    run.mebibytes = compiled.memory_analysis().temp_size_in_bytes / 2**20
     return run
 
 
@@ -259,17 +276,21 @@ def cost(donate, leaves, rounds=31):
     print(f"\nadam, update and apply, {leaves} x 1024 x 1024, params and state {given}")
     for name, values in times.items():
         ratio = statistics.median(a / b for a, b in zip(values, times["float32"]))
-        print(f"  {name:<26} {1e3 * statistics.median(values):>7.2f} ms   {ratio:.2f}")
+        print(
+            f"  {name:<26} {1e3 * statistics.median(values):>7.2f} ms   {ratio:>5.2f}   "
+            f"{sides[name].mebibytes:>3.0f} MiB temporary"
+        )
 
 
 def main():
+    """First the costs: a process that has trained has its memory laid out otherwise."""
     device = jax.devices()[0]
     print(f"{device.platform} ({device.device_kind}), jax {jax.__version__}, ", end="")
     print(f"jaxlib {jaxlib.__version__}, optax {optax.__version__}, ", end="")
     print(f"dtypeguard {dtypeguard.__version__}")
-    cost(donate=True, leaves=4)
-    cost(donate=False, leaves=4)
-    cost(donate=True, leaves=24)
+    for leaves in (4, 24):
+        for donate in (True, False):
+            cost(donate, leaves)
     training()
 
 

@@ -63,7 +63,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
         inner: a gradient transformation, any object with `init` and `update` such as
             `optax.MultiSteps`, or a function that returns one of these. Left out, as in
             `@guard(policy=...)`, `guard` returns the decorator.
-        policy: what may be cast and what is said about it; `Policy()` by default. A
+        policy: what is computed in, stored, cast and said; `Policy()` by default. A
             guarded transformation keeps the policy it has unless another is given here.
 
     Returns:

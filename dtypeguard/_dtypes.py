@@ -16,11 +16,10 @@ _FAMILIES = {
 }
 _SCALARS = (bool, int, float, complex)
 _NARROW = {
-    np.dtype("int64"): np.dtype("int32"),
-    np.dtype("uint64"): np.dtype("uint32"),
     np.dtype("float64"): np.dtype("float32"),
     np.dtype("complex128"): np.dtype("complex64"),
 }
+_WIDE = {np.dtype("int64"), np.dtype("uint64"), *_NARROW}
 
 
 @functools.cache
@@ -33,10 +32,10 @@ def kind(dtype: Any) -> str | None:
     """
     if dtype is None:  # which is float64 to NumPy
         return None
-    for name, family in _FAMILIES.items():
-        if jnp.issubdtype(dtype, family):
-            return name
-    return None
+    try:
+        return next((k for k, f in _FAMILIES.items() if jnp.issubdtype(dtype, f)), None)
+    except TypeError:  # the dtype of another library's array
+        return None
 
 
 def dtype_of(leaf: Any) -> Any:
@@ -71,12 +70,12 @@ def is_wide(leaf: Any) -> bool:
 
     Python scalars are not: they take the dtype of their surroundings.
     """
-    return not isinstance(leaf, _SCALARS) and dtype_of(leaf) in _NARROW
+    return not isinstance(leaf, _SCALARS) and dtype_of(leaf) in _WIDE
 
 
 def narrow(leaf: Any) -> Any:
-    """A 64-bit JAX array in 32 bits, as it would be with x64 off; anything else as is."""
-    if isinstance(leaf, jax.Array) and is_wide(leaf):
+    """A 64-bit floating or complex JAX array in 32 bits; anything else as it is."""
+    if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
         return cast(leaf, _NARROW[leaf.dtype])
     return leaf
 

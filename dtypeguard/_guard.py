@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, overload
 
 import optax
@@ -12,11 +13,11 @@ from ._errors import DtypeDriftError, warn_caller
 from ._policy import Policy
 from ._precision import in_precision
 from ._rescue import rescue
-from ._scope import narrow_extra_args, without_x64
+from ._scope import narrow_extra_args, wide_integers, without_x64
 from ._settle import own_buffers, settle
 
 _P = ParamSpec("_P")
-_INNER = "dtypeguard_inner"  # on the update of a guarded transformation: the bare one
+_PAIR = "_dtypeguard"  # on a guarded update: the guarded transformation and the bare one
 
 
 class _HasInitAndUpdate(Protocol):
@@ -45,13 +46,16 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
     - Every array leaf of the new state has the dtype of the same leaf of the state that
       came in and is strongly typed; where a gradient is None and the inner update leaves
-      None in the state, the leaf that came in is kept. `init` makes every leaf an array
-      of its own that can be donated.
+      None in the state, the leaf that came in is kept. After `init` no leaf shares its
+      buffer with `params` or another leaf, so that params and state can be donated.
     - The updates have the dtypes of `params`, or without params those of the incoming
       updates.
     - If no array in `updates`, `state` and `params` is 64-bit, the optimizer runs as if
       `jax_enable_x64` were off (JAX >= 0.7). Callables among the extra args run under the
-      caller's flag; 64-bit results and extra args reach the optimizer in 32 bits.
+      caller's flag; 64-bit floats from them and among the extra args reach the optimizer
+      in 32 bits. 64-bit arrays that the optimizer itself holds (a schedule's table) it
+      still computes with. If it fails with x64 off, it runs with x64 on and a
+      `DtypeGuardWarning` tells so.
     - If the inner update raises a `TypeError` and the floating inputs differ in dtype or
       are narrower than float32, it is run once more in the promoted dtype, at least
       float32, with a `DtypeGuardWarning`. Before JAX 0.7 and with x64 on, at least float64.
@@ -85,12 +89,17 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
         float32
         bfloat16
     """
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(
+            f"guard got policy={policy!r}. Write a dtypeguard.Policy, such as "
+            'policy=dtypeguard.Policy(on_drift="error").'
+        )
     if inner is None:
         return functools.partial(guard, policy=policy)
     is_class = inspect.isclass(inner)
     if not is_class and callable(getattr(inner, "init", None)):
         if callable(getattr(inner, "update", None)):
-            return _guard_transformation(inner, policy)
+            return _guard_transformation(inner, policy, set())
     elif callable(inner):
         return _guard_factory(inner, policy)
     raise TypeError(
@@ -100,6 +109,9 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
 
 def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
+    # Of all it makes: inject_hyperparams calls its factory anew in every update.
+    said: set[str] = set()
+
     @functools.wraps(factory)
     def guarded(*args, **kwargs):
         inner = factory(*args, **kwargs)
@@ -108,33 +120,32 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
                 f"guard was put on {factory!r}, which returned {inner!r}. A guarded "
                 "function must return a gradient transformation, such as optax.adam(1e-3)."
             )
-        return guard(inner, policy=policy)
+        return _guard_transformation(inner, policy, said)
 
     return guarded
 
 
 def _guard_transformation(
-    inner: Any, policy: Policy | None
+    inner: Any, policy: Policy | None, said: set[str]
 ) -> optax.GradientTransformationExtraArgs:
-    bare = getattr(inner.update, _INNER, None)
-    if bare is not None:
-        return inner if policy is None else _guard_transformation(bare, policy)
+    guarded, bare = getattr(inner.update, _PAIR, (None, None))
+    if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
+        return guarded if policy is None else _guard_transformation(bare, policy, said)
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
-    said: set[str] = set()
 
     def warn(message: str) -> None:
         if message not in said:
-            said.add(message)
             warn_caller(message)
+            said.add(message)
 
     def init(params):
-        return own_buffers(without_x64(inner.init, params), params)
+        return own_buffers(without_x64(inner.init, warn, params), params)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
 
-        def step(updates, state, params):
+        def step(updates, state, params, *_):
             in_scope = callers_x64 and not x64_enabled()
             extra = narrow_extra_args(extra_args) if in_scope else extra_args
             inputs = (updates, state, params, extra)
@@ -149,14 +160,17 @@ def _guard_transformation(
                 dtype, outputs = rescued
                 reason = str(error).strip().partition("\n")[0]
                 warn(f"update failed and was run in {dtype} instead: {reason}")
+                # Wide by our own doing, which has been told: no drift of the optimizer's.
+                return settle(outputs, inputs[:3], replace(policy, on_drift="cast"), warn)
             return settle(outputs, inputs[:3], policy, warn)
 
-        return without_x64(step, updates, state, params)
+        inputs = (updates, state, params, wide_integers(extra_args))
+        return without_x64(step, warn, *inputs)
 
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
         guarded = in_precision(guarded, policy)
-    setattr(guarded.update, _INNER, inner)
+    setattr(guarded.update, _PAIR, (guarded, inner))
     return guarded
 
 
@@ -167,11 +181,21 @@ def _taking_extra_args(inner: Any) -> Callable[..., Any]:
     takes from `optax.MultiSteps` the extra args that it does accept.
     """
     parameters = inspect.signature(inner.update).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    kinds = [p.kind for p in parameters.values()]
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds
+    by_position = (
+        inspect.Parameter.VAR_POSITIONAL in kinds
+        or sum(kind in _POSITIONAL for kind in kinds) > 2
+    )
 
     def update(updates, state, params, extra_args):
+        if not by_position:  # (updates, state), maybe with params by keyword alone
+            extra_args = extra_args | {"params": params}
         if not takes_all:
             extra_args = {k: v for k, v in extra_args.items() if k in parameters}
-        return inner.update(updates, state, params, **extra_args)
+        return inner.update(updates, state, *([params] * by_position), **extra_args)
 
     return update
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

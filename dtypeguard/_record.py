@@ -12,7 +12,7 @@ from jax.core import Tracer
 from ._dtypes import cast, dtype_of, kind
 from ._errors import DtypeDriftError
 from ._guard import guard
-from ._report import Row, by_path, count, describe, table, tree_rows
+from ._report import Row, count, describe, paths, table, tree_rows
 
 
 def record(opt: Any, params: Any) -> Any:
@@ -35,7 +35,10 @@ def record(opt: Any, params: Any) -> Any:
         >>> dtypeguard.record(optax.adam(1e-3), params)[0].mu["w"].dtype
         dtype(bfloat16)
     """
-    return eqx.filter_eval_shape(guard(opt).init, params)
+    guarded = guard(opt)
+    if not hasattr(guarded, "init"):
+        raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
+    return eqx.filter_eval_shape(guarded.init, params)
 
 
 def restore(state: Any, record: Any) -> Any:
@@ -71,48 +74,39 @@ def restore(state: Any, record: Any) -> Any:
         raise DtypeDriftError(table("The state has another tree than the record:", rows))
     leaves, treedef = tree_util.tree_flatten(state)
     wanted = tree_util.tree_leaves(record)
-    remedies = [_obstacle(leaf, like) for leaf, like in zip(leaves, wanted)]
+    outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
     rows = [
         Row(f"state{path}", describe(like), describe(leaf), remedy)
-        for path, leaf, like, remedy in zip(by_path(state), leaves, wanted, remedies)
+        for path, leaf, like, (_, remedy) in zip(paths(state), leaves, wanted, outcomes)
         if remedy
     ]
     if rows:
         raise DtypeDriftError(table(f"{count(rows)} cannot be restored:", rows))
-    restored = [
-        leaf if dtype_of(like) is None else cast(leaf, dtype_of(like))
-        for leaf, like in zip(leaves, wanted)
-    ]
-    return tree_util.tree_unflatten(treedef, restored)
+    return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
 
 
-def _obstacle(leaf: Any, like: Any) -> str | None:
-    """What to do about a leaf that cannot be brought to its record; None if it can."""
-    if (dtype_of(leaf) is None) != (dtype_of(like) is None):
+def _restored(leaf: Any, like: Any) -> tuple[Any, str]:
+    """A leaf as it was recorded and "", or anything and what to do about it."""
+    dtype = dtype_of(like)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf, "load its values, not only its dtype"
+    if (dtype_of(leaf) is None) != (dtype is None):
         is_key = jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key)
-        return (
-            "wrap it: jax.random.wrap_key_data(x)" if is_key else "load what was recorded"
-        )
+        wrap = "wrap it: jax.random.wrap_key_data(x)"
+        return leaf, wrap if is_key else "load what was recorded"
     if np.shape(leaf) != np.shape(like):
-        return f"load it in shape {np.shape(like)}"
-    if dtype_of(like) is None:
-        return None
-    return _loss(leaf, dtype_of(like))
-
-
-def _loss(leaf: Any, dtype: Any) -> str | None:
-    """How a cast would lose what no rounding explains; None if it would not."""
+        return leaf, f"load it in shape {np.shape(like)}"
+    if dtype is None:
+        same = getattr(leaf, "dtype", None) == getattr(like, "dtype", None)
+        return leaf, "" if same else f"load {describe(like)}"
     held = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
     same_kind = kind(held) == kind(dtype)
     rounds = same_kind and kind(dtype) in ("float", "complex")
     if held == dtype or (rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max):
-        return None
+        return cast(leaf, dtype), ""
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
-        return (
-            None
-            if same_kind
-            else f"its values are not known here: convert it to {dtype} first"
-        )
+        unknown = f"its values are not known here: convert it to {dtype} first"
+        return cast(leaf, dtype), "" if same_kind else unknown
     values = np.asarray(leaf)
     with np.errstate(all="ignore"):
         there = _astype(values, dtype)
@@ -120,7 +114,9 @@ def _loss(leaf: Any, dtype: Any) -> str | None:
             lost = np.isfinite(values) & ~np.isfinite(there)
         else:
             lost = _astype(there, held) != values
-    return f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else None
+    remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
+    # What the user put on several devices is cast there; the rest as it was judged.
+    return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
 
 
 def _astype(values: Any, dtype: Any) -> Any:

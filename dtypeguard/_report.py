@@ -18,12 +18,17 @@ class Row(NamedTuple):
     before: str
     after: str
     remedy: str = ""
+    castable: bool = False  # by Policy(casting="unsafe")
+
+
+def paths(tree: Any) -> list[str]:
+    """The path of every leaf of a tree as `jax.tree_util.keystr` prints it."""
+    return [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by their path as `jax.tree_util.keystr` prints it."""
-    leaves, _ = tree_util.tree_flatten_with_path(tree)
-    return {tree_util.keystr(path): leaf for path, leaf in leaves}
+    """The leaves of a tree by their path."""
+    return dict(zip(paths(tree), tree_util.tree_leaves(tree)))
 
 
 def describe(leaf: Any) -> str:
@@ -54,7 +59,7 @@ def tree_rows(name: str, before: Any, after: Any, remedy: str) -> list[Row]:
 
 def table(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, in columns."""
-    path, before, after = (max(len(row[i]) for row in rows) for i in range(3))
+    path, before, after = (max(len(str(row[i])) for row in rows) for i in range(3))
     lines = (
         f"  {r.path:<{path}}  {r.before:<{before}} -> {r.after:<{after}}  {r.remedy}"
         for r in rows

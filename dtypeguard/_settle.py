@@ -12,7 +12,7 @@ from jax.core import Tracer
 from ._dtypes import cast, dtype_of, fits, is_weak, kind
 from ._errors import DtypeDriftError
 from ._policy import Policy
-from ._report import Row, by_path, count, describe, table, tree_rows
+from ._report import Row, by_path, count, describe, paths, table, tree_rows
 
 
 def own_buffers(state: Any, params: Any) -> Any:
@@ -73,8 +73,9 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
     """
     (new_updates, new_state), (updates, state, params) = outputs, inputs
     same = lambda shape, old_shape: shape == old_shape
-    # A batch of per-example gradients may shrink; with params at hand, p + u may not grow.
-    adds = lambda shape, p: params is None or _broadcasts(shape, p)
+    # A batch of per-example gradients may stay or shrink; else p + u keeps p's shape.
+    came_in = set(map(np.shape, tree_util.tree_leaves(updates)))
+    adds = lambda shape, p: params is None or _broadcasts(shape, p) or shape in came_in
     new_state, *of_state = _settle(
         "state", *_pair_state(new_state, state, updates), same, policy
     )
@@ -83,8 +84,9 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
     )
     refused, drifted = (a + b for a, b in zip(of_state, of_updates))
     if refused:
-        headline = f"update returned {count(refused)} that no safe cast brings back:"
-        raise DtypeDriftError(table(headline, refused) + _KINDS)
+        headline = f"update returned {count(refused)} that cannot be brought back:"
+        unsafe = _UNSAFE if any(row.castable for row in refused) else ""
+        raise DtypeDriftError(table(headline, refused) + unsafe)
     if drifted and policy.on_drift != "cast":
         message = table(f"update changed the dtype of {count(drifted)}:", drifted)
         if policy.on_drift == "error":
@@ -109,22 +111,24 @@ def _settle(
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if dtype is None or (new_dtype is None and where == "updates"):
             continue  # functions, PRNG keys and float0 have no dtype to keep
-        if new_dtype is None or not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
-            refused[i] = _remedy(dtype, new_dtype)
+        if new_dtype is None:
+            refused[i] = (f"return an array of jnp.{dtype}",)
         elif not shape_fits(np.shape(leaf), np.shape(old)):
-            refused[i] = f"return it in shape {np.shape(old)}"
+            refused[i] = (f"return it in shape {np.shape(old)}",)
+        elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
+            refused[i] = (_other_kind(where, dtype, new_dtype), True)
         else:
             weakened = where == "state" and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
-                drifted[i] = f"return x.astype(jnp.{dtype})"
+                drifted[i] = (f"return x.astype(jnp.{dtype})",)
             settled[i] = cast(leaf, dtype)
     if not (settled or refused):
         return tree, [], []
 
-    def rows(remedies: dict[int, str]) -> list[Row]:
-        paths = list(by_path(tree)) if remedies else []
+    def rows(remedies: dict[int, tuple[Any, ...]]) -> list[Row]:
+        names = paths(tree) if remedies else []
         return [
-            Row(where + paths[i], describe(recorded[i]), describe(leaves[i]), remedy)
+            Row(where + names[i], describe(recorded[i]), describe(leaves[i]), *remedy)
             for i, remedy in remedies.items()
         ]
 
@@ -153,9 +157,11 @@ def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any
     recorded, treedef = tree_util.tree_flatten(state)
     if tree_util.tree_structure(new_state) != treedef:
         new_state = _keep_where_none(new_state, state, updates)
-        new_treedef = tree_util.tree_structure(new_state)
-        # Without a leaf there is nothing to keep: None or () go for an EmptyState.
-        if new_treedef != treedef and (recorded or new_treedef.num_leaves):
+        # Where there is no leaf there is nothing to keep: () may go for an EmptyState.
+        empty = lambda node: not tree_util.tree_leaves(node)
+        if tree_util.tree_structure(new_state, is_leaf=empty) != tree_util.tree_structure(
+            state, is_leaf=empty
+        ):
             rows = tree_rows("state", state, new_state, "return the tree that came in")
             raise DtypeDriftError(table("update changed the tree of its state:", rows))
     return new_state, recorded
@@ -194,11 +200,11 @@ def pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list
         return new_updates, recorded
     known = by_path(updates)
     known |= {k: v for k, v in by_path(params).items() if dtype_of(v) is not None}
-    paths = by_path(new_updates)
-    if not paths.keys() <= known.keys():
+    new = by_path(new_updates)
+    if not new.keys() <= known.keys():
         rows = tree_rows("updates", record, new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
-    return new_updates, [known[path] for path in paths]
+    return new_updates, [known[path] for path in new]
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -207,17 +213,19 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 _CAST = '\nTo have them cast back: guard(..., policy=dtypeguard.Policy(on_drift="cast")).'
-_KINDS = (
+_UNSAFE = (
     "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
     'between all of them: guard(..., policy=dtypeguard.Policy(casting="unsafe")).'
 )
 
 
-def _remedy(dtype: Any, new_dtype: Any) -> str:
+def _other_kind(where: str, dtype: Any, new_dtype: Any) -> str:
     """What to write in the update instead, for a leaf named x."""
     kinds = kind(dtype), kind(new_dtype)
+    if where == "updates" and kinds[0] in ("bool", "int"):
+        return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     if kinds == ("float", "complex"):
-        return "return jnp.real(x)"
+        return f"return jnp.real(x).astype(jnp.{dtype})"
     if kinds == ("int", "float"):
         return f"return jnp.round(x).astype(jnp.{dtype})"
-    return f"return an array of jnp.{dtype}"
+    return f"return x.astype(jnp.{dtype})"

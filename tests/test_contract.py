@@ -181,8 +181,9 @@ def test_blind_to_the_x64_flag(entry, dtypes):
     assert_same(*results)
 
 
-def test_no_guarded_update_needs_a_rescue_in_float32():
-    with warnings.catch_warnings():
+@every_flag
+def test_no_guarded_update_needs_a_second_attempt_in_float32(x64):
+    with warnings.catch_warnings(), set_x64(x64):
         warnings.simplefilter("error", DtypeGuardWarning)
         for entry in ENTRIES:
             loop = guarded(entry)

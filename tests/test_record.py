@@ -77,6 +77,7 @@ def test_restore_heals_another_precision(dtype, params):
         (np.int32(3), BF16, 3.0),
         (1 + 0j, F32, 1.0),
         (2.0, jnp.complex64, 2.0),
+        (np.complex128(16777217), I32, 16777217),
         (np.float64(np.inf), jnp.float16, np.inf),
         (np.float64(1e-9), jnp.float16, 0.0),
         (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
@@ -164,3 +165,20 @@ def test_a_mean_over_devices_is_healed(params):
     one = tree_util.tree_map(lambda leaf: leaf[0], averaged)
     assert types(one) != types(opt.init(params))
     assert_same(restore(one, record(opt, params)), opt.init(params))
+
+
+def test_restore_of_a_key_of_another_implementation():
+    wanted = {"key": jax.random.key(0, impl="threefry2x32")}
+    with pytest.raises(DtypeDriftError, match=re.escape("load key<fry>[]")):
+        restore({"key": jax.random.key(0, impl="rbg")}, wanted)
+
+
+def test_restore_of_shapes_alone(params):
+    recorded = record(optax.adam(1e-3), params)
+    with pytest.raises(DtypeDriftError, match="load its values"):
+        restore(recorded, recorded)
+
+
+def test_record_of_a_factory(params):
+    with pytest.raises(TypeError, match=r"Call it first, as in optax.adam"):
+        record(optax.adam, params)

@@ -1,0 +1,399 @@
+"""What a cold review broke: each of these failed once, or passed with its line removed."""
+
+import functools
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+PARAMS = {"w": jnp.ones(3, F32)}
+
+
+def transformation(update, init=lambda params: ()):
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def keep(updates, state, params=None, **extra_args):
+    return updates, state
+
+
+# Kinds ----------------------------------------------------------------------------------
+
+
+def test_functions_among_the_params_are_no_floats():
+    def update(updates, state, params=None):
+        raise TypeError("the real error")
+
+    calls = {"w": jnp.ones(3), "f": jax.nn.relu}
+    with pytest.raises(TypeError, match="the real error"):
+        guard(transformation(update)).update({"w": jnp.ones(3), "f": None}, (), calls)
+
+
+def test_rescue_with_functions_among_the_params():
+    def update(updates, state, params=None):
+        return updates, lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), state)
+
+    params = {"w": jnp.ones(3, BF16), "f": jax.nn.relu}
+    opt = guard(transformation(update, lambda params: jnp.zeros((), params["w"].dtype)))
+    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
+        _, state = opt.update({"w": jnp.ones(3, BF16), "f": None}, opt.init(params), params)
+    assert state.dtype == BF16
+
+
+def test_an_array_that_becomes_a_string_is_not_told_to_round():
+    opt = guard(
+        transformation(lambda u, s, p=None: (u, "text"), lambda p: jnp.zeros((), I32))
+    )
+    with pytest.raises(DtypeDriftError) as error:
+        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+    assert "int32[] -> str  return an array of jnp.int32" in str(error.value)
+    assert "unsafe" not in str(error.value)
+
+
+def test_what_has_another_librarys_dtype_passes():
+    class Foreign:
+        dtype = "no such dtype"
+
+    foreign = Foreign()
+    opt = guard(transformation(keep, lambda params: {"x": foreign}))
+    assert opt.update(PARAMS, opt.init(PARAMS))[1]["x"] is foreign
+
+
+# The x64 scope --------------------------------------------------------------------------
+
+
+@needs_x64_scope
+@pytest.mark.parametrize(
+    "needs_x64",
+    [
+        lambda x: jnp.asarray(2**40) % 7,
+        lambda x: jax.pure_callback(
+            lambda x: np.asarray(x, np.float64), jax.ShapeDtypeStruct((), np.float64), x
+        ),
+    ],
+    ids=["big_int", "callback"],
+)
+def test_what_works_with_x64_alone_gets_it_and_says_so(needs_x64):
+    def update(updates, state, params=None):
+        return tree_util.tree_map(lambda u: u * needs_x64(u[0]).astype(F32), updates), state
+
+    opt = guard(transformation(update))
+    with set_x64(True):
+        bare, _ = update(PARAMS, ())
+        with pytest.warns(
+            DtypeGuardWarning, match="runs with x64 on, since it failed with"
+        ):
+            updates, _ = opt.update(PARAMS, (), PARAMS)
+        assert jax.config.jax_enable_x64
+    assert_same(updates, bare)
+
+
+@needs_x64_scope
+def test_init_that_needs_x64_gets_it():
+    opt = guard(transformation(keep, lambda params: {"n": jnp.asarray(2**40)}))
+    with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
+        assert opt.init(PARAMS)["n"] == 2**40
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("number", [jnp.asarray, np.int64], ids=["jax", "numpy"])
+def test_64_bit_integers_among_extra_args_keep_their_value(number):
+    def update(updates, state, params=None, *, n):
+        return tree_util.tree_map(lambda u: u * (n % 1000).astype(F32), updates), state
+
+    with set_x64(True):
+        updates, _ = guard(transformation(update)).update(
+            PARAMS, (), PARAMS, n=number(2**40 + 3)
+        )
+    assert updates["w"][0] == (2**40 + 3) % 1000
+
+
+@needs_x64_scope
+def test_extra_args_of_a_64_bit_update_are_not_narrowed():
+    def update(updates, state, params=None, *, value):
+        assert value.dtype == jnp.float64
+        return updates, state
+
+    with set_x64(True):
+        wide = {"w": jnp.ones(3, jnp.float64)}
+        guard(transformation(update)).update(
+            wide, (), wide, value=jnp.ones((), jnp.float64)
+        )
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("dtype", ["complex128", "float64"])
+def test_wide_extra_args_and_params(dtype):
+    seen = []
+
+    def update(updates, state, params=None, *, value):
+        seen.append((jax.config.jax_enable_x64, value.dtype.itemsize))
+        return updates, state
+
+    with set_x64(True):
+        value = jnp.ones((), dtype)
+        guard(transformation(update)).update(PARAMS, (), PARAMS, value=value)
+        wide = {"w": value}
+        guard(transformation(update)).update(wide, (), wide, value=value)
+        counts = {"w": jnp.ones(3, jnp.uint64)}
+        guard(transformation(update)).update(PARAMS, counts, PARAMS, value=value)
+    size = np.dtype(dtype).itemsize
+    assert seen == [(False, size // 2), (True, size), (True, size)]
+
+
+@needs_x64_scope
+def test_python_scalars_do_not_lift_the_scope():
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append(jax.config.jax_enable_x64)
+        return updates, state
+
+    with set_x64(True):
+        _, state = guard(transformation(update)).update(PARAMS, {"lr": 0.1, "n": 1}, PARAMS)
+    assert seen == [False]
+    assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
+
+
+@needs_x64_scope
+def test_callables_in_containers_keep_the_flag_and_jit_knows_them_again():
+    flags, traces = [], []
+
+    @functools.partial(jax.jit, static_argnames="value_fn")
+    def jitted(updates, value_fn):
+        traces.append(1)
+        return tree_util.tree_map(lambda u: u * value_fn(u), updates)
+
+    def update(updates, state, params=None, *, fns, value_fn):
+        fns[0](updates["w"])
+        return jitted(updates, value_fn), state
+
+    def function(x):
+        flags.append(jax.config.jax_enable_x64)
+        return jnp.sum(x)
+
+    opt = guard(transformation(update))
+    with set_x64(True):
+        for _ in range(3):
+            opt.update(PARAMS, (), PARAMS, fns=(function,), value_fn=function)
+    assert set(flags) == {True}
+    assert len(traces) == 1
+
+
+def test_an_inner_guards_error_does_not_lift_the_scope():
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append(1)
+        raise DtypeDriftError("inner")
+
+    with set_x64(True), pytest.raises(DtypeDriftError, match="inner"):
+        guard(transformation(update)).update(PARAMS, ())
+    assert seen == [1]
+
+
+# Which transformation is a guarded one --------------------------------------------------
+
+
+def test_what_wraps_a_guarded_update_is_guarded_anew():
+    once = guard(transformation(keep))
+    calls = []
+
+    @functools.wraps(once.update)
+    def widened(updates, state, params=None, **extra_args):
+        calls.append(1)
+        updates, state = once.update(updates, state, params)
+        return tree_util.tree_map(lambda u: u.astype(F32), updates), state
+
+    params = {"w": jnp.ones(3, BF16)}
+    for policy in (None, Policy()):
+        opt = guard(
+            optax.GradientTransformationExtraArgs(once.init, widened), policy=policy
+        )
+        assert opt.update(params, (), params)[0]["w"].dtype == BF16
+    assert len(calls) == 2
+
+
+def test_a_replaced_init_is_guarded_and_kept():
+    once = guard(transformation(keep))
+    for policy in (None, Policy()):
+        opt = guard(once._replace(init=lambda params: {"mine": 1}), policy=policy)
+        assert isinstance(opt.init(PARAMS)["mine"], jax.Array)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda updates, state: (updates, state),
+        lambda updates, state, *, params=None: (params, state),
+        lambda updates, state, *rest: (updates, state),
+        lambda *args, **kwargs: args[:2],
+    ],
+    ids=["two", "keyword_params", "rest", "all"],
+)
+def test_signatures(update):
+    opt = guard(optax.GradientTransformation(lambda params: (), update))
+    updates, _ = opt.update(PARAMS, (), PARAMS, value=1)
+    assert_same(updates, PARAMS)
+
+
+def test_policy_of_another_type():
+    with pytest.raises(TypeError, match=re.escape("guard got policy='error'. Write a")):
+        guard(transformation(keep), policy="error")
+
+
+# Rescue and drift -----------------------------------------------------------------------
+
+
+def test_what_a_rescue_widened_is_no_drift():
+    def update(updates, state, params=None):
+        lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), jnp.sum(updates["w"]))
+        return updates, state
+
+    params = {"w": jnp.ones(3, BF16)}
+    opt = guard(transformation(update, lambda p: p), policy=Policy(on_drift="error"))
+    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
+        updates, state = opt.update(params, opt.init(params), params)
+    assert types(updates) == types(state) == types(params)
+
+
+def test_rescue_without_params_goes_by_the_updates():
+    def update(updates, state, params=None):
+        lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), jnp.sum(updates["w"]))
+        assert state["w"].dtype == F32
+        return updates, state
+
+    grads = {"w": jnp.ones(3, BF16)}
+    opt = guard(transformation(update, lambda p: tree_util.tree_map(jnp.zeros_like, p)))
+    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
+        _, state = opt.update(grads, opt.init(grads))
+    assert state["w"].dtype == BF16
+
+
+def test_any_second_error_leaves_the_first():
+    def update(updates, state, params=None):
+        raise TypeError("first") if updates["w"].dtype == BF16 else ValueError("second")
+
+    with pytest.raises(TypeError, match="first"):
+        guard(transformation(update)).update({"w": jnp.ones(3, BF16)}, ())
+
+
+def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
+    weak = lambda updates, state, params=None: (updates, jnp.asarray(1.0))
+    opt = guard(transformation(weak), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> float32[],weak")):
+        opt.update(PARAMS, jnp.ones((), F32))
+    opt.update(PARAMS, jnp.asarray(1.0))
+    opt.update(PARAMS, 1.0)
+
+
+@pytest.mark.third_party
+def test_said_once_by_a_factory_that_is_called_in_every_update():
+    loud = guard(optax.trace, policy=Policy(on_drift="warn"))
+    opt = optax.inject_hyperparams(loud)(decay=0.9)
+    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
+    state = opt.init(params)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            _, state = opt.update(grads, state, params)
+    assert [w.category for w in caught] == [DtypeGuardWarning]
+
+
+def test_a_warning_made_an_error_is_said_again():
+    opt = guard(
+        transformation(
+            lambda u, s, p=None: (u, s.astype(F32)), lambda p: jnp.zeros((), BF16)
+        ),
+        policy=Policy(on_drift="warn"),
+    )
+    for _ in range(2):
+        with pytest.raises(DtypeGuardWarning, match="1 leaf"):
+            opt.update(PARAMS, opt.init(PARAMS))
+
+
+# Trees and shapes -----------------------------------------------------------------------
+
+
+@pytest.mark.third_party
+def test_per_example_gradients_may_keep_their_shape():
+    opt = guard(optax.clip(1.0))
+    batch = {"w": jnp.ones((5, 3), F32)}
+    updates, _ = opt.update(batch, opt.init(PARAMS), PARAMS)
+    assert_same(updates, batch)
+
+
+def test_unsafe_does_not_cast_shapes():
+    grow = transformation(
+        lambda u, s, p=None: (u, jnp.zeros(4)), lambda p: jnp.zeros(3, I32)
+    )
+    opt = guard(grow, policy=Policy(casting="unsafe"))
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("return it in shape (3,)")
+    ) as error:
+        opt.update(PARAMS, opt.init(PARAMS))
+    assert "unsafe" not in str(error.value)
+
+
+def test_an_empty_part_of_a_state_goes_for_another_but_may_not_grow():
+    state = ((), {"count": jnp.zeros((), I32)})
+    opt = guard(transformation(lambda u, s, p=None: (u, (optax.EmptyState(), s[1]))))
+    assert opt.update(PARAMS, state)[1][0] == optax.EmptyState()
+    grow = guard(transformation(lambda u, s, p=None: (u, {"new": jnp.ones(2)})))
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("state['new']  (absent) -> float32[2]")
+    ):
+        grow.update(PARAMS, ())
+
+
+def test_params_that_are_no_arrays_leave_the_record_to_the_updates():
+    widen = lambda u, s, p=None: (tree_util.tree_map(lambda x: x.astype(F32), u), s)
+    params = {"w": jnp.ones(3, BF16), "f": abs, "n": None}
+    grads = {"w": jnp.ones(3, BF16), "f": jnp.ones(2, BF16), "n": jnp.ones(2, BF16)}
+    updates, _ = guard(transformation(widen)).update(grads, (), params)
+    assert {str(leaf.dtype) for leaf in tree_util.tree_leaves(updates)} == {"bfloat16"}
+
+
+def test_weak_params_keep_weak_updates():
+    params = {"w": jnp.asarray(1.0)}
+    updates, _ = guard(transformation(keep)).update(params, (), params)
+    assert updates["w"] is params["w"]
+
+
+class Twins:
+    """A node that gives both its children the same key."""
+
+    def __init__(self, *children):
+        self.children = children
+
+
+tree_util.register_pytree_with_keys(
+    Twins,
+    lambda node: ([(tree_util.GetAttrKey("x"), child) for child in node.children], None),
+    lambda _, children: Twins(*children),
+)
+
+
+def test_leaves_of_one_path_are_told_apart():
+    widen = lambda u, s, p=None: (u, tree_util.tree_map(lambda x: x.astype(F32), s))
+    opt = guard(transformation(widen), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match="2 leaves"):
+        opt.update(PARAMS, Twins(jnp.ones(2, BF16), jnp.ones(3, BF16)))
+
+
+def test_integer_params_are_told_to_be_left_out():
+    params = {"w": jnp.ones(3, F32), "n": jnp.ones(2, I32)}
+    grads = tree_util.tree_map(lambda p: p.astype(F32), params)
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("eqx.filter(params, eqx.is_inexact")
+    ):
+        guard(transformation(keep)).update(grads, (), params)

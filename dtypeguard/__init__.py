@@ -1,5 +1,6 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
+from ._apply import apply_updates as apply_updates
 from ._errors import (
     DtypeDriftError as DtypeDriftError,
     DtypeGuardWarning as DtypeGuardWarning,
@@ -7,6 +8,7 @@ from ._errors import (
 from ._fromage import FromageState as FromageState, fromage as fromage
 from ._guard import guard as guard
 from ._policy import Policy as Policy
+from ._precision import RoundingState as RoundingState
 from ._prodigy import ProdigyState as ProdigyState, prodigy as prodigy
 from ._record import record as record, restore as restore
 

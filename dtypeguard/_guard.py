@@ -11,6 +11,7 @@ import optax
 from ._compat import x64_enabled
 from ._errors import DtypeDriftError, warn_caller
 from ._policy import Policy
+from ._precision import in_precision
 from ._rescue import rescue
 from ._scope import narrow_extra_args, wide_integers, without_x64
 from ._settle import own_buffers, settle
@@ -66,7 +67,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
         inner: a gradient transformation, any object with `init` and `update` such as
             `optax.MultiSteps`, or a function that returns one of these. Left out, as in
             `@guard(policy=...)`, `guard` returns the decorator.
-        policy: what may be cast and what is said about it; `Policy()` by default. A
+        policy: what is computed in, stored, cast and said; `Policy()` by default. A
             guarded transformation keeps the policy it has unless another is given here.
 
     Returns:
@@ -167,7 +168,9 @@ def _guard_transformation(
         return without_x64(step, warn, *inputs)
 
     guarded = optax.GradientTransformationExtraArgs(init, update)
-    setattr(update, _PAIR, (guarded, inner))
+    if policy.changes_precision:
+        guarded = in_precision(guarded, policy)
+    setattr(guarded.update, _PAIR, (guarded, inner))
     return guarded
 
 

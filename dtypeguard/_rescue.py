@@ -4,12 +4,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 from jax import tree_util
 
 from ._compat import HAS_X64_SCOPE, x64_enabled
 from ._dtypes import cast, dtype_of, kind, promoted
+from ._follow import cast_by_path, followed
 from ._scope import convert_extra_args
 
 
@@ -46,16 +46,11 @@ def rescue(
     def promote(leaf):
         return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf
 
-    def follow(leaf, before, after):
-        before, after = dtype_of(before), dtype_of(after)
-        return leaf if before == after else cast(leaf, after)
-
     widened = functools.partial(tree_util.tree_map, promote)
     like_params = updates if params is None else params
     try:
-        before = eqx.filter_eval_shape(init, like_params)
-        after = eqx.filter_eval_shape(init, widened(like_params))
-        state = tree_util.tree_map(follow, state, before, after)
+        as_is = lambda leaf: leaf
+        state = cast_by_path(state, followed(init, like_params, as_is, promote))
         extra_args = convert_extra_args(extra_args, promote)
         return dtype, update(widened(updates), state, widened(params), extra_args)
     except Exception:  # whatever it is, the first error tells the user more

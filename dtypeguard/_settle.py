@@ -80,7 +80,7 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
         "state", *_pair_state(new_state, state, updates), same, policy
     )
     new_updates, *of_updates = _settle(
-        "updates", *_pair_updates(new_updates, updates, params), adds, policy
+        "updates", *_as_asked(new_updates, updates, params, policy), adds, policy
     )
     refused, drifted = (a + b for a, b in zip(of_state, of_updates))
     if refused:
@@ -178,7 +178,18 @@ def _keep_where_none(new_state: Any, state: Any, updates: Any) -> Any:
         return new_state
 
 
-def _pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list[Any]]:
+def _as_asked(new_updates: Any, updates: Any, params: Any, policy: Policy):
+    """As `pair_updates`, with the dtypes of the record as `policy.updates_dtype` says."""
+    asked = policy.updates_dtype
+    if asked is None or isinstance(asked, str):
+        return pair_updates(new_updates, updates, None if asked == "grads" else params)
+    new_updates, recorded = pair_updates(new_updates, updates, params)
+    is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
+    like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
+    return new_updates, [like(leaf) if is_float(leaf) else leaf for leaf in recorded]
+
+
+def pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list[Any]]:
     """The new updates and, for each of their leaves, its param or the incoming update.
 
     Leaves of `params` may be missing (None or `MaskedNode` stand there).

@@ -1,0 +1,101 @@
+"""`apply_updates`: Optax's sum, no promotion, and stochastic rounding given a key."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, types
+from jax import lax
+
+from dtypeguard import apply_updates
+
+BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+PAIRS = [(F32, F32), (BF16, F32), (F32, BF16), (BF16, BF16), (F16, BF16), (I32, F32)]
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize(
+    "dtypes", PAIRS, ids=lambda pair: "+".join(d.__name__ for d in pair)
+)
+def test_the_sum_is_optaxs(dtypes):
+    params = {"w": jnp.linspace(-7, 7, 101).astype(dtypes[0]), "none": None}
+    updates = {"w": jnp.linspace(0, 0.3, 101).astype(dtypes[1]), "none": None}
+    ours = apply_updates(params, updates)
+    assert_same(ours, optax.apply_updates(params, updates))
+    with jax.numpy_dtype_promotion("strict"):
+        assert_same(ours, apply_updates(params, updates))
+
+
+@pytest.mark.third_party
+def test_a_param_stays_where_equinox_promotes_it():
+    params, updates = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
+    assert types(eqx.apply_updates(params, updates)) != types(params)
+    assert types(apply_updates(params, updates)) == types(params)
+    key = jax.random.key(0)
+    assert types(apply_updates(params, updates, key=key)) == types(params)
+
+
+def test_none_and_float0_updates_leave_their_param():
+    model = eqx.nn.MLP(2, 2, 4, 1, dtype=F32, key=jax.random.key(0))
+    updates = jax.tree_util.tree_map(
+        lambda leaf: jnp.ones_like(leaf) if eqx.is_inexact_array(leaf) else None, model
+    )
+    moved = apply_updates(model, updates)
+    assert moved.activation is model.activation
+    np.testing.assert_array_equal(moved.layers[0].bias, model.layers[0].bias + 1)
+    frozen = apply_updates({"w": jnp.ones(2, F32)}, {"w": None})
+    np.testing.assert_array_equal(frozen["w"], 1)
+    assert apply_updates({"w": None}, {"w": jnp.ones(2, F32)}) == {"w": None}
+    count = jnp.ones(2, I32)
+    assert apply_updates(count, np.zeros(2, jax.dtypes.float0)) is count
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, jnp.float8_e4m3fn])
+@pytest.mark.parametrize("update_dtype", [F32, BF16])
+def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype):
+    params = {"w": jnp.ones((4, 25_000), dtype)}
+    small = float(jnp.finfo(dtype).eps) / 16
+    updates = {"w": jnp.full((4, 25_000), small, update_dtype)}
+    nearest = apply_updates(params, updates)
+    np.testing.assert_array_equal(nearest["w"].astype(F32), 1)
+    rounded = apply_updates(params, updates, key=jax.random.key(0))
+    assert types(rounded) == types(params)
+    mean = rounded["w"].astype(F32).mean() - 1
+    error = small * np.sqrt(15 / params["w"].size)
+    assert abs(mean - small) < 4 * error
+
+
+def test_float32_params_are_not_rounded():
+    params, updates = jnp.linspace(0, 1, 11), jnp.full(11, 1e-9)
+    key = jax.random.key(0)
+    assert_same(apply_updates(params, updates, key=key), apply_updates(params, updates))
+
+
+def test_noise_is_that_of_the_key_and_the_leaf():
+    params = {"a": jnp.ones(1000, BF16), "b": jnp.ones(1000, BF16)}
+    updates = jax.tree_util.tree_map(lambda p: jnp.full(p.shape, 1e-3, F32), params)
+    step = functools.partial(apply_updates, params, updates)
+    one = step(key=jax.random.key(1))
+    assert_same(one, jax.jit(lambda key: step(key=key))(jax.random.key(1)))
+    assert_same(one, step(key=jax.random.PRNGKey(1)))  # a raw key
+    other = step(key=jax.random.key(2))
+    for a, b in ((one["a"], one["b"]), (one["a"], other["a"])):
+        ups = [np.asarray(side > 1) for side in (a, b)]
+        assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(1000)
+
+
+def test_in_scan():
+    params = jnp.ones(10_000, BF16)
+    updates = jnp.full(params.shape, 2.0**-12, F32)
+    keys = jax.random.split(jax.random.key(0), 16)
+    add = lambda p, key: (apply_updates(p, updates, key=key), None)
+    scanned, _ = lax.scan(add, params, keys)
+    looped = params
+    for key in keys:
+        looped, _ = add(looped, key)
+    assert_same(scanned, looped)
+    assert abs(scanned.astype(F32).mean() - (1 + 2.0**-8)) < 4 * 2.0**-8 / 100

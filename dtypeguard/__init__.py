@@ -1,5 +1,7 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
+from ._audit import audit as audit
+from ._audit_report import AuditReport as AuditReport
 from ._errors import (
     DtypeDriftError as DtypeDriftError,
     DtypeGuardWarning as DtypeGuardWarning,

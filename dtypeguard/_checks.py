@@ -24,8 +24,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from ._dtypes import dtype_of, is_weak
+from ._dtypes import dtype_of
 from ._entry import Inputs
+from ._report import type_name
 
 
 class Skip(Exception):
@@ -154,22 +155,17 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 }
 
 
-def _type(leaf: Any) -> str | None:
-    dtype = dtype_of(leaf)
-    return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
-
-
 def _same_types(name: str, before: Any, after: Any) -> None:
     _raise_first(
-        f"{name}{path}: {_type(old)} -> {_type(new)}"
+        f"{name}{path}: {type_name(old)} -> {type_name(new)}"
         for path, old, new in _pairs(name, before, after)
-        if _type(old) != _type(new)
+        if type_name(old) != type_name(new)
     )
 
 
 def _no_promotion(params: Any, updates: Any) -> None:
     _raise_first(
-        f"updates{path}: {_type(update)} for a {_type(param)} param"
+        f"updates{path}: {type_name(update)} for a {type_name(param)} param"
         for path, param, update in _pairs("updates", params, updates)
         if dtype_of(param + update) != dtype_of(param)
     )

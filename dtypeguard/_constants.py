@@ -1,0 +1,163 @@
+"""Where the values were made that no equation makes: constants, as an update uses them.
+
+A jaxpr has the value of `jnp.asarray(0.9)` and of a `np.float32(2)` that was closed over,
+not the line that made it. Watching the calls from the user's code into JAX tells.
+"""
+
+import ast
+import functools
+import linecache
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+from jax.core import Tracer
+
+from ._origins import Origin, is_users, origin_of_frame
+
+_SCALARS = (bool, int, float, complex)
+
+
+class Watch:
+    """While entered, remembers where the arrays come from that JAX is given.
+
+    It is a trace function (`sys.settrace`). Where there is one already, a debugger's say,
+    it is left alone and nothing is remembered.
+    """
+
+    def __init__(self):
+        self._made: dict[int, tuple[Any, Origin]] = {}  # kept alive, so that ids hold
+        self._used: dict[tuple[str, int], list[tuple[Any, Origin]]] = {}
+        self._scalars: dict[tuple[type, Any], Origin] = {}
+        self._watching = False
+        self.entered = False
+
+    def __enter__(self):
+        self.entered = True
+        self._watching = sys.gettrace() is None
+        if self._watching:
+            sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *exception):
+        if self._watching:
+            sys.settrace(None)
+
+    def maker(self, user: Origin, matches: Callable[[Any], bool]) -> Origin:
+        """The line that made the constant of some type which the line `user` uses.
+
+        That line itself if it makes it, or if nothing is known of it.
+        """
+        used = self._used.get((user.file, user.line), ())
+        makers = {maker for value, maker in used if matches(value)}
+        return makers.pop() if len(makers) == 1 else user
+
+    def made(self, value: Any) -> Origin | None:
+        """The line that made an array, or that put a Python scalar into a tree."""
+        if isinstance(value, _SCALARS):
+            return self._scalars.get((type(value), value))
+        made = self._made.get(id(value))
+        return made[1] if made else None
+
+    def _call(self, frame: FrameType, event: str, arg: Any):
+        back = frame.f_back
+        if is_users(frame.f_code.co_filename):
+            frame.f_trace_lines = False
+            return self._return_from_user
+        if back is None or not is_users(back.f_code.co_filename):
+            return None
+        for value in _arrays(frame.f_locals.values()):
+            maker = self.made(value) or _binding(back, value) or origin_of_frame(back)
+            key = back.f_code.co_filename, back.f_lineno
+            self._used.setdefault(key, []).append((value, maker))
+        frame.f_trace_lines = False
+        return self._return_to_user
+
+    def _return_to_user(self, frame: FrameType, event: str, arg: Any):
+        back = frame.f_back
+        if event == "return" and back is not None and _is_array(arg):
+            self._made.setdefault(id(arg), (arg, origin_of_frame(back)))
+        return self._return_to_user
+
+    def _return_from_user(self, frame: FrameType, event: str, arg: Any):
+        if event == "return" and isinstance(arg, (tuple, dict, list)):
+            for leaf in tree_util.tree_leaves(arg):
+                if isinstance(leaf, _SCALARS):
+                    key = type(leaf), leaf
+                    self._scalars.setdefault(key, origin_of_frame(frame))
+        return self._return_from_user
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return True
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer)
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from (item for item in value if _is_array(item))
+        elif _is_array(value):
+            yield value
+
+
+def _binding(frame: FrameType | None, value: Any) -> Origin | None:
+    """The assignment of the variable by which a function, or who called it, has a value."""
+    while frame is not None and is_users(frame.f_code.co_filename):
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        for names in (frame.f_locals, frame.f_globals):
+            for name in [name for name, bound in names.items() if bound is value]:
+                found = _assignment(file, name, line)
+                if found is not None:
+                    code = linecache.getline(file, found[0]).strip()
+                    return Origin(file, *found, code)
+        frame = frame.f_back
+    return None
+
+
+def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
+    """The line, and the function, that last assigned a name as seen from a line."""
+    found = None
+    for scope, first, last, assigned in _scopes(file):
+        if first <= line <= last:
+            lines = [n for n in assigned.get(name, ()) if n <= line or scope == "<module>"]
+            if lines:  # scopes come from the outside in
+                found = max(lines), scope
+    return found
+
+
+_Scope = tuple[str, int, int, dict[str, list[int]]]
+
+
+@functools.cache
+def _scopes(file: str) -> list[_Scope]:
+    """The functions of a file, each with its lines and the lines that assign its names."""
+    lines = linecache.getlines(file)
+    try:
+        module = ast.parse("".join(lines))
+    except SyntaxError:  # a notebook's magic, say
+        return []
+    scopes: list[_Scope] = []
+
+    def visit(node: ast.AST, assigned: dict[str, list[int]], prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            line = getattr(child, "lineno", 0)
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                inner: dict[str, list[int]] = {}
+                name = prefix + child.name
+                scopes.append((name, line, child.end_lineno or line, inner))
+                visit(child, inner, f"{name}.<locals>.")
+                continue
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                assigned.setdefault(child.id, []).append(line)
+            visit(child, assigned, prefix)
+
+    top: dict[str, list[int]] = {}
+    scopes.append(("<module>", 1, len(lines) + 1, top))
+    visit(module, top, "")
+    return scopes

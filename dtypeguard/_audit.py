@@ -257,15 +257,25 @@ def _origin(step: Step | None) -> Origin | None:
     return None if step is None else origin_of(step.equations)
 
 
-# As JAX prints them: float32[3], ShapedArray(bfloat16[]), or the bare dtype.
-_TYPE = re.compile(r"\b(?:bfloat16|float\d\w*|u?int\d+|complex\d+|bool)\b(?:\[[\d,]*\])?")
+# How JAX tells of two types: in a loop or branch, in a function, in an older loop.
+_TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
+_PAIRS = tuple(
+    re.compile(pattern.replace("TYPE", _TYPE), re.DOTALL)
+    for pattern in (
+        r"has type TYPE.{1,80}? has type TYPE",
+        r"DIFFERENT TYPE.{1,20}? vs\. TYPE",
+        r"dtypes \('TYPE', '(?!')TYPE'\)",
+        r"(?:got|broadcasting:) TYPE, TYPE",
+    )
+)
 
 
-def _trace_error(error: BaseException) -> TraceError:
+def _trace_error(error: BaseException | None) -> TraceError:
     message = str(error).strip()
-    types = tuple(dict.fromkeys(_TYPE.findall(message)))[:2]
+    found = filter(None, (pair.search(message) for pair in _PAIRS))
+    types = next((tuple(match.groups()) for match in found), ())
     first = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
-    return TraceError(first, types if len(types) == 2 else (), origin_of_error(error))
+    return TraceError(first, types, None if error is None else origin_of_error(error))
 
 
 # Made by these, an optimizer is better called by what the user wrote.

@@ -28,11 +28,6 @@ class Blame(NamedTuple):
     constant: bool = False
 
 
-class _Seen(NamedTuple):
-    value: int
-    user: Step | None
-
-
 class _Region:
     """All values that have the property, back from a drifted output, nearest first."""
 
@@ -54,21 +49,15 @@ class _Region:
     def fed(self, step: Step) -> list[int]:
         return [value for value in step.inputs if self.forces(value)]
 
-    def walk(self, *starts: int, user: Step | None = None) -> Iterator[_Seen]:
-        """The values of the region that lead to `starts`, in order of distance.
-
-        Each with the step that uses it, which for those of `starts` is `user`.
-        """
+    def walk(self, *starts: int) -> Iterator[int]:
+        """The values of the region that lead to `starts`, in order of distance."""
         seen = set(starts)
-        queue = [_Seen(value, user) for value in starts]
-        for value, user in queue:
-            yield _Seen(value, user)
+        queue = list(starts)
+        for value in queue:
+            yield value
             step = self.graph.made_by.get(value)
-            if step is not None:
-                behind, user = self.fed(step), step
-            else:
-                behind = self.graph.same.get(value, ())
-            queue += [_Seen(source, user) for source in behind if source not in seen]
+            behind = self.fed(step) if step else self.graph.same.get(value, ())
+            queue += [source for source in behind if source not in seen]
             seen.update(behind)
 
 
@@ -88,7 +77,7 @@ def blame(graph: Graph, output: int, matches: Callable[[Any], bool], leaves: int
     """
     region = _Region(graph, matches)
     walked: list[int] = []
-    for value, _ in region.walk(output):
+    for value in region.walk(output):
         walked.append(value)
         narrow = _narrow_inputs(region, value)
         if any(graph.origins(source) & leaves for source in narrow):
@@ -162,20 +151,33 @@ def _root(
 ) -> tuple[Step | None, bool]:
     """Where the property of some values comes from, and whether from a constant.
 
-    Of a constant the step that uses it is given.
+    Of a constant the step that uses it is given; of an input, none.
     """
     graph = region.graph
-    constant = None
+    if user is not None and graph.constants.issuperset(starts):
+        return user, True
     walked: list[int] = []
-    for value, used_by in region.walk(*starts, user=user):
+    for value in region.walk(*starts):
         walked.append(value)
-        step = graph.made_by.get(value)
         if value < len(graph.inputs):
             return None, False
-        if value in graph.constants:
-            constant = constant or used_by
-        elif step is not None and not region.fed(step):
-            explicit = is_explicit(step.equations)
-            if explicit or not _partners(region, value, walked)[1]:
+        step = graph.made_by.get(value)
+        if step is None:
+            continue
+        fed = region.fed(step)
+        variables = [source for source in fed if source not in graph.constants]
+        if not fed:
+            if is_explicit(step.equations) or not _partners(region, value, walked)[1]:
                 return step, False
-    return constant, constant is not None
+        elif not variables or (
+            # A constant next to what has the property anyway adds nothing to it.
+            len(variables) < len(fed)
+            and all(_is_implicit_cast(region, source) for source in variables)
+        ):
+            return step, True
+    return None, False
+
+
+def _is_implicit_cast(region: _Region, value: int) -> bool:
+    step = region.graph.made_by.get(value)
+    return step is not None and not region.fed(step) and not is_explicit(step.equations)

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
+from ._dtypes import is_weak
 from ._origins import Origin, is_users, origin_of_frame
 
 _SCALARS = (bool, int, float, complex)
@@ -53,7 +53,7 @@ class Watch:
         That line itself if it makes it, or if nothing is known of it.
         """
         used = self._used.get((user.file, user.line), ())
-        makers = {maker for value, maker in used if matches(value)}
+        makers = {maker for value, maker in used if matches(value) and not is_weak(value)}
         return makers.pop() if len(makers) == 1 else user
 
     def made(self, value: Any) -> Origin | None:
@@ -93,9 +93,8 @@ class Watch:
 
 
 def _is_array(value: Any) -> bool:
-    if isinstance(value, (np.generic, np.ndarray)):
-        return True
-    return isinstance(value, jax.Array) and not isinstance(value, Tracer)
+    # Newer JAX traces constants as well, and finds out later that they are none.
+    return isinstance(value, (np.generic, np.ndarray, jax.Array))
 
 
 def _arrays(values: Iterable[Any]) -> Iterator[Any]:

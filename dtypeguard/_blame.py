@@ -138,7 +138,11 @@ def _partners(
                 if mine & set(graph.same.get(value, ())):
                     mine.add(value)
             elif mine & set(user.inputs):
-                others = [v for v in region.fed(user) if v not in mine]
+                others = [
+                    v
+                    for v in region.fed(user)
+                    if v not in mine and not _is_implicit_cast(region, v)
+                ]
                 if others:
                     return user, others
                 if user.primitive in _SHAPES:

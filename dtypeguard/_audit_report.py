@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ._origins import Origin
+from ._trace_error import TraceError
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 
@@ -60,21 +61,6 @@ class WideOperation:
 
 
 @dataclasses.dataclass(frozen=True)
-class TraceError:
-    """Why `init` or `update` does not trace.
-
-    Attributes:
-        message: the first line of the error.
-        types: the two types that disagree; fewer if the error names fewer.
-        origin: the innermost line outside JAX and dtypeguard that it passed through.
-    """
-
-    message: str
-    types: tuple[str, ...]
-    origin: Origin | None
-
-
-@dataclasses.dataclass(frozen=True)
 class AuditReport:
     """What `dtypeguard.audit` found; `print` it.
 
@@ -105,12 +91,11 @@ class AuditReport:
         if not self.drifts:
             return "no leaf changed its type in one update."
         groups = collections.Counter((d.where, d.kind) for d in self.drifts)
-        parts = [
-            f"{_counted(n, *_WORDS[where])} {_CHANGES[kind]}"
-            if where == "state" or kind != "dtype"
-            else f"{_counted(n, *_WORDS[where])} would promote {'its param' if n == 1 else 'their params'}"
-            for (where, kind), n in groups.items()
-        ]
+        parts = []
+        for (where, kind), n in groups.items():
+            one, many = _LEAVES[where]
+            change = "would promote a param" if where == "updates" else _CHANGES[kind]
+            parts.append(f"{_counted(n, one, many)} {change}")
         return ", ".join(parts) + " in one update."
 
     @property
@@ -147,7 +132,7 @@ class AuditReport:
     def __str__(self) -> str:
         lines = [f"audit: {self.headline}"]
         if self.error is not None:
-            lines += [f"  {line}" for line in error_lines(self.error)]
+            lines += [f"  {line}" for line in self.error.lines()]
         lines += [f"  {line}" for line in columns(self.rows())]
         return "\n".join(filter(None, [*lines, self.wide_summary, self.advice]))
 
@@ -166,7 +151,7 @@ class AuditReport:
         return page(self)
 
 
-_WORDS = {"state": ("state leaf", "state leaves"), "updates": ("update", "updates")}
+_LEAVES = {"state": ("state leaf", "state leaves"), "updates": ("update", "updates")}
 _CHANGES = {
     "dtype": "changed dtype",
     "weak_type": "changed weak type",
@@ -179,13 +164,6 @@ def _counted(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
 
 
-def error_lines(error: TraceError) -> list[str]:
-    """The two types, the user's line and the message."""
-    types = " and ".join(error.types)
-    where = f"{error.origin}  {error.origin.code}" if error.origin else ""
-    return [*filter(None, [types and f"{types} disagree", where]), error.message]
-
-
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with their columns aligned."""
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -196,7 +174,7 @@ def markdown(report: AuditReport) -> str:
     """See `AuditReport.to_markdown`."""
     lines = [f"**audit: {report.headline}**", ""]
     if report.error is not None:
-        lines += [f"- {_code(line)}" for line in error_lines(report.error)] + [""]
+        lines += [f"- {_code(line)}" for line in report.error.lines()] + [""]
     if report.drifts:
         lines += ["| leaf | was | is | origin | forced by |", "|---|---|---|---|---|"]
         for d in report.drifts:

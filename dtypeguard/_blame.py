@@ -8,7 +8,15 @@ from ._graph import Graph, Step
 from ._origins import is_explicit
 
 # Reshaped or not, it is the same operand.
-_SHAPES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p", "expand_dims"}
+_SHAPES = {
+    "broadcast_in_dim",
+    "reshape",
+    "squeeze",
+    "transpose",
+    "copy",
+    "copy_p",
+    "expand_dims",
+}
 # These take operands of different dtypes, and promote them without an equation for it.
 _MIXING = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
 

@@ -121,7 +121,11 @@ class Graph:
             self._join(carry, add(params["body_jaxpr"], given[consts:start] + carry))
             self._join(outputs, carry)
         elif equation.primitive.name == "scan":
-            closed, consts, count = params["jaxpr"], params["num_consts"], params["num_carry"]
+            closed, consts, count = (
+                params["jaxpr"],
+                params["num_consts"],
+                params["num_carry"],
+            )
             inner = closed.jaxpr.invars
             # Inside, the scanned arrays have an axis less, and the carry comes round again.
             entered = [

@@ -6,11 +6,12 @@ any release; without it audits say less and work all the same.
 
 import dataclasses
 import functools
+import itertools
 import linecache
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -59,7 +60,7 @@ def short(file: str) -> str:
 
 @functools.cache
 def is_users(file: str) -> bool:
-    """Whether a file is part of neither JAX, NumPy, Python nor dtypeguard; Optax's count."""
+    """Whether a file is part of neither JAX, NumPy, Python nor dtypeguard."""
     if file.startswith(_PACKAGES):
         return not file.startswith(_NOBODYS)
     return not file.startswith((_PATHS["stdlib"] + os.sep, "<frozen ", *_NOBODYS))
@@ -82,8 +83,8 @@ def origin_of(equations: Sequence[Any]) -> Origin | None:
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
     """The line that a running function is at, or another line of it."""
     code = frame.f_code
-    line = frame.f_lineno if line is None else line
-    return _origin(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
+    number = (frame.f_lineno if line is None else line) or 0
+    return _origin(code.co_filename, number, getattr(code, "co_qualname", code.co_name))
 
 
 def origin_of_error(error: BaseException) -> Origin | None:
@@ -101,12 +102,11 @@ _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta._
 
 def is_explicit(equations: Sequence[Any]) -> bool:
     """Whether a conversion was asked for: by `astype`, `asarray` and the like."""
-    called = [
-        frame.function_name
-        for frame in _until_user(_own_frames(equations[0]))
-        if frame.function_name not in ("reraise_with_filtered_traceback",)
-    ]
-    # The function of JAX that the user called comes last, behind it are its wrappers.
+    frames = itertools.takewhile(
+        lambda frame: not is_users(frame.file_name), _own_frames(equations[0])
+    )
+    called = [frame.function_name for frame in frames]
+    # What the user called comes last; behind it may be some wrappers of JAX's.
     return any(name in _CASTS for name in called[-6:]) and not any(
         "promote" in name for name in called
     )
@@ -121,12 +121,5 @@ def _own_frames(equation: Any) -> Iterator[Any]:
     traceback = getattr(equation.source_info, "traceback", None)
     for frame in () if traceback is None else traceback.frames:
         if not is_users(frame.file_name) and _TRACING.fullmatch(frame.function_name):
-            return
-        yield frame
-
-
-def _until_user(frames: Iterable[Any]) -> Iterator[Any]:
-    for frame in frames:
-        if is_users(frame.file_name):
             return
         yield frame

@@ -42,7 +42,9 @@ class Case(NamedTuple):
 CASES: dict[str, Case] = {}
 
 
-def drift(*, leaf=None, before="bfloat16", after="float32", grads=BF16, x64=False, wrap=None):
+def drift(
+    *, leaf=None, before="bfloat16", after="float32", grads=BF16, x64=False, wrap=None
+):
     """Registers the optimizer whose leaf is updated by the function below it."""
     leaf = leaf or (lambda: jnp.zeros(3, before))
 

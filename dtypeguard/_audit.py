@@ -150,7 +150,14 @@ def _state_drifts(traced: Traced, lines: _Lines) -> Iterator[Drift]:
                 found = {"origin": lines.of_weak_leaf(number)}
             else:
                 found = lines.of(new, is_weak, 1 << leaf)
-            yield Drift(path, "weak_type", str(type_name(was)), str(type_name(is_now)), "state", **found)
+            yield Drift(
+                path,
+                "weak_type",
+                str(type_name(was)),
+                str(type_name(is_now)),
+                "state",
+                **found,
+            )
 
 
 def _update_drifts(traced: Traced, lines: _Lines, inputs: Any) -> Iterator[Drift]:

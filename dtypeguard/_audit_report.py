@@ -129,11 +129,13 @@ class AuditReport:
             for drift in self.drifts
         ]
 
+    def lines(self) -> list[str]:
+        """What is wrong, each leaf on a line with the lines of source behind it."""
+        errors = [] if self.error is None else self.error.lines()
+        return errors + columns(self.rows())
+
     def __str__(self) -> str:
-        lines = [f"audit: {self.headline}"]
-        if self.error is not None:
-            lines += [f"  {line}" for line in self.error.lines()]
-        lines += [f"  {line}" for line in columns(self.rows())]
+        lines = [f"audit: {self.headline}", *(f"  {line}" for line in self.lines())]
         return "\n".join(filter(None, [*lines, self.wide_summary, self.advice]))
 
     def to_json(self) -> str:

@@ -72,7 +72,7 @@ def audit(
     inputs = (params, updates, extra_args or {})
     few = len(tree_util.tree_leaves(params)) <= _FEW
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
-    make = functools.partial(AuditReport, name=_name_of(opt))
+    make = functools.partial(AuditReport, name=name_of(opt))
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what an update warns of, it says when it runs
         again = functools.partial(trace, opt, *inputs)
@@ -209,7 +209,8 @@ def _origin(step: Step | None) -> Origin | None:
 _COMBINING = {"chain", "named_chain", "with_extra_args_support"}
 
 
-def _name_of(opt: Any) -> str:
+def name_of(opt: Any) -> str:
+    """What to call an optimizer: by the function that made it, `adam(...)`, or `opt`."""
     factory, _, rest = getattr(opt.init, "__qualname__", "").partition(".<locals>")
     if not rest or not factory.isidentifier() or factory in _COMBINING:
         return "opt"

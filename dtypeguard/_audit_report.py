@@ -3,10 +3,10 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Literal
 
 from ._origins import Origin
+from ._report import columns
 from ._trace_error import TraceError
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
@@ -164,12 +164,6 @@ _CHANGES = {
 
 def _counted(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with their columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def markdown(report: AuditReport) -> str:

@@ -86,7 +86,7 @@ def eval_shape(subject: Subject) -> None:
     updates, state = subject.update(
         subject.grads, subject.state, subject.params, **subject.extra_args
     )
-    _same_types("state", subject.state, state)
+    same_types("state", subject.state, state)
     _no_promotion(subject.params, updates)
 
 
@@ -125,7 +125,7 @@ def multi_steps(subject: Subject) -> None:
         except TypeError:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
-    _same_types("state", before, after)
+    same_types("state", before, after)
     _no_promotion(subject.params, updates)
 
 
@@ -142,8 +142,8 @@ def _through_multi_steps(opt: Any, subject: Subject) -> tuple[Any, Any, Any]:
 def compilations(subject: Subject) -> None:
     """The types of (params, state) are the same again after one jitted step."""
     params, state = subject.step(subject.params, subject.state)
-    _same_types("params", subject.params, params)
-    _same_types("state", subject.state, state)
+    same_types("params", subject.params, params)
+    same_types("state", subject.state, state)
 
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
@@ -155,7 +155,8 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 }
 
 
-def _same_types(name: str, before: Any, after: Any) -> None:
+def same_types(name: str, before: Any, after: Any) -> None:
+    """Raises a `Fault` that names the first leaf whose type is not what it was."""
     _raise_first(
         f"{name}{path}: {type_name(old)} -> {type_name(new)}"
         for path, old, new in _pairs(name, before, after)

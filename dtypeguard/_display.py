@@ -1,4 +1,4 @@
-"""A sweep or one audit in the terminal: with rich where it is installed, plain where it is not.
+"""Reports in the terminal: with rich where it is installed, plain where it is not.
 
 Plain as well where the output goes into a pipe or a file, for the next program to read.
 """

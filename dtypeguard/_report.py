@@ -71,3 +71,9 @@ def table(headline: str, rows: Sequence[Row]) -> str:
 def count(rows: Sequence[Row]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -111,7 +111,7 @@ def examine(
                 opt = guard(entry.build()) if guarded else entry.build()
                 subject = Subject(opt, Inputs(params, updates, extra_args))
             except Exception as error:
-                failures.update(dict.fromkeys(CHECKS, f"init: {_one_line(error)}"))
+                failures.update(dict.fromkeys(CHECKS, f"init: {one_line(error)}"))
                 return
             for name, check in CHECKS.items():
                 try:
@@ -119,7 +119,7 @@ def examine(
                 except Skip as reason:
                     skipped[name] = str(reason)
                 except Exception as error:
-                    failures[name] = _one_line(error)
+                    failures[name] = one_line(error)
 
         jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
         found = _origins(entry, inputs, guarded) if origins and failures else []
@@ -141,7 +141,7 @@ def _origins(entry: Entry, inputs: Inputs, guarded: bool) -> list[str]:
         params, updates, extra_args = inputs
         return audit(opt, params, updates=updates, extra_args=extra_args).lines()
     except Exception as error:
-        return [_one_line(error)]
+        return [one_line(error)]
 
 
 def sweep(
@@ -178,7 +178,7 @@ def _off_the_accelerator() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error without its explanations: its first line, and the first leaf it names."""
     if isinstance(error, Fault):
         return str(error)

@@ -98,7 +98,8 @@ def page(report: Report) -> str:
         ]
         rows.append(f'<tr><th scope="row">{escape(row.id)}</th>{"".join(cells)}</tr>')
     legend = " &ensp; ".join(
-        f'<button class="key {name}" tabindex="-1" aria-hidden="true">{symbol}</button> {text}'
+        f'<button class="key {name}" tabindex="-1" aria-hidden="true">{symbol}</button> '
+        + text
         for name, symbol, text in _LEGEND
     )
     body = (

@@ -45,9 +45,10 @@ class Trial:
         pairs = zip(self.report.drifts, self.report.lines())
         lines = [line for drift, line in pairs if drift.where == where]
         if self.report.error is not None:
-            lines = self.report.lines()
+            lines = [": ".join(self.report.lines())]
         if lines:
-            raise Fault("\n".join(lines))
+            more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+            raise Fault(lines[0] + more)
 
 
 class Broken(NamedTuple):

@@ -12,20 +12,23 @@ from ._sweep import CONFIGURATIONS, Outcome
 from ._sweep_report import Report
 
 _STYLE = """
-.map { overflow: auto; max-height: calc(100vh - 15rem); border: 1px solid var(--line);
-  margin: 1rem 0; }
+.map { overflow: auto; max-height: max(20rem, calc(100vh - 21rem)); margin: 1rem 0;
+  border: 1px solid var(--line); }
 .map table { border-collapse: separate; border-spacing: 0; }
 .map th, .map td { padding: 0; border: 0; }
 .map thead th { position: sticky; top: 0; z-index: 2; background: var(--page);
-  font-size: 12px; font-weight: 600; text-align: center; padding: .2rem .1rem; }
+  font-size: 12px; font-weight: 600; text-align: center; padding: .2rem 0;
+  letter-spacing: -.03em; }
 .map thead tr + tr th { top: 1.5rem; } .map thead tr + tr + tr th { top: 3rem; }
 .map thead tr + tr + tr th { font-weight: 400; color: var(--dim);
   border-bottom: 1px solid var(--line); }
 .map tbody th { position: sticky; left: 0; z-index: 1; background: var(--page);
-  font: 13px/1.5 ui-monospace, monospace; white-space: nowrap; padding: 0 .8rem 0 .4rem; }
+  font: 13px/1.5 ui-monospace, monospace; white-space: nowrap; padding: 0 .6rem 0 .4rem;
+  max-width: 21rem; overflow: hidden; text-overflow: ellipsis; }
 .map thead th:first-child { left: 0; z-index: 3; text-align: left; padding-left: .4rem; }
 .map .first { border-left: 2px solid var(--line); }
-button { display: block; width: 1.6rem; height: 1.5rem; border: 1px solid var(--page);
+.map button { width: 100%; }
+button { display: block; min-width: 1.45rem; height: 1.5rem; border: 1px solid var(--page);
   padding: 0; font: 600 13px/1 ui-monospace, monospace; cursor: pointer; color: inherit;
   background: none; }
 button.ok { background: var(--ok); color: var(--ok-ink); }
@@ -96,7 +99,10 @@ def page(report: Report) -> str:
             for guarded in (False, True)
             if (row.id, configuration.name, configuration.x64, guarded) in by_cell
         ]
-        rows.append(f'<tr><th scope="row">{escape(row.id)}</th>{"".join(cells)}</tr>')
+        name = escape(row.id.removeprefix("optax."))
+        rows.append(
+            f'<tr><th scope="row" title="{escape(row.id)}">{name}</th>{"".join(cells)}</tr>'
+        )
     legend = " &ensp; ".join(
         f'<button class="key {name}" tabindex="-1" aria-hidden="true">{symbol}</button> '
         + text

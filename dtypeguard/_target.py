@@ -61,17 +61,9 @@ def audit_target(
             make = lambda: _call(target, made, arguments)
             name += "(...)"
         opt = make()
-        params, updates, extra_args = _inputs(Entry(target, make), dtypes, grad_dtypes)
+        params, updates, extra_args = Entry(target, make).feed(dtypes, grad_dtypes)
         report = audit(opt, params, updates=updates, extra_args=extra_args)
     return dataclasses.replace(report, name=name)
-
-
-def _inputs(entry: Entry, params: Any, grads: Any) -> tuple[Any, Any, dict[str, Any]]:
-    try:
-        return entry.inputs(params, grads)
-    except Exception:  # it does not run as it is; the audit says why
-        vars(entry)["extra_names"] = ()
-        return entry.inputs(params, grads)
 
 
 def _setting(text: str) -> tuple[str, Any]:

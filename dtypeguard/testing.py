@@ -42,7 +42,7 @@ def check_contract(
             returns one and is called again for every configuration.
         params: the params to use; by default a matrix and a vector. Their floating leaves
             are cast to the dtypes of each configuration.
-        updates: the gradients, cast likewise; by default of the shapes of `params`.
+        updates: the gradients, cast likewise; by default `params`.
         extra_args: further keyword arguments of `update`, handed on as they are. By
             default those of Optax (`value`, `value_fn` and so on) that it asks for.
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
@@ -137,8 +137,10 @@ def _feeder(
     if extra_args is not None:
         vars(entry)["extra_names"] = ()
 
+    updates = params if updates is None else updates
+
     def inputs(configuration: Configuration) -> Inputs:
-        made = entry.inputs(configuration.params, configuration.grads)
+        made = entry.feed(configuration.params, configuration.grads)
         if params is not None:
             made = made._replace(params=_in(configuration.params, params))
         if updates is not None:

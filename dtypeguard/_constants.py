@@ -10,7 +10,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -84,7 +84,13 @@ class Watch:
         return self._return_to_user
 
     def _return_from_user(self, frame: FrameType, event: str, arg: Any):
-        if event == "return" and isinstance(arg, (tuple, dict, list)):
+        is_tree = isinstance(arg, (tuple, dict, list)) or hasattr(
+            arg, "__dataclass_fields__"
+        )
+        if event == "return" and is_tree:
+            # A NamedTuple is made by code that has no file.
+            while frame.f_code.co_filename == "<string>" and frame.f_back is not None:
+                frame = frame.f_back
             for leaf in tree_util.tree_leaves(arg):
                 if isinstance(leaf, _SCALARS):
                     key = type(leaf), leaf
@@ -121,42 +127,49 @@ def _binding(frame: FrameType | None, value: Any) -> Origin | None:
 
 def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
     """The line, and the function, that last assigned a name as seen from a line."""
-    found = None
-    for scope, first, last, assigned in _scopes(file):
-        if first <= line <= last:
-            lines = [n for n in assigned.get(name, ()) if n <= line or scope == "<module>"]
-            if lines:  # scopes come from the outside in
-                found = max(lines), scope
-    return found
+    inside = [scope for scope in _scopes(file) if scope.first <= line <= scope.last]
+    for scope in reversed(inside):
+        lines = [n for n in scope.assigned.get(name, ()) if n <= line or scope is inside[0]]
+        if lines:
+            return max(lines), scope.name
+        # Of the function at hand the caller tells more; one around it has returned.
+        if name in scope.parameters and scope is not inside[-1]:
+            return scope.parameters[name], scope.name
+    return None
 
 
-_Scope = tuple[str, int, int, dict[str, list[int]]]
+class _Scope(NamedTuple):
+    name: str
+    first: int
+    last: int
+    assigned: dict[str, list[int]]
+    parameters: dict[str, int]
 
 
 @functools.cache
 def _scopes(file: str) -> list[_Scope]:
-    """The functions of a file, each with its lines and the lines that assign its names."""
+    """The functions of a file from the outside in, the lines that assign their names."""
     lines = linecache.getlines(file)
     try:
         module = ast.parse("".join(lines))
     except SyntaxError:  # a notebook's magic, say
         return []
-    scopes: list[_Scope] = []
+    scopes = [_Scope("<module>", 1, len(lines) + 1, {}, {})]
 
-    def visit(node: ast.AST, assigned: dict[str, list[int]], prefix: str) -> None:
+    def visit(node: ast.AST, scope: _Scope, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             line = getattr(child, "lineno", 0)
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                inner: dict[str, list[int]] = {}
-                name = prefix + child.name
-                scopes.append((name, line, child.end_lineno or line, inner))
+                name, last = prefix + child.name, child.end_lineno or line
+                inner = _Scope(name, line, last, {}, {})
+                scopes.append(inner)
                 visit(child, inner, f"{name}.<locals>.")
                 continue
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                assigned.setdefault(child.id, []).append(line)
-            visit(child, assigned, prefix)
+                scope.assigned.setdefault(child.id, []).append(line)
+            elif isinstance(child, ast.arg):
+                scope.parameters[child.arg] = line
+            visit(child, scope, prefix)
 
-    top: dict[str, list[int]] = {}
-    scopes.append(("<module>", 1, len(lines) + 1, top))
-    visit(module, top, "")
+    visit(module, scopes[0], "")
     return scopes

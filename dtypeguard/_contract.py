@@ -79,7 +79,7 @@ def _while_loop(subject: Subject) -> None:
 
 
 def _donation(trial: Trial) -> None:
-    params = trial.inputs.params
+    params = tree_util.tree_map(jnp.copy, trial.inputs.params)
     leaves = tree_util.tree_leaves((params, trial.opt.init(params)))
     buffers = [x.unsafe_buffer_pointer() for x in leaves if isinstance(x, jax.Array)]
     if len(set(buffers)) < len(buffers):

@@ -39,7 +39,7 @@ button.failed { color: var(--on-bad); background: repeating-linear-gradient(135d
 button.key { display: inline-block; cursor: default; vertical-align: middle; }
 button[aria-pressed=true] { outline: 3px solid var(--focus); outline-offset: -1px; }
 #told { border-left: 4px solid var(--line); background: var(--soft); padding: .6rem 1rem;
-  min-height: 7rem; max-height: 12rem; overflow: auto; white-space: pre-wrap;
+  height: 12rem; overflow: auto; white-space: pre-wrap;
   font: 13px/1.5 ui-monospace, monospace; }
 """
 
@@ -47,7 +47,7 @@ _SCRIPT = """
 const cells = [...document.querySelectorAll('.map tbody tr')].map(
   row => [...row.querySelectorAll('button')]);
 const told = document.getElementById('told');
-let chosen = null;
+let chosen = cells.length ? cells[0][0] : null;
 function choose(cell) {
   if (chosen) { chosen.tabIndex = -1; chosen.setAttribute('aria-pressed', 'false'); }
   chosen = cell;
@@ -56,7 +56,7 @@ function choose(cell) {
   told.textContent = cell.getAttribute('aria-label');
 }
 cells.flat().forEach(cell => { cell.tabIndex = -1; });
-if (cells.length) cells[0][0].tabIndex = 0;
+if (chosen) chosen.tabIndex = 0;
 const table = document.querySelector('.map');
 table.addEventListener('focusin', event => {
   if (event.target.matches('tbody button')) choose(event.target);
@@ -152,12 +152,11 @@ def _told(outcome: Outcome) -> str:
     who = "guarded" if outcome.guarded else "bare"
     x64 = "on" if outcome.x64 else "off"
     lines = [f"{outcome.id}, {who}, {outcome.configuration}, x64 {x64}:"]
+    lines += [f"  {line}" for line in outcome.origins]
     lines += [f"  {check}: {reason}" for check, reason in outcome.failures.items()]
     lines += [] if outcome.failures else ["  every check passes"]
     lines += [f"  rescued: {outcome.rescues} warnings"] if outcome.rescues else []
     lines += [f"  {check} skipped: {reason}" for check, reason in outcome.skipped.items()]
-    if outcome.origins:
-        lines += ["  where from:", *(f"    {line}" for line in outcome.origins)]
     return "\n".join(lines)
 
 

@@ -119,6 +119,41 @@ def counter_and_a_bool_sum(leaf, grad, count, key):
     return leaf + number  # promotion: counter_and_a_bool_sum
 
 
+def _with_a_parameter(
+    rate=np.float32(0.1),  # operand: parameter_of_the_factory
+):
+    def parameter_of_the_factory(leaf, grad, count, key):
+        return leaf * rate  # promotion: parameter_of_the_factory
+
+    return parameter_of_the_factory
+
+
+drift()(_with_a_parameter())
+
+
+@drift()
+def handed_to_a_helper(leaf, grad, count, key):
+    rate = np.float32(0.1)  # operand: handed_to_a_helper
+    return _helper(leaf, rate)
+
+
+def _helper(leaf, rate):
+    moved = leaf + leaf
+    return moved - rate  # promotion: handed_to_a_helper
+
+
+class _Settings(NamedTuple):
+    """Holds a rate."""
+
+    rate: Any = np.float32(0.1)
+
+
+@drift()
+def attribute(leaf, grad, count, key):
+    settings = _Settings()
+    return leaf * settings.rate  # promotion: attribute # operand: attribute
+
+
 @drift()
 def random_noise(leaf, grad, count, key):
     noise = jax.random.normal(key, (3,))  # operand: random_noise
@@ -401,6 +436,6 @@ def marked(name: str, word: str) -> tuple[str, int] | None:
     for module in (__file__, planted_helper.__file__):
         lines = pathlib.Path(module).read_text().splitlines()
         for number, line in enumerate(lines, start=1):
-            if re.search(rf"# {word}: {name}$", line):
+            if re.search(rf"# {word}: {name}\b", line):
                 return module, number
     return None

@@ -132,9 +132,10 @@ def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
         lines = [n for n in scope.assigned.get(name, ()) if n <= line or scope is inside[0]]
         if lines:
             return max(lines), scope.name
-        # Of the function at hand the caller tells more; one around it has returned.
-        if name in scope.parameters and scope is not inside[-1]:
-            return scope.parameters[name], scope.name
+        if name in scope.parameters:
+            # Of the function at hand the caller tells more; one around it has returned.
+            at_hand = scope is inside[-1]
+            return None if at_hand else (scope.parameters[name], scope.name)
     return None
 
 
@@ -164,6 +165,10 @@ def _scopes(file: str) -> list[_Scope]:
                 inner = _Scope(name, line, last, {}, {})
                 scopes.append(inner)
                 visit(child, inner, f"{name}.<locals>.")
+                continue
+            if isinstance(child, ast.ClassDef):  # its names are not seen from its methods
+                hidden = _Scope("", 0, 0, {}, {})
+                visit(child, hidden, f"{prefix}{child.name}.")
                 continue
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
                 scope.assigned.setdefault(child.id, []).append(line)

@@ -18,6 +18,7 @@ from jax import lax
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 GLOBAL_SCALE = np.float32(0.5)  # operand: global_numpy_scalar
+GLOBAL_RATE = np.float32(0.1)
 
 
 class State(NamedTuple):
@@ -120,7 +121,7 @@ def counter_and_a_bool_sum(leaf, grad, count, key):
 
 
 def _with_a_parameter(
-    rate=np.float32(0.1),  # operand: parameter_of_the_factory
+    rate=GLOBAL_RATE,  # operand: parameter_of_the_factory
 ):
     def parameter_of_the_factory(leaf, grad, count, key):
         return leaf * rate  # promotion: parameter_of_the_factory

@@ -1,6 +1,8 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
 from ._apply import apply_updates as apply_updates
+from ._audit import audit as audit
+from ._audit_report import AuditReport as AuditReport
 from ._errors import (
     DtypeDriftError as DtypeDriftError,
     DtypeGuardWarning as DtypeGuardWarning,

@@ -24,8 +24,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from ._dtypes import dtype_of, is_weak
+from ._dtypes import dtype_of
 from ._entry import Inputs
+from ._report import type_name
 
 
 class Skip(Exception):
@@ -85,7 +86,7 @@ def eval_shape(subject: Subject) -> None:
     updates, state = subject.update(
         subject.grads, subject.state, subject.params, **subject.extra_args
     )
-    _same_types("state", subject.state, state)
+    same_types("state", subject.state, state)
     _no_promotion(subject.params, updates)
 
 
@@ -124,7 +125,7 @@ def multi_steps(subject: Subject) -> None:
         except TypeError:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
-    _same_types("state", before, after)
+    same_types("state", before, after)
     _no_promotion(subject.params, updates)
 
 
@@ -141,8 +142,8 @@ def _through_multi_steps(opt: Any, subject: Subject) -> tuple[Any, Any, Any]:
 def compilations(subject: Subject) -> None:
     """The types of (params, state) are the same again after one jitted step."""
     params, state = subject.step(subject.params, subject.state)
-    _same_types("params", subject.params, params)
-    _same_types("state", subject.state, state)
+    same_types("params", subject.params, params)
+    same_types("state", subject.state, state)
 
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
@@ -154,22 +155,18 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 }
 
 
-def _type(leaf: Any) -> str | None:
-    dtype = dtype_of(leaf)
-    return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
-
-
-def _same_types(name: str, before: Any, after: Any) -> None:
+def same_types(name: str, before: Any, after: Any) -> None:
+    """Raises a `Fault` that names the first leaf whose type is not what it was."""
     _raise_first(
-        f"{name}{path}: {_type(old)} -> {_type(new)}"
+        f"{name}{path}: {type_name(old)} -> {type_name(new)}"
         for path, old, new in _pairs(name, before, after)
-        if _type(old) != _type(new)
+        if type_name(old) != type_name(new)
     )
 
 
 def _no_promotion(params: Any, updates: Any) -> None:
     _raise_first(
-        f"updates{path}: {_type(update)} for a {_type(param)} param"
+        f"updates{path}: {type_name(update)} for a {type_name(param)} param"
         for path, param, update in _pairs("updates", params, updates)
         if dtype_of(param + update) != dtype_of(param)
     )

@@ -8,12 +8,15 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import TextIO
 
 from . import __version__, _catalog
-from ._display import progress, show
+from ._display import progress, show, show_audit
 from ._entry import Entry
 from ._sweep import sweep
+from ._sweep_html import page
 from ._sweep_report import Report
+from ._target import UsageError, audit_target
 
 CLEAN, DRIFT, USAGE = 0, 1, 2
 
@@ -25,12 +28,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; those of the process by default.
 
     Returns:
-        0 if no guarded configuration fails, 1 if one does, 2 for wrong usage.
+        0 if the audited optimizer is clean, or in a sweep if no guarded configuration
+        fails; 1 if not; 2 for wrong usage.
     """
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why
         return stop.code if isinstance(stop.code, int) else USAGE
+    with contextlib.ExitStack() as stack:
+        files: dict[str, TextIO] = {}
+        try:
+            for form in ("json", "markdown", "html"):
+                name = getattr(arguments, form)
+                if name is not None:
+                    files[form] = stack.enter_context(_open(form, name))
+            if arguments.target is None:
+                return _sweep(arguments, files)
+            return _audit(arguments, files)
+        except UsageError as error:
+            return _refuse(str(error))
+
+
+def _audit(arguments: argparse.Namespace, files: dict[str, TextIO]) -> int:
+    for option in ("filter", "jobs"):
+        if getattr(arguments, option):
+            raise UsageError(
+                f"--{option} is for the sweep, without a target. "
+                f"Write: dtypeguard audit {arguments.target}"
+            )
+    report = audit_target(
+        arguments.target, arguments.set, arguments.params, arguments.grads, arguments.x64
+    )
+    for form, file in files.items():
+        file.write(getattr(report, f"to_{form}")().rstrip() + "\n")
+    if sys.stdout not in files.values():
+        show_audit(report)
+    return CLEAN if report.ok else DRIFT
+
+
+def _sweep(arguments: argparse.Namespace, files: dict[str, TextIO]) -> int:
+    if "markdown" in files or arguments.set or arguments.x64 or arguments.grads:
+        raise UsageError(
+            "--set, --params, --grads, --x64 and --markdown are for one optimizer. "
+            "Write for example: dtypeguard audit optax:adam --set learning_rate=1e-3"
+        )
     entries, unbuilt = _catalog.entries()
     chosen = [entry for entry in entries if _matches(entry.id, arguments.filter)]
     unbuilt = [left for left in unbuilt if _matches(left.id, arguments.filter)]
@@ -41,21 +82,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             "Write for example: dtypeguard audit --filter adam",
             *(f"{left.id} is not swept: {left.reason}" for left in unbuilt),
         )
-    with contextlib.ExitStack() as stack:
-        json_file = None
-        if arguments.json is not None:
-            try:
-                json_file = stack.enter_context(open(arguments.json, "w"))
-            except OSError as error:
-                return _refuse(
-                    f"--json {arguments.json!r} cannot be written: {error.strerror}. "
-                    "Write for example: dtypeguard audit --json audit.json"
-                )
-        report = _sweep_with_progress(chosen, unbuilt, arguments.jobs)
-        if json_file is not None:
-            json.dump(report.as_json(), json_file, indent=1)
-    show(report)
+    report = _sweep_with_progress(chosen, unbuilt, arguments.jobs, "html" in files)
+    if "json" in files:
+        json.dump(report.as_json(), files["json"], indent=1)
+    if "html" in files:
+        files["html"].write(page(report))
+    if sys.stdout not in files.values():
+        show(report)
     return DRIFT if report.guarded_failed else CLEAN
+
+
+def _open(form: str, name: str) -> contextlib.AbstractContextManager[TextIO]:
+    if name == "-":
+        return contextlib.nullcontext(sys.stdout)
+    try:
+        return open(name, "w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"--{form} {name!r} cannot be written: {error.strerror}. "
+            f"Write for example: dtypeguard audit --{form} audit.{form}"
+        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,20 +113,61 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     audit = commands.add_parser(
         "audit",
-        help="every optimizer of the installed optax, bare and guarded",
-        description="Traces every optimizer of the installed optax, bare and guarded, "
-        "over param and gradient dtypes, with x64 off and on: eval_shape, scan, cond, "
-        "MultiSteps, compilations. Exits 0 if nothing guarded fails, else 1.",
+        help="which leaves of an optimizer drift, and on which line of source",
+        description="With a target: which leaf of its state or updates changes its type, "
+        "from what to what, and on which line. Exits 0 if none does, else 1. Without: "
+        "traces every optimizer of the installed optax, bare and guarded, over param and "
+        "gradient dtypes, with x64 off and on: eval_shape, scan, cond, MultiSteps, "
+        "compilations. Exits 0 if nothing guarded fails, else 1.",
+        epilog="Example: dtypeguard audit optax.contrib:prodigy --set learning_rate=1.0 "
+        "--params bfloat16,float32 --grads float32 --x64",
     )
+    audit.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="an optimizer or a function that makes one: optax:adam, "
+        "my_package.optim:make_optimizer, my_script.py:opt",
+    )
+    audit.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument for the function that makes the target; may be repeated",
+    )
+    audit.add_argument(
+        "--params",
+        metavar="DTYPES",
+        default="float32",
+        help="dtypes dealt out over the target's params (default: float32)",
+    )
+    audit.add_argument(
+        "--grads",
+        metavar="DTYPES",
+        help="the same for the gradients (default: the params')",
+    )
+    audit.add_argument("--x64", action="store_true", help="with jax_enable_x64")
     audit.add_argument(
         "--filter",
         metavar="PATTERN",
         default="",
-        help="only optimizers whose name has this in it; * and ? stand for anything",
+        help="sweep only optimizers whose name has this in it; * and ? stand for anything",
     )
-    audit.add_argument("--json", metavar="FILE", help="write every outcome to FILE")
+    for form in ("json", "markdown"):
+        audit.add_argument(
+            f"--{form}",
+            metavar="FILE",
+            nargs="?",
+            const="-",
+            help=f"as {form}: to FILE, or printed",
+        )
+    audit.add_argument("--html", metavar="FILE", help="write one self-contained page")
     audit.add_argument(
-        "--jobs", metavar="N", type=_positive, help="worker processes (default: by size)"
+        "--jobs",
+        metavar="N",
+        type=_positive,
+        help="worker processes of the sweep (default: by size)",
     )
     return parser
 
@@ -102,14 +189,17 @@ def _refuse(*lines: str) -> int:
 
 
 def _sweep_with_progress(
-    chosen: Sequence[Entry], unbuilt: Sequence[_catalog.Unbuilt], jobs: int | None
+    chosen: Sequence[Entry],
+    unbuilt: Sequence[_catalog.Unbuilt],
+    jobs: int | None,
+    origins: bool,
 ) -> Report:
     if jobs is None:
         # A worker takes about as long to start as 20 optimizers take.
         jobs = min(os.cpu_count() or 1, 8, 1 + len(chosen) // 20)
     start = time.monotonic()
     outcomes = []
-    with contextlib.closing(sweep(chosen, jobs)) as swept:
+    with contextlib.closing(sweep(chosen, jobs, origins)) as swept:
         for some in progress(swept, len(chosen)):
             outcomes += some
     return Report(outcomes, unbuilt, time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""A sweep in the terminal: with rich where it is installed, plain where it is not.
+"""Reports in the terminal: with rich where it is installed, plain where it is not.
 
 Plain as well where the output goes into a pipe or a file, for the next program to read.
 """
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeVar
 
+from ._audit_report import AuditReport
 from ._sweep_report import HEADER, Report, plain_table
 
 _T = TypeVar("_T")
@@ -42,6 +43,31 @@ def show(report: Report) -> None:
     _show_list("Skipped checks:", report.skips())
     _show_list("Failures although guarded:", report.guarded_failures())
     print(f"\n{report.closing_line()}")
+
+
+def show_audit(report: AuditReport) -> None:
+    """Prints the report of one optimizer."""
+    if not _is_rich(sys.stdout):
+        print(report)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    style = "bold green" if report.ok else "bold red"
+    console.print(Text(f"audit: {report.headline}", style=style))
+    if report.error is not None:
+        console.print(Text("\n".join(f"  {line}" for line in report.error.lines())))
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for column_style in ("cyan", "", "yellow", "dim"):
+        table.add_column(style=column_style, overflow="fold")
+    for row in report.rows():
+        table.add_row(*map(Text, row))
+    if report.drifts:
+        console.print(table)
+    for text in filter(None, (report.wide_summary, report.advice)):
+        console.print(Text(text))
 
 
 def _show_rich_table(report: Report) -> None:

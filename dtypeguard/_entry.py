@@ -70,6 +70,13 @@ class Entry:
         """
         return self._inputs(params, grads, self.extra_names)
 
+    def feed(self, params: Any, grads: Any) -> Inputs:
+        """As `inputs`, without extra args for an optimizer that does not run with any."""
+        try:
+            return self.inputs(params, grads)
+        except Exception:
+            return self._inputs(params, grads, ())
+
     @functools.cached_property
     def extra_names(self) -> tuple[str, ...]:
         """The names of the extra args in `inputs`.

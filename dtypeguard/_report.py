@@ -40,6 +40,12 @@ def describe(leaf: Any) -> str:
     return f"{dtype}[{shape}]" + (",weak" if is_weak(leaf) else "")
 
 
+def type_name(leaf: Any) -> str | None:
+    """The dtype of a leaf and whether it is weak; None if it is no array leaf."""
+    dtype = dtype_of(leaf)
+    return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
+
+
 def tree_rows(name: str, before: Any, after: Any, remedy: str) -> list[Row]:
     """The leaves that only one of two trees has; their structures where that is none."""
     old, new = by_path(before), by_path(after)
@@ -70,3 +76,9 @@ def table(headline: str, rows: Sequence[Row]) -> str:
 def count(rows: Sequence[Row]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

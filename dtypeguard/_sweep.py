@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from . import _catalog
+from ._audit import audit
 from ._checks import CHECKS, Fault, Skip, Subject
 from ._compat import set_x64
 from ._entry import Entry, Inputs
@@ -65,6 +66,8 @@ class Outcome:
         failures: the reason of each failed check, in one line, by the check's name.
         skipped: the same for checks that do not apply.
         rescues: how many warnings of a guard that it ran the update in wider dtypes.
+        origins: the leaves that drift, each with the lines of source that make it; only
+            where they were asked for and a check failed.
     """
 
     id: str
@@ -74,18 +77,21 @@ class Outcome:
     failures: dict[str, str]
     skipped: dict[str, str]
     rescues: int
+    origins: list[str] = dataclasses.field(default_factory=list)
 
 
-def sweep_entry(entry: Entry) -> list[Outcome]:
+def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
     """One optimizer in every configuration, bare and guarded."""
     return [
-        examine(entry, configuration, guarded)
+        examine(entry, configuration, guarded, origins)
         for configuration in CONFIGURATIONS
         for guarded in (False, True)
     ]
 
 
-def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcome:
+def examine(
+    entry: Entry, configuration: Configuration, guarded: bool, origins: bool = False
+) -> Outcome:
     """Runs every check on one optimizer in one configuration, all abstractly."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -105,7 +111,7 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
                 opt = guard(entry.build()) if guarded else entry.build()
                 subject = Subject(opt, Inputs(params, updates, extra_args))
             except Exception as error:
-                failures.update(dict.fromkeys(CHECKS, f"init: {_one_line(error)}"))
+                failures.update(dict.fromkeys(CHECKS, f"init: {one_line(error)}"))
                 return
             for name, check in CHECKS.items():
                 try:
@@ -113,9 +119,10 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
                 except Skip as reason:
                     skipped[name] = str(reason)
                 except Exception as error:
-                    failures[name] = _one_line(error)
+                    failures[name] = one_line(error)
 
         jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
+        found = _origins(entry, inputs, guarded) if origins and failures else []
     return Outcome(
         entry.id,
         configuration.name,
@@ -124,32 +131,46 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
         failures,
         skipped,
         rescues=sum(issubclass(w.category, DtypeGuardWarning) for w in caught),
+        origins=found,
     )
 
 
-def sweep(chosen: Sequence[Entry], jobs: int) -> Generator[list[Outcome], None, None]:
+def _origins(entry: Entry, inputs: Inputs, guarded: bool) -> list[str]:
+    try:
+        opt = guard(entry.build()) if guarded else entry.build()
+        params, updates, extra_args = inputs
+        return audit(opt, params, updates=updates, extra_args=extra_args).lines()
+    except Exception as error:
+        return [one_line(error)]
+
+
+def sweep(
+    chosen: Sequence[Entry], jobs: int, origins: bool = False
+) -> Generator[list[Outcome], None, None]:
     """The outcomes of each entry, as they come.
 
     Args:
         chosen: entries of the catalogue.
         jobs: the number of worker processes, which build the entries anew by their ids;
             1 stays in this process, where entries need not be in the catalogue.
+        origins: whether each failure is audited for the lines that it comes from.
     """
     if jobs == 1:
-        yield from map(sweep_entry, chosen)
+        for entry in chosen:
+            yield sweep_entry(entry, origins)
         return
     spawn = multiprocessing.get_context("spawn")
     pool = futures.ProcessPoolExecutor(jobs, spawn, initializer=_off_the_accelerator)
     try:
-        tasks = [pool.submit(_sweep_id, entry.id) for entry in chosen]
+        tasks = [pool.submit(_sweep_id, entry.id, origins) for entry in chosen]
         for task in futures.as_completed(tasks):
             yield task.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _sweep_id(entry_id: str) -> list[Outcome]:
-    return sweep_entry(_catalog.find(entry_id))
+def _sweep_id(entry_id: str, origins: bool) -> list[Outcome]:
+    return sweep_entry(_catalog.find(entry_id), origins)
 
 
 def _off_the_accelerator() -> None:
@@ -157,7 +178,7 @@ def _off_the_accelerator() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error without its explanations: its first line, and the first leaf it names."""
     if isinstance(error, Fault):
         return str(error)

@@ -1,6 +1,7 @@
 """The command line: exit codes, the table, JSON, with rich and without."""
 
 import dataclasses
+import html.parser
 import io
 import json
 import re
@@ -70,7 +71,20 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "--filter", "no such"], "dtypeguard audit --filter adam"),
         (["audit", "--jobs", "0"], "'0' is not 1, 2, 3, ..."),
         (["audit", "--json", "no/such/directory/a.json"], "dtypeguard audit --json audit"),
-        (["audit", "optax:adam"], "unrecognized arguments: optax:adam"),
+        (["audit", "optax:adam", "--filter", "a"], "Write: dtypeguard audit optax:adam"),
+        (["audit", "optax.adam"], "'optax.adam' is not MODULE:NAME or FILE.py:NAME. Write"),
+        (["audit", "optax:adm"], "optax has no adm. Write for example: dtypeguard audit"),
+        (["audit", "no_such_module:opt"], "no_such_module cannot be imported: ModuleNot"),
+        (["audit", "no_such_file.py:opt"], "cannot be imported: FileNotFoundError"),
+        (["audit", "optax:adam"], "dtypeguard audit optax:adam --set learning_rate=VALUE"),
+        (["audit", "optax:sgd", "--set", "1"], "Write for example: --set learning_rate="),
+        (["audit", "optax:sgd", "--params", "f99"], "Write for example: --params bfloat16"),
+        (["audit", "optax:sgd", "--grads", "int32"], "int32 is not floating or complex"),
+        (["audit", "optax:sgd", "--params", "float64"], "float64 needs --x64 as well"),
+        (["audit", "optax:safe_increment", "--set", "count=1"], "which is no optimizer"),
+        (["audit", "optax:__version__"], "neither an optimizer nor a function"),
+        (["audit", "--markdown"], "dtypeguard audit optax:adam --set learning_rate=1e-3"),
+        (["audit", "optax:adam", "--html", "no/such/a.html"], "audit --html audit.html"),
         ([], "required: command"),
     ],
 )
@@ -163,3 +177,119 @@ def test_runs_where_rich_is_not_installed():
     )
     assert (done.returncode, done.stderr) == (0, "Swept 1/1\n")
     assert "15 configurations" in done.stdout
+
+
+SCRIPT = """
+import jax.numpy as jnp, numpy as np, optax
+
+def make_optimizer(rate=np.float32(0.1)):
+    def update(updates, state, params=None):
+        return updates, state * rate
+    return optax.GradientTransformation(lambda p: jnp.zeros((), p["b"].dtype), update)
+
+opt = make_optimizer()
+clean = optax.sgd(0.1)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    (tmp_path / "my_script.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("my_script", None)
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("my_script.py:opt", "opt"), ("my_script:make_optimizer", "make_optimizer(...)")],
+)
+def test_a_target_that_drifts_exits_1(script, capsys, target, name):
+    assert main(["audit", target, "--params", "bfloat16"]) == 1
+    assert capsys.readouterr().out == (
+        "audit: 1 state leaf changed dtype in one update.\n"
+        "    bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
+        f"Wrap the optimizer: dtypeguard.guard({name}).\n"
+    )
+
+
+@pytest.mark.third_party
+def test_a_clean_target_exits_0(script, capsys):
+    assert main(["audit", "my_script.py:clean", "--params", "bfloat16,float32"]) == 0
+    out = capsys.readouterr().out
+    assert out == "audit: no leaf changed its type in one update.\n"
+    assert main(["audit", "my_script.py:opt", "--set", "rate=1"]) == 2
+    assert "my_script.py:opt is an optimizer already" in capsys.readouterr().err
+
+
+@pytest.mark.third_party
+def test_a_target_in_every_form(script, capsys):
+    argv = ["audit", "optax:trace", "--set", "decay=0.9", "--params", "bfloat16"]
+    argv += ["--grads", "float32"]
+    assert main([*argv, "--json"]) == 1
+    read = json.loads(capsys.readouterr().out)
+    assert (read["ok"], read["name"]) == (False, "trace(...)")
+    assert {drift["where"] for drift in read["drifts"]} == {"state", "updates"}
+    assert main([*argv, "--markdown"]) == 1
+    assert "| `.trace['b']` | bfloat16 | float32 | optax" in capsys.readouterr().out
+    assert main([*argv, "--html", "a.html", "--markdown", "a.md"]) == 1
+    assert "audit: 2 state leaves changed dtype, 2 updates" in capsys.readouterr().out
+    assert ".trace[&#x27;b&#x27;]" in (script / "a.html").read_text()
+    assert "| `.trace['b']` |" in (script / "a.md").read_text()
+
+
+@pytest.mark.third_party
+def test_x64_reaches_the_target(capsys):
+    argv = ["audit", "optax:scale_by_learning_rate", "--set", "learning_rate=0.5"]
+    assert main([*argv, "--x64", "--params", "float32", "--grads", "float64"]) == 1
+    assert "updates['b']  float32 -> float64" in capsys.readouterr().out
+
+
+@pytest.mark.third_party
+def test_an_audit_in_a_terminal(monkeypatch):
+    pytest.importorskip("rich")
+    out = _Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    argv = ["audit", "optax:trace", "--set", "decay=0.9", "--params", "bfloat16"]
+    assert main([*argv, "--grads", "float32"]) == 1
+    assert "\033[1;31maudit: 2 state leaves" in out.getvalue()
+    assert ".trace['b']" in out.getvalue()
+
+
+class _Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.labels = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "button" and "aria-label" in dict(attrs):
+            self.labels.append(dict(attrs)["aria-label"])
+
+
+def test_the_heat_map(tmp_path, capsys):
+    file = tmp_path / "sweep.html"
+    argv = ["audit", "--filter", "optax.trace", "--jobs", "1", "--html", str(file)]
+    assert main(argv) == 0
+    text = file.read_text()
+    page = _Page(text)
+    cells = [a for tag, a in page.tags if tag == "button" and "aria-label" in a]
+    trace = [label for label in page.labels if label.startswith("optax.trace,")]
+    assert len(trace) == 2 * 15
+    assert len(cells) == len(page.labels)
+    assert all("tabindex" not in cell for cell in cells)  # each in the order of Tab
+    (told,) = [t for t in trace if t.startswith("optax.trace, bare, bf16/f32, x64 off:")]
+    assert re.search(r"state\.trace\['b'\]: bfloat16 -> float32", told)
+    assert re.search(r"  \.trace\['b'\] +bfloat16 -> float32  optax/\S+\.py:\d+", told)
+    (told,) = [t for t in trace if t.startswith("optax.trace, guarded, bf16/f32, x64 off:")]
+    assert told.endswith("every check passes")
+    # One file: nothing is fetched, and both colour schemes are in it.
+    assert not re.search(r"https?://|src=|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text
+    links = [a["href"] for tag, a in page.tags if tag == "link"]
+    assert links == ["data:,"]

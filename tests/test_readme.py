@@ -15,6 +15,9 @@ from dtypeguard._cli import main
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ONE = re.search(
+    r"<!-- one: (.*?) \(optax (.*?)\) -->\n```text\n(.*?)\n```", README, flags=re.DOTALL
+)
 SWEEP = re.search(r"<!-- audit (.*?) -->\n```text\n(.*?)```", README, flags=re.DOTALL)
 
 pytestmark = pytest.mark.third_party
@@ -53,6 +56,14 @@ def test_sweep_text():
         assert main(["audit", *SWEEP[1].split()]) == 0
     seconds = lambda text: re.sub(r"\d+ s; optax \S+ jax [^)]*", "", text).strip()
     assert seconds(out.getvalue()) == seconds(SWEEP[2])
+
+
+def test_report_of_one_optimizer(capsys):
+    argv, release, text = ONE.groups()
+    if optax.__version__ != release:
+        pytest.skip(f"the lines are those of optax {release}")
+    assert main(["audit", *argv.split()]) == 1
+    assert capsys.readouterr().out.strip() == text
 
 
 def test_ci_runs_the_test_command():

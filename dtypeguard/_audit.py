@@ -1,0 +1,217 @@
+"""Audits one optimizer: which leaf drifts in an update, and on which line of source."""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jax import tree_util
+
+from ._audit_report import AuditReport, Drift, WideOperation
+from ._blame import blame, source
+from ._compat import set_x64
+from ._constants import Watch
+from ._dtypes import dtype_of, fits, is_weak, is_wide, promoted
+from ._graph import Step
+from ._origins import Origin, origin_of
+from ._report import by_path, describe, tree_rows, type_name
+from ._trace_error import reduce_error
+from ._traced import Refused, Traced, trace
+
+# Watching costs half as much again as tracing. Where there are more params than this it
+# is done in a second trace, and only if a constant turns up.
+_FEW = 50
+
+
+def audit(
+    opt: Any,
+    params: Any,
+    *,
+    updates: Any = None,
+    extra_args: dict[str, Any] | None = None,
+    x64: bool | None = None,
+) -> AuditReport:
+    """Finds the leaves that change their types in one update, and the lines that do it.
+
+    Nothing is computed and nothing of the size of `params` is allocated: `init` and
+    `update` are traced for shapes and dtypes alone.
+
+    Args:
+        opt: a gradient transformation or an object with `init` and `update`. It is
+            audited as it is: guarded, it should be clean.
+        params: arrays or `jax.ShapeDtypeStruct`s.
+        updates: the same for the gradients; of the shapes and dtypes of `params` by
+            default.
+        extra_args: further keyword arguments of `update`. Functions among them are called
+            as they are.
+        x64: whether `jax_enable_x64` is on; by default as the caller has it.
+
+    Returns:
+        An `AuditReport`; print it.
+
+    Raises:
+        TypeError: if `opt` has no `init` and `update`.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp, optax
+        >>> params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+        >>> grads = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+        >>> report = dtypeguard.audit(optax.adam(1e-3), params, updates=grads)
+        >>> [(drift.path, drift.before, drift.after) for drift in report.drifts][0]
+        ("[0].mu['w']", 'bfloat16', 'float32')
+    """
+    if not callable(getattr(opt, "init", None)) or not callable(
+        getattr(opt, "update", None)
+    ):
+        raise TypeError(
+            f"audit got {opt!r}. Give it a gradient transformation (anything with `init` "
+            "and `update`, such as optax.adam(1e-3)), not the function that makes it."
+        )
+    updates = params if updates is None else updates
+    inputs = (params, updates, extra_args or {})
+    few = len(tree_util.tree_leaves(params)) <= _FEW
+    flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
+    make = functools.partial(AuditReport, name=name_of(opt))
+    with flag, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what an update warns of, it says when it runs
+        again = functools.partial(trace, opt, *inputs)
+        watch = Watch()
+        try:
+            with watch if few else contextlib.nullcontext():
+                traced = again()
+        except Refused as refused:
+            return make(error=reduce_error(refused.__cause__))
+        lines = _Lines(traced, watch if few else None, again)
+        drifts = (*_state_drifts(traced, lines), *_update_drifts(traced, lines, inputs))
+        is_blind = not any(map(is_wide, tree_util.tree_leaves(inputs)))
+        return make(
+            drifts=drifts,
+            wide_operations=tuple(_wide_operations(traced)) if is_blind else (),
+            compilations=2 if any(drift.where == "state" for drift in drifts) else 1,
+        )
+
+
+class _Lines:
+    """Finds the lines of source behind what was traced."""
+
+    def __init__(self, traced: Traced, watch: Watch | None, again: Callable[[], Traced]):
+        self._traced = self._watched = traced
+        self._watch = watch
+        self._again = again
+
+    def of(
+        self, output: int, matches: Callable[[Any], bool], leaves: int
+    ) -> dict[str, Origin | None]:
+        """The origin and the cause of a property of an output of the update."""
+        found = blame(self._traced.update, output, matches, leaves)
+        cause = _origin(found.cause)
+        if cause is not None and found.constant:
+            cause = self._watching().maker(cause, matches)
+        return {"origin": _origin(found.promotion), "cause": cause}
+
+    def of_weak_leaf(self, number: int) -> Origin | None:
+        """The line of `init` that made a leaf of the state weak."""
+        init = self._traced.init
+        made = _origin(source(init, init.outputs[number], is_weak))
+        if made is None:
+            watch = self._watching()
+            made = watch.made(self._watched.state.arrays[number])
+        return made
+
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch()
+            with self._watch:
+                self._watched = self._again()
+        return self._watch
+
+
+def _state_drifts(traced: Traced, lines: _Lines) -> Iterator[Drift]:
+    state, new_state, graph = traced.state, traced.new_state, traced.update
+    first = len(graph.inputs) - traced.extras - len(state.arrays)
+    after = dict(zip(new_state.paths, graph.outputs))
+    if state.treedef != new_state.treedef or state.paths != new_state.paths:
+        for row in tree_rows("", state.tree, new_state.tree, ""):
+            yield Drift(row.path, "structure", row.before, row.after, "state")
+    for number, path in enumerate(state.paths):
+        if path not in after:
+            continue
+        leaf, new = first + number, after[path]
+        was, is_now = graph.avals[leaf], graph.avals[new]
+        if was.dtype != is_now.dtype:
+            found = lines.of(new, _has("dtype", is_now.dtype), 1 << leaf)
+            yield Drift(path, "dtype", str(was.dtype), str(is_now.dtype), "state", **found)
+        if was.shape != is_now.shape:
+            found = lines.of(new, _has("shape", is_now.shape), 1 << leaf)
+            yield Drift(path, "shape", describe(was), describe(is_now), "state", **found)
+        if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
+            if is_weak(was):
+                found = {"origin": lines.of_weak_leaf(number)}
+            else:
+                found = lines.of(new, is_weak, 1 << leaf)
+            yield Drift(
+                path,
+                "weak_type",
+                str(type_name(was)),
+                str(type_name(is_now)),
+                "state",
+                **found,
+            )
+
+
+def _update_drifts(traced: Traced, lines: _Lines, inputs: Any) -> Iterator[Drift]:
+    """The updates that change the dtype of their param under `p + u`."""
+    graph = traced.update
+    params = {path: n for n, path in enumerate(by_path(inputs[0]))}
+    gradients = {path: len(params) + n for n, path in enumerate(by_path(inputs[1]))}
+    outputs = graph.outputs[len(traced.new_state.arrays) :]
+    for path, output in zip(traced.new_updates.paths, outputs):
+        update = graph.avals[output]
+        if path not in params or not _promotes(graph.avals[params[path]], update):
+            continue
+        found: dict[str, Origin | None] = {}
+        gradient = gradients.get(path, params[path])
+        # One that is as wide as its gradient was not promoted.
+        if graph.avals[gradient].dtype != update.dtype:
+            leaves = 1 << params[path] | 1 << gradient
+            found = lines.of(output, _has("dtype", update.dtype), leaves)
+        before = str(graph.avals[params[path]].dtype)
+        yield Drift(path, "dtype", before, str(update.dtype), "updates", **found)
+
+
+def _wide_operations(traced: Traced) -> Iterator[WideOperation]:
+    for graph in (traced.init, traced.update):
+        for value, step in graph.made_by.items():
+            aval = graph.avals[value]
+            if str(getattr(aval, "dtype", "")) in ("float64", "complex128"):
+                is_array, made = aval.shape != (), describe(aval).removesuffix(",weak")
+                yield WideOperation(step.primitive, made, is_array, _origin(step))
+
+
+def _has(name: str, value: Any) -> Callable[[Any], bool]:
+    return lambda aval: getattr(aval, name, None) == value
+
+
+def _promotes(param: Any, update: Any) -> bool:
+    if dtype_of(param) is None or dtype_of(update) is None or param.dtype == update.dtype:
+        return False
+    if is_weak(update) and fits(update.dtype, param.dtype):
+        return False
+    return promoted(param.dtype, update.dtype) != param.dtype
+
+
+def _origin(step: Step | None) -> Origin | None:
+    return None if step is None else origin_of(step.equations)
+
+
+# An optimizer made by one of these is better called what the user calls it.
+_COMBINING = {"chain", "named_chain", "with_extra_args_support"}
+
+
+def name_of(opt: Any) -> str:
+    """What to call an optimizer: by the function that made it, `adam(...)`, or `opt`."""
+    factory, _, rest = getattr(opt.init, "__qualname__", "").partition(".<locals>")
+    if not rest or not factory.isidentifier() or factory in _COMBINING:
+        return "opt"
+    return f"{factory}(...)"

@@ -1,0 +1,191 @@
+"""What an audit found, as text, JSON, Markdown and HTML."""
+
+import collections
+import dataclasses
+import json
+from typing import Literal
+
+from ._origins import Origin
+from ._report import columns
+from ._trace_error import TraceError
+
+Kind = Literal["dtype", "weak_type", "shape", "structure"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drift:
+    """A leaf that came out of an update with another type than it went in with.
+
+    Attributes:
+        path: of the leaf, in the state or in the updates, as `jax.tree_util.keystr`
+            prints it.
+        kind: what changed first: "structure", "shape", "dtype" or "weak_type".
+        before: what it was; for a leaf of the updates, what its param is.
+        after: what it is then.
+        where: "state" or "updates".
+        origin: the line of the promotion, or for a weak type the line of `init` that
+            made the leaf. None if there is none: a gradient may be as wide.
+        cause: the line that made the wider operand of that promotion. None if the leaf
+            was cast explicitly, or if the operand is an input.
+    """
+
+    path: str
+    kind: Kind
+    before: str
+    after: str
+    where: Literal["state", "updates"]
+    origin: Origin | None = None
+    cause: Origin | None = None
+
+    @property
+    def name(self) -> str:
+        """The path, with the word "updates" before that of an update."""
+        return self.path if self.where == "state" else f"updates{self.path}"
+
+
+@dataclasses.dataclass(frozen=True)
+class WideOperation:
+    """A 64-bit floating operation in an optimizer that was given nothing of 64 bits.
+
+    Attributes:
+        primitive: its name.
+        type: what it gives: "float64[]", "float64[3,2]".
+        is_array: whether that is more than a scalar.
+        origin: the line of it.
+    """
+
+    primitive: str
+    type: str
+    is_array: bool
+    origin: Origin | None
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditReport:
+    """What `dtypeguard.audit` found; `print` it.
+
+    Attributes:
+        drifts: the leaves that changed.
+        wide_operations: 64-bit floating operations although no input is 64-bit.
+        compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
+        error: why it does not trace; None if it does.
+        name: what to call the optimizer in the advice at the end.
+    """
+
+    drifts: tuple[Drift, ...] = ()
+    wide_operations: tuple[WideOperation, ...] = ()
+    compilations: int | None = None
+    error: TraceError | None = None
+    name: str = "opt"
+
+    @property
+    def ok(self) -> bool:
+        """Whether it traces and nothing drifts."""
+        return not self.drifts and self.error is None
+
+    @property
+    def headline(self) -> str:
+        """One sentence that says how it went."""
+        if self.error is not None:
+            return "the update does not trace."
+        if not self.drifts:
+            return "no leaf changed its type in one update."
+        groups = collections.Counter((d.where, d.kind) for d in self.drifts)
+        parts = []
+        for (where, kind), n in groups.items():
+            one, many = _LEAVES[where]
+            change = "would promote a param" if where == "updates" else _CHANGES[kind]
+            parts.append(f"{_counted(n, one, many)} {change}")
+        return ", ".join(parts) + " in one update."
+
+    @property
+    def advice(self) -> str:
+        """What to write; empty if all is well."""
+        return "" if self.ok else f"Wrap the optimizer: dtypeguard.guard({self.name})."
+
+    @property
+    def wide_summary(self) -> str:
+        """How many operations compute in 64 bits, and where; empty if none does."""
+        if not self.wide_operations:
+            return ""
+        arrays = sum(wide.is_array for wide in self.wide_operations)
+        lines = dict.fromkeys(str(w.origin) for w in self.wide_operations if w.origin)
+        first = ", ".join(list(lines)[:3]) + (", ..." if len(lines) > 3 else "")
+        return (
+            f"{_counted(len(self.wide_operations), 'operation', 'operations')} in 64 bits "
+            f"though no input is ({arrays} on arrays): {first}"
+        )
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Path, types, origin and cause of every drift, as text."""
+        width = max((len(drift.before) for drift in self.drifts), default=0)
+        return [
+            (
+                drift.name,
+                f"{drift.before:<{width}} -> {drift.after}",
+                str(drift.origin or ""),
+                f"forced by {drift.cause}" if drift.cause else "",
+            )
+            for drift in self.drifts
+        ]
+
+    def lines(self) -> list[str]:
+        """What is wrong, each leaf on a line with the lines of source behind it."""
+        errors = [] if self.error is None else self.error.lines()
+        return errors + columns(self.rows())
+
+    def __str__(self) -> str:
+        lines = [f"audit: {self.headline}", *(f"  {line}" for line in self.lines())]
+        return "\n".join(filter(None, [*lines, self.wide_summary, self.advice]))
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        return json.dumps({"ok": self.ok, **dataclasses.asdict(self)}, indent=1)
+
+    def to_markdown(self) -> str:
+        """A heading, a table with the lines of source, and the advice."""
+        return markdown(self)
+
+    def to_html(self) -> str:
+        """One self-contained page that needs no network."""
+        from ._audit_html import page
+
+        return page(self)
+
+
+_LEAVES = {"state": ("state leaf", "state leaves"), "updates": ("update", "updates")}
+_CHANGES = {
+    "dtype": "changed dtype",
+    "weak_type": "changed weak type",
+    "shape": "changed shape",
+    "structure": "changed structure",
+}
+
+
+def _counted(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
+
+
+def markdown(report: AuditReport) -> str:
+    """See `AuditReport.to_markdown`."""
+    lines = [f"**audit: {report.headline}**", ""]
+    if report.error is not None:
+        lines += [f"- {_code(line)}" for line in report.error.lines()] + [""]
+    if report.drifts:
+        lines += ["| leaf | was | is | origin | forced by |", "|---|---|---|---|---|"]
+        for d in report.drifts:
+            cells = (_code(d.name), d.before, d.after, _line(d.origin), _line(d.cause))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    lines += [text + "\n" for text in (report.wide_summary, report.advice) if text]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(origin: Origin | None) -> str:
+    return f"{origin} {_code(origin.code)}" if origin else ""
+
+
+def _code(text: str) -> str:
+    text = text.replace("|", "\\|")
+    fence = "``" if "`" in text else "`"
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

@@ -1,0 +1,202 @@
+"""For the test-suites of people who write optimizers: the types that theirs keep."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import tree_util
+
+from ._audit import name_of
+from ._catalog import is_transformation
+from ._contract import RULES as _RULES, Broken, broken
+from ._dtypes import cast, dtype_of, kind
+from ._entry import Entry, Inputs
+from ._recipes import Recipe
+from ._report import columns
+from ._sweep import CONFIGURATIONS, Configuration
+
+RULES = tuple(_RULES)
+"""The names of the rules that `check_contract` checks."""
+
+
+def check_contract(
+    opt_or_factory: Any,
+    params: Any = None,
+    *,
+    updates: Any = None,
+    extra_args: dict[str, Any] | None = None,
+    configurations: Sequence[str] | None = None,
+    rules: Iterable[str] = RULES,
+) -> None:
+    """Checks that an optimizer keeps its types wherever JAX needs it to.
+
+    Over the dtypes of params and gradients, with `jax_enable_x64` off and on (the flag is
+    restored): the types of the state and of the updates, `scan`, `cond`, `while_loop`,
+    accumulation in `optax.MultiSteps`, one compilation of a jitted step, buffers that can
+    be donated, a checkpoint loaded back into the tree of the state, and no 64-bit
+    operation where no input is 64-bit. Nearly all of it is traced and not run.
+
+    Args:
+        opt_or_factory: a gradient transformation, or a function without arguments that
+            returns one and is called again for every configuration.
+        params: the params to use; by default a matrix and a vector. Their floating leaves
+            are cast to the dtypes of each configuration.
+        updates: the gradients, cast likewise; by default `params`.
+        extra_args: further keyword arguments of `update`, handed on as they are. By
+            default those of Optax (`value`, `value_fn` and so on) that it asks for.
+        configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
+            default all fifteen of `dtypeguard audit`.
+        rules: which of `RULES` to check.
+
+    Raises:
+        AssertionError: if a rule is broken. One error that names every such rule, where
+            and how.
+        ValueError: if a rule or configuration is not known.
+
+    Example:
+        >>> import dtypeguard, optax
+        >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
+    """
+    rules = tuple(rules)
+    _refuse_unknown("rule", rules, RULES)
+    names = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
+    configurations = names if configurations is None else tuple(configurations)
+    _refuse_unknown("configuration", configurations, names)
+    make = _maker(opt_or_factory)
+    found = broken(
+        make,
+        _feeder(make, params, updates, extra_args),
+        rules,
+        [c for c in CONFIGURATIONS if c.name in configurations],
+    )
+    if failures := list(found):
+        raise AssertionError(_tell(_name(opt_or_factory), failures))
+
+
+def parametrize_with_checks(optimizers: Iterable[Any], **options: Any) -> Any:
+    """A decorator that makes one pytest test of every optimizer and rule.
+
+    Args:
+        optimizers: transformations or functions without arguments that return one.
+        **options: of `check_contract`, for all of them.
+
+    Returns:
+        The decorator, for a test of the two parameters `optimizer` and `check`. Its ids
+        read `adamw-scan`.
+
+    Example:
+        >>> import dtypeguard, optax
+        >>> @parametrize_with_checks([dtypeguard.guard(optax.sgd(1e-3))])
+        ... def test_contract(optimizer, check):
+        ...     check(optimizer)
+    """
+    import pytest
+
+    rules = options.pop("rules", RULES)
+    return pytest.mark.parametrize(
+        ("optimizer", "check"),
+        [
+            pytest.param(opt, _check(rule, options), id=f"{_short_name(opt)}-{rule}")
+            for opt in optimizers
+            for rule in rules
+        ],
+    )
+
+
+def _check(rule: str, options: dict[str, Any]) -> Callable[[Any], None]:
+    def check(optimizer: Any) -> None:
+        check_contract(optimizer, rules=(rule,), **options)
+
+    return check
+
+
+def _maker(opt_or_factory: Any) -> Callable[[], Any]:
+    if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
+        return lambda: opt_or_factory
+    if not callable(opt_or_factory):
+        raise TypeError(
+            f"check_contract got {opt_or_factory!r}. Give it a gradient transformation "
+            "(anything with `init` and `update`) or a function without arguments that "
+            "returns one."
+        )
+    return opt_or_factory
+
+
+def _feeder(
+    make: Callable[[], Any], params: Any, updates: Any, extra_args: dict[str, Any] | None
+) -> Callable[[Configuration], Inputs]:
+    entry = Entry("optimizer", make)
+    if params is not None:
+        leaves, structure = tree_util.tree_flatten(params)
+        shapes = {f"{number:06}": jnp.shape(leaf) for number, leaf in enumerate(leaves)}
+        rebuild = lambda plain: tree_util.tree_unflatten(
+            structure, [plain[name] for name in shapes]
+        )
+        entry = Entry("optimizer", make, Recipe(None, shapes, rebuild, rebuild))
+    if extra_args is not None:
+        vars(entry)["extra_names"] = ()
+
+    updates = params if updates is None else updates
+
+    def inputs(configuration: Configuration) -> Inputs:
+        made = entry.feed(configuration.params, configuration.grads)
+        if params is not None:
+            made = made._replace(params=_in(configuration.params, params))
+        if updates is not None:
+            made = made._replace(updates=_in(configuration.grads, updates))
+        return made if extra_args is None else made._replace(extra_args=extra_args)
+
+    return inputs
+
+
+def _in(dtypes: Any, tree: Any) -> Any:
+    """A tree with its floating leaves in the dtypes of a configuration, dealt in turn."""
+    dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
+    leaves, structure = tree_util.tree_flatten(tree)
+    leaves = [
+        cast(leaf, dtypes[number % len(dtypes)])
+        if kind(dtype_of(leaf)) == "float"
+        else leaf
+        for number, leaf in enumerate(leaves)
+    ]
+    return tree_util.tree_unflatten(structure, leaves)
+
+
+def _tell(name: str, failures: Sequence[Broken]) -> str:
+    """Each rule once, with the first place where it is broken and how often it is."""
+    by_rule: dict[str, list[Broken]] = {}
+    for failure in failures:
+        by_rule.setdefault(failure.rule, []).append(failure)
+    rows = []
+    for rule, places in by_rule.items():
+        first = places[0]
+        where = (
+            f"{first.configuration.name}, x64 {'on' if first.configuration.x64 else 'off'}"
+        )
+        more = f" (and in {len(places) - 1} more)" if len(places) > 1 else ""
+        rows.append((rule, where + more, first.reason))
+    lines = "\n".join(f"  {line}" for line in columns(rows))
+    rules = "1 rule" if len(rows) == 1 else f"{len(rows)} rules"
+    return (
+        f"{name} breaks {rules} of the contract:\n{lines}\n"
+        f"Wrap it: dtypeguard.guard({name}). dtypeguard.audit tells the lines of source."
+    )
+
+
+def _name(opt_or_factory: Any) -> str:
+    if is_transformation(opt_or_factory):
+        return name_of(opt_or_factory)
+    return getattr(opt_or_factory, "__name__", "the optimizer")
+
+
+def _short_name(opt_or_factory: Any) -> str:
+    return _name(opt_or_factory).removesuffix("(...)")
+
+
+def _refuse_unknown(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ValueError(
+            f"no {what} is called {unknown[0]!r}; there are {', '.join(known)}"
+        )

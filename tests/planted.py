@@ -1,0 +1,442 @@
+"""Optimizers with one drift each: the lines that make it and that force it are marked.
+
+`# promotion: NAME` is on the line that the audit must name as the origin, and
+`# operand: NAME` on that of the cause, where there is one.
+"""
+
+import functools
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import planted_helper
+from jax import lax
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+GLOBAL_SCALE = np.float32(0.5)  # operand: global_numpy_scalar
+GLOBAL_RATE = np.float32(0.1)
+
+
+class State(NamedTuple):
+    """A leaf that drifts, a counter that does not, and a key."""
+
+    leaf: Any
+    count: Any
+    key: Any
+
+
+class Case(NamedTuple):
+    """What is planted and how it is to be fed."""
+
+    opt: Any
+    grads: Any
+    x64: bool
+    before: str
+    after: str
+    where: str = "state"
+
+
+CASES: dict[str, Case] = {}
+
+
+def drift(
+    *, leaf=None, before="bfloat16", after="float32", grads=BF16, x64=False, wrap=None
+):
+    """Registers the optimizer whose leaf is updated by the function below it."""
+    leaf = leaf or (lambda: jnp.zeros(3, before))
+
+    def register(change):
+        def init(params):
+            return State(leaf(), jnp.zeros((), jnp.int32), jax.random.PRNGKey(0))
+
+        def update(updates, state, params=None):
+            new = change(state.leaf, updates["w"], state.count, state.key)
+            return updates, state._replace(leaf=new)
+
+        opt = optax.GradientTransformation(init, update)
+        opt = wrap(opt) if wrap else opt
+        CASES[change.__name__] = Case(opt, grads, x64, before, after)
+        return change
+
+    return register
+
+
+@drift(before="float32", after="float64", x64=True)
+def python_scalar_power_of_a_counter(leaf, grad, count, key):
+    bias = 1 - 0.9**count  # operand: python_scalar_power_of_a_counter
+    return leaf / bias  # promotion: python_scalar_power_of_a_counter
+
+
+@drift()
+def numpy_scalar(leaf, grad, count, key):
+    scale = np.float32(0.5)  # operand: numpy_scalar
+    return leaf * scale  # promotion: numpy_scalar
+
+
+@drift()
+def global_numpy_scalar(leaf, grad, count, key):
+    return leaf * GLOBAL_SCALE  # promotion: global_numpy_scalar
+
+
+def schedule(count):
+    """A schedule that returns float32 whatever the params are."""
+    fraction = jnp.minimum(count, 10) / 10  # operand: schedule_returning_float32
+    return 0.1 * (1 - fraction)
+
+
+@drift()
+def schedule_returning_float32(leaf, grad, count, key):
+    rate = schedule(count)
+    return leaf - rate * grad  # promotion: schedule_returning_float32
+
+
+@drift()
+def asarray_of_a_float(leaf, grad, count, key):
+    scale = jnp.asarray(0.9, F32)  # operand: asarray_of_a_float
+    doubled = leaf + leaf
+    return doubled * scale  # promotion: asarray_of_a_float
+
+
+@drift(leaf=lambda: jnp.zeros((), jnp.int32), before="int32")
+def division_of_ints(leaf, grad, count, key):
+    every = count + 1
+    return leaf / every  # promotion: division_of_ints
+
+
+@drift(leaf=lambda: jnp.zeros((), bool), before="bool", after="int32")
+def bool_sum(leaf, grad, count, key):
+    both = jnp.stack([leaf, leaf])
+    return jnp.sum(both)  # promotion: bool_sum
+
+
+@drift(leaf=lambda: jnp.zeros((), jnp.int32), before="int32", after="int64", x64=True)
+def counter_and_a_bool_sum(leaf, grad, count, key):
+    finite = jnp.isfinite(grad)
+    number = jnp.sum(finite)  # operand: counter_and_a_bool_sum
+    return leaf + number  # promotion: counter_and_a_bool_sum
+
+
+def _with_a_parameter(
+    rate=GLOBAL_RATE,  # operand: parameter_of_the_factory
+):
+    def parameter_of_the_factory(leaf, grad, count, key):
+        return leaf * rate  # promotion: parameter_of_the_factory
+
+    return parameter_of_the_factory
+
+
+drift()(_with_a_parameter())
+
+
+@drift()
+def handed_to_a_helper(leaf, grad, count, key):
+    rate = np.float32(0.1)  # operand: handed_to_a_helper
+    return _helper(leaf, rate)
+
+
+def _helper(leaf, rate):
+    moved = leaf + leaf
+    return moved - rate  # promotion: handed_to_a_helper
+
+
+class _Settings(NamedTuple):
+    """Holds a rate."""
+
+    rate: Any = np.float32(0.1)
+
+
+@drift()
+def attribute(leaf, grad, count, key):
+    settings = _Settings()
+    return leaf * settings.rate  # promotion: attribute # operand: attribute
+
+
+@drift()
+def random_noise(leaf, grad, count, key):
+    noise = jax.random.normal(key, (3,))  # operand: random_noise
+    return leaf + noise  # promotion: random_noise
+
+
+def _closing_over():
+    constant = jnp.arange(1, 4) / 2  # operand: constant_closed_over
+
+    def constant_closed_over(leaf, grad, count, key):
+        return leaf * constant  # promotion: constant_closed_over
+
+    return constant_closed_over
+
+
+drift()(_closing_over())
+
+
+@drift()
+def inside_nested_jit(leaf, grad, count, key):
+    rate = jnp.exp(jnp.ones((), F32))  # operand: inside_nested_jit
+
+    @jax.jit
+    def inner(x, y):
+        moved = x + x
+        return moved * y  # promotion: inside_nested_jit
+
+    return inner(leaf, rate)
+
+
+@drift()
+def both_inside_nested_jit(leaf, grad, count, key):
+    @jax.jit
+    def inner(x):
+        wide = jnp.linspace(0, 1, 3)  # operand: both_inside_nested_jit
+        return x * wide  # promotion: both_inside_nested_jit
+
+    return inner(leaf)
+
+
+@drift()
+def inside_scan(leaf, grad, count, key):
+    def body(total, x):
+        return total + x * leaf[0], None  # promotion: inside_scan
+
+    start = jnp.zeros(3, F32)  # operand: inside_scan
+    return lax.scan(body, start, jnp.ones(2, BF16))[0]
+
+
+@drift()
+def inside_cond_branch(leaf, grad, count, key):
+    wide = jnp.ones(3, F32)  # operand: inside_cond_branch
+
+    def yes(x):
+        return x * wide  # promotion: inside_cond_branch
+
+    return lax.cond(count > 0, yes, lambda x: wide, leaf)
+
+
+@drift()
+def inside_while_body(leaf, grad, count, key):
+    def body(carry):
+        number, total = carry
+        return number + 1, total + leaf  # promotion: inside_while_body
+
+    start = jnp.zeros(3, F32)  # operand: inside_while_body
+    return lax.while_loop(lambda c: c[0] < 3, body, (0, start))[1]
+
+
+@drift()
+def inside_fori_loop(leaf, grad, count, key):
+    def body(number, total):
+        wide = total * 2
+        return wide + leaf  # promotion: inside_fori_loop
+
+    start = jnp.zeros(3, F32)  # operand: inside_fori_loop
+    return lax.fori_loop(0, 3, body, start)
+
+
+@jax.custom_jvp
+def _damped(x, scale):
+    return x / (1 + scale)  # promotion: inside_custom_jvp
+
+
+_damped.defjvp(lambda p, t: (_damped(*p), _damped(*p)))
+
+
+@drift()
+def inside_custom_jvp(leaf, grad, count, key):
+    scale = jnp.sqrt(jnp.ones((), F32))  # operand: inside_custom_jvp
+    return _damped(leaf, scale)
+
+
+@jax.custom_vjp
+def _kept(x, scale):
+    return x * scale  # promotion: inside_custom_vjp
+
+
+_kept.defvjp(lambda x, s: (_kept(x, s), s), lambda s, g: (g * s, g))
+
+
+@drift()
+def inside_custom_vjp(leaf, grad, count, key):
+    scale = jnp.ones((), F32)
+    scale = jnp.full((3,), 2, F32)  # operand: inside_custom_vjp
+    return _kept(leaf, scale)
+
+
+@drift()
+def inside_remat(leaf, grad, count, key):
+    scale = jnp.zeros((3,), F32)  # operand: inside_remat
+
+    @jax.checkpoint
+    def block(x):
+        y = jnp.sin(x)
+        return y + scale  # promotion: inside_remat
+
+    return block(leaf)
+
+
+@drift()
+def jit_inside_scan_inside_jit(leaf, grad, count, key):
+    wide = jnp.cos(jnp.ones(3, F32))  # operand: jit_inside_scan_inside_jit
+
+    @jax.jit
+    def outer(x, w):
+        @jax.jit
+        def inner(total, row):
+            return total + row * x  # promotion: jit_inside_scan_inside_jit
+
+        return lax.scan(lambda c, row: (inner(c, row), None), w, jnp.ones((2, 3), BF16))[0]
+
+    return outer(leaf, wide)
+
+
+@drift()
+def tree_map_lambda(leaf, grad, count, key):
+    rate = jnp.square(jnp.ones((), F32))  # operand: tree_map_lambda
+    return jax.tree_util.tree_map(
+        lambda m, g: m - rate * g,  # promotion: tree_map_lambda
+        leaf,
+        grad,
+    )
+
+
+@drift()
+def helper_schedule(leaf, grad, count, key):
+    rate = planted_helper.warmup(count)
+    return leaf * rate  # promotion: helper_schedule
+
+
+@drift()
+def helper_promotes(leaf, grad, count, key):
+    rate = jnp.tanh(jnp.ones((), F32))  # operand: helper_promotes
+    return planted_helper.scaled(leaf, rate)
+
+
+@drift(grads=F32)
+def dtype_taken_from_the_gradient(leaf, grad, count, key):
+    moved = leaf * 2
+    return moved.astype(grad.dtype)  # promotion: dtype_taken_from_the_gradient
+
+
+@drift(grads=F32)
+def gradient_in_another_dtype(leaf, grad, count, key):
+    decayed = 0.9 * leaf
+    fresh = 0.1 * grad
+    return decayed + fresh  # promotion: gradient_in_another_dtype
+
+
+@drift()
+def accumulated_in_float32(leaf, grad, count, key):
+    wide = leaf.astype(F32)  # promotion: accumulated_in_float32
+    wide = wide + grad.astype(F32)
+    return wide
+
+
+@drift()
+def chain_of_three(leaf, grad, count, key):
+    one = jnp.ones(3, F32)  # operand: chain_of_three
+    two = jnp.exp(one)
+    three = two * grad
+    return leaf + three  # promotion: chain_of_three
+
+
+@drift()
+def three_lines_after_the_promotion(leaf, grad, count, key):
+    wide = jnp.ones(3, F32)  # operand: three_lines_after_the_promotion
+    one = leaf * wide  # promotion: three_lines_after_the_promotion
+    two = one * 0.5
+    three = jnp.sqrt(two)
+    return three + grad
+
+
+@drift()
+def after_a_harmless_reduction(leaf, grad, count, key):
+    norm = jnp.sqrt(jnp.sum(jnp.square(leaf)))  # up and back again
+    mean = jnp.mean(leaf.astype(F32)).astype(BF16)  # by hand
+    wide = jnp.ones((), F32)  # operand: after_a_harmless_reduction
+    scaled = leaf * norm + mean
+    return scaled / wide  # promotion: after_a_harmless_reduction
+
+
+@drift()
+def norm_in_float32(leaf, grad, count, key):
+    norm = jnp.sum(jnp.square(grad.astype(F32)))  # operand: norm_in_float32
+    clipped = grad / norm
+    return 0.9 * leaf + clipped  # promotion: norm_in_float32
+
+
+@drift()
+def mixed_dot(leaf, grad, count, key):
+    matrix = jnp.eye(3, dtype=F32)  # operand: mixed_dot
+    return jnp.dot(matrix, leaf)  # promotion: mixed_dot
+
+
+@drift()
+def where(leaf, grad, count, key):
+    other = jnp.zeros(3, F32)  # operand: where
+    return jnp.where(count > 2, leaf, other)  # promotion: where
+
+
+@drift()
+def inside_vmap(leaf, grad, count, key):
+    wide = jnp.ones(3, F32)  # operand: inside_vmap
+
+    def one(x, y):
+        return x * y  # promotion: inside_vmap
+
+    return jax.vmap(one)(leaf, wide)
+
+
+@drift(wrap=lambda opt: optax.chain(optax.scale(0.5), opt, optax.trace(0.9)))
+def inside_a_chain(leaf, grad, count, key):
+    wide = jnp.ones(3, F32)  # operand: inside_a_chain
+    return leaf * wide  # promotion: inside_a_chain
+
+
+def promoting(change, wrap=lambda opt: opt):
+    """Registers an optimizer whose updates are widened by a function."""
+    opt = wrap(optax.stateless(lambda updates, params: {"w": change(updates["w"])}))
+    CASES[change.__name__] = Case(opt, BF16, False, "bfloat16", "float32", "updates")
+
+
+@promoting
+def update_by_a_numpy_rate(grad):
+    rate = np.array(0.1, F32)  # operand: update_by_a_numpy_rate
+    return grad * rate  # promotion: update_by_a_numpy_rate
+
+
+@functools.partial(promoting, wrap=lambda opt: optax.MultiSteps(opt, 2))
+def multi_steps_inside(grad):
+    wide = jnp.ones(3, F32)  # operand: multi_steps_inside
+    return grad * wide  # promotion: multi_steps_inside
+
+
+def weak_leaf():
+    """What makes the first leaf of `weak_init_leaf`."""
+    return jnp.asarray(1.0)  # promotion: weak_init_leaf
+
+
+@drift(leaf=weak_leaf, before="float32 (weak)", after="float32")
+def weak_init_leaf(leaf, grad, count, key):
+    return leaf * jnp.ones((), F32)
+
+
+def weak_array():
+    """What makes the first leaf of `weak_init_array`."""
+    full = jnp.full((3,), 1.0)  # promotion: weak_init_array
+    return full * 2
+
+
+@drift(leaf=weak_array, before="float32 (weak)", after="float32")
+def weak_init_array(leaf, grad, count, key):
+    return leaf * jnp.ones((), F32)
+
+
+def marked(name: str, word: str) -> tuple[str, int] | None:
+    """The file and the line marked with a word for a case."""
+    for module in (__file__, planted_helper.__file__):
+        lines = pathlib.Path(module).read_text().splitlines()
+        for number, line in enumerate(lines, start=1):
+            if re.search(rf"# {word}: {name}\b", line):
+                return module, number
+    return None

@@ -1,0 +1,47 @@
+"""Every planted drift is told with the line that made it and the line that forced it."""
+
+import jax
+import jax.numpy as jnp
+import planted
+import pytest
+
+from dtypeguard import audit
+
+pytestmark = pytest.mark.third_party
+
+
+@pytest.mark.parametrize("name", planted.CASES)
+def test_planted(name):
+    case = planted.CASES[name]
+    params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    grads = {"w": jax.ShapeDtypeStruct((3,), case.grads)}
+    report = audit(case.opt, params, updates=grads, x64=case.x64)
+    if name == "multi_steps_inside" and report.error:
+        # Before Optax 0.2.5 the branches of its own cond differ then.
+        assert sorted(report.error.types) == ["bfloat16[3]", "float32[3]"]
+        return
+    assert report.error is None
+    of_case = ".leaf" if case.where == "state" else "['w']"
+    (drift,) = [d for d in report.drifts if d.path.endswith(of_case)]
+    assert drift.where == case.where
+    assert (drift.before, drift.after) == (case.before, case.after)
+    assert drift.kind == ("weak_type" if "weak" in case.before else "dtype")
+    for word, found in (("promotion", drift.origin), ("operand", drift.cause)):
+        where = found and (found.file, found.line)
+        assert where == planted.marked(name, word), (word, str(found))
+        assert found is None or f"# {word}: {name}" in found.code
+
+
+def test_every_case_is_marked():
+    assert len(planted.CASES) >= 20
+    assert all(planted.marked(name, "promotion") for name in planted.CASES)
+    unforced = {name for name in planted.CASES if not planted.marked(name, "operand")}
+    assert unforced == {
+        "division_of_ints",
+        "bool_sum",
+        "dtype_taken_from_the_gradient",
+        "gradient_in_another_dtype",
+        "accumulated_in_float32",
+        "weak_init_leaf",
+        "weak_init_array",
+    }

@@ -81,7 +81,7 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "optax:sgd", "--params", "f99"], "Write for example: --params bfloat16"),
         (["audit", "optax:sgd", "--grads", "int32"], "int32 is not floating or complex"),
         (["audit", "optax:sgd", "--params", "float64"], "float64 needs --x64 as well"),
-        (["audit", "optax:safe_increment", "--set", "count=1"], "which is no optimizer"),
+        (["audit", "optax:constant_schedule", "--set", "value=1"], "which is no optimizer"),
         (["audit", "optax:__version__"], "neither an optimizer nor a function"),
         (["audit", "--markdown"], "dtypeguard audit optax:adam --set learning_rate=1e-3"),
         (["audit", "optax:adam", "--html", "no/such/a.html"], "audit --html audit.html"),
@@ -287,7 +287,7 @@ def test_the_heat_map(tmp_path, capsys):
     assert re.search(r"state\.trace\['b'\]: bfloat16 -> float32", told)
     assert re.search(r"  \.trace\['b'\] +bfloat16 -> float32  optax/\S+\.py:\d+", told)
     (told,) = [t for t in trace if t.startswith("optax.trace, guarded, bf16/f32, x64 off:")]
-    assert told.endswith("every check passes")
+    assert "  every check passes" in told
     # One file: nothing is fetched, and both colour schemes are in it.
     assert not re.search(r"https?://|src=|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text

@@ -1,5 +1,7 @@
 """Every planted drift is told with the line that made it and the line that forced it."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import planted
@@ -45,3 +47,29 @@ def test_every_case_is_marked():
         "weak_init_leaf",
         "weak_init_array",
     }
+
+
+def test_a_debugger_is_left_alone():
+    tracer = lambda frame, event, arg: None
+    before = sys.gettrace()
+    case = planted.CASES["asarray_of_a_float"]
+    params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    sys.settrace(tracer)
+    try:
+        (drift,) = audit(case.opt, params).drifts
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    # Nobody watched where the constant was made: the line that uses it is told.
+    assert drift.cause == drift.origin
+    (drift,) = audit(case.opt, params).drifts
+    assert drift.cause != drift.origin
+    assert sys.gettrace() is before
+
+
+def test_a_trace_that_jax_kept_is_not_taken_for_the_callers():
+    """`jnp.where` is jitted in JAX: its equations are those of who called it first."""
+    jax.make_jaxpr(lambda c, x, y: jnp.where(c > 2, x, y))(
+        jnp.int32(0), jnp.zeros(3, jnp.bfloat16), jnp.zeros(3, jnp.float32)
+    )
+    test_planted("where")

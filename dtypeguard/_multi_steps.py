@@ -1,5 +1,6 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
+from ._compat import set_x64, x64_enabled
 from ._dtypes import cast, dtype_of, is_wide, kind, promoted
 from ._errors import warn_caller
 from ._guard import guard
@@ -85,6 +87,7 @@ def multi_steps(
     is_fixed = isinstance(every_k, (int, np.integer))
     if is_fixed and every_k < 1:
         raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
+    callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     said: set[str] = set()
 
     def init(params):
@@ -93,9 +96,6 @@ def multi_steps(
         if should_skip_update_fn is not None:
             zeros = tree_util.tree_map(jnp.zeros_like, params)
             _, skip_state = should_skip_update_fn(zeros, zero, params)
-        accumulator = lambda p: jnp.zeros(
-            getattr(p, "shape", ()), _accumulator_dtype(p, accumulator_dtype)
-        )
         return optax.MultiStepsState(
             mini_step=zero,
             gradient_step=zero,
@@ -103,6 +103,11 @@ def multi_steps(
             acc_grads=tree_util.tree_map(accumulator, params),
             skip_state=skip_state,
         )
+
+    def accumulator(param):
+        dtype = _accumulator_dtype(param, accumulator_dtype)
+        with set_x64(True) if callers_x64 else contextlib.nullcontext():
+            return jnp.zeros(getattr(param, "shape", ()), dtype)
 
     def add(grad, acc, number):
         if dtype_of(grad) is None:  # None, or the float0 of an integer param

@@ -9,6 +9,7 @@ from ._errors import (
 )
 from ._fromage import FromageState as FromageState, fromage as fromage
 from ._guard import guard as guard
+from ._multi_steps import multi_steps as multi_steps
 from ._policy import Policy as Policy
 from ._precision import RoundingState as RoundingState
 from ._prodigy import ProdigyState as ProdigyState, prodigy as prodigy

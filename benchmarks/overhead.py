@@ -6,35 +6,16 @@ waited for. A ratio is the median, over rounds, of the ratio within a round.
 
 import functools
 import statistics
-import time
 import warnings
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import optax
+from timing import ratio, setting
 
 from dtypeguard import _catalog, guard
 from dtypeguard._compat import HAS_X64_SCOPE, set_x64
 from dtypeguard._hlo import count_float64, optimized_hlo
-
-
-def ratio(bare, guarded, rounds):
-    """(median ratio, median milliseconds bare) of two functions of no arguments."""
-
-    def seconds(function):
-        start = time.perf_counter()
-        jax.block_until_ready(function())
-        return time.perf_counter() - start
-
-    seconds(bare), seconds(guarded)
-    pairs = []
-    for number in range(rounds):  # each side goes first in every second round
-        first = seconds(bare) if number % 2 else None
-        second = seconds(guarded)
-        pairs.append((seconds(bare) if first is None else first, second))
-    milliseconds = 1e3 * statistics.median(b for b, _ in pairs)
-    return statistics.median(g / b for b, g in pairs), milliseconds
 
 
 def problem(opt, leaves, side):
@@ -148,9 +129,7 @@ def catalogue():
 
 
 def main():
-    device = jax.devices()[0]
-    print(f"{device.platform} ({device.device_kind}), jax {jax.__version__}, ", end="")
-    print(f"jaxlib {jaxlib.__version__}, optax {optax.__version__}. Guarded over bare:")
+    print(f"{setting()}. Guarded over bare:")
     step_time()
     lowering_time()
     eager_time()

@@ -1,6 +1,7 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax, tree_util
+from jax import tree_util
+from jax.core import Tracer
 
 from ._compat import set_x64, x64_enabled
 from ._dtypes import cast, dtype_of, is_wide, kind, promoted
 from ._errors import warn_caller
 from ._guard import guard
+from ._run_if import run_if
 from ._scalars import increment
 
 
@@ -29,10 +32,11 @@ def multi_steps(
     """Runs an optimizer on the mean gradient of every k updates, and only then.
 
     Large batches in pieces that fit into memory. `optax.MultiSteps` runs the inner update
-    on every mini-step and throws the result away on all but one; here it stands in a
-    `lax.cond`, which needs an inner state that keeps its types: `inner` is guarded. The
-    numbers are those of `optax.MultiSteps`, the state is its `optax.MultiStepsState`:
-    checkpoints go both ways, and `optax.MultiSteps.has_updated` works. What differs:
+    on every mini-step and throws the result away on all but one; here it runs on that one
+    alone, in a branch that changes the inner state in place and therefore needs it to keep
+    its types: `inner` is guarded. The numbers are those of `optax.MultiSteps`, and so is
+    the state, an `optax.MultiStepsState`: checkpoints go both ways, and
+    `optax.MultiSteps.has_updated` works. What differs:
 
     - It is a transformation with extra args: it composes in `optax.chain` and passes
       `value`, `grad`, `value_fn` on. The inner update sees those of the mini-step that
@@ -40,8 +44,8 @@ def multi_steps(
     - Gradients of 64 bits are not narrowed: see `accumulator_dtype`.
     - A k that shrinks during an accumulation takes effect at once.
 
-    Under `jax.vmap` with a batched state, `lax.cond` runs both branches and selects:
-    right, but the inner update then runs on every mini-step again.
+    Under `jax.vmap` with a batched state, the inner update runs for all members wherever
+    one of them emits, and each gets its own result; the derivative then runs it always.
 
     To let XLA update params and state in place, donate both and return them in the order
     in which they come in: JAX pairs donated buffers with outputs in order.
@@ -119,6 +123,10 @@ def multi_steps(
             grad = (grad - wide) / cast(number, dtype)
         return cast(wide + grad, acc.dtype)
 
+    zeros_of = functools.partial(
+        tree_util.tree_map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
+    )
+
     def update(updates, state, params=None, **extra_args):
         state = tree_util.tree_map(_strong, state)
         mini_step, gradient_step, inner_state, acc_grads, skip_state = state
@@ -137,10 +145,9 @@ def multi_steps(
             number = jnp.where(skips, mini_step, number)
             sums = [jnp.where(skips, acc, new) for acc, new in zip(accs, sums)]
 
-        # Only arrays go through a cond. The updates do not: their buffers are free by then.
         arrays, rest = eqx.partition(inner_state, lambda x: isinstance(x, jax.Array))
 
-        def emit(sums, arrays, params):
+        def emit(sums, arrays):
             like_grads = [
                 grad if dtype_of(grad) is None else cast(acc, dtype_of(grad))
                 for grad, acc in zip(grads, sums)
@@ -153,17 +160,20 @@ def multi_steps(
             )
             return new_updates, eqx.filter(new_state, lambda x: isinstance(x, jax.Array))
 
-        def wait(sums, arrays, params):
-            shapes, _ = jax.eval_shape(emit, sums, arrays, params)
-            zeros = tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            return zeros, arrays
+        def turn(carry):
+            _, sums, arrays = carry
+            new_updates, arrays = emit(sums, arrays)
+            return new_updates, zeros_of(sums), arrays
 
-        if emits is True:
-            new_updates, arrays = emit(sums, arrays, params)
+        if not isinstance(emits, Tracer):  # without jit the branch is known
+            if emits:
+                new_updates, accs, arrays = turn((None, sums, arrays))
+            else:
+                new_updates, accs = zeros_of(jax.eval_shape(emit, sums, arrays)[0]), sums
         else:
-            new_updates, arrays = lax.cond(emits, emit, wait, sums, arrays, params)
-        # Here and not in the branches: XLA then has no need to copy the accumulator.
-        accs = [jnp.where(emits, 0, acc) for acc in sums]
+            emit = eqx.filter_closure_convert(emit, sums, arrays)  # traced once
+            nothing = zeros_of(jax.eval_shape(emit, sums, arrays)[0])
+            new_updates, accs, arrays = run_if(emits, turn, (nothing, sums, arrays))
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),
             gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),
@@ -200,7 +210,7 @@ def _tell_if_narrowed(grad: Any, acc: Any, said: set[str]) -> None:
 
 
 def _strong(leaf: Any) -> Any:
-    """An array leaf as a strongly typed array, as both branches of a cond need it."""
+    """An array leaf as a strongly typed array, as the carry of a loop has to be."""
     dtype = dtype_of(leaf)
     return leaf if dtype is None else cast(leaf, dtype)
 

@@ -104,7 +104,10 @@ class _Lines:
         self, output: int, matches: Callable[[Any], bool], leaves: int
     ) -> dict[str, Origin | None]:
         """The origin and the cause of a property of an output of the update."""
-        found = blame(self._traced.update, output, matches, leaves)
+        graph = self._traced.update
+        if output in graph.constants:
+            return {"origin": self._of_constant(graph.outputs.index(output))}
+        found = blame(graph, output, matches, leaves)
         cause = _origin(found.cause)
         if cause is not None and found.constant:
             cause = self._watching().maker(cause, matches)
@@ -115,9 +118,20 @@ class _Lines:
         init = self._traced.init
         made = _origin(source(init, init.outputs[number], is_weak))
         if made is None:
-            watch = self._watching()
-            made = watch.made(self._watched.state.arrays[number])
+            made = self._made("state", number)
         return made
+
+    def _of_constant(self, number: int) -> Origin | None:
+        """The line that made an output of the update that no equation makes."""
+        leaves_of_state = len(self._traced.new_state.arrays)
+        if number < leaves_of_state:
+            return self._made("new_state", number)
+        return self._made("new_updates", number - leaves_of_state)
+
+    def _made(self, tree: str, number: int) -> Origin | None:
+        watch, parts = self._watching(), getattr(self._watched, tree)
+        nodes = parts.arrays[number], *parts.holders(number)
+        return next(filter(None, map(watch.made, nodes)), None)
 
     def _watching(self) -> Watch:
         if self._watch is None:

@@ -41,6 +41,20 @@ class Parts:
         leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
 
+    def holders(self, number: int) -> list[Any]:
+        """The nodes of the tree that an array leaf is in, the innermost first."""
+        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
+        node, holders = self.tree, []
+        while not tree_util.all_leaves([node]):
+            holders.insert(0, node)
+            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
+                size = len(tree_util.tree_leaves(child))
+                if left < size:
+                    node = child
+                    break
+                left -= size
+        return holders
+
 
 class Traced(NamedTuple):
     """What one audit sees.

@@ -378,6 +378,32 @@ def where(leaf, grad, count, key):
 
 
 @drift()
+def where_made_from_nothing(leaf, grad, count, key):
+    other = jnp.arange(3.0)  # operand: where_made_from_nothing
+    return jnp.where(count > 2, leaf, other)  # promotion: where_made_from_nothing
+
+
+@drift()
+def loop_from_a_constant(leaf, grad, count, key):
+    one = jnp.ones((), F32)  # operand: loop_from_a_constant
+    scale = lax.fori_loop(0, 3, lambda number, scale: scale + 1, one)
+    return leaf * scale  # promotion: loop_from_a_constant
+
+
+@drift()
+def while_from_a_constant(leaf, grad, count, key):
+    one = jnp.ones((), F32)  # operand: while_from_a_constant
+    carry = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * c[1]), (0, one))
+    return leaf * carry[1]  # promotion: while_from_a_constant
+
+
+@drift()
+def replaced_by_a_constant(leaf, grad, count, key):
+    fresh = jnp.asarray([1.0, 2.0, 3.0])  # promotion: replaced_by_a_constant
+    return fresh
+
+
+@drift()
 def inside_vmap(leaf, grad, count, key):
     wide = jnp.ones(3, F32)  # operand: inside_vmap
 

@@ -26,8 +26,9 @@ def test_planted(name):
         return
     assert report.error is None
     of_case = ".leaf" if case.where == "state" else "['w']"
-    (drift,) = [d for d in report.drifts if d.path.endswith(of_case)]
-    assert drift.where == case.where
+    # Up to Optax 0.2.6 the accumulator of MultiSteps drifts by itself.
+    told = [d for d in report.drifts if d.where == case.where]
+    (drift,) = [d for d in told if d.path.endswith(of_case)]
     assert (drift.before, drift.after) == (case.before, case.after)
     assert drift.kind == ("weak_type" if "weak" in case.before else "dtype")
     for word, found in (("promotion", drift.origin), ("operand", drift.cause)):

@@ -23,13 +23,19 @@ class Parts:
         treedef: its structure.
         arrays: its array leaves; Python scalars are among them, functions are not.
         paths: where these stand, as `jax.tree_util.keystr` prints it.
+
+    Args:
+        tree: any.
+        static: a type whose instances are none of these.
     """
 
-    def __init__(self, tree: Any):
+    def __init__(self, tree: Any, static: type | tuple[()] = ()):
         self.tree = tree
         leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
         self._leaves = [leaf for _, leaf in leaves]
-        self._is_array = [_is_array(leaf) for leaf in self._leaves]
+        self._is_array = [
+            _is_array(leaf) and not isinstance(leaf, static) for leaf in self._leaves
+        ]
         arrays = [pair for pair, is_array in zip(leaves, self._is_array) if is_array]
         self.arrays = [leaf for _, leaf in arrays]
         self.paths = [tree_util.keystr(path) for path, _ in arrays]
@@ -84,7 +90,7 @@ def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Tr
     Raises:
         Refused: if either raises.
     """
-    extra = Parts(extra_args)
+    extra = Parts(extra_args, static=bool)  # one chooses what is traced
     traced: dict[str, Any] = {}
 
     # Traced inside of init, update is given the types of init's state, weak ones too.

@@ -210,7 +210,7 @@ def test_a_target_that_drifts_exits_1(script, capsys, target, name):
     assert main(["audit", target, "--params", "bfloat16"]) == 1
     assert capsys.readouterr().out == (
         "audit: 1 state leaf changed dtype in one update.\n"
-        "    bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
+        "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
         f"Wrap the optimizer: dtypeguard.guard({name}).\n"
     )
 

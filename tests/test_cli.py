@@ -2,12 +2,14 @@
 
 import dataclasses
 import html.parser
+import inspect
 import io
 import json
 import re
 import subprocess
 import sys
 
+import optax.contrib
 import pytest
 
 from dtypeguard import _catalog as catalog, _cli, _display, _sweep
@@ -85,7 +87,21 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "optax:__version__"], "neither an optimizer nor a function"),
         (["audit", "--markdown"], "dtypeguard audit optax:adam --set learning_rate=1e-3"),
         (["audit", "optax:adam", "--html", "no/such/a.html"], "audit --html audit.html"),
-        ([], "required: command"),
+        (["audit", "optax:sgd", "--params", ""], "'' is no dtype"),
+        (["audit", "--params", "bfloat16"], "are for one optimizer. Write for example"),
+        (["audit", "--filter", "sgd", "--grads", "bfloat16"], "are for one optimizer."),
+        (["audit", "--json", "optax:sgd"], "first: dtypeguard audit optax:sgd --json"),
+        (["audit", "optax:sgd", "--json", "--markdown"], "--json --markdown audit.md"),
+        (
+            ["audit", "optax:sgd", "--set", "rate=1"],
+            "It takes learning_rate, momentum, nesterov, accumulator_dtype. "
+            "Write: dtypeguard audit optax:sgd --set learning_rate=VALUE\n",
+        ),
+        (
+            ["audit", "optax:sgd", "rate=1"],
+            "Write for example: dtypeguard audit optax:adam",
+        ),
+        ([], "required: command. Write for example: dtypeguard audit optax:adam"),
     ],
 )
 def test_wrong_usage_exits_2_with_the_right_form(argv, message, capsys):
@@ -93,6 +109,36 @@ def test_wrong_usage_exits_2_with_the_right_form(argv, message, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.third_party
+def test_what_stands_in_a_file_outlasts_wrong_usage(tmp_path):
+    old, new = tmp_path / "old.html", tmp_path / "new.md"
+    old.write_text("old")
+    argv = ["audit", "optax:adam", "--html", str(old), "--markdown", str(new)]
+    assert main(argv) == 2
+    assert old.read_text() == "old"
+    assert not new.exists()
+    assert main([*argv, "--set", "learning_rate=1"]) == 0
+    assert old.read_text().startswith("<!doctype html>")
+    assert new.read_text().startswith("**audit:")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_ends_by_itself_is_not_taken_for_clean(tmp_path, capsys, code):
+    (tmp_path / "ends.py").write_text(f"import sys\nsys.exit({code})\n")
+    assert main(["audit", f"{tmp_path / 'ends.py'}:opt"]) == 2
+    assert f"cannot be imported: SystemExit: {code}. Write" in capsys.readouterr().err
+
+
+@pytest.mark.third_party
+def test_a_target_that_takes_other_gradients_than_most(capsys):
+    privately = optax.contrib.differentially_private_aggregate
+    seed = "key" if "key" in inspect.signature(privately).parameters else "seed"
+    argv = ["audit", "optax.contrib:differentially_private_aggregate"]
+    for setting in ("l2_norm_clip=1.0", "noise_multiplier=0.1", f"{seed}=0"):
+        argv += ["--set", setting]
+    assert main(argv) == 0, capsys.readouterr().out
 
 
 def test_a_filter_on_what_is_not_swept_says_why(monkeypatch, capsys):

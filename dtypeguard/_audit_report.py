@@ -194,7 +194,9 @@ def markdown(report: AuditReport) -> str:
             cells = (_code(d.name), d.before, d.after, _line(d.origin), _line(d.cause))
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
-    lines += [text + "\n" for text in (report.wide_summary, report.advice) if text]
+    for text in filter(None, (report.wide_summary, report.advice)):
+        first, _, rows = text.partition("\n")
+        lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

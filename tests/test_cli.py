@@ -334,6 +334,8 @@ def test_the_heat_map(tmp_path, capsys):
     assert re.search(r"  \.trace\['b'\] +bfloat16 -> float32  optax/\S+\.py:\d+", told)
     (told,) = [t for t in trace if t.startswith("optax.trace, guarded, bf16/f32, x64 off:")]
     assert "  every check passes" in told
+    (told,) = [a for tag, a in page.tags if a.get("id") == "told"]
+    assert told["tabindex"] == "0"  # what does not fit in it is scrolled to by keyboard
     # One file: nothing is fetched, and both colour schemes are in it.
     assert not re.search(r"https?://|src=|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text

@@ -404,6 +404,23 @@ def replaced_by_a_constant(leaf, grad, count, key):
 
 
 @drift()
+def a_predicate_promotes_nothing(leaf, grad, count, key):
+    wide = jnp.ones(3, F32)  # operand: a_predicate_promotes_nothing
+    moved = leaf * wide  # promotion: a_predicate_promotes_nothing
+    return jnp.where(leaf > 0, moved, wide)
+
+
+@drift()
+def comes_round_in_a_loop(leaf, grad, count, key):
+    def body(number, carry):
+        kept, total = carry
+        return leaf, total + kept  # promotion: comes_round_in_a_loop
+
+    start = jnp.zeros(3, F32)  # operand: comes_round_in_a_loop
+    return lax.fori_loop(0, 3, body, (jnp.zeros(3, BF16), start))[1]
+
+
+@drift()
 def inside_vmap(leaf, grad, count, key):
     wide = jnp.ones(3, F32)  # operand: inside_vmap
 

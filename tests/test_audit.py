@@ -226,6 +226,35 @@ def test_an_init_that_does_not_trace():
     assert report.error.origin.file == __file__
 
 
+def test_wide_operations_of_init_and_complex_ones():
+    opt = one_leaf(lambda p: (jnp.zeros((), jnp.complex128) + 1).real.astype(F32), add_one)
+    (wide, *_) = audit(opt, struct(F32), x64=True).wide_operations
+    assert (wide.type, wide.is_array) == ("complex128[]", False)
+    assert "opt = one_leaf(lambda p: (jnp.zeros((), jnp.complex128)" in wide.origin.code
+    # A gradient of 64 bits is an input like any other.
+    wide = struct(jnp.float64)
+    assert audit(opt, struct(F32), updates=wide, x64=True).wide_operations == ()
+
+
+def test_a_weak_update_promotes_no_param():
+    weak = optax.stateless(lambda updates, params: {"w": jnp.full((3,), 0.5)})
+    assert audit(weak, struct(BF16)).ok
+    of_ints = audit(weak, struct(jnp.int32))
+    assert [drift.after for drift in of_ints.drifts] == ["float32"]
+
+
+def test_many_params_are_watched_in_a_second_trace():
+    params = {str(n): jax.ShapeDtypeStruct((), BF16) for n in range(60)}
+
+    def change(leaf):
+        rate = jnp.asarray(0.9, F32)  # the operand
+        return leaf * rate
+
+    opt = one_leaf(lambda params: jnp.zeros((), BF16), change)
+    (drift,) = audit(opt, params).drifts
+    assert drift.cause.code.endswith("# the operand")
+
+
 @pytest.mark.parametrize("opt", [optax.adam, optax.MultiSteps, (1, 2)])
 def test_what_is_no_optimizer_is_refused(opt):
     with pytest.raises(TypeError, match="not the function that makes it"):

@@ -141,6 +141,33 @@ def test_a_target_that_takes_other_gradients_than_most(capsys):
     assert main(argv) == 0, capsys.readouterr().out
 
 
+@pytest.mark.third_party
+def test_a_script_is_loaded_as_python_runs_it(tmp_path, capsys):
+    """Under the flag, with the modules beside it, and known by its name."""
+    (tmp_path / "beside_a_script.py").write_text(
+        "import jax.numpy as jnp\nRATE = jnp.ones(())\n"
+    )
+    (tmp_path / "a_script.py").write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses, jax, optax\n"
+        "from beside_a_script import RATE\n"
+        "@dataclasses.dataclass\n"
+        "class Settings:\n"
+        "    rate: jax.Array\n"
+        "rate = Settings(RATE).rate\n"
+        "scale = lambda u, p: jax.tree_util.tree_map(lambda g: g * rate, u)\n"
+        "opt = optax.stateless(scale)\n"
+    )
+    try:
+        assert main(["audit", f"{tmp_path / 'a_script.py'}:opt", "--x64"]) == 1
+    finally:
+        sys.modules.pop("a_script", None)
+        sys.modules.pop("beside_a_script", None)
+        if str(tmp_path) in sys.path:
+            sys.path.remove(str(tmp_path))
+    assert "updates['b']  float32 -> float64  " in capsys.readouterr().out
+
+
 def test_a_filter_on_what_is_not_swept_says_why(monkeypatch, capsys):
     unbuilt = (catalog.Unbuilt("optax.odd", "it is odd"),)
     monkeypatch.setattr(

@@ -184,6 +184,7 @@ def test_extra_args():
 
 
 WIDE = jnp.ones(3, F32)
+MASK = jnp.ones(3, bool)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,7 @@ def test_the_advice_is_one_that_helps():
     assert advice(select, F32)[-1] == "dtypeguard.guard does not mend this."
     to_int = one_leaf(lambda p: jnp.zeros((), bool), lambda b: b * 1)
     assert advice(to_int, F32) == ["Wrap the optimizer: dtypeguard.guard(one_leaf(...))."]
-    rescued = optax.stateless(lambda u, p: {"w": lax.add(u["w"], WIDE)})
+    rescued = optax.stateless(lambda u, p: {"w": lax.select(MASK, u["w"], WIDE)})
     assert "disagree" in str(audit(rescued, struct(BF16)))
     assert advice(rescued, BF16)[-1].startswith("Wrap the optimizer: dtypeguard.guard(")
 

@@ -2,10 +2,13 @@
 
 import contextlib
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax import tree_util
 
 from ._audit_report import AuditReport, Drift, WideOperation
@@ -14,8 +17,10 @@ from ._compat import set_x64
 from ._constants import Watch
 from ._dtypes import dtype_of, fits, is_weak, is_wide, promoted
 from ._graph import Step
+from ._guard import bare, guard
 from ._origins import Origin, origin_of
-from ._report import by_path, describe, tree_rows, type_name
+from ._report import ABSENT, by_path, describe, tree_rows, type_name
+from ._settle import broadcasts
 from ._trace_error import reduce_error
 from ._traced import Refused, Traced, trace
 
@@ -43,15 +48,16 @@ def audit(
         params: arrays or `jax.ShapeDtypeStruct`s.
         updates: the same for the gradients; of the shapes and dtypes of `params` by
             default.
-        extra_args: further keyword arguments of `update`. Functions among them are called
-            as they are.
+        extra_args: further keyword arguments of `update`. Functions, strings and bools
+            among them are handed on as they are, the rest is traced.
         x64: whether `jax_enable_x64` is on; by default as the caller has it.
 
     Returns:
         An `AuditReport`; print it.
 
     Raises:
-        TypeError: if `opt` has no `init` and `update`.
+        TypeError: if `opt` has no `init` and `update`, or if a leaf of `params` or
+            `updates` is no array.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp, optax
@@ -61,18 +67,17 @@ def audit(
         >>> [(drift.path, drift.before, drift.after) for drift in report.drifts][0]
         ("[0].mu['w']", 'bfloat16', 'float32')
     """
-    if not callable(getattr(opt, "init", None)) or not callable(
-        getattr(opt, "update", None)
-    ):
+    pair = getattr(opt, "init", None), getattr(opt, "update", None)
+    if not all(map(callable, pair)) or inspect.isclass(opt):
         raise TypeError(
             f"audit got {opt!r}. Give it a gradient transformation (anything with `init` "
             "and `update`, such as optax.adam(1e-3)), not the function that makes it."
         )
     updates = params if updates is None else updates
+    _refuse_what_is_no_array(params=params, updates=updates)
     inputs = (params, updates, extra_args or {})
     few = len(tree_util.tree_leaves(params)) <= _FEW
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
-    make = functools.partial(AuditReport, name=name_of(opt))
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what an update warns of, it says when it runs
         again = functools.partial(trace, opt, *inputs)
@@ -81,15 +86,48 @@ def audit(
             with watch if few else contextlib.nullcontext():
                 traced = again()
         except Refused as refused:
-            return make(error=reduce_error(refused.__cause__))
+            error = reduce_error(refused.__cause__)
+            refusal = _refusal(opt, inputs, error.message)
+            return AuditReport(error=error, refusal=refusal, name=name_of(opt))
         lines = _Lines(traced, watch if few else None, again)
         drifts = (*_state_drifts(traced, lines), *_update_drifts(traced, lines, inputs))
         is_blind = not any(map(is_wide, tree_util.tree_leaves(inputs)))
-        return make(
+        return AuditReport(
             drifts=drifts,
             wide_operations=tuple(_wide_operations(traced)) if is_blind else (),
             compilations=2 if any(drift.where == "state" for drift in drifts) else 1,
+            refusal=None if all(map(_is_castable, drifts)) else _refusal(opt, inputs),
+            name=name_of(opt),
         )
+
+
+def _refuse_what_is_no_array(**trees: Any) -> None:
+    for name, tree in trees.items():
+        for path, leaf in by_path(tree).items():
+            if dtype_of(leaf) is None and not hasattr(leaf, "dtype"):
+                raise TypeError(
+                    f"audit got {leaf!r} at {name}{path}. Give it arrays or "
+                    "jax.ShapeDtypeStructs alone, of an Equinox model "
+                    "eqx.filter(model, eqx.is_array)."
+                )
+
+
+def _is_castable(drift: Drift) -> bool:
+    if drift.kind == "dtype":
+        return fits(jnp.dtype(drift.before), jnp.dtype(drift.after))
+    return drift.kind == "weak_type"
+
+
+def _refusal(opt: Any, inputs: Any, told: str = "") -> str | None:
+    """Why a guard does not mend an optimizer; None if it does."""
+    if bare(opt) is not opt:
+        return ""
+    params, updates, extra_args = inputs
+    report = audit(guard(opt), params, updates=updates, extra_args=extra_args)
+    if report.ok:
+        return None
+    why = report.headline if report.error is None else report.error.message
+    return "" if why == told else why
 
 
 class _Lines:
@@ -104,7 +142,10 @@ class _Lines:
         self, output: int, matches: Callable[[Any], bool], leaves: int
     ) -> dict[str, Origin | None]:
         """The origin and the cause of a property of an output of the update."""
-        found = blame(self._traced.update, output, matches, leaves)
+        graph = self._traced.update
+        if output in graph.constants:
+            return {"origin": self._of_constant(graph.outputs.index(output))}
+        found = blame(graph, output, matches, leaves)
         cause = _origin(found.cause)
         if cause is not None and found.constant:
             cause = self._watching().maker(cause, matches)
@@ -115,9 +156,20 @@ class _Lines:
         init = self._traced.init
         made = _origin(source(init, init.outputs[number], is_weak))
         if made is None:
-            watch = self._watching()
-            made = watch.made(self._watched.state.arrays[number])
+            made = self._made("state", number)
         return made
+
+    def _of_constant(self, number: int) -> Origin | None:
+        """The line that made an output of the update that no equation makes."""
+        leaves_of_state = len(self._traced.new_state.arrays)
+        if number < leaves_of_state:
+            return self._made("new_state", number)
+        return self._made("new_updates", number - leaves_of_state)
+
+    def _made(self, tree: str, number: int) -> Origin | None:
+        watch, parts = self._watching(), getattr(self._watched, tree)
+        nodes = parts.arrays[number], *parts.holders(number)
+        return next(filter(None, map(watch.made, nodes)), None)
 
     def _watching(self) -> Watch:
         if self._watch is None:
@@ -161,23 +213,33 @@ def _state_drifts(traced: Traced, lines: _Lines) -> Iterator[Drift]:
 
 
 def _update_drifts(traced: Traced, lines: _Lines, inputs: Any) -> Iterator[Drift]:
-    """The updates that change the dtype of their param under `p + u`."""
+    """The updates that change the dtype or shape of their param under `p + u`."""
     graph = traced.update
     params = {path: n for n, path in enumerate(by_path(inputs[0]))}
     gradients = {path: len(params) + n for n, path in enumerate(by_path(inputs[1]))}
+    shapes = [np.shape(leaf) for leaf in tree_util.tree_leaves(inputs[1])]
     outputs = graph.outputs[len(traced.new_state.arrays) :]
     for path, output in zip(traced.new_updates.paths, outputs):
         update = graph.avals[output]
-        if path not in params or not _promotes(graph.avals[params[path]], update):
+        if path not in params:
+            if path not in gradients:
+                yield Drift(path, "structure", ABSENT, describe(update), "updates")
+            continue
+        param = graph.avals[params[path]]
+        gradient = gradients.get(path, params[path])
+        leaves = 1 << params[path] | 1 << gradient
+        # A batch of gradients, one for each example, may stay one.
+        if not broadcasts(update.shape, param.shape) and update.shape not in shapes:
+            found = lines.of(output, _has("shape", update.shape), leaves)
+            types = describe(param), describe(update)
+            yield Drift(path, "shape", *types, "updates", **found)
+        if not _promotes(param, update):
             continue
         found: dict[str, Origin | None] = {}
-        gradient = gradients.get(path, params[path])
         # One that is as wide as its gradient was not promoted.
         if graph.avals[gradient].dtype != update.dtype:
-            leaves = 1 << params[path] | 1 << gradient
             found = lines.of(output, _has("dtype", update.dtype), leaves)
-        before = str(graph.avals[params[path]].dtype)
-        yield Drift(path, "dtype", before, str(update.dtype), "updates", **found)
+        yield Drift(path, "dtype", str(param.dtype), str(update.dtype), "updates", **found)
 
 
 def _wide_operations(traced: Traced) -> Iterator[WideOperation]:
@@ -211,7 +273,8 @@ _COMBINING = {"chain", "named_chain", "with_extra_args_support"}
 
 def name_of(opt: Any) -> str:
     """What to call an optimizer: by the function that made it, `adam(...)`, or `opt`."""
-    factory, _, rest = getattr(opt.init, "__qualname__", "").partition(".<locals>")
+    init = bare(opt).init
+    factory, _, rest = getattr(init, "__qualname__", "").partition(".<locals>")
     if not rest or not factory.isidentifier() or factory in _COMBINING:
         return "opt"
     return f"{factory}(...)"

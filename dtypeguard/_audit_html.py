@@ -33,7 +33,7 @@ def page(report: AuditReport) -> str:
             f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
         )
     texts = filter(None, (report.wide_summary, report.advice))
-    parts += [f"<p>{escape(text)}</p>" for text in texts]
+    parts += [f'<p class="lines">{escape(text)}</p>' for text in texts]
     return document("dtypeguard audit", "\n".join(parts))
 
 

@@ -19,7 +19,8 @@ class Drift:
     Attributes:
         path: of the leaf, in the state or in the updates, as `jax.tree_util.keystr`
             prints it.
-        kind: what changed first: "structure", "shape", "dtype" or "weak_type".
+        kind: what changed: "structure", "shape", "dtype" or "weak_type". Of updates, a
+            shape that the param does not have and a leaf that there is no param for.
         before: what it was; for a leaf of the updates, what its param is.
         after: what it is then.
         where: "state" or "updates".
@@ -39,8 +40,13 @@ class Drift:
 
     @property
     def name(self) -> str:
-        """The path, with the word "updates" before that of an update."""
-        return self.path if self.where == "state" else f"updates{self.path}"
+        """The path, with the word "updates" before that of an update.
+
+        The word "state" where the path is empty because the state is one leaf.
+        """
+        if self.where == "updates":
+            return f"updates{self.path}"
+        return self.path or "state"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +75,8 @@ class AuditReport:
         wide_operations: 64-bit floating operations although no input is 64-bit.
         compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
         error: why it does not trace; None if it does.
+        refusal: why `dtypeguard.guard` does not mend this, empty if for the same reason;
+            None if it does, or if all is well.
         name: what to call the optimizer in the advice at the end.
     """
 
@@ -76,6 +84,7 @@ class AuditReport:
     wide_operations: tuple[WideOperation, ...] = ()
     compilations: int | None = None
     error: TraceError | None = None
+    refusal: str | None = None
     name: str = "opt"
 
     @property
@@ -94,14 +103,22 @@ class AuditReport:
         parts = []
         for (where, kind), n in groups.items():
             one, many = _LEAVES[where]
-            change = "would promote a param" if where == "updates" else _CHANGES[kind]
+            change = _CHANGES[kind]
+            if (where, kind) == ("updates", "dtype"):
+                change = "would promote a param"
             parts.append(f"{_counted(n, one, many)} {change}")
         return ", ".join(parts) + " in one update."
 
     @property
     def advice(self) -> str:
         """What to write; empty if all is well."""
-        return "" if self.ok else f"Wrap the optimizer: dtypeguard.guard({self.name})."
+        if self.ok:
+            return ""
+        if self.refusal is None:
+            return f"Wrap the optimizer: dtypeguard.guard({self.name})."
+        return "dtypeguard.guard does not mend this" + (
+            f": {self.refusal}" if self.refusal else "."
+        )
 
     @property
     def wide_summary(self) -> str:
@@ -177,7 +194,9 @@ def markdown(report: AuditReport) -> str:
             cells = (_code(d.name), d.before, d.after, _line(d.origin), _line(d.cause))
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
-    lines += [text + "\n" for text in (report.wide_summary, report.advice) if text]
+    for text in filter(None, (report.wide_summary, report.advice)):
+        first, _, rows = text.partition("\n")
+        lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -166,7 +166,7 @@ def _root(
     Of a constant the step that uses it is given; of an input, none.
     """
     graph = region.graph
-    if user is not None and graph.constants.issuperset(starts):
+    if user is not None and graph.constants.keys() >= set(starts):
         return user, True
     walked: list[int] = []
     for value in region.walk(*starts):
@@ -179,7 +179,8 @@ def _root(
         fed = region.fed(step)
         variables = [source for source in fed if source not in graph.constants]
         if not fed:
-            if is_explicit(step.equations) or not _partners(region, value, walked)[1]:
+            is_root = not _is_implicit_cast(region, value)
+            if is_root or not _partners(region, value, walked)[1]:
                 return step, False
         elif not variables or (
             # A constant next to what has the property anyway adds nothing to it.
@@ -187,9 +188,16 @@ def _root(
             and all(_is_implicit_cast(region, source) for source in variables)
         ):
             return step, True
-    return None, False
+    # A loop that starts from a constant and adds only what fits it.
+    constant = next((value for value in walked if value in graph.constants), None)
+    if constant is None:
+        return None, False
+    return Step("constant", (), graph.constants[constant], 0), True
 
 
 def _is_implicit_cast(region: _Region, value: int) -> bool:
     step = region.graph.made_by.get(value)
-    return step is not None and not region.fed(step) and not is_explicit(step.equations)
+    # `arange`, say, has the property out of nothing, which is no cast.
+    if step is None or step.primitive != "convert_element_type":
+        return False
+    return not region.fed(step) and not is_explicit(step.equations)

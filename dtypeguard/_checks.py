@@ -25,7 +25,7 @@ import optax
 from jax import lax, tree_util
 
 from ._dtypes import dtype_of
-from ._entry import Inputs
+from ._entry import Inputs, split
 from ._report import type_name
 
 
@@ -50,11 +50,11 @@ class Subject:
         self.state = opt.init(self.params)
         self.init = opt.init
 
-        def update(updates, state, params, arrays, functions):
-            return opt.update(updates, state, params, **arrays, **dict(functions))
+        def update(updates, state, params, arrays, others):
+            return opt.update(updates, state, params, **arrays, **dict(others))
 
-        def step(updates, state, params, arrays, functions):
-            updates, state = update(updates, state, params, arrays, functions)
+        def step(updates, state, params, arrays, others):
+            updates, state = update(updates, state, params, arrays, others)
             return optax.apply_updates(params, updates), state
 
         # Nothing is compiled in here, `jit` is for its cache of traces: it tells apart
@@ -65,20 +65,19 @@ class Subject:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         """The optimizer's own update."""
-        return self._update(updates, state, params, *_split(extra_args))
+        return self._update(updates, state, params, *_hashable(extra_args))
 
     def step(self, params: Any, state: Any) -> tuple[Any, Any]:
         """One training step, with the gradients and the extra args of the inputs."""
-        return self._step(self.grads, state, params, *_split(self.extra_args))
+        return self._step(self.grads, state, params, *_hashable(self.extra_args))
 
 
 _IDENTITY = optax.with_extra_args_support(optax.identity())
 
 
-def _split(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    functions = {k: v for k, v in extra_args.items() if callable(v)}
-    arrays = {k: v for k, v in extra_args.items() if k not in functions}
-    return arrays, tuple(sorted(functions.items()))
+def _hashable(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    arrays, others = split(extra_args)
+    return arrays, tuple(sorted(others.items()))
 
 
 def eval_shape(subject: Subject) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TextIO
+from typing import NoReturn
 
 from . import __version__, _catalog
 from ._display import progress, show, show_audit
@@ -16,7 +16,7 @@ from ._entry import Entry
 from ._sweep import sweep
 from ._sweep_html import page
 from ._sweep_report import Report
-from ._target import UsageError, audit_target
+from ._target import FORMS, UsageError, audit_target
 
 CLEAN, DRIFT, USAGE = 0, 1, 2
 
@@ -35,21 +35,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why
         return stop.code if isinstance(stop.code, int) else USAGE
-    with contextlib.ExitStack() as stack:
-        files: dict[str, TextIO] = {}
-        try:
-            for form in ("json", "markdown", "html"):
-                name = getattr(arguments, form)
-                if name is not None:
-                    files[form] = stack.enter_context(_open(form, name))
-            if arguments.target is None:
-                return _sweep(arguments, files)
-            return _audit(arguments, files)
-        except UsageError as error:
-            return _refuse(str(error))
+    named = {form: getattr(arguments, form) for form in ("json", "markdown", "html")}
+    files = {form: name for form, name in named.items() if name is not None}
+    try:
+        _check(files)
+        if arguments.target is None:
+            return _sweep(arguments, files)
+        return _audit(arguments, files)
+    except UsageError as error:
+        return _refuse(str(error))
 
 
-def _audit(arguments: argparse.Namespace, files: dict[str, TextIO]) -> int:
+def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     for option in ("filter", "jobs"):
         if getattr(arguments, option):
             raise UsageError(
@@ -57,17 +54,28 @@ def _audit(arguments: argparse.Namespace, files: dict[str, TextIO]) -> int:
                 f"Write: dtypeguard audit {arguments.target}"
             )
     report = audit_target(
-        arguments.target, arguments.set, arguments.params, arguments.grads, arguments.x64
+        arguments.target,
+        arguments.set,
+        "float32" if arguments.params is None else arguments.params,
+        arguments.grads,
+        arguments.x64,
     )
-    for form, file in files.items():
-        file.write(getattr(report, f"to_{form}")().rstrip() + "\n")
-    if sys.stdout not in files.values():
+    for form, name in files.items():
+        _write(name, getattr(report, f"to_{form}")())
+    if "-" not in files.values():
         show_audit(report)
     return CLEAN if report.ok else DRIFT
 
 
-def _sweep(arguments: argparse.Namespace, files: dict[str, TextIO]) -> int:
-    if "markdown" in files or arguments.set or arguments.x64 or arguments.grads:
+def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+    for form, name in files.items():
+        if ":" in name and not os.path.isabs(name):
+            raise UsageError(
+                f"{name!r} was taken for the FILE of --{form}. Write the target first: "
+                f"dtypeguard audit {name} --{form}"
+            )
+    of_one = arguments.params, arguments.grads, files.get("markdown")
+    if arguments.set or arguments.x64 or of_one != (None, None, None):
         raise UsageError(
             "--set, --params, --grads, --x64 and --markdown are for one optimizer. "
             "Write for example: dtypeguard audit optax:adam --set learning_rate=1e-3"
@@ -84,28 +92,55 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, TextIO]) -> int:
         )
     report = _sweep_with_progress(chosen, unbuilt, arguments.jobs, "html" in files)
     if "json" in files:
-        json.dump(report.as_json(), files["json"], indent=1)
+        _write(files["json"], json.dumps(report.as_json(), indent=1))
     if "html" in files:
-        files["html"].write(page(report))
-    if sys.stdout not in files.values():
+        _write(files["html"], page(report))
+    if "-" not in files.values():
         show(report)
     return DRIFT if report.guarded_failed else CLEAN
 
 
-def _open(form: str, name: str) -> contextlib.AbstractContextManager[TextIO]:
-    if name == "-":
-        return contextlib.nullcontext(sys.stdout)
-    try:
-        return open(name, "w", encoding="utf-8")
-    except OSError as error:
+def _check(files: dict[str, str]) -> None:
+    """Before a long sweep and not after it; what stands in the files stays for now."""
+    if list(files.values()).count("-") > 1:
         raise UsageError(
-            f"--{form} {name!r} cannot be written: {error.strerror}. "
-            f"Write for example: dtypeguard audit --{form} audit.{form}"
-        ) from None
+            "one form alone can be printed. Give the others a FILE: "
+            "dtypeguard audit optax:sgd --set learning_rate=1e-3 --json --markdown audit.md"
+        )
+    for form, name in files.items():
+        if name == "-":
+            continue
+        is_new = not os.path.exists(name)
+        try:
+            with open(name, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"--{form} {name!r} cannot be written: {error.strerror}. "
+                f"Write for example: dtypeguard audit --{form} audit.{form}"
+            ) from None
+        if is_new:
+            os.remove(name)
+
+
+def _write(name: str, text: str) -> None:
+    text = text.rstrip() + "\n"
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    with open(name, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends its complaints with the right form, as all others end."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(f"{message}. {FORMS}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dtypeguard",
         description="Any Optax optimizer gives back the dtypes it was given.",
     )
@@ -139,7 +174,6 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument(
         "--params",
         metavar="DTYPES",
-        default="float32",
         help="dtypes dealt out over the target's params (default: float32)",
     )
     audit.add_argument(

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import tree_util
+from jax.core import Tracer
 
 from ._dtypes import is_weak
 from ._origins import Origin, is_users, origin_of_frame
 
-_SCALARS = (bool, int, float, complex)
+_SCALARS = {bool, int, float, complex}
 
 
 class Watch:
@@ -32,7 +32,6 @@ class Watch:
     def __init__(self):
         self._made: dict[int, tuple[Any, Origin]] = {}  # kept alive, so that ids hold
         self._used: dict[tuple[str, int], list[tuple[Any, Origin]]] = {}
-        self._scalars: dict[tuple[type, Any], Origin] = {}
         self._watching = False
         self.entered = False
 
@@ -57,9 +56,7 @@ class Watch:
         return makers.pop() if len(makers) == 1 else user
 
     def made(self, value: Any) -> Origin | None:
-        """The line that made an array, or that put a Python scalar into a tree."""
-        if isinstance(value, _SCALARS):
-            return self._scalars.get((type(value), value))
+        """The line that made an array, or the container that a Python scalar is in."""
         made = self._made.get(id(value))
         return made[1] if made else None
 
@@ -71,9 +68,12 @@ class Watch:
         if back is None or not is_users(back.f_code.co_filename):
             return None
         for value in _arrays(frame.f_locals.values()):
-            maker = self.made(value) or _binding(back, value) or origin_of_frame(back)
-            key = back.f_code.co_filename, back.f_lineno
-            self._used.setdefault(key, []).append((value, maker))
+            maker = self.made(value) or _binding(back, value)
+            if maker is None and not isinstance(value, Tracer):
+                maker = origin_of_frame(back)
+            if maker is not None:  # else it is an argument of what is being traced
+                key = back.f_code.co_filename, back.f_lineno
+                self._used.setdefault(key, []).append((value, maker))
         frame.f_trace_lines = False
         return self._return_to_user
 
@@ -84,18 +84,25 @@ class Watch:
         return self._return_to_user
 
     def _return_from_user(self, frame: FrameType, event: str, arg: Any):
-        is_tree = isinstance(arg, (tuple, dict, list)) or hasattr(
-            arg, "__dataclass_fields__"
-        )
-        if event == "return" and is_tree:
-            # A NamedTuple is made by code that has no file.
-            while frame.f_code.co_filename == "<string>" and frame.f_back is not None:
-                frame = frame.f_back
-            for leaf in tree_util.tree_leaves(arg):
-                if isinstance(leaf, _SCALARS):
-                    key = type(leaf), leaf
-                    self._scalars.setdefault(key, origin_of_frame(frame))
+        # Equal scalars may be one object, wherever they come from.
+        if event == "return" and type(arg) not in _SCALARS and arg is not None:
+            # A NamedTuple is made by code that has no file, or by JAX when it maps a tree.
+            maker: FrameType | None = frame
+            while maker is not None and not _is_written(maker.f_code.co_filename):
+                maker = maker.f_back
+            if maker is not None:
+                origin = origin_of_frame(maker)
+                self._made.setdefault(id(arg), (arg, origin))
+                # The new updates and the new state are a pair for a moment only.
+                pair = arg if type(arg) is tuple else ()
+                for item in pair:
+                    if isinstance(item, (tuple, list, dict)):
+                        self._made.setdefault(id(item), (item, origin))
         return self._return_from_user
+
+
+def _is_written(file: str) -> bool:
+    return file != "<string>" and is_users(file)
 
 
 def _is_array(value: Any) -> bool:
@@ -106,7 +113,7 @@ def _is_array(value: Any) -> bool:
 def _arrays(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, (tuple, list)):
-            yield from (item for item in value if _is_array(item))
+            yield from _arrays(value)
         elif _is_array(value):
             yield value
 
@@ -115,7 +122,8 @@ def _binding(frame: FrameType | None, value: Any) -> Origin | None:
     """The assignment of the variable by which a function, or who called it, has a value."""
     while frame is not None and is_users(frame.f_code.co_filename):
         file, line = frame.f_code.co_filename, frame.f_lineno
-        for names in (frame.f_locals, frame.f_globals):
+        variables = frame.f_locals, frame.f_globals
+        for names in () if _is_argument_of_lambda(frame, value) else variables:
             for name in [name for name, bound in names.items() if bound is value]:
                 found = _assignment(file, name, line)
                 if found is not None:
@@ -123,6 +131,13 @@ def _binding(frame: FrameType | None, value: Any) -> Origin | None:
                     return Origin(file, *found, code)
         frame = frame.f_back
     return None
+
+
+def _is_argument_of_lambda(frame: FrameType, value: Any) -> bool:
+    code = frame.f_code
+    arguments = code.co_varnames[: code.co_argcount]
+    bound = (frame.f_locals.get(name) for name in arguments)
+    return code.co_name == "<lambda>" and any(x is value for x in bound)
 
 
 def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:

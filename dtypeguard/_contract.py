@@ -19,7 +19,7 @@ from ._audit_report import AuditReport
 from ._checks import Fault, Skip, Subject, same_types
 from ._compat import HAS_X64_SCOPE, set_x64
 from ._dtypes import dtype_of
-from ._entry import Inputs
+from ._entry import Inputs, split
 from ._record import record, restore
 from ._sweep import Configuration, one_line
 
@@ -30,9 +30,7 @@ class Trial:
     def __init__(self, opt: Any, inputs: Inputs):
         self.opt = opt
         self.inputs = inputs
-        extra_args = inputs.extra_args.items()
-        self.functions = {k: v for k, v in extra_args if callable(v)}
-        self.arrays = {k: v for k, v in extra_args if not callable(v)}
+        self.arrays, self.others = split(inputs.extra_args)
 
     @functools.cached_property
     def report(self) -> AuditReport:
@@ -62,7 +60,7 @@ class Broken(NamedTuple):
 def _traced(check: Callable[[Subject], None]) -> Callable[[Trial], None]:
     def rule(trial: Trial) -> None:
         def run(params, updates, arrays):
-            check(Subject(trial.opt, Inputs(params, updates, arrays | trial.functions)))
+            check(Subject(trial.opt, Inputs(params, updates, arrays | trial.others)))
 
         jax.eval_shape(run, trial.inputs.params, trial.inputs.updates, trial.arrays)
 
@@ -105,7 +103,7 @@ def _checkpoint(trial: Trial) -> None:
 def _blind_to_x64(trial: Trial) -> None:
     if not HAS_X64_SCOPE:
         raise Skip("the guard cannot hide the flag before JAX 0.7")
-    if trial.functions:
+    if any(map(callable, trial.others.values())):
         raise Skip("what a function of the caller's computes is its own matter")
     if trial.report.wide_operations:
         raise Fault(trial.report.wide_summary)

@@ -24,6 +24,14 @@ class Inputs(NamedTuple):
     extra_args: dict[str, Any]
 
 
+def split(extra_args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The extra args that can be traced, and the functions, strings and bools."""
+    others = {
+        k: v for k, v in extra_args.items() if callable(v) or isinstance(v, (str, bool))
+    }
+    return {k: v for k, v in extra_args.items() if k not in others}, others
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
     """One way to call one factory.
@@ -123,11 +131,10 @@ def _as_arrays(tree: Any, dtypes: Any) -> Any:
 
 
 def _run_abstractly(opt: Any, inputs: Inputs) -> None:
-    arrays = {k: v for k, v in inputs.extra_args.items() if not callable(v)}
-    functions = {k: v for k, v in inputs.extra_args.items() if callable(v)}
+    arrays, others = split(inputs.extra_args)
 
     def run(params, updates, arrays):
-        opt.update(updates, opt.init(params), params, **arrays, **functions)
+        opt.update(updates, opt.init(params), params, **arrays, **others)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -31,7 +31,8 @@ class Graph:
         made_by: the step that computes it; inputs, constants and what crosses a boundary
             have none.
         same: for a value that crosses a boundary, what it may be.
-        constants: values that no equation makes: literals and what was closed over.
+        constants: values that no equation makes, literals and what was closed over, each
+            with the equation that uses it first, as `Step.equations`.
         inputs: the arguments of the whole.
         outputs: its results.
         steps: all of them in the order of the program.
@@ -41,7 +42,7 @@ class Graph:
         self.avals: list[Any] = []
         self.made_by: dict[int, Step] = {}
         self.same: dict[int, list[int]] = {}
-        self.constants: set[int] = set()
+        self.constants: dict[int, tuple[Any, ...]] = {}
         self.steps: list[Step] = []
         self._reached: dict[int, int] | None = None
         self.inputs = [self._new(var.aval) for var in closed_jaxpr.jaxpr.invars]
@@ -78,18 +79,18 @@ class Graph:
     def _add(self, jaxpr: Any, inputs: Sequence[int], outer: tuple[Any, ...]) -> list[int]:
         known = dict(zip(jaxpr.invars, inputs))
 
-        def read(var: Any) -> int:
+        def read(var: Any, *user: Any) -> int:
             is_literal = hasattr(var, "val")
             if not is_literal and var in known:
                 return known[var]
             value = self._new(var.aval)
-            self.constants.add(value)
+            self.constants[value] = (*user, *outer)
             if not is_literal:
                 known[var] = value
             return value
 
         for equation in jaxpr.eqns:
-            given = [read(var) for var in equation.invars]
+            given = [read(var, equation) for var in equation.invars]
             equations = (equation, *outer)
             made = self._enter(equation, given, equations)
             if made is None:

@@ -108,6 +108,12 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     )
 
 
+def bare(opt: Any) -> Any:
+    """What a guarded transformation was made of; any other as it is."""
+    guarded, inner = getattr(opt.update, _PAIR, (None, None))
+    return opt if guarded is None else inner
+
+
 def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
     # Of all it makes: inject_hyperparams calls its factory anew in every update.
     said: set[str] = set()

@@ -15,7 +15,7 @@ _STYLE = """
 body { margin: 0 auto; padding: 1.5rem; max-width: 90rem; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.4rem; margin: 0 0 .5rem; }
-p { margin: .4rem 0; } .dim { color: var(--dim); }
+p { margin: .4rem 0; } .lines { white-space: pre-wrap; } .dim { color: var(--dim); }
 code, .mono { font: 13px/1.5 ui-monospace, monospace; }
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line);

@@ -75,7 +75,7 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
     same = lambda shape, old_shape: shape == old_shape
     # A batch of per-example gradients may stay or shrink; else p + u keeps p's shape.
     came_in = set(map(np.shape, tree_util.tree_leaves(updates)))
-    adds = lambda shape, p: params is None or _broadcasts(shape, p) or shape in came_in
+    adds = lambda shape, p: params is None or broadcasts(shape, p) or shape in came_in
     new_state, *of_state = _settle(
         "state", *_pair_state(new_state, state, updates), same, policy
     )
@@ -207,7 +207,8 @@ def pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list
     return new_updates, [known[path] for path in new]
 
 
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether adding an array of one shape to one of the other leaves it in its shape."""
     pairs = zip(reversed(shape), reversed(target))
     return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
 

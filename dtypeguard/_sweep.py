@@ -15,7 +15,7 @@ from . import _catalog
 from ._audit import audit
 from ._checks import CHECKS, Fault, Skip, Subject
 from ._compat import set_x64
-from ._entry import Entry, Inputs
+from ._entry import Entry, Inputs, split
 from ._errors import DtypeGuardWarning
 from ._guard import guard
 
@@ -102,11 +102,10 @@ def examine(
     ):
         warnings.simplefilter("always")
         inputs = entry.inputs(configuration.params, configuration.grads)
-        functions = {k: v for k, v in inputs.extra_args.items() if callable(v)}
-        arrays = {k: v for k, v in inputs.extra_args.items() if not callable(v)}
+        arrays, others = split(inputs.extra_args)
 
         def run_checks(params, updates, arrays):
-            extra_args = arrays | functions
+            extra_args = arrays | others
             try:
                 opt = guard(entry.build()) if guarded else entry.build()
                 subject = Subject(opt, Inputs(params, updates, extra_args))

@@ -17,7 +17,7 @@ _STYLE = """
 .map table { border-collapse: separate; border-spacing: 0; }
 .map th, .map td { padding: 0; border: 0; }
 .map thead th { position: sticky; top: 0; z-index: 2; background: var(--page);
-  font-size: 12px; font-weight: 600; text-align: center; padding: .2rem 0;
+  font-size: 12px; font-weight: 600; text-align: center; padding: .2rem .15rem;
   letter-spacing: -.03em; }
 .map thead tr + tr th { top: 1.5rem; } .map thead tr + tr + tr th { top: 3rem; }
 .map thead tr + tr + tr th { font-weight: 400; color: var(--dim);
@@ -114,7 +114,8 @@ def page(report: Report) -> str:
         '<p class="dim">A configuration is the dtype of the params, and after a slash that '
         "of the gradients. Left half of each: bare (b), right half: guarded (g). Select a "
         "cell, or move with Tab and the arrow keys.</p>\n"
-        '<div id="told" role="status" aria-live="polite">No cell selected.</div>\n'
+        '<div id="told" role="status" aria-live="polite" tabindex="0">'
+        "No cell selected.</div>\n"
         f'<div class="map"><table>\n{_head()}<tbody>\n' + "\n".join(rows) + "\n</tbody>"
         f"</table></div>\n{_left_out(report)}"
     )

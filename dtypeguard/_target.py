@@ -17,13 +17,14 @@ from ._audit_report import AuditReport
 from ._catalog import is_transformation
 from ._compat import set_x64
 from ._entry import Entry
+from ._recipes import RECIPES, Recipe
 
 
 class UsageError(Exception):
     """What was typed cannot be done; the message shows the right form."""
 
 
-_FORMS = (
+FORMS = (
     "Write for example: dtypeguard audit optax:adam --set learning_rate=1e-3, "
     "dtypeguard audit my_package.optim:make_optimizer or dtypeguard audit my_script.py:opt"
 )
@@ -61,7 +62,10 @@ def audit_target(
             make = lambda: _call(target, made, arguments)
             name += "(...)"
         opt = make()
-        params, updates, extra_args = Entry(target, make).feed(dtypes, grad_dtypes)
+        # A few of Optax's take params or gradients of other forms than a plain tree.
+        recipe = RECIPES.get(target.replace(":", "."), Recipe())
+        entry = Entry(target, make, recipe)
+        params, updates, extra_args = entry.feed(dtypes, grad_dtypes)
         report = audit(opt, params, updates=updates, extra_args=extra_args)
     return dataclasses.replace(report, name=name)
 
@@ -102,17 +106,17 @@ def _dtypes(option: str, text: str, x64: bool) -> tuple[Any, ...]:
 def _load(target: str) -> Any:
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
-        raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {_FORMS}")
+        raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {FORMS}")
     try:
         found = _import_file(where) if where.endswith(".py") else _import_module(where)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end by itself
         reason = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{where} cannot be imported: {reason}. {_FORMS}") from error
+        raise UsageError(f"{where} cannot be imported: {reason}. {FORMS}") from error
     try:
         for part in name.split("."):
             found = getattr(found, part)
     except AttributeError:
-        raise UsageError(f"{where} has no {name}. {_FORMS}") from None
+        raise UsageError(f"{where} has no {name}. {FORMS}") from None
     return found
 
 
@@ -139,29 +143,30 @@ def _call(target: str, factory: Any, arguments: dict[str, Any]) -> Any:
     if not callable(factory):
         raise UsageError(
             f"{target} is {factory!r}: neither an optimizer nor a function that makes one. "
-            + _FORMS
+            + FORMS
         )
     try:
         made = factory(**arguments)
     except Exception as error:
-        missing = _missing(factory, arguments)
-        raise UsageError(
-            f"{target} cannot be called: {error}. Write: dtypeguard audit {target} "
-            + " ".join(f"--set {name}=VALUE" for name in missing or ("name",))
-        ) from error
+        raise UsageError(_how_to_call(target, factory, arguments, error)) from error
     if not is_transformation(made):
-        raise UsageError(f"{target} returned {made!r}, which is no optimizer. {_FORMS}")
+        raise UsageError(f"{target} returned {made!r}, which is no optimizer. {FORMS}")
     return made
 
 
-def _missing(factory: Any, arguments: dict[str, Any]) -> list[str]:
+def _how_to_call(
+    target: str, factory: Any, arguments: dict[str, Any], error: Exception
+) -> str:
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return []
+        parameters = ()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in variadic and p.name not in arguments
-    ]
+    taken = {p.name: p for p in parameters if p.kind not in variadic}
+    missing = [n for n, p in taken.items() if p.default is p.empty and n not in arguments]
+    known = f" It takes {', '.join(taken)}." if arguments.keys() - taken.keys() else ""
+    settings = (f"--set {name}=VALUE" for name in missing or [*taken, "name"][:1])
+    return (
+        f"{target} cannot be called: {str(error).rstrip('.')}.{known} "
+        f"Write: dtypeguard audit {target} {' '.join(settings)}"
+    )

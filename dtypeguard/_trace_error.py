@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from ._errors import DtypeDriftError
 from ._origins import Origin, origin_of_error
 
 
@@ -11,7 +12,8 @@ class TraceError:
     """Why `init` or `update` does not trace.
 
     Attributes:
-        message: the first line of the error.
+        message: the first line of the error; all of a `DtypeDriftError`, which names the
+            leaves.
         types: the two types that disagree; empty if the error names none.
         origin: the innermost line outside JAX and dtypeguard that it passed through.
     """
@@ -24,7 +26,8 @@ class TraceError:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)
         where = f"{self.origin}  {self.origin.code}" if self.origin else ""
-        return [*filter(None, [types and f"{types} disagree", where]), self.message]
+        told = filter(None, [types and f"{types} disagree", where])
+        return [*told, *self.message.splitlines()]
 
 
 # How JAX tells of two types: in a loop or branch, in an older one, in an operation.
@@ -45,5 +48,7 @@ def reduce_error(error: BaseException | None) -> TraceError:
     message = str(error).strip()
     found = filter(None, (pair.search(message) for pair in _PAIRS))
     types = next((match.groups() for match in found), ())
-    first = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
+    if not isinstance(error, DtypeDriftError):
+        message = message.partition("\n")[0]
+    first = f"{type(error).__name__}: {message}"
     return TraceError(first, types, None if error is None else origin_of_error(error))

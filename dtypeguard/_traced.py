@@ -23,13 +23,19 @@ class Parts:
         treedef: its structure.
         arrays: its array leaves; Python scalars are among them, functions are not.
         paths: where these stand, as `jax.tree_util.keystr` prints it.
+
+    Args:
+        tree: any.
+        static: a type whose instances are none of these.
     """
 
-    def __init__(self, tree: Any):
+    def __init__(self, tree: Any, static: type | tuple[()] = ()):
         self.tree = tree
         leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
         self._leaves = [leaf for _, leaf in leaves]
-        self._is_array = [_is_array(leaf) for leaf in self._leaves]
+        self._is_array = [
+            _is_array(leaf) and not isinstance(leaf, static) for leaf in self._leaves
+        ]
         arrays = [pair for pair, is_array in zip(leaves, self._is_array) if is_array]
         self.arrays = [leaf for _, leaf in arrays]
         self.paths = [tree_util.keystr(path) for path, _ in arrays]
@@ -40,6 +46,20 @@ class Parts:
         pairs = zip(self._leaves, self._is_array)
         leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
+
+    def holders(self, number: int) -> list[Any]:
+        """The nodes of the tree that an array leaf is in, the innermost first."""
+        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
+        node, holders = self.tree, []
+        while not tree_util.all_leaves([node]):
+            holders.insert(0, node)
+            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
+                size = len(tree_util.tree_leaves(child))
+                if left < size:
+                    node = child
+                    break
+                left -= size
+        return holders
 
 
 class Traced(NamedTuple):
@@ -70,7 +90,7 @@ def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Tr
     Raises:
         Refused: if either raises.
     """
-    extra = Parts(extra_args)
+    extra = Parts(extra_args, static=bool)  # one chooses what is traced
     traced: dict[str, Any] = {}
 
     # Traced inside of init, update is given the types of init's state, weak ones too.

@@ -1,9 +1,10 @@
 """For the test-suites of people who write optimizers: the types that theirs keep."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import tree_util
 
@@ -12,6 +13,7 @@ from ._catalog import is_transformation
 from ._contract import RULES as _RULES, Broken, broken
 from ._dtypes import cast, dtype_of, kind
 from ._entry import Entry, Inputs
+from ._guard import guard
 from ._recipes import Recipe
 from ._report import columns
 from ._sweep import CONFIGURATIONS, Configuration
@@ -26,8 +28,8 @@ def check_contract(
     *,
     updates: Any = None,
     extra_args: dict[str, Any] | None = None,
-    configurations: Sequence[str] | None = None,
-    rules: Iterable[str] = RULES,
+    configurations: str | Iterable[str] | None = None,
+    rules: str | Iterable[str] = RULES,
 ) -> None:
     """Checks that an optimizer keeps its types wherever JAX needs it to.
 
@@ -40,8 +42,9 @@ def check_contract(
     Args:
         opt_or_factory: a gradient transformation, or a function without arguments that
             returns one and is called again for every configuration.
-        params: the params to use; by default a matrix and a vector. Their floating leaves
-            are cast to the dtypes of each configuration.
+        params: the params to use, arrays or `jax.ShapeDtypeStruct`s; by default a matrix
+            and a vector. Their floating leaves are cast to the dtypes of each
+            configuration.
         updates: the gradients, cast likewise; by default `params`.
         extra_args: further keyword arguments of `update`, handed on as they are. By
             default those of Optax (`value`, `value_fn` and so on) that it asks for.
@@ -52,38 +55,50 @@ def check_contract(
     Raises:
         AssertionError: if a rule is broken. One error that names every such rule, where
             and how.
+        TypeError: if `opt_or_factory` is neither, or its function returns something else.
         ValueError: if a rule or configuration is not known.
 
     Example:
         >>> import dtypeguard, optax
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
-    rules = tuple(rules)
+    rules = _several(rules)
     _refuse_unknown("rule", rules, RULES)
     names = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
-    configurations = names if configurations is None else tuple(configurations)
+    configurations = names if configurations is None else _several(configurations)
     _refuse_unknown("configuration", configurations, names)
     make = _maker(opt_or_factory)
-    found = broken(
-        make,
-        _feeder(make, params, updates, extra_args),
-        rules,
-        [c for c in CONFIGURATIONS if c.name in configurations],
-    )
+    inputs = _feeder(make, params, updates, extra_args)
+    chosen = [c for c in CONFIGURATIONS if c.name in configurations]
+    found = broken(make, inputs, rules, chosen)
     if failures := list(found):
-        raise AssertionError(_tell(_name(opt_or_factory), failures))
+        mended = lambda failure: (
+            not any(
+                broken(
+                    lambda: guard(make()), inputs, [failure.rule], [failure.configuration]
+                )
+            )
+        )
+        raise AssertionError(_tell(_name(opt_or_factory), failures, mended))
 
 
-def parametrize_with_checks(optimizers: Iterable[Any], **options: Any) -> Any:
+def parametrize_with_checks(
+    optimizers: Iterable[Any] | Mapping[str, Any], **options: Any
+) -> Any:
     """A decorator that makes one pytest test of every optimizer and rule.
 
     Args:
-        optimizers: transformations or functions without arguments that return one.
+        optimizers: transformations or functions without arguments that return one; in a
+            dict by the names that they are to have.
         **options: of `check_contract`, for all of them.
 
     Returns:
         The decorator, for a test of the two parameters `optimizer` and `check`. Its ids
-        read `adamw-scan`.
+        read `adamw-scan`. What is given no name has that of the function that made it,
+        or is called `opt`, since of a chain nothing tells.
+
+    Raises:
+        TypeError: if `optimizers` is a single one.
 
     Example:
         >>> import dtypeguard, optax
@@ -93,12 +108,20 @@ def parametrize_with_checks(optimizers: Iterable[Any], **options: Any) -> Any:
     """
     import pytest
 
-    rules = options.pop("rules", RULES)
+    if is_transformation(optimizers) or not isinstance(optimizers, Iterable):
+        raise TypeError(
+            f"parametrize_with_checks got {optimizers!r}. Write a list, "
+            'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
+        )
+    if not isinstance(optimizers, Mapping):
+        optimizers = _by_name(optimizers)
+    rules = _several(options.pop("rules", RULES))
+    _refuse_unknown("rule", rules, RULES)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
         [
-            pytest.param(opt, _check(rule, options), id=f"{_short_name(opt)}-{rule}")
-            for opt in optimizers
+            pytest.param(opt, _check(rule, options), id=f"{name}-{rule}")
+            for name, opt in optimizers.items()
             for rule in rules
         ],
     )
@@ -120,12 +143,23 @@ def _maker(opt_or_factory: Any) -> Callable[[], Any]:
             "(anything with `init` and `update`) or a function without arguments that "
             "returns one."
         )
-    return opt_or_factory
+
+    def make() -> Any:
+        made = opt_or_factory()
+        if not is_transformation(made):
+            raise TypeError(
+                f"check_contract was given {opt_or_factory!r}, which returned {made!r}. "
+                "It must return a gradient transformation, such as optax.adam(1e-3)."
+            )
+        return made
+
+    return make
 
 
 def _feeder(
     make: Callable[[], Any], params: Any, updates: Any, extra_args: dict[str, Any] | None
 ) -> Callable[[Configuration], Inputs]:
+    params, updates = tree_util.tree_map(_as_array, (params, updates))
     entry = Entry("optimizer", make)
     if params is not None:
         leaves, structure = tree_util.tree_flatten(params)
@@ -150,6 +184,11 @@ def _feeder(
     return inputs
 
 
+def _as_array(leaf: Any) -> Any:
+    is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
+    return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
+
+
 def _in(dtypes: Any, tree: Any) -> Any:
     """A tree with its floating leaves in the dtypes of a configuration, dealt in turn."""
     dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
@@ -163,7 +202,9 @@ def _in(dtypes: Any, tree: Any) -> Any:
     return tree_util.tree_unflatten(structure, leaves)
 
 
-def _tell(name: str, failures: Sequence[Broken]) -> str:
+def _tell(
+    name: str, failures: Sequence[Broken], is_mended: Callable[[Broken], bool]
+) -> str:
     """Each rule once, with the first place where it is broken and how often it is."""
     by_rule: dict[str, list[Broken]] = {}
     for failure in failures:
@@ -178,20 +219,39 @@ def _tell(name: str, failures: Sequence[Broken]) -> str:
         rows.append((rule, where + more, first.reason))
     lines = "\n".join(f"  {line}" for line in columns(rows))
     rules = "1 rule" if len(rows) == 1 else f"{len(rows)} rules"
+    left = [rule for rule, places in by_rule.items() if not is_mended(places[0])]
+    wrap = f"Wrap it: dtypeguard.guard({name})."
+    if len(left) == len(by_rule):
+        wrap = "dtypeguard.guard does not mend this."
+    elif left:
+        wrap += f" What it does not mend: {', '.join(left)}."
     return (
-        f"{name} breaks {rules} of the contract:\n{lines}\n"
-        f"Wrap it: dtypeguard.guard({name}). dtypeguard.audit tells the lines of source."
+        f"{name} breaks {rules} of the contract:\n{lines}\n{wrap} "
+        "dtypeguard.audit tells the lines of source."
     )
 
 
 def _name(opt_or_factory: Any) -> str:
     if is_transformation(opt_or_factory):
         return name_of(opt_or_factory)
-    return getattr(opt_or_factory, "__name__", "the optimizer")
+    name = getattr(opt_or_factory, "__name__", "")
+    return f"{name}()" if name.isidentifier() else "opt"
 
 
-def _short_name(opt_or_factory: Any) -> str:
-    return _name(opt_or_factory).removesuffix("(...)")
+def _by_name(optimizers: Iterable[Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for opt in optimizers:
+        name = first = _name(opt).partition("(")[0]
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{first}_{number}"
+        named[name] = opt
+    return named
+
+
+def _several(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _refuse_unknown(what: str, given: Sequence[str], known: Sequence[str]) -> None:

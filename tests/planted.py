@@ -378,6 +378,49 @@ def where(leaf, grad, count, key):
 
 
 @drift()
+def where_made_from_nothing(leaf, grad, count, key):
+    other = jnp.arange(3.0)  # operand: where_made_from_nothing
+    return jnp.where(count > 2, leaf, other)  # promotion: where_made_from_nothing
+
+
+@drift()
+def loop_from_a_constant(leaf, grad, count, key):
+    one = jnp.ones((), F32)  # operand: loop_from_a_constant
+    scale = lax.fori_loop(0, 3, lambda number, scale: scale + 1, one)
+    return leaf * scale  # promotion: loop_from_a_constant
+
+
+@drift()
+def while_from_a_constant(leaf, grad, count, key):
+    one = jnp.ones((), F32)  # operand: while_from_a_constant
+    carry = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * c[1]), (0, one))
+    return leaf * carry[1]  # promotion: while_from_a_constant
+
+
+@drift()
+def replaced_by_a_constant(leaf, grad, count, key):
+    fresh = jnp.asarray([1.0, 2.0, 3.0])  # promotion: replaced_by_a_constant
+    return fresh
+
+
+@drift()
+def a_predicate_promotes_nothing(leaf, grad, count, key):
+    wide = jnp.ones(3, F32)  # operand: a_predicate_promotes_nothing
+    moved = leaf * wide  # promotion: a_predicate_promotes_nothing
+    return jnp.where(leaf > 0, moved, wide)
+
+
+@drift()
+def comes_round_in_a_loop(leaf, grad, count, key):
+    def body(number, carry):
+        kept, total = carry
+        return leaf, total + kept  # promotion: comes_round_in_a_loop
+
+    start = jnp.zeros(3, F32)  # operand: comes_round_in_a_loop
+    return lax.fori_loop(0, 3, body, (jnp.zeros(3, BF16), start))[1]
+
+
+@drift()
 def inside_vmap(leaf, grad, count, key):
     wide = jnp.ones(3, F32)  # operand: inside_vmap
 

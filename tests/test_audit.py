@@ -184,6 +184,7 @@ def test_extra_args():
 
 
 WIDE = jnp.ones(3, F32)
+MASK = jnp.ones(3, bool)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,107 @@ def test_an_init_that_does_not_trace():
     assert report.error.origin.file == __file__
 
 
-def test_what_is_no_optimizer_is_refused():
+def test_wide_operations_of_init_and_complex_ones():
+    opt = one_leaf(lambda p: (jnp.zeros((), jnp.complex128) + 1).real.astype(F32), add_one)
+    (wide, *_) = audit(opt, struct(F32), x64=True).wide_operations
+    assert (wide.type, wide.is_array) == ("complex128[]", False)
+    assert "opt = one_leaf(lambda p: (jnp.zeros((), jnp.complex128)" in wide.origin.code
+    # A gradient of 64 bits is an input like any other.
+    wide = struct(jnp.float64)
+    assert audit(opt, struct(F32), updates=wide, x64=True).wide_operations == ()
+
+
+def test_a_weak_update_promotes_no_param():
+    weak = optax.stateless(lambda updates, params: {"w": jnp.full((3,), 0.5)})
+    assert audit(weak, struct(BF16)).ok
+    of_ints = audit(weak, struct(jnp.int32))
+    assert [drift.after for drift in of_ints.drifts] == ["float32"]
+
+
+def test_many_params_are_watched_in_a_second_trace():
+    params = {str(n): jax.ShapeDtypeStruct((), BF16) for n in range(60)}
+
+    def change(leaf):
+        rate = jnp.asarray(0.9, F32)  # the operand
+        return leaf * rate
+
+    opt = one_leaf(lambda params: jnp.zeros((), BF16), change)
+    (drift,) = audit(opt, params).drifts
+    assert drift.cause.code.endswith("# the operand")
+
+
+@pytest.mark.parametrize("opt", [optax.adam, optax.MultiSteps, (1, 2)])
+def test_what_is_no_optimizer_is_refused(opt):
     with pytest.raises(TypeError, match="not the function that makes it"):
-        audit(optax.adam, struct(F32))
+        audit(opt, struct(F32))
+
+
+def test_leaves_that_are_no_arrays_are_refused():
+    with pytest.raises(TypeError, match=r"at params\['f'\]\. .*eqx\.filter\(model"):
+        audit(optax.sgd(1), {"f": jnp.sin})
+    with pytest.raises(TypeError, match="audit got 'text' at updates\\. "):
+        audit(optax.sgd(1), struct(F32), updates="text")
+
+
+@pytest.mark.parametrize("word", [True, "mean"])
+def test_extra_args_that_choose_what_is_traced(word):
+    def update(updates, state, params=None, *, how):
+        seen.append(how)
+        return updates, state
+
+    seen = []
+    opt = optax.GradientTransformationExtraArgs(lambda p: (), update)
+    assert audit(opt, struct(F32), extra_args={"how": word}).ok
+    assert all(how is word for how in seen)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "row"),
+    [
+        (lambda w: {"w": twice(w)}, "shape", "updates['w']  float32[3] -> float32[6]  "),
+        (lambda w: {"w": w, "new": w}, "structure", "updates['new']  (absent) -> float32"),
+    ],
+)
+def test_updates_that_are_not_those_of_the_params(change, kind, row):
+    opt = optax.stateless(lambda updates, params: change(updates["w"]))
+    report = audit(opt, struct(F32))
+    (drift,) = report.drifts
+    assert (drift.kind, drift.where) == (kind, "updates")
+    assert (drift.origin is None) == (kind == "structure")
+    text = str(report)
+    assert f"audit: 1 update changed {kind} in one update.\n  {row}" in text
+    assert "dtypeguard.guard does not mend this: DtypeDriftError: update " in text
+
+
+def test_updates_that_optax_takes():
+    """None, a batch with an axis for the examples, and a shape that broadcasts."""
+    keep = optax.identity()
+    assert audit(optax.stateless(lambda updates, params: None), struct(F32)).ok
+    assert audit(keep, struct(F32), updates=struct(F32, (2, 3))).ok
+    assert audit(optax.stateless(lambda u, p: {"w": u["w"][:1]}), struct(F32)).ok
+    assert audit(keep, {"w": None}, updates=struct(F32)).ok
+
+
+def test_the_advice_is_one_that_helps():
+    advice = lambda opt, params: str(audit(opt, struct(params))).splitlines()[2:]
+    to_float = one_leaf(counter, lambda n: n + 0.5)
+    assert advice(to_float, F32)[:2] == [
+        "dtypeguard.guard does not mend this: DtypeDriftError: "
+        "update returned 1 leaf that cannot be brought back:",
+        "  state.leaf  int32[] -> float32[],weak  return jnp.round(x).astype(jnp.int32)",
+    ]
+    guarded = advice(guard(to_float), F32)
+    assert guarded[0].startswith("    state.leaf  int32[] -> float32[],weak  return jnp.r")
+    assert guarded[-1] == "dtypeguard.guard does not mend this."
+    divided = one_leaf(counter, lambda n: 1 / 0)
+    assert advice(divided, F32)[-1] == "dtypeguard.guard does not mend this."
+    select = one_leaf(lambda p: jnp.zeros(3, BF16), lambda m: lax.select(m > 0, m, WIDE))
+    assert advice(select, F32)[-1] == "dtypeguard.guard does not mend this."
+    to_int = one_leaf(lambda p: jnp.zeros((), bool), lambda b: b * 1)
+    assert advice(to_int, F32) == ["Wrap the optimizer: dtypeguard.guard(one_leaf(...))."]
+    rescued = optax.stateless(lambda u, p: {"w": lax.select(MASK, u["w"], WIDE)})
+    assert "disagree" in str(audit(rescued, struct(BF16)))
+    assert advice(rescued, BF16)[-1].startswith("Wrap the optimizer: dtypeguard.guard(")
 
 
 def test_json_markdown_and_html():
@@ -249,6 +348,14 @@ def test_json_markdown_and_html():
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"https?://|<planted>", page)
     assert json.loads(AuditReport().to_json())["ok"] is True
+
+
+def test_advice_of_several_lines_stays_in_lines():
+    report = audit(one_leaf(counter, lambda n: n + 0.5), struct(F32))
+    first, row, _ = report.advice.splitlines()
+    assert f"{first}\n\n```text\n{row}\n" in report.to_markdown()
+    assert f'<p class="lines">{first}\n{row.replace(">", "&gt;")}\n' in report.to_html()
+    assert ".lines { white-space: pre-wrap; }" in report.to_html()
 
 
 def test_a_thousand_leaves_in_seconds():

@@ -2,12 +2,14 @@
 
 import dataclasses
 import html.parser
+import inspect
 import io
 import json
 import re
 import subprocess
 import sys
 
+import optax.contrib
 import pytest
 
 from dtypeguard import _catalog as catalog, _cli, _display, _sweep
@@ -85,7 +87,21 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "optax:__version__"], "neither an optimizer nor a function"),
         (["audit", "--markdown"], "dtypeguard audit optax:adam --set learning_rate=1e-3"),
         (["audit", "optax:adam", "--html", "no/such/a.html"], "audit --html audit.html"),
-        ([], "required: command"),
+        (["audit", "optax:sgd", "--params", ""], "'' is no dtype"),
+        (["audit", "--params", "bfloat16"], "are for one optimizer. Write for example"),
+        (["audit", "--filter", "sgd", "--grads", "bfloat16"], "are for one optimizer."),
+        (["audit", "--json", "optax:sgd"], "first: dtypeguard audit optax:sgd --json"),
+        (["audit", "optax:sgd", "--json", "--markdown"], "--json --markdown audit.md"),
+        (
+            ["audit", "optax:sgd", "--set", "rate=1"],
+            "It takes learning_rate, momentum, nesterov, accumulator_dtype. "
+            "Write: dtypeguard audit optax:sgd --set learning_rate=VALUE\n",
+        ),
+        (
+            ["audit", "optax:sgd", "rate=1"],
+            "Write for example: dtypeguard audit optax:adam",
+        ),
+        ([], "required: command. Write for example: dtypeguard audit optax:adam"),
     ],
 )
 def test_wrong_usage_exits_2_with_the_right_form(argv, message, capsys):
@@ -93,6 +109,63 @@ def test_wrong_usage_exits_2_with_the_right_form(argv, message, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.third_party
+def test_what_stands_in_a_file_outlasts_wrong_usage(tmp_path):
+    old, new = tmp_path / "old.html", tmp_path / "new.md"
+    old.write_text("old")
+    argv = ["audit", "optax:adam", "--html", str(old), "--markdown", str(new)]
+    assert main(argv) == 2
+    assert old.read_text() == "old"
+    assert not new.exists()
+    assert main([*argv, "--set", "learning_rate=1"]) == 0
+    assert old.read_text().startswith("<!doctype html>")
+    assert new.read_text().startswith("**audit:")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_ends_by_itself_is_not_taken_for_clean(tmp_path, capsys, code):
+    (tmp_path / "ends.py").write_text(f"import sys\nsys.exit({code})\n")
+    assert main(["audit", f"{tmp_path / 'ends.py'}:opt"]) == 2
+    assert f"cannot be imported: SystemExit: {code}. Write" in capsys.readouterr().err
+
+
+@pytest.mark.third_party
+def test_a_target_that_takes_other_gradients_than_most(capsys):
+    privately = optax.contrib.differentially_private_aggregate
+    seed = "key" if "key" in inspect.signature(privately).parameters else "seed"
+    argv = ["audit", "optax.contrib:differentially_private_aggregate"]
+    for setting in ("l2_norm_clip=1.0", "noise_multiplier=0.1", f"{seed}=0"):
+        argv += ["--set", setting]
+    assert main(argv) == 0, capsys.readouterr().out
+
+
+@pytest.mark.third_party
+def test_a_script_is_loaded_as_python_runs_it(tmp_path, capsys):
+    """Under the flag, with the modules beside it, and known by its name."""
+    (tmp_path / "beside_a_script.py").write_text(
+        "import jax.numpy as jnp\nRATE = jnp.ones(())\n"
+    )
+    (tmp_path / "a_script.py").write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses, jax, optax\n"
+        "from beside_a_script import RATE\n"
+        "@dataclasses.dataclass\n"
+        "class Settings:\n"
+        "    rate: jax.Array\n"
+        "rate = Settings(RATE).rate\n"
+        "scale = lambda u, p: jax.tree_util.tree_map(lambda g: g * rate, u)\n"
+        "opt = optax.stateless(scale)\n"
+    )
+    try:
+        assert main(["audit", f"{tmp_path / 'a_script.py'}:opt", "--x64"]) == 1
+    finally:
+        sys.modules.pop("a_script", None)
+        sys.modules.pop("beside_a_script", None)
+        if str(tmp_path) in sys.path:
+            sys.path.remove(str(tmp_path))
+    assert "updates['b']  float32 -> float64  " in capsys.readouterr().out
 
 
 def test_a_filter_on_what_is_not_swept_says_why(monkeypatch, capsys):
@@ -210,7 +283,7 @@ def test_a_target_that_drifts_exits_1(script, capsys, target, name):
     assert main(["audit", target, "--params", "bfloat16"]) == 1
     assert capsys.readouterr().out == (
         "audit: 1 state leaf changed dtype in one update.\n"
-        "    bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
+        "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
         f"Wrap the optimizer: dtypeguard.guard({name}).\n"
     )
 
@@ -288,6 +361,8 @@ def test_the_heat_map(tmp_path, capsys):
     assert re.search(r"  \.trace\['b'\] +bfloat16 -> float32  optax/\S+\.py:\d+", told)
     (told,) = [t for t in trace if t.startswith("optax.trace, guarded, bf16/f32, x64 off:")]
     assert "  every check passes" in told
+    (told,) = [a for tag, a in page.tags if a.get("id") == "told"]
+    assert told["tabindex"] == "0"  # what does not fit in it is scrolled to by keyboard
     # One file: nothing is fetched, and both colour schemes are in it.
     assert not re.search(r"https?://|src=|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text

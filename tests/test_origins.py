@@ -1,9 +1,11 @@
 """Every planted drift is told with the line that made it and the line that forced it."""
 
 import sys
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 import planted
 import pytest
 
@@ -24,8 +26,9 @@ def test_planted(name):
         return
     assert report.error is None
     of_case = ".leaf" if case.where == "state" else "['w']"
-    (drift,) = [d for d in report.drifts if d.path.endswith(of_case)]
-    assert drift.where == case.where
+    # Up to Optax 0.2.6 the accumulator of MultiSteps drifts by itself.
+    told = [d for d in report.drifts if d.where == case.where]
+    (drift,) = [d for d in told if d.path.endswith(of_case)]
     assert (drift.before, drift.after) == (case.before, case.after)
     assert drift.kind == ("weak_type" if "weak" in case.before else "dtype")
     for word, found in (("promotion", drift.origin), ("operand", drift.cause)):
@@ -44,9 +47,61 @@ def test_every_case_is_marked():
         "dtype_taken_from_the_gradient",
         "gradient_in_another_dtype",
         "accumulated_in_float32",
+        "replaced_by_a_constant",
         "weak_init_leaf",
         "weak_init_array",
     }
+
+
+class One(NamedTuple):
+    """One leaf."""
+
+    leaf: Any
+
+
+@jax.tree_util.register_pytree_node_class
+class Box:
+    """A node of one's own, which JAX takes apart with code of one's own."""
+
+    def __init__(self, leaf):
+        self.leaf = leaf
+
+    def tree_flatten(self):
+        return (self.leaf,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+
+def test_equal_python_scalars_in_the_first_state_are_told_apart():
+    def update(updates, state, params=None):
+        strong = lambda leaf: leaf * jnp.ones((), jnp.float32)
+        return updates, jax.tree_util.tree_map(strong, state)
+
+    inits = (
+        lambda params: One(1.0),  # planted: [0]
+        lambda params: One(1.0),  # planted: [1]
+        lambda params: {"leaf": [1.0, None]},  # planted: [2]
+        lambda params: Box(1.0),  # planted: [3]
+        lambda params: jax.tree_util.tree_map(lambda x: x, One(1.0)),  # planted: [4]
+    )
+    opt = optax.chain(*(optax.GradientTransformation(init, update) for init in inits))
+    drifts = audit(opt, {"w": jnp.zeros(3)}).drifts
+    assert len(drifts) == len(inits)
+    for drift in drifts:
+        assert drift.origin.code.endswith(f"# planted: {drift.path[:3]}"), drift
+
+
+def test_a_leaf_that_becomes_a_python_scalar():
+    def update(updates, state, params=None):
+        new = {"leaf": 0}
+        return updates, new  # where it is in a tree for the first time
+
+    opt = optax.GradientTransformation(lambda p: {"leaf": jnp.zeros((), int)}, update)
+    (drift,) = audit(opt, {"w": jnp.zeros(3)}).drifts
+    assert drift.after == "int32 (weak)"
+    assert drift.origin.code.startswith("return updates, new")
 
 
 def test_a_debugger_is_left_alone():

@@ -187,6 +187,65 @@ def test_parametrized(optimizer, check):
     check(optimizer)
 
 
+def _my_optimizer():
+    return guard(optax.adam(1e-3))
+
+
+def test_readable_ids():
+    """Of chains, and of what is guarded as well, and no two alike."""
+    ids = lambda optimizers: [
+        param.id for param in parametrize_with_checks(optimizers, rules="scan").args[1]
+    ]
+    optimizers = [guard(optax.trace(0.9)), optax.trace(0.8), optax.adam(1), _my_optimizer]
+    assert ids(optimizers) == [
+        "trace-scan",
+        "trace_2-scan",
+        "opt-scan",
+        "_my_optimizer-scan",
+    ]
+    assert ids({"adam": optax.adam(1)}) == ["adam-scan"]
+    assert ids([lambda: optax.adam(1)]) == ["opt-scan"]
+
+
+@pytest.mark.parametrize("one", [optax.sgd(1), _my_optimizer])
+def test_a_single_optimizer_is_refused(one):
+    with pytest.raises(TypeError, match=r"Write a list, .*\[my_optimizer\]"):
+        parametrize_with_checks(one)
+
+
+def test_the_advice_is_one_that_helps():
+    def told(make):
+        with pytest.raises(AssertionError) as error:
+            check_contract(make, configurations="bf16")
+        return str(error.value).splitlines()[-1]
+
+    more = "dtypeguard.audit tells the lines of source."
+    assert told(BROKEN["wide updates"][0]()) == (
+        f"Wrap it: dtypeguard.guard(_optimizer(...)). {more}"
+    )
+    assert told(BROKEN["int counter becomes float"][0]()) == (
+        "Wrap it: dtypeguard.guard(_optimizer(...)). What it does not mend: state_types, "
+        f"scan, cond, while_loop, one_compilation. {more}"
+    )
+    fails = _optimizer(lambda p: 1 / 0)
+    assert told(lambda: fails) == f"dtypeguard.guard does not mend this. {more}"
+
+
+def test_shapes_in_place_of_params():
+    params = {"w": jax.ShapeDtypeStruct((2, 2), jnp.float32)}
+    check_contract(guard(optax.trace(0.9)), params, updates=params, configurations="bf16")
+
+
+@pytest.mark.parametrize("how", ["mean", True])
+def test_extra_args_that_choose_what_is_traced(how):
+    def update(updates, state, params=None, *, reduce):
+        assert reduce is how
+        return updates, state
+
+    opt = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
+    check_contract(opt, extra_args={"reduce": how}, configurations="f32")
+
+
 def test_parametrized_ids():
     mark = parametrize_with_checks([optax.trace(0.9)], configurations=["bf16/f32"])
     assert [param.id for param in mark.args[1]] == [f"trace-{rule}" for rule in RULES]
@@ -199,6 +258,8 @@ def test_parametrized_ids():
     ("call", "error", "match"),
     [
         (lambda: check_contract(3), TypeError, "check_contract got 3"),
+        (lambda: check_contract(lambda: 3), TypeError, "returned 3. It must return a"),
+        (lambda: parametrize_with_checks([], rules="no"), ValueError, "state_types, "),
         (lambda: check_contract(optax.sgd(1), rules=["no"]), ValueError, "state_types, "),
         (
             lambda: check_contract(optax.sgd(1), configurations=["f8"]),

@@ -221,7 +221,7 @@ def prodigy(
         largest = jnp.maximum(d_max, estimate)
         first = jnp.where(d == d0, jnp.maximum(d, estimate), d)
         moves = active & (length != 0)
-        new_d = jnp.where(moves, jnp.minimum(largest, first * scalar(growth_rate)), d)
+        new_d = jnp.where(moves, _bounded(largest, first, scalar(growth_rate)), d)
 
         decaying = each(_whole(mask(params) if callable(mask) else mask, params))
         seed = cast(state.count, jnp.uint32) * jnp.uint32(len(leaves))
@@ -242,7 +242,10 @@ def prodigy(
 
         keep = lambda new, old: cast(jnp.where(moves, new, cast(old, new.dtype)), old.dtype)
         exp_avg, exp_avg_sq, grad_sum = (
-            tree_util.tree_unflatten(treedef, field) for field in zip(*stored)
+            tree_util.tree_unflatten(
+                treedef, [getattr(moments, field) for moments in stored]
+            )
+            for field in Moments._fields
         )
         return tree_util.tree_unflatten(treedef, grads), ProdigyState(
             exp_avg=exp_avg if averages else (),
@@ -279,6 +282,13 @@ def _one_minus_power(exponent: Any, beta: Any) -> Any:
     else:
         log = jnp.log(beta)
     return -jnp.expm1(exponent * cast(log, exponent.dtype))
+
+
+def _bounded(largest: Any, first: Any, growth: Any) -> Any:
+    """`min(largest, first * growth)`; with no bound, without inf * 0 in its derivative."""
+    bounds = jnp.isfinite(growth)
+    bound = first * jnp.where(bounds, growth, 1)
+    return jnp.where(bounds, jnp.minimum(largest, bound), largest)
 
 
 def _whole(mask: Any, params: Any) -> Any:

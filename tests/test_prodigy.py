@@ -1,0 +1,442 @@
+"""Prodigy beyond its authors' trajectories: low precision, edges, composition, size."""
+
+import functools
+import inspect
+
+import digits
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+import pytest
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+
+import dtypeguard
+from dtypeguard import guard, prodigy
+from dtypeguard._hlo import count_float64
+
+BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
+third_party = pytest.mark.third_party
+name_of = lambda dtype: jnp.dtype(dtype).name
+
+
+def make_params(dtype=F32):
+    return {
+        "w": jnp.linspace(-1, 1, 12, dtype=F32).reshape(3, 4).astype(dtype),
+        "b": jnp.full(4, 0.5, dtype),
+    }
+
+
+def slope(params):
+    """Of a quadratic with its least at 0.25."""
+    return tree_util.tree_map(lambda p: p - jnp.asarray(0.25, p.dtype), params)
+
+
+def add(params, updates):
+    """Fails, under strict promotion, where an update has another dtype than its param."""
+    return tree_util.tree_map(lambda p, u: p + u, params, updates)
+
+
+def run(opt, params, steps, grads_of=slope, state=None):
+    """Params and state after so many steps in a scan."""
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = opt.update(grads_of(params), state, params)
+        return (add(params, updates), state), None
+
+    state = opt.init(params) if state is None else state
+    return jax.jit(lambda carry: lax.scan(step, carry, None, length=steps)[0])(
+        (params, state)
+    )
+
+
+def is_finite(tree):
+    return all(bool(jnp.isfinite(leaf).all()) for leaf in tree_util.tree_leaves(tree))
+
+
+# Low precision --------------------------------------------------------------------------
+
+
+def losses_on_digits(opt, dtype, steps=200):
+    """The training loss after full batches, for two seeds."""
+    images, labels = map(jnp.asarray, digits.data())
+
+    @jax.jit
+    def trained(params):
+        grads_of = lambda params: jax.grad(digits.loss)(params, images, labels)
+        return digits.loss(run(opt, params, steps, grads_of)[0], images, labels)
+
+    return np.array([trained(digits.make_params(seed, dtype)) for seed in range(2)])
+
+
+@third_party
+def test_narrow_params_learn_digits_as_float32_does():
+    reached = {dtype: losses_on_digits(prodigy(), dtype) for dtype in (F32, BF16, F16)}
+    start = digits.loss(digits.make_params(0, F32), *digits.data())
+    assert (reached[F32] < 1e-3 * start).all()
+    assert (reached[BF16] < 2 * reached[F32]).all()
+    assert (reached[F16] < 2 * reached[F32]).all()
+    theirs = [losses_on_digits(optax.contrib.prodigy(), dtype) for dtype in (BF16, F16)]
+    assert (theirs[0] > 5 * reached[F32]).all()
+    assert np.isnan(theirs[1]).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_ten_thousand_steps_stay_finite(dtype):
+    """Noisy gradients, some all zero, under a schedule that starts and ends at 0."""
+    schedule = lambda count: jnp.minimum(count / 100, 1 - count / 10_000)
+    opt = prodigy(schedule, weight_decay=1e-3)
+
+    def step(carry, number):
+        params, state = carry
+        noise = jax.random.normal(jax.random.fold_in(jax.random.PRNGKey(0), number), (4,))
+        scale = jnp.where(number % 7 == 0, 0.0, 1.0)
+        grads = tree_util.tree_map(
+            lambda g: (scale * (g.astype(F32) + 0.1 * noise)).astype(g.dtype),
+            slope(params),
+        )
+        updates, state = opt.update(grads, state, params)
+        return (add(params, updates), state), is_finite_jit((updates, state))
+
+    is_finite_jit = lambda tree: jnp.all(
+        jnp.array([jnp.all(jnp.isfinite(x)) for x in tree_util.tree_leaves(tree)])
+    )
+    params = make_params(dtype)
+    with jax.numpy_dtype_promotion("standard"):  # of the schedule
+        (params, state), finite = jax.jit(
+            lambda carry: lax.scan(step, carry, jnp.arange(10_000))
+        )((params, opt.init(params)))
+    assert bool(finite.all())
+    assert int(state.count) == 10_000
+    for leaf in tree_util.tree_leaves(params):
+        np.testing.assert_allclose(np.asarray(leaf, F32), 0.25, atol=0.1)
+
+
+# Edges ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_while_gradients_are_zero_nothing_moves(dtype):
+    """Optax's is NaN from the first such step on."""
+    params = make_params(dtype)
+    opt = prodigy(weight_decay=0.1)
+    start = opt.init(params)
+    zeros = lambda params: tree_util.tree_map(jnp.zeros_like, params)
+    found, state = run(opt, params, 3, zeros)
+    assert_same(found, params)
+    assert_same(state, start._replace(count=jnp.int32(3)))
+    later, state = run(opt, found, 50, state=state)
+    assert is_finite((later, state))
+    assert_same(later, run(opt, params, 50, state=start._replace(count=jnp.int32(3)))[0])
+
+
+@third_party
+def test_optax_is_nan_after_a_zero_gradient():
+    params = make_params()
+    zeros = lambda params: tree_util.tree_map(jnp.zeros_like, params)
+    found, state = run(optax.contrib.prodigy(), params, 1, zeros)
+    assert not is_finite((found, state))
+
+
+def test_a_rate_of_zero_is_no_step_at_all():
+    """Five steps of warm-up at 0, gradients whatever they are, then as from the start."""
+    schedule = lambda count: jnp.where(count < 5, 0.0, 1.0)
+    params = make_params()
+    opt = prodigy(schedule, weight_decay=0.1)
+    wild = lambda params: tree_util.tree_map(lambda p: jnp.full_like(p, jnp.nan), params)
+    found, state = run(opt, params, 5, wild)
+    assert_same(found, params)
+    assert_same(state, opt.init(params)._replace(count=jnp.int32(5)))
+    later, state = run(opt, found, 20, state=state)
+    expected, _ = run(prodigy(weight_decay=0.1), params, 20)
+    assert_same(later, expected)
+    assert int(state.steps_taken) == 20
+
+
+def test_growth_is_bounded():
+    params = make_params()
+    opt, free = prodigy(growth_rate=1.02), prodigy()
+    bounded, state = run(opt, params, 20)
+    _, free_state = run(free, params, 20)
+    # The first step off d0 is free, the others are not.
+    assert float(state.estim_lr) < 0.5 * float(free_state.estim_lr)
+    assert float(state.estim_lr_max) > float(state.estim_lr)
+    before = float(state.estim_lr)
+    _, state = run(opt, bounded, 1, state=state)
+    assert float(state.estim_lr) <= before * 1.02 * (1 + 1e-6)
+
+
+def test_slices_take_less_state():
+    params = {"w": jnp.linspace(-1, 1, 220).reshape(20, 11)}
+    sizes = lambda opt: {
+        name: sum(leaf.size for leaf in tree_util.tree_leaves(field))
+        for name, field in opt.init(params)._asdict().items()
+    }
+    whole, some = sizes(prodigy()), sizes(prodigy(slice_p=11))
+    assert (whole["grad_sum"], whole["params0"]) == (220, 220)
+    assert (some["grad_sum"], some["params0"]) == (20, 20)
+    assert some["exp_avg"] == some["exp_avg_sq"] == 220
+    found, _ = run(prodigy(slice_p=11), params, 300)
+    np.testing.assert_allclose(found["w"], 0.25, atol=0.05)
+
+
+def test_params_that_start_at_zero_keep_no_copy():
+    params = {"w": jnp.zeros((50, 50)), "b": jnp.ones(50)}
+    state = prodigy().init(params)
+    assert state.params0["w"].shape == ()
+    assert state.params0["b"].shape == (50,)
+    assert is_finite(run(prodigy(), params, 30))
+
+
+def test_first_state_shares_no_buffer_with_the_params():
+    """So both can be donated; in optax params0 is the params."""
+    params = make_params()
+    opt = prodigy()
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state):
+        updates, state = opt.update(slope(params), state, params)
+        return add(params, updates), state
+
+    expected, _ = run(opt, make_params(), 3)
+    carry = (params, opt.init(params))
+    for _ in range(3):
+        carry = step(*carry)
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), carry[0], expected
+    )
+
+
+def test_without_averages_there_is_no_average():
+    state = prodigy(betas=(0.0, 0.999)).init(make_params())
+    assert state.exp_avg == ()
+    assert is_finite(run(prodigy(betas=(0.0, 0.999)), make_params(), 10))
+
+
+# Types ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_state_and_updates_follow_the_params(dtype, grad_dtype):
+    params = make_params(dtype)
+    grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))
+    opt = prodigy()
+    start = opt.init(params)
+    for field in (start.exp_avg, start.exp_avg_sq, start.grad_sum, start.params0):
+        assert {leaf.dtype for leaf in tree_util.tree_leaves(field)} == {jnp.dtype(dtype)}
+    assert start.estim_lr.dtype == start.numerator_weighted.dtype == F32
+    found, state = run(opt, params, 3, grads_of)
+    assert types((found, state)) == types((params, start))
+
+
+def test_a_tree_of_two_dtypes():
+    """Optax's scalars are bfloat16 then, and drift."""
+    params = {"w": jnp.ones((3, 4), BF16), "b": jnp.ones(4, F32)}
+    start = prodigy().init(params)
+    assert (start.exp_avg["w"].dtype, start.exp_avg["b"].dtype) == (BF16, F32)
+    assert start.estim_lr.dtype == F32
+    found, state = run(prodigy(), params, 3)
+    assert types((found, state)) == types((params, start))
+
+
+def test_float64_params_have_float64_scalars():
+    with set_x64(True):
+        params = {"w": jnp.ones(3, F64), "b": jnp.ones(3, F32)}
+        start = prodigy().init(params)
+        assert start.estim_lr.dtype == start.numerator_weighted.dtype == F64
+        assert start.exp_avg["b"].dtype == F32
+        found, state = run(prodigy(), params, 3)
+        assert types((found, state)) == types((params, start))
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("wrap", [lambda opt: opt, guard], ids=["bare", "guarded"])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_blind_to_the_x64_flag(dtype, wrap):
+    results = []
+    for x64 in (False, True):
+        with set_x64(x64):
+            opt = wrap(prodigy(optax.cosine_decay_schedule(1.0, 100), weight_decay=0.1))
+            params = make_params(dtype)
+            with jax.numpy_dtype_promotion("standard"):  # of optax's schedule
+                results.append(run(opt, params, 5))
+                args = (slope(params), opt.init(params), params)
+                assert count_float64(opt.update, *args) == 0
+    assert_same(*results)
+
+
+def test_no_intermediate_is_wider_than_float32():
+    """And of bfloat16 params none in float32 is left in the step's results."""
+    params = {"w": jnp.ones((64, 64), BF16)}
+    opt = prodigy()
+    results = jax.eval_shape(opt.update, params, opt.init(params), params)
+    wide = [x for x in tree_util.tree_leaves(results) if x.size > 1 and x.dtype != BF16]
+    assert not wide
+
+
+# Composition ----------------------------------------------------------------------------
+
+
+def test_scan_cond_and_steps_one_by_one_agree():
+    opt = prodigy(weight_decay=0.01)
+    params = make_params()
+    carry = (params, opt.init(params))
+    for number in range(4):
+        updates, state = opt.update(slope(carry[0]), carry[1], carry[0])
+        carry = lax.cond(
+            number >= 0, lambda new, old: new, lambda new, old: old,
+            (add(carry[0], updates), state), carry,
+        )  # fmt: skip
+    found = run(opt, params, 4)
+    assert types(found) == types(carry)
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), found, carry
+    )
+
+
+def test_vmap_is_each_member_alone():
+    opt = prodigy()
+    stacked = tree_util.tree_map(lambda p: jnp.stack([p, 2 * p, -p]), make_params())
+    together = jax.vmap(lambda params: run(opt, params, 5))(stacked)
+    for member in range(3):
+        of = lambda leaf, i=member: leaf[i]
+        alone = run(opt, tree_util.tree_map(of, stacked), 5)
+        tree_util.tree_map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8),
+            tree_util.tree_map(of, together),
+            alone,
+        )
+
+
+def test_derivative_by_the_start():
+    opt = prodigy(estim_lr0=1e-2)
+
+    def after(shift):
+        params = tree_util.tree_map(lambda p: p + shift, make_params())
+        found, _ = run(opt, params, 4)
+        return sum(jnp.sum(p) for p in tree_util.tree_leaves(found))
+
+    for derivative in (jax.grad, jax.jacfwd):
+        found = float(derivative(after)(0.1))
+        expected = (float(after(0.1 + 1e-2)) - float(after(0.1 - 1e-2))) / 2e-2
+        np.testing.assert_allclose(found, expected, rtol=2e-2)
+
+
+@third_party
+@pytest.mark.parametrize("mask", [{"w": True, "b": False}, None], ids=["mask", "all"])
+def test_decay_by_mask(mask):
+    params = make_params()
+    of = lambda **kwargs: run(prodigy(estim_lr0=1e-2, **kwargs), params, 1)[0]
+    plain, decayed = of(), of(weight_decay=0.5, mask=mask)
+    assert not np.array_equal(plain["w"], decayed["w"])
+    assert np.array_equal(plain["b"], decayed["b"]) == (mask is not None)
+    if mask is not None:
+        assert_same(decayed, of(weight_decay=0.5, mask=lambda params: mask))
+
+
+@third_party
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=name_of)
+def test_injected_hyperparameters(dtype):
+    """`b2 = 0.999` as a float32 array is what it is as a number."""
+    params = make_params(dtype)
+    injected = guard(
+        optax.inject_hyperparams(prodigy)(learning_rate=0.5, weight_decay=0.01),
+        policy=dtypeguard.Policy(compute_dtype=F32, state_dtype="params"),
+    )
+    plain = guard(
+        prodigy(learning_rate=0.5, weight_decay=0.01),
+        policy=dtypeguard.Policy(compute_dtype=F32, state_dtype="params"),
+    )
+    found, state = run(injected, params, 20)
+    expected, _ = run(plain, params, 20)
+    assert float(state.hyperparams["learning_rate"]) == 0.5
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(
+            np.asarray(a, F32), np.asarray(b, F32), rtol=1e-2 if dtype == BF16 else 1e-5
+        ),
+        found,
+        expected,
+    )
+
+
+@third_party
+def test_slices_cannot_be_injected_but_kept_static():
+    params = make_params()
+    opt = optax.inject_hyperparams(prodigy)(slice_p=2)
+    state = opt.init(params)
+    with pytest.raises(TypeError, match='static_args="slice_p"'):
+        jax.jit(opt.update)(params, state, params)
+    opt = optax.inject_hyperparams(prodigy, static_args="slice_p")(slice_p=2)
+    assert opt.init(params).inner_state.params0["w"].shape == (6,)
+
+
+def test_the_signature_is_that_of_optax_and_then_some():
+    ours = list(inspect.signature(prodigy).parameters.values())
+    theirs = list(inspect.signature(optax.contrib.prodigy).parameters.values())
+    same = [(p.name, p.default, p.kind) for p in ours[: len(theirs)]]
+    assert same == [(p.name, p.default, p.kind) for p in theirs]
+    assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@third_party
+def test_the_numbers_of_optax_where_it_is_right():
+    params = make_params()
+    found, state = run(prodigy(weight_decay=0.01), params, 30)
+    expected, theirs = run(optax.contrib.prodigy(weight_decay=0.01), params, 30)
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found, expected
+    )
+    np.testing.assert_allclose(state.estim_lr, theirs.estim_lr, rtol=1e-4)
+
+
+@third_party
+def test_continues_from_a_state_of_optax():
+    params = make_params()
+    found, old = run(optax.contrib.prodigy(), params, 10)
+    state = (
+        dtypeguard.prodigy()
+        .init(params)
+        ._replace(**old._asdict(), steps_taken=old.count, estim_lr_max=old.estim_lr)
+    )
+    found, _ = run(prodigy(), found, 10, state=state)
+    expected, _ = run(optax.contrib.prodigy(), params, 20)
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found, expected
+    )
+
+
+# Input ----------------------------------------------------------------------------------
+
+
+def test_a_gradient_that_is_none_leaves_its_param_alone():
+    params = make_params()
+    grads = slope(params) | {"b": None}
+    updates, state = prodigy().update(grads, prodigy().init(params), params)
+    assert updates["b"] is None
+    assert updates["w"].shape == (3, 4)
+    assert_same(state.exp_avg_sq["b"], jnp.zeros(4))
+
+
+def test_no_params_at_all():
+    updates, state = prodigy().update({}, prodigy().init({}), {})
+    assert updates == {}
+    assert is_finite(state)
+
+
+def test_wrong_input_is_told():
+    params = make_params()
+    state = prodigy().init(params)
+    with pytest.raises(ValueError, match=r"write update\(updates, state, params\)"):
+        prodigy().update(params, state)
+    with pytest.raises(TypeError, match=r"params\['n'\]: int32(.|\n)*optax.masked"):
+        prodigy().init(params | {"n": jnp.ones(3, jnp.int32)})
+    with pytest.raises(TypeError, match="split_real_and_imaginary"):
+        prodigy().init(jnp.ones(3, jnp.complex64))
+    with pytest.raises(ValueError, match="write slice_p=1 or above"):
+        prodigy(slice_p=0)
+    with pytest.raises(TypeError, match="write an int"):
+        prodigy(slice_p=2.0)

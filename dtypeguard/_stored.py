@@ -54,7 +54,8 @@ def stored_dtypes(
 
 
 def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
-    matches = fnmatch.fnmatchcase
+    # Brackets stand for themselves: paths are full of them.
+    matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
     idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
     if idle:
         lines = (f"  {path}  {describe(leaf)}" for path, leaf in leaves.items())

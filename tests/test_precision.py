@@ -223,6 +223,8 @@ STORED = {
     "as the params": ("params", "bfloat16"),
     "by pattern": ({"*sum*": F16, "*": BF16}, "float16"),
     "by another pattern": ({"*scale*": BF16}, "float32"),
+    "by its very path": ({"['sum']['w']": BF16}, "bfloat16"),
+    "by the first that matches": ({"['sum']*": F16, "*['w']": BF16}, "float16"),
     "by function": (by_size, "bfloat16"),
 }
 

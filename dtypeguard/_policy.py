@@ -125,6 +125,12 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
     @property
+    def widens_updates(self) -> bool:
+        """Whether updates may come out in other dtypes by the policy's own doing."""
+        shows_a_wide_state = self.changes_precision and self.compute_dtype is None
+        return shows_a_wide_state or float_dtype(self.updates_dtype) is not None
+
+    @property
     def changes_precision(self) -> bool:
         """Whether the inner optimizer sees or stores anything but what it is given."""
         given = self.compute_dtype is not None or self.state_dtype is not None

@@ -73,7 +73,7 @@ def in_precision(
 
     def update(updates, state, params=None, **extra_args):
         _check_available(policy)
-        stored = _inner_state(state) if stochastic else state
+        stored = _inner_state(state, stochastic)
         seen = cast_by_path(stored, following(updates if params is None else params))
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
         if computes:
@@ -141,13 +141,17 @@ def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _inner_state(state: Any) -> Any:
-    if isinstance(state, RoundingState):
-        return state.inner_state
+def _inner_state(state: Any, stochastic: bool) -> Any:
+    if isinstance(state, RoundingState) == stochastic:
+        return state.inner_state if stochastic else state
+    if not stochastic:
+        raise TypeError(
+            'A policy without rounding="stochastic" got a RoundingState. Give it '
+            "state.inner_state."
+        )
     raise TypeError(
         f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. Wrap a '
-        "state made without it: "
-        "opt.init(params)._replace(inner_state=state)."
+        "state made without it: opt.init(params)._replace(inner_state=state)."
     )
 
 

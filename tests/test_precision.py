@@ -265,6 +265,18 @@ def test_rules_that_do_not_work():
         guard(spy({}), policy=Policy(state_dtype=rule)).init(params)
 
 
+@pytest.mark.parametrize(
+    "rule", [jnp.float64, {"*sum*": jnp.float64}, lambda path, leaf: jnp.float64], ids=str
+)
+def test_a_float64_state_needs_x64(rule):
+    """JAX would store float32 and warn."""
+    opt = guard(spy({}), policy=Policy(compute_dtype=F32, state_dtype=rule))
+    with pytest.raises(ValueError, match=r"float64 for \['s.* needs x64: store at most"):
+        opt.init(params_of())
+    with set_x64(True):
+        assert opt.init(params_of())["sum"]["w"].dtype == jnp.float64
+
+
 def test_an_update_keeps_what_came():
     """`state_dtype` is for `init`; a state of another provenance keeps its dtypes."""
     params = params_of()
@@ -325,6 +337,29 @@ def test_what_the_policy_asks_for_is_no_drift():
     opt = guard(drifts, policy=policy)
     with pytest.raises(DtypeDriftError, match=r"\['scale'\] +float32\[\] -> float16"):
         opt.update(grads_of(params), opt.init(params), params)
+
+
+ASKED = [
+    Policy(state_dtype=BF16),
+    Policy(rounding="stochastic"),
+    Policy(updates_dtype=F32),
+    Policy(compute_dtype=F32, updates_dtype=BF16),
+]
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize("policy", ASKED, ids=str)
+def test_updates_that_the_policy_widens_or_narrows_are_no_drift(policy):
+    """A state shown in float32 gives float32 updates."""
+    opt = guard(optax.adam(1e-3), policy=Policy(**vars(policy) | {"on_drift": "error"}))
+    params = params_of()
+    updates, _ = opt.update(grads_of(params), opt.init(params), params)
+    expected = BF16 if policy.updates_dtype is None else policy.updates_dtype
+    assert updates["w"].dtype == expected
+    drifts = optax.stateless(lambda updates, params: grads_of(updates, F16))
+    wide = guard(drifts, policy=Policy(compute_dtype=F32, on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=r"updates\['w'\] +float32.* -> float16"):
+        wide.update(grads_of(params), wide.init(params), params)
 
 
 # Stochastic rounding of the state -------------------------------------------------------
@@ -446,6 +481,8 @@ def test_checkpoints():
     with pytest.raises(TypeError, match=r"_replace\(inner_state=state\)"):
         opt.update(grads, inner, params)
     opt.update(grads, opt.init(params)._replace(inner_state=inner), params)
+    with pytest.raises(TypeError, match=r"got a RoundingState. Give it state.inner_state"):
+        plain.update(grads, state, params)
 
 
 @pytest.mark.third_party

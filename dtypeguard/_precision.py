@@ -24,8 +24,9 @@ class RoundingState(NamedTuple):
 
     The noise of a step is a function of `rounding_seed`, `rounding_step`, the number of the
     leaf in the inner state and the element's place in the whole array, and of nothing else:
-    it is the same in `jit`, `scan`, on one device or on many. Members of a `vmap`, and the
-    shards inside a `shard_map`, get the same noise unless their seeds differ.
+    it is the same in `jit`, `scan`, on one device or on many. Members of a `vmap`, the
+    shards inside a `shard_map`, and two guarded optimizers (in `multi_transform`, say) get
+    the same noise unless their seeds differ.
 
     Attributes:
         inner_state: the inner optimizer's own state, with which training can go on without

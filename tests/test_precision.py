@@ -503,6 +503,34 @@ def test_donation_and_one_compilation():
     assert params["w"].is_deleted()
 
 
+@pytest.mark.third_party
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu" or jax.__version_info__ < (0, 7, 2),
+    reason="XLA's CPU backend does so from JAX 0.7.2 on",
+)
+def test_a_donated_step_copies_nothing_with_the_option_that_the_readme_names():
+    opt = guard(optax.adam(1e-3), policy=Policy(**vars(ALL_BF16) | {"updates_dtype": F32}))
+    option = {"xla_cpu_copy_insertion_use_region_analysis": True}
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state, grads, key):
+        updates, state = opt.update(grads, state, params)
+        return dtypeguard.apply_updates(params, updates, key=key), state
+
+    def run(options):
+        params = {name: jnp.full((256, 256), 0.7, BF16) for name in "ab"}
+        carry, grads, key = (params, opt.init(params)), grads_of(params), jax.random.key(0)
+        compiled = step.lower(*carry, grads, key).compile(compiler_options=options)
+        for key in jax.random.split(key, 5):
+            carry = compiled(*carry, grads, key)
+        return carry, compiled.memory_analysis().temp_size_in_bytes
+
+    with_copies, _ = run(None)
+    without, temporary = run(option)
+    assert_same(with_copies, without)
+    assert temporary < 2**14  # one of the four moments has 2**17 bytes
+
+
 def test_guarding_again_replaces_the_policy():
     opt = guard(guard(spy({}), policy=ALL_BF16))
     assert isinstance(opt.init(params_of()), RoundingState)

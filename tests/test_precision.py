@@ -246,6 +246,24 @@ def test_what_follows_the_params_is_stored_as_told(case, rounding):
     assert state["count"].dtype == I32
 
 
+@pytest.mark.third_party
+@pytest.mark.parametrize("compute_dtype", [None, F32])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_whatever_the_params_are_and_without_them(dtype, compute_dtype, rounding):
+    """float32 params too have a bfloat16 state; an update may be given grads alone."""
+    policy = Policy(compute_dtype=compute_dtype, state_dtype=BF16, rounding=rounding)
+    opt = guard(optax.scale_by_adam(), policy=policy)
+    params = params_of(dtype)
+    grads = grads_of(params)
+    state = opt.init(params)
+    moments = [leaf for leaf in tree_util.tree_leaves(state) if leaf.ndim]
+    assert [leaf.dtype for leaf in moments] == [BF16, BF16]
+    with_params = opt.update(grads, state, params)
+    assert types(with_params) == types((params, state))
+    assert_same(with_params, opt.update(grads, state))
+
+
 def test_a_function_sees_paths_and_leaves():
     seen = {}
     rule = lambda path, leaf: seen.update({path: (str(leaf.dtype), leaf.shape)})
@@ -423,6 +441,12 @@ def test_reproducible_and_the_same_in_jit_and_scan():
     other = run(guard(optax.adam(1e-3), policy=other), looped)
     assert (other.inner_state[0].nu["w"] != one.inner_state[0].nu["w"]).any()
     assert one.rounding_step == 20
+    # The seed is the state's: the policy only starts it.
+    opt = guard(optax.adam(1e-3), policy=policy)
+    step = lambda s, _: (opt.update(grads, s, params)[1], None)
+    assert_same(
+        other, scanned(step, opt.init(params)._replace(rounding_seed=jnp.uint32(1)))
+    )
 
 
 @pytest.mark.third_party

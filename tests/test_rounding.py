@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import set_x64
 
+import dtypeguard
 from dtypeguard._hlo import count_float64
 from dtypeguard._prodigy_leaf import rounded_step
 from dtypeguard._rounding import _index, random_bits, rounds, stochastic_round
@@ -202,6 +203,20 @@ def test_rounded_steps_arrive_on_average(dtype):
     other = rounded_step(param, jnp.full(DRAWS, step, F32), (jnp.uint32(1), 0))
     ups = [np.asarray(side.astype(F32) > 0) for side in (update, other)]
     assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(DRAWS)
+
+
+def test_prodigy_rounds_each_step_and_leaf_by_noise_of_its_own():
+    opt = dtypeguard.prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
+    params = {name: jnp.ones(10_000, jnp.bfloat16) for name in "ab"}
+    grads, state = params, opt.init(params)
+    ups = []
+    for _ in range(2):
+        updates, state = opt.update(grads, state, params)
+        ups += [np.asarray(u != 0) for u in updates.values()]
+    for i, one in enumerate(ups):
+        assert 0.1 < one.mean() < 0.9
+        for other in ups[:i]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 4 / 100
 
 
 def test_rounded_steps_are_plain_for_wide_params_and_differentiable():

@@ -22,7 +22,6 @@ import numpy as np
 import optax
 from drawing import draw
 from jax import lax, tree_util
-from sklearn.datasets import load_digits
 
 import dtypeguard
 from dtypeguard import Policy, _precision, apply_updates, guard
@@ -78,6 +77,8 @@ class Digits:
     rates = (1e-4, 3e-4, 2e-5)
 
     def __init__(self):
+        from sklearn.datasets import load_digits  # the cost of a step does not need it
+
         images, labels = load_digits(return_X_y=True)
         self.data = jnp.asarray(images / 16, F32), jnp.asarray(labels, jnp.int32)
 

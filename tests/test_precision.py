@@ -499,6 +499,15 @@ def test_checkpoints():
     loaded = dtypeguard.restore(saved, dtypeguard.record(opt, params))
     assert_same(state, loaded)
     assert_same(opt.update(grads, state, params), opt.update(grads, saved, params))
+    # From a float32 job.
+    wide = params_of(F32)
+    bare = optax.adam(1e-3)
+    _, old = bare.update(grads_of(wide), bare.init(wide), wide)
+    taken_over = opt.init(params)._replace(inner_state=old)
+    taken_over = dtypeguard.restore(taken_over, dtypeguard.record(opt, params))
+    assert types(taken_over) == types(state)
+    assert taken_over.inner_state[0].count == 1
+    assert_same(taken_over.inner_state[0].mu["w"], old[0].mu["w"].astype(BF16))
     # Without the noise, and back again.
     plain = guard(optax.adam(1e-3), policy=Policy(compute_dtype=F32))
     _, inner = plain.update(grads, state.inner_state, params)

@@ -25,6 +25,7 @@ from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import Policy, _precision, apply_updates, guard
+from dtypeguard._rounding import stochastic_round
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 WIDE = Policy(compute_dtype=F32)
@@ -222,12 +223,15 @@ def training():
 # What a step costs ----------------------------------------------------------------------
 
 
-def threefry_bits(words, shape):
-    """JAX's own generator in the place of ours."""
-    key = jax.random.fold_in(
-        jax.random.fold_in(jax.random.key(words[0]), words[1]), words[2]
-    )
-    return jax.random.bits(key, shape, jnp.uint32)
+def threefry_rounding(seed, step):
+    """`_precision.rounding_to` with JAX's own generator in the place of ours."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+
+    def narrow(leaf, dtype, number):
+        bits = jax.random.bits(jax.random.fold_in(key, number), leaf.shape, jnp.uint32)
+        return stochastic_round(leaf, dtype, bits)
+
+    return narrow
 
 
 # XLA's CPU backend then finds that the old moments are read for the last time before the
@@ -277,10 +281,10 @@ def cost(given, leaves, rounds=31):
     ):
         opt = guard(optax.adam(1e-4), policy=policy)
         sides[name] = stepper(opt, BF16, apply, leaves, given)
-    ours, _precision.random_bits = _precision.random_bits, threefry_bits
+    ours, _precision.rounding_to = _precision.rounding_to, threefry_rounding
     opt = guard(optax.adam(1e-4), policy=STOCHASTIC)
     sides["  with jax.random.bits"] = stepper(opt, BF16, with_key, leaves, given)
-    _precision.random_bits = ours
+    _precision.rounding_to = ours
     times = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():

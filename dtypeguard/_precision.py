@@ -13,7 +13,7 @@ from ._compat import x64_enabled
 from ._dtypes import cast, dtype_of, kind
 from ._follow import cast_by_path, dtypes_of_init, followed
 from ._policy import Policy, float_dtype
-from ._rounding import random_bits, stochastic_round
+from ._rounding import round_with
 from ._scope import convert_extra_args
 from ._settle import pair_updates
 from ._stored import stored_dtypes
@@ -97,11 +97,7 @@ def in_precision(
 
 def rounding_to(*words: Any) -> Callable[[Any, Any, int], jax.Array]:
     """A cast of (leaf, dtype, number of the leaf) that rounds stochastically."""
-
-    def narrow(leaf, dtype, number):
-        return stochastic_round(leaf, dtype, random_bits((*words, number), np.shape(leaf)))
-
-    return narrow
+    return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
 
 
 def _at_least(dtype: Any) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ from jax import lax
 from jax.core import Tracer
 
 from ._dtypes import cast
-from ._rounding import random_bits, rounds, stochastic_round
+from ._rounding import round_with, rounds
 from ._scalars import at_least_float32
 
 
@@ -91,8 +91,7 @@ def rounded_step(param: Any, step: Any, words: tuple[Any, ...]) -> Any:
     if not rounds(param.dtype):
         return cast(step, param.dtype)
     wide = cast(param, jnp.float32)
-    bits = random_bits(words, param.shape)
-    there = cast(stochastic_round(wide + step, param.dtype, bits), jnp.float32)
+    there = cast(round_with(wide + step, param.dtype, words), jnp.float32)
     return cast(step + lax.stop_gradient(there - wide - step), param.dtype)
 
 

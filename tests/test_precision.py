@@ -450,6 +450,20 @@ def test_reproducible_and_the_same_in_jit_and_scan():
 
 
 @pytest.mark.third_party
+def test_rounding_is_one_operation_of_the_trace():
+    """Not fifty a leaf: they would be most of the time that a step takes to lower."""
+    params = {str(i): jnp.ones(8, BF16) for i in range(10)}
+
+    def equations(rounding):
+        policy = Policy(compute_dtype=F32, state_dtype=BF16, rounding=rounding)
+        opt = guard(optax.adam(1e-3), policy=policy)
+        args = (grads_of(params), opt.init(params), params)
+        return len(jax.make_jaxpr(opt.update)(*args).eqns)
+
+    assert equations("stochastic") <= equations("nearest") + 2  # the step's number
+
+
+@pytest.mark.third_party
 def test_noise_differs_by_leaf_and_step():
     value = 1 + 2.0**-8  # halfway between two bfloat16
     params = {"a": jnp.ones(4000, BF16), "b": jnp.ones(4000, BF16)}

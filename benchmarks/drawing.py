@@ -3,7 +3,8 @@
 import math
 import pathlib
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 190, 130, 46, 56, 26
+WIDTH, HEIGHT, LEFT, TOP, GAP = 190, 130, 58, 56, 26
+ASIDE = 44  # between two columns: the labels of a loss stand there
 STYLES = {  # colour, width, dashes
     "float32": ("#9aa0a6", 5, ""),
     "bare bfloat16": ("#d93025", 3.5, ""),
@@ -21,17 +22,19 @@ def draw(panels, path):
         path: of the SVG.
     """
     columns, rows = max(map(len, panels)), len(panels)
-    width = LEFT + columns * (WIDTH + GAP)
+    width = LEFT + columns * (WIDTH + ASIDE)
     height = TOP + rows * (HEIGHT + 2 * GAP)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         *_legend(),
+        f'<text transform="translate(14,{TOP + (height - TOP - 2 * GAP) / 2}) rotate(-90)" '
+        'text-anchor="middle">training loss, logarithmic</text>',
     ]
     for row, panel_row in enumerate(panels):
         for column, (title, curves) in enumerate(panel_row):
-            x, y = LEFT + column * (WIDTH + GAP), TOP + row * (HEIGHT + 2 * GAP)
+            x, y = LEFT + column * (WIDTH + ASIDE), TOP + row * (HEIGHT + 2 * GAP)
             out += [f'<g transform="translate({x},{y})">', *_panel(title, curves), "</g>"]
     pathlib.Path(path).write_text("\n".join([*out, "</svg>", ""]))
 
@@ -59,12 +62,16 @@ def _panel(title, curves):
         if low <= math.log10(loss) <= high:
             y = down(loss)
             yield f'<path d="M0 {y:.1f}H{WIDTH}" stroke="#eceff1"/>'
-            yield f'<text x="-5" y="{y + 4:.1f}" text-anchor="end">{loss:g}</text>'
+            yield f'<text x="-5" y="{y + 4:.1f}" text-anchor="end">{_label(loss)}</text>'
     yield f'<text x="{WIDTH}" y="{HEIGHT + 15}" text-anchor="end">{last} steps</text>'
     for name, curve in curves.items():
         places = [(across(s), down(loss)) for s, loss in curve if math.isfinite(loss)]
         if places:
             yield _line(places, STYLES[name])
+
+
+def _label(loss):
+    return f"{loss:g}" if loss > 5e-4 else f"{loss:.0e}".replace("e-0", "e-")
 
 
 def _line(places, style):

@@ -1,14 +1,17 @@
 """Training in bfloat16: `python benchmarks/precision.py`, about five minutes on two cores.
 
+`--cost` stops after the cost of a step, which comes first, `--training` leaves it out.
+
 Two models, four optimizers, four settings: the final training loss, the bytes of params
 and optimizer state, the time of a train step over float32's. Draws precision.svg beside
-this file. Then what an optimizer step and its random bits cost by themselves. The models
-compute in float32 in every setting: what is compared is the optimizer.
+this file. What an optimizer step and its random bits cost is measured by itself. The
+models compute in float32 in every setting: what is compared is the optimizer.
 """
 
 import functools
 import pathlib
 import statistics
+import sys
 import time
 from pydoc_data.topics import topics
 
@@ -19,10 +22,10 @@ import numpy as np
 import optax
 from drawing import draw
 from jax import lax, tree_util
-from sklearn.datasets import load_digits
 
 import dtypeguard
 from dtypeguard import Policy, _precision, apply_updates, guard
+from dtypeguard._rounding import stochastic_round
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 WIDE = Policy(compute_dtype=F32)
@@ -75,6 +78,8 @@ class Digits:
     rates = (1e-4, 3e-4, 2e-5)
 
     def __init__(self):
+        from sklearn.datasets import load_digits  # the cost of a step does not need it
+
         images, labels = load_digits(return_X_y=True)
         self.data = jnp.asarray(images / 16, F32), jnp.asarray(labels, jnp.int32)
 
@@ -218,61 +223,74 @@ def training():
 # What a step costs ----------------------------------------------------------------------
 
 
-def threefry_bits(words, shape):
-    """JAX's own generator in the place of ours."""
-    key = jax.random.fold_in(
-        jax.random.fold_in(jax.random.key(words[0]), words[1]), words[2]
-    )
-    return jax.random.bits(key, shape, jnp.uint32)
+def threefry_rounding(seed, step):
+    """`_precision.rounding_to` with JAX's own generator in the place of ours."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+
+    def narrow(leaf, dtype, number):
+        bits = jax.random.bits(jax.random.fold_in(key, number), leaf.shape, jnp.uint32)
+        return stochastic_round(leaf, dtype, bits)
+
+    return narrow
 
 
-def stepper(opt, dtype, apply, leaves, donate):
+# XLA's CPU backend then finds that the old moments are read for the last time before the
+# new ones are written over them, and copies none of them first.
+NO_COPIES = {"xla_cpu_copy_insertion_use_region_analysis": True}
+GIVEN = {  # what jit is told: donate_argnums, compiler_options
+    "kept": ((), None),
+    "given away": ((0, 1), None),
+    "given away, no copies": ((0, 1), NO_COPIES),
+}
+
+
+def stepper(opt, dtype, apply, leaves, given):
     """A function that takes one optimizer step of `leaves` arrays of 1024 x 1024."""
+    donated, options = GIVEN[given]
     make = lambda key: jax.random.normal(key, (1024, 1024)).astype(dtype)
     params = [make(key) for key in jax.random.split(jax.random.key(0), leaves)]
     grads = [(param * 0.01).astype(dtype) for param in params]
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1) if donate else ())
+    @functools.partial(jax.jit, donate_argnums=donated)
     def step(params, state, grads, number):
         updates, state = opt.update(grads, state, params)
         key = jax.random.fold_in(jax.random.key(0), number)
         return apply(params, updates, key), state
 
     state = opt.init(params)
-    compiled = step.lower(params, state, grads, 0).compile()
-    box = [step(params, state, grads, 0)]
+    compiled = step.lower(params, state, grads, 0).compile(compiler_options=options)
+    box = [compiled(params, state, grads, 0)]
 
     def run():
-        box[0] = jax.block_until_ready(step(*box[0], grads, 1))
+        box[0] = jax.block_until_ready(compiled(*box[0], grads, 1))
 
     run.mebibytes = compiled.memory_analysis().temp_size_in_bytes / 2**20
     return run
 
 
-def cost(donate, leaves, rounds=31):
+def cost(given, leaves, rounds=31):
     with_key = lambda params, updates, key: apply_updates(params, updates, key=key)
     without = lambda params, updates, key: apply_updates(params, updates)
     sides = {
-        "float32": stepper(optax.adam(1e-4), F32, plain, leaves, donate),
-        "bare bfloat16": stepper(optax.adam(1e-4), BF16, plain, leaves, donate),
+        "float32": stepper(optax.adam(1e-4), F32, plain, leaves, given),
+        "bare bfloat16": stepper(optax.adam(1e-4), BF16, plain, leaves, given),
     }
     for name, policy, apply in (
         ("all bfloat16, nearest", NEAREST, without),
         ("all bfloat16, stochastic", STOCHASTIC, with_key),
     ):
         opt = guard(optax.adam(1e-4), policy=policy)
-        sides[name] = stepper(opt, BF16, apply, leaves, donate)
-    ours, _precision.random_bits = _precision.random_bits, threefry_bits
+        sides[name] = stepper(opt, BF16, apply, leaves, given)
+    ours, _precision.rounding_to = _precision.rounding_to, threefry_rounding
     opt = guard(optax.adam(1e-4), policy=STOCHASTIC)
-    sides["  with jax.random.bits"] = stepper(opt, BF16, with_key, leaves, donate)
-    _precision.random_bits = ours
+    sides["  with jax.random.bits"] = stepper(opt, BF16, with_key, leaves, given)
+    _precision.rounding_to = ours
     times = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():
             begin = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - begin)
-    given = "given away" if donate else "kept"
     print(f"\nadam, update and apply, {leaves} x 1024 x 1024, params and state {given}")
     for name, values in times.items():
         ratio = statistics.median(a / b for a, b in zip(values, times["float32"]))
@@ -288,10 +306,12 @@ def main():
     print(f"{device.platform} ({device.device_kind}), jax {jax.__version__}, ", end="")
     print(f"jaxlib {jaxlib.__version__}, optax {optax.__version__}, ", end="")
     print(f"dtypeguard {dtypeguard.__version__}")
-    for leaves in (4, 24):
-        for donate in (True, False):
-            cost(donate, leaves)
-    training()
+    if "--training" not in sys.argv:
+        for leaves in (4, 24):
+            for given in GIVEN:
+                cost(given, leaves)
+    if "--cost" not in sys.argv:
+        training()
 
 
 if __name__ == "__main__":

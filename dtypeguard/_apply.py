@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from ._dtypes import cast, dtype_of, kind, promoted
-from ._rounding import random_bits, rounds, stochastic_round
+from ._rounding import round_with, rounds
 
 
 def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) -> Any:
@@ -54,7 +54,7 @@ def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
     wide = _sum_dtype(param.dtype, dtype_of(update), stochastic)
     total = cast(param, wide) + cast(update, wide)
     if stochastic:
-        return stochastic_round(total, param.dtype, random_bits(words, total.shape))
+        return round_with(total, param.dtype, words)
     return cast(total, param.dtype)
 
 

@@ -40,10 +40,11 @@ class Policy:
 
             - a dtype;
             - `"params"`: what `init` makes of params in their own dtypes;
-            - a mapping of patterns to dtypes, `{"*.mu*": jnp.bfloat16}`: the first one
-              that matches the path of the leaf in the inner state, as `fnmatch` does; a
-              leaf that none matches is stored as by None. That a pattern matches no leaf
-              at all is an error;
+            - a mapping of patterns to dtypes, `{"*.mu['w']": jnp.bfloat16}`: the first
+              one that matches the path of the leaf in the inner state, where `*` stands
+              for anything, `?` for one character and the rest for itself; a leaf that
+              none matches is stored as by None. That a pattern matches no leaf at all is
+              an error;
             - a function of the path and the leaf (a `jax.ShapeDtypeStruct`) that returns
               a dtype, or None;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
@@ -122,6 +123,12 @@ class Policy:
             if getattr(self, field.name) != field.default
         )
         return f"Policy({', '.join(given)})"
+
+    @property
+    def widens_updates(self) -> bool:
+        """Whether updates may come out in other dtypes by the policy's own doing."""
+        shows_a_wide_state = self.changes_precision and self.compute_dtype is None
+        return shows_a_wide_state or float_dtype(self.updates_dtype) is not None
 
     @property
     def changes_precision(self) -> bool:

@@ -13,7 +13,7 @@ from ._compat import x64_enabled
 from ._dtypes import cast, dtype_of, kind
 from ._follow import cast_by_path, dtypes_of_init, followed
 from ._policy import Policy, float_dtype
-from ._rounding import random_bits, stochastic_round
+from ._rounding import round_with
 from ._scope import convert_extra_args
 from ._settle import pair_updates
 from ._stored import stored_dtypes
@@ -24,8 +24,9 @@ class RoundingState(NamedTuple):
 
     The noise of a step is a function of `rounding_seed`, `rounding_step`, the number of the
     leaf in the inner state and the element's place in the whole array, and of nothing else:
-    it is the same in `jit`, `scan`, on one device or on many. Members of a `vmap`, and the
-    shards inside a `shard_map`, get the same noise unless their seeds differ.
+    it is the same in `jit`, `scan`, on one device or on many. Members of a `vmap`, the
+    shards inside a `shard_map`, and two guarded optimizers (in `multi_transform`, say) get
+    the same noise unless their seeds differ.
 
     Attributes:
         inner_state: the inner optimizer's own state, with which training can go on without
@@ -73,7 +74,7 @@ def in_precision(
 
     def update(updates, state, params=None, **extra_args):
         _check_available(policy)
-        stored = _inner_state(state) if stochastic else state
+        stored = _inner_state(state, stochastic)
         seen = cast_by_path(stored, following(updates if params is None else params))
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
         if computes:
@@ -96,11 +97,7 @@ def in_precision(
 
 def rounding_to(*words: Any) -> Callable[[Any, Any, int], jax.Array]:
     """A cast of (leaf, dtype, number of the leaf) that rounds stochastically."""
-
-    def narrow(leaf, dtype, number):
-        return stochastic_round(leaf, dtype, random_bits((*words, number), np.shape(leaf)))
-
-    return narrow
+    return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
 
 
 def _at_least(dtype: Any) -> Callable[[Any], Any]:
@@ -141,13 +138,17 @@ def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _inner_state(state: Any) -> Any:
-    if isinstance(state, RoundingState):
-        return state.inner_state
+def _inner_state(state: Any, stochastic: bool) -> Any:
+    if isinstance(state, RoundingState) == stochastic:
+        return state.inner_state if stochastic else state
+    if not stochastic:
+        raise TypeError(
+            'A policy without rounding="stochastic" got a RoundingState. Give it '
+            "state.inner_state."
+        )
     raise TypeError(
         f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. Wrap a '
-        "state made without it: "
-        "opt.init(params)._replace(inner_state=state)."
+        "state made without it: opt.init(params)._replace(inner_state=state)."
     )
 
 

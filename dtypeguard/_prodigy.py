@@ -14,10 +14,18 @@ from jax import tree_util
 
 from ._dtypes import cast
 from ._errors import warn_caller
-from ._prodigy_leaf import Moments, Scalars, direction, every, first_point, learn, store
+from ._prodigy_leaf import (
+    Moments,
+    Scalars,
+    direction,
+    every,
+    first_point,
+    learn,
+    rounded_step,
+    store,
+)
 from ._scalars import at_least_float32, increment, rate_at, real_leaves, tree_of
 from ._scope import without_x64
-from ._unbiased import unbiased_update
 
 _Scalar = Any  # a Python or NumPy number or a 0-d array, maybe traced
 # Not a Python int: inject_hyperparams would make an array of it, and it decides shapes.
@@ -224,7 +232,6 @@ def prodigy(
         new_d = jnp.where(moves, _bounded(largest, first, scalar(growth_rate)), d)
 
         decaying = each(_whole(mask(params) if callable(mask) else mask, params))
-        seed = cast(state.count, jnp.uint32) * jnp.uint32(len(leaves))
         for i, (new, _, _) in learned.items():
             p, old = leaves[i], stored[i]
             own = lambda value, p=p: cast(value, at_least_float32(p))
@@ -236,7 +243,7 @@ def prodigy(
             if decays and decaying[i]:
                 move += own(scalar(weight_decay) * d * rate) * own(p)
             move = jnp.where(moves, -move, 0)
-            grads[i] = unbiased_update(p, move, seed + jnp.uint32(i))
+            grads[i] = rounded_step(p, move, (state.count, i))
             new = store(scalars, new_d, p, new, old)
             stored[i] = Moments(*(jnp.where(active, a, b) for a, b in zip(new, old)))
 

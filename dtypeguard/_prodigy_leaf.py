@@ -10,6 +10,7 @@ from jax import lax
 from jax.core import Tracer
 
 from ._dtypes import cast
+from ._rounding import round_with, rounds
 from ._scalars import at_least_float32
 
 
@@ -71,6 +72,27 @@ def direction(param: Any, eps: Any, new: Moments, average: Any) -> Any:
     """`m / (sqrt(v) + eps)`; 0 where the square has underflown and eps is 0 as well."""
     denominator = _sqrt(new.v) + cast(eps, at_least_float32(param))
     return average / jnp.where(denominator == 0, 1, denominator)
+
+
+def rounded_step(param: Any, step: Any, words: tuple[Any, ...]) -> Any:
+    """A step in the dtype of a param that leads it, on average, where `step` would.
+
+    The exact sum is rounded stochastically, and the step is the way there: `p + u` to
+    nearest loses every `u` below half the spacing at `p`, however often it is added.
+
+    Args:
+        param: of any floating dtype.
+        step: a float32 array for params narrower than that.
+        words: what tells the noise of this leaf and step apart, see `random_bits`.
+
+    Returns:
+        `step` itself for params of 32 bits or more. Its derivative is that of `step`.
+    """
+    if not rounds(param.dtype):
+        return cast(step, param.dtype)
+    wide = cast(param, jnp.float32)
+    there = cast(round_with(wide + step, param.dtype, words), jnp.float32)
+    return cast(step + lax.stop_gradient(there - wide - step), param.dtype)
 
 
 def every(slice_p: int, leaf: Any) -> Any:

@@ -60,6 +60,17 @@ def stochastic_round(x: Any, dtype: Any, bits: jax.Array) -> jax.Array:
     return _round(cast(x, jnp.float32), dtype, bits)
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def round_with(x: jax.Array, dtype: Any, words: Sequence[Any]) -> jax.Array:
+    """`stochastic_round` with the bits of some words, traced once for each shape and dtype.
+
+    A model has hundreds of leaves, and the tens of operations on bits that the rounding of
+    one takes would be traced and lowered for each. Python ints among the words are below
+    2**31.
+    """
+    return stochastic_round(x, dtype, random_bits(words, x.shape))
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _round(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
     return (_to_bfloat16 if dtype == jnp.bfloat16 else _to_small)(x, dtype, bits)

@@ -83,6 +83,8 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
         "updates", *_as_asked(new_updates, updates, params, policy), adds, policy
     )
     refused, drifted = (a + b for a, b in zip(of_state, of_updates))
+    if policy.widens_updates:
+        drifted = of_state[1]
     if refused:
         headline = f"update returned {count(refused)} that cannot be brought back:"
         unsafe = _UNSAFE if any(row.castable for row in refused) else ""

@@ -32,7 +32,8 @@ def stored_dtypes(
         A dtype for each of these leaves by path; for scalars one of at least 32 bits.
 
     Raises:
-        ValueError: if a pattern matches none of them, or a function gives no such dtype.
+        ValueError: if a pattern matches none of them, or a function gives no such dtype,
+            or it is float64 without x64.
     """
     leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
     leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
@@ -50,11 +51,17 @@ def stored_dtypes(
         dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
         is_narrow_scalar = np.ndim(leaf) == 0 and dtype.itemsize < 4
         stored[path] = single if is_narrow_scalar else dtype
+        if jax.dtypes.canonicalize_dtype(stored[path]) != stored[path]:
+            raise ValueError(
+                f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
+                "or turn on jax_enable_x64."
+            )
     return stored
 
 
 def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
-    matches = fnmatch.fnmatchcase
+    # Brackets stand for themselves: paths are full of them.
+    matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
     idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
     if idle:
         lines = (f"  {path}  {describe(leaf)}" for path, leaf in leaves.items())

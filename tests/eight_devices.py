@@ -1,8 +1,8 @@
-"""Trains on eight simulated devices and on one; run by test_sharding.py.
+"""Trains on eight simulated devices; run by test_devices.py in a process of its own.
 
-Prints, for replicated and for sharded params: whether the final params and state are those
-of one device, bit for bit, and how many collectives the step compiles to, all-bfloat16
-guarded and bare in float32.
+Prints as JSON, for replicated and for sharded params, data-parallel: bare against guarded
+optimizers (shardings, collectives, numbers), and all-bfloat16 training with stochastic
+rounding against one device (numbers) and against bare float32 (collectives).
 """
 
 import json
@@ -19,12 +19,36 @@ from dtypeguard import Policy, apply_updates, guard
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 STEPS, BATCH = 5, 64
-POLICY = Policy(
+ALL_BF16 = Policy(
     compute_dtype=F32, state_dtype=BF16, updates_dtype=F32, rounding="stochastic"
 )
 COLLECTIVE = re.compile(
     r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+)(?:-start)?\("
 )
+OPTIMIZERS = {
+    "adam": optax.adam(1e-2),
+    "adamw in a chain": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
+    "lamb": optax.lamb(1e-2),
+    "MultiSteps": optax.MultiSteps(optax.adam(1e-2), 2),
+}
+MESH = Mesh(np.array(jax.devices()), ("data",))
+WHOLE, SPLIT = (NamedSharding(MESH, PartitionSpec(*axes)) for axes in ((), ("data",)))
+
+
+def place_replicated(tree):
+    return jax.device_put(tree, WHOLE)
+
+
+def place_sharded(tree):
+    by_rows = lambda x: SPLIT if x.ndim and x.shape[0] % 8 == 0 else WHOLE
+    return tree_util.tree_map(lambda x: jax.device_put(x, by_rows(x)), tree)
+
+
+def place_single(tree):
+    return jax.device_put(tree, jax.devices()[0])
+
+
+LAYOUTS = {"replicated": place_replicated, "sharded": place_sharded}
 
 
 def loss(params, batch):
@@ -34,17 +58,13 @@ def loss(params, batch):
     return jnp.mean(jnp.sum((inputs @ wide["w"] + wide["b"]) * targets, axis=1))
 
 
-def step_of(opt, apply):
-    def step(params, state, batch, number):
-        updates, state = opt.update(jax.grad(loss)(params, batch), state, params)
-        return apply(params, updates, number), state
-
-    return jax.jit(step)
-
-
 def with_noise(params, updates, number):
     key = jax.random.fold_in(jax.random.key(3), number)
     return apply_updates(params, updates, key=key)
+
+
+def plain(params, updates, _):
+    return optax.apply_updates(params, updates)
 
 
 def batches():
@@ -54,41 +74,63 @@ def batches():
         yield tuple(signs)
 
 
-def train(step, opt, dtype, place, place_batch):
+def train(opt, dtype, apply, place, place_batch=place_sharded):
+    """Final params and state, what sharding `init` gave the state, a step's collectives."""
     params = {"w": jnp.linspace(-1, 1, 48 * 24).reshape(48, 24), "b": jnp.ones(24)}
     params = place(tree_util.tree_map(lambda p: p.astype(dtype), params))
-    state = place(opt.init(params))
+    state = opt.init(params)
+    given = [str(leaf.sharding) for leaf in tree_util.tree_leaves(state)]
+    carry = params, place(state)
+
+    def step(carry, batch, number):
+        params, state = carry
+        updates, state = opt.update(jax.grad(loss)(params, batch), state, params)
+        return apply(params, updates, number), state
+
+    shardings = tree_util.tree_map(lambda leaf: leaf.sharding, carry)
+    step = jax.jit(step, donate_argnums=0, out_shardings=shardings)
+    program = step.lower(carry, place_batch(next(batches())), 0).compile().as_text()
     for number, batch in enumerate(batches()):
-        batch = place_batch(batch)
-        args = (params, state, batch, number)
-        params, state = step(*args)
-    return (params, state), step.lower(*args).compile().as_text()
+        carry = step(carry, place_batch(batch), number)
+    return carry, given, sorted(COLLECTIVE.findall(program))
+
+
+def same(one, other):
+    """Whether each leaf has the same type and bits, by path."""
+    leaves = zip(tree_util.tree_flatten_with_path(one)[0], tree_util.tree_leaves(other))
+    return {
+        tree_util.keystr(path): a.dtype == b.dtype
+        and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        for (path, a), b in leaves
+    }
+
+
+def rows(array):
+    return [shard.data.shape[0] for shard in array.addressable_shards]
 
 
 def main():
-    devices = np.array(jax.devices())
-    assert len(devices) == 8
-    mesh = Mesh(devices, ("data",))
-    everywhere = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
-    split = lambda x: everywhere("data") if x.ndim and x.shape[0] % 8 == 0 else everywhere()
-    sharded = lambda tree: tree_util.tree_map(lambda x: jax.device_put(x, split(x)), tree)
-    replicated = lambda tree: jax.device_put(tree, everywhere())
-    single = lambda tree: jax.device_put(tree, devices[0])
-    guarded, bare = guard(optax.adamw(1e-2), policy=POLICY), optax.adamw(1e-2)
-    noisy = step_of(guarded, with_noise)
-    plain = step_of(bare, lambda params, updates, _: optax.apply_updates(params, updates))
-    expected, _ = train(noisy, guarded, BF16, single, single)
+    assert len(jax.devices()) == 8
     told = {}
-    for name, place in {"replicated": replicated, "sharded": sharded}.items():
-        found, program = train(noisy, guarded, BF16, place, sharded)
-        _, bare_program = train(plain, bare, F32, place, sharded)
-        same = [
-            np.asarray(a).tobytes() == np.asarray(b).tobytes()
-            for a, b in zip(*map(tree_util.tree_leaves, (expected, found)))
-        ]
-        kinds = (sorted(COLLECTIVE.findall(text)) for text in (program, bare_program))
-        told[name] = {"same": same, **dict(zip(("guarded", "bare"), kinds))}
-        told[name]["spread"] = len(found[0]["w"].sharding.device_set)
+    noisy = guard(optax.adamw(1e-2), policy=ALL_BF16)
+    on_one, *_ = train(noisy, BF16, with_noise, place_single, place_single)
+    for layout, place in LAYOUTS.items():
+        ours, _, collectives = train(noisy, BF16, with_noise, place)
+        _, _, bare = train(optax.adamw(1e-2), F32, plain, place)
+        told[f"stochastic, {layout}"] = {
+            "same": same(on_one, ours),
+            "collectives": (collectives, bare),
+            "rows": rows(ours[0]["w"]),
+        }
+        for name, opt in OPTIMIZERS.items():
+            ours, given, collectives = train(guard(opt), F32, plain, place)
+            expected, bare_given, bare = train(opt, F32, plain, place)
+            told[f"{name}, {layout}"] = {
+                "same": same(expected, ours),
+                "collectives": (collectives, bare),
+                "rows": rows(ours[0]["w"]),
+                "given": (given, bare_given),
+            }
     print(json.dumps(told))
 
 

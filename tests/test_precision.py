@@ -223,6 +223,8 @@ STORED = {
     "as the params": ("params", "bfloat16"),
     "by pattern": ({"*sum*": F16, "*": BF16}, "float16"),
     "by another pattern": ({"*scale*": BF16}, "float32"),
+    "by its very path": ({"['sum']['w']": BF16}, "bfloat16"),
+    "by the first that matches": ({"['sum']*": F16, "*['w']": BF16}, "float16"),
     "by function": (by_size, "bfloat16"),
 }
 
@@ -244,6 +246,24 @@ def test_what_follows_the_params_is_stored_as_told(case, rounding):
     assert state["count"].dtype == I32
 
 
+@pytest.mark.third_party
+@pytest.mark.parametrize("compute_dtype", [None, F32])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_whatever_the_params_are_and_without_them(dtype, compute_dtype, rounding):
+    """float32 params too have a bfloat16 state; an update may be given grads alone."""
+    policy = Policy(compute_dtype=compute_dtype, state_dtype=BF16, rounding=rounding)
+    opt = guard(optax.scale_by_adam(), policy=policy)
+    params = params_of(dtype)
+    grads = grads_of(params)
+    state = opt.init(params)
+    moments = [leaf for leaf in tree_util.tree_leaves(state) if leaf.ndim]
+    assert [leaf.dtype for leaf in moments] == [BF16, BF16]
+    with_params = opt.update(grads, state, params)
+    assert types(with_params) == types((params, state))
+    assert_same(with_params, opt.update(grads, state))
+
+
 def test_a_function_sees_paths_and_leaves():
     seen = {}
     rule = lambda path, leaf: seen.update({path: (str(leaf.dtype), leaf.shape)})
@@ -261,6 +281,18 @@ def test_rules_that_do_not_work():
     rule = lambda path, leaf: jnp.int8
     with pytest.raises(ValueError, match=r"int8.* for \['sca.*return a floating dtype"):
         guard(spy({}), policy=Policy(state_dtype=rule)).init(params)
+
+
+@pytest.mark.parametrize(
+    "rule", [jnp.float64, {"*sum*": jnp.float64}, lambda path, leaf: jnp.float64], ids=str
+)
+def test_a_float64_state_needs_x64(rule):
+    """JAX would store float32 and warn."""
+    opt = guard(spy({}), policy=Policy(compute_dtype=F32, state_dtype=rule))
+    with pytest.raises(ValueError, match=r"float64 for \['s.* needs x64: store at most"):
+        opt.init(params_of())
+    with set_x64(True):
+        assert opt.init(params_of())["sum"]["w"].dtype == jnp.float64
 
 
 def test_an_update_keeps_what_came():
@@ -325,6 +357,29 @@ def test_what_the_policy_asks_for_is_no_drift():
         opt.update(grads_of(params), opt.init(params), params)
 
 
+ASKED = [
+    Policy(state_dtype=BF16),
+    Policy(rounding="stochastic"),
+    Policy(updates_dtype=F32),
+    Policy(compute_dtype=F32, updates_dtype=BF16),
+]
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize("policy", ASKED, ids=str)
+def test_updates_that_the_policy_widens_or_narrows_are_no_drift(policy):
+    """A state shown in float32 gives float32 updates."""
+    opt = guard(optax.adam(1e-3), policy=Policy(**vars(policy) | {"on_drift": "error"}))
+    params = params_of()
+    updates, _ = opt.update(grads_of(params), opt.init(params), params)
+    expected = BF16 if policy.updates_dtype is None else policy.updates_dtype
+    assert updates["w"].dtype == expected
+    drifts = optax.stateless(lambda updates, params: grads_of(updates, F16))
+    wide = guard(drifts, policy=Policy(compute_dtype=F32, on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=r"updates\['w'\] +float32.* -> float16"):
+        wide.update(grads_of(params), wide.init(params), params)
+
+
 # Stochastic rounding of the state -------------------------------------------------------
 
 
@@ -386,6 +441,26 @@ def test_reproducible_and_the_same_in_jit_and_scan():
     other = run(guard(optax.adam(1e-3), policy=other), looped)
     assert (other.inner_state[0].nu["w"] != one.inner_state[0].nu["w"]).any()
     assert one.rounding_step == 20
+    # The seed is the state's: the policy only starts it.
+    opt = guard(optax.adam(1e-3), policy=policy)
+    step = lambda s, _: (opt.update(grads, s, params)[1], None)
+    assert_same(
+        other, scanned(step, opt.init(params)._replace(rounding_seed=jnp.uint32(1)))
+    )
+
+
+@pytest.mark.third_party
+def test_rounding_is_one_operation_of_the_trace():
+    """Not fifty a leaf: they would be most of the time that a step takes to lower."""
+    params = {str(i): jnp.ones(8, BF16) for i in range(10)}
+
+    def equations(rounding):
+        policy = Policy(compute_dtype=F32, state_dtype=BF16, rounding=rounding)
+        opt = guard(optax.adam(1e-3), policy=policy)
+        args = (grads_of(params), opt.init(params), params)
+        return len(jax.make_jaxpr(opt.update)(*args).eqns)
+
+    assert equations("stochastic") <= equations("nearest") + 2  # the step's number
 
 
 @pytest.mark.third_party
@@ -438,12 +513,23 @@ def test_checkpoints():
     loaded = dtypeguard.restore(saved, dtypeguard.record(opt, params))
     assert_same(state, loaded)
     assert_same(opt.update(grads, state, params), opt.update(grads, saved, params))
+    # From a float32 job.
+    wide = params_of(F32)
+    bare = optax.adam(1e-3)
+    _, old = bare.update(grads_of(wide), bare.init(wide), wide)
+    taken_over = opt.init(params)._replace(inner_state=old)
+    taken_over = dtypeguard.restore(taken_over, dtypeguard.record(opt, params))
+    assert types(taken_over) == types(state)
+    assert taken_over.inner_state[0].count == 1
+    assert_same(taken_over.inner_state[0].mu["w"], old[0].mu["w"].astype(BF16))
     # Without the noise, and back again.
     plain = guard(optax.adam(1e-3), policy=Policy(compute_dtype=F32))
     _, inner = plain.update(grads, state.inner_state, params)
     with pytest.raises(TypeError, match=r"_replace\(inner_state=state\)"):
         opt.update(grads, inner, params)
     opt.update(grads, opt.init(params)._replace(inner_state=inner), params)
+    with pytest.raises(TypeError, match=r"got a RoundingState. Give it state.inner_state"):
+        plain.update(grads, state, params)
 
 
 @pytest.mark.third_party
@@ -462,6 +548,35 @@ def test_donation_and_one_compilation():
         carry = step(carry, key)
     assert step._cache_size() == 1
     assert params["w"].is_deleted()
+
+
+@pytest.mark.third_party
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu" or jax.__version_info__ < (0, 7, 2),
+    reason="XLA's CPU backend does so from JAX 0.7.2 on",
+)
+def test_a_donated_step_copies_nothing_with_the_option_that_the_readme_names():
+    opt = guard(optax.adam(1e-3), policy=Policy(**vars(ALL_BF16) | {"updates_dtype": F32}))
+    option = {"xla_cpu_copy_insertion_use_region_analysis": True}
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state, grads, key):
+        updates, state = opt.update(grads, state, params)
+        return dtypeguard.apply_updates(params, updates, key=key), state
+
+    def run(options):
+        params = {name: jnp.full((256, 256), 0.7, BF16) for name in "ab"}
+        carry, grads = (params, opt.init(params)), grads_of(params)
+        keys = jax.random.split(jax.random.key(0), 5)
+        compiled = step.lower(*carry, grads, keys[0]).compile(compiler_options=options)
+        for key in keys:
+            carry = compiled(*carry, grads, key)
+        return carry, compiled.memory_analysis().temp_size_in_bytes
+
+    with_copies, _ = run(None)
+    without, temporary = run(option)
+    assert_same(with_copies, without)
+    assert temporary < 2**14  # one of the four moments has 2**17 bytes
 
 
 def test_guarding_again_replaces_the_policy():

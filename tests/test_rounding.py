@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from helpers import set_x64
 
+import dtypeguard
 from dtypeguard._hlo import count_float64
+from dtypeguard._prodigy_leaf import rounded_step
 from dtypeguard._rounding import _index, random_bits, rounds, stochastic_round
 
 NAMES = (
@@ -185,6 +187,45 @@ def test_derivative_is_that_of_the_cast(dtype):
     np.testing.assert_array_equal(tangent.astype(F32), 1)
     grad = jax.grad(lambda x: function(x).astype(F32).sum())(x)
     np.testing.assert_array_equal(grad, 1)
+
+
+@every_dtype
+def test_rounded_steps_arrive_on_average(dtype):
+    """What `dtypeguard.prodigy` returns: `p + u` moves by a step too small for `p`."""
+    unit = float(jnp.finfo(dtype).eps)
+    step = unit / 5
+    param = jnp.ones(DRAWS, dtype)
+    update = rounded_step(param, jnp.full(DRAWS, step, F32), (jnp.uint32(0), 0))
+    assert update.dtype == dtype
+    moved = np.asarray(param.astype(F32) + update.astype(F32), np.float64) - 1
+    assert set(np.unique(moved)) == {0, unit}
+    assert abs(moved.mean() - step) < 4 * unit * np.sqrt(0.16 / DRAWS)
+    other = rounded_step(param, jnp.full(DRAWS, step, F32), (jnp.uint32(1), 0))
+    ups = [np.asarray(side.astype(F32) > 0) for side in (update, other)]
+    assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(DRAWS)
+
+
+def test_prodigy_rounds_each_step_and_leaf_by_noise_of_its_own():
+    opt = dtypeguard.prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
+    params = {name: jnp.ones(10_000, jnp.bfloat16) for name in "ab"}
+    grads, state = params, opt.init(params)
+    ups = []
+    for _ in range(2):
+        updates, state = opt.update(grads, state, params)
+        ups += [np.asarray(u != 0) for u in updates.values()]
+    for i, one in enumerate(ups):
+        assert 0.1 < one.mean() < 0.9
+        for other in ups[:i]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 4 / 100
+
+
+def test_rounded_steps_are_plain_for_wide_params_and_differentiable():
+    step = jnp.asarray([1e-9, 0.3], F32)
+    for dtype in (F32, jnp.bfloat16):
+        param = jnp.ones(2, dtype)
+        into = lambda s, param=param: rounded_step(param, s, (0, 0)).astype(F32).sum()
+        np.testing.assert_array_equal(jax.grad(into)(step), 1)
+    assert rounded_step(jnp.ones(2, F32), step, (0, 0)) is step
 
 
 def test_what_is_rounded_to():

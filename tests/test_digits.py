@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import set_x64
+from helpers import needs_optax, set_x64
 from jax import lax, tree_util
 from sklearn.datasets import load_digits
 
@@ -102,6 +102,7 @@ def train_batches(opt, dtype, digits, steps=600, batch=100):
     return accuracy(params, static, digits[1])
 
 
+@needs_optax("lbfgs")
 def test_lbfgs_in_equinox_scan(digits):
     reached, computes_float64 = train_lbfgs(guard(optax.lbfgs()), digits)
     assert reached > 0.95

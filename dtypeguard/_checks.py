@@ -27,6 +27,7 @@ from jax import lax, tree_util
 from ._dtypes import dtype_of
 from ._entry import Inputs, split
 from ._report import type_name
+from ._settle import own_buffers
 
 
 class Skip(Exception):
@@ -72,9 +73,6 @@ class Subject:
         return self._step(self.grads, state, params, *_hashable(self.extra_args))
 
 
-_IDENTITY = optax.with_extra_args_support(optax.identity())
-
-
 def _hashable(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     arrays, others = split(extra_args)
     return arrays, tuple(sorted(others.items()))
@@ -117,15 +115,28 @@ def multi_steps(subject: Subject) -> None:
     try:
         before, updates, after = _through_multi_steps(subject, subject)
     except TypeError:
-        # In Optax 0.1.9 its accumulator has the dtypes of the params, and gradients of
-        # others make its own branches differ, whatever it is put around.
+        # In Optax 0.1.9 its accumulator has the dtypes of the params, and it multiplies
+        # bools of the inner state by ints: its own branches differ then, also around an
+        # optimizer that changes nothing.
         try:
-            _through_multi_steps(_IDENTITY, subject)
+            _through_multi_steps(_Idle(subject), subject)
         except TypeError:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
     same_types("state", before, after)
     _no_promotion(subject.params, updates)
+
+
+class _Idle:
+    """Keeps its updates and its state, which has the strongly typed state of a subject."""
+
+    def __init__(self, subject: Subject):
+        self.init = lambda params: own_buffers(subject.init(params), params)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
+        """What came in."""
+        del params, extra_args
+        return updates, state
 
 
 def _through_multi_steps(opt: Any, subject: Subject) -> tuple[Any, Any, Any]:

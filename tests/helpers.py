@@ -1,15 +1,33 @@
 """What several test files compare: structure, types and values together."""
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax import tree_util
 
 from dtypeguard._compat import HAS_X64_SCOPE, set_x64 as set_x64
 
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
+
+
+def in_optax(name: str) -> bool:
+    """Whether the installed Optax has this name, which may have dots."""
+    try:
+        functools.reduce(getattr, name.split("."), optax)
+    except AttributeError:
+        return False
+    return True
+
+
+def needs_optax(name: str) -> pytest.MarkDecorator:
+    """Skips a test where the installed Optax lacks a name."""
+    return pytest.mark.skipif(
+        not in_optax(name), reason=f"optax {optax.__version__} has no {name}"
+    )
 
 
 def types(tree: Any) -> Any:

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import set_x64
+from helpers import needs_optax, set_x64
 from jax import lax, tree_util
 from sklearn.datasets import load_digits
 
-from dtypeguard import guard
+from dtypeguard import guard, multi_steps
 from dtypeguard._compat import HAS_X64_SCOPE
 
 pytestmark = [
@@ -102,6 +102,7 @@ def train_batches(opt, dtype, digits, steps=600, batch=100):
     return accuracy(params, static, digits[1])
 
 
+@needs_optax("lbfgs")
 def test_lbfgs_in_equinox_scan(digits):
     reached, computes_float64 = train_lbfgs(guard(optax.lbfgs()), digits)
     assert reached > 0.95
@@ -113,8 +114,10 @@ def test_lbfgs_in_equinox_scan(digits):
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_chain_in_multi_steps(digits, dtype):
     chain = optax.chain(optax.zero_nans(), optax.clip(1.0), optax.adamw(3e-3))
-    opt = optax.MultiSteps(chain, 2)
-    if dtype == BF16:
+    # In Optax 0.1.9 its own multiplies the bools of zero_nans into ints, guarded or not.
+    multiplies_bools = optax.__version__ == "0.1.9"
+    opt = (multi_steps if multiplies_bools else optax.MultiSteps)(chain, 2)
+    if dtype == BF16 and not multiplies_bools:
         with pytest.raises(TypeError, match="types"):
             train_batches(opt, dtype, digits)
     assert train_batches(guard(opt), dtype, digits, steps=1200) > 0.95

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import (
+    assert_same,
+    in_optax,
+    needs_optax,
+    needs_x64_scope,
+    set_x64,
+    types,
+)
 from jax import lax, tree_util
 
 import dtypeguard
@@ -190,11 +197,16 @@ def test_params_by_keyword():
     assert types(updates) == types(params)
 
 
-@pytest.mark.third_party
 def test_none_gradients_leave_their_state_alone():
+    def trace(updates, state, params=None):  # as optax.trace since Optax 0.2.5
+        add = lambda g, t: None if g is None else g + t.astype(g.dtype)
+        is_none = lambda leaf: leaf is None
+        updates = tree_util.tree_map(add, updates, state.trace, is_leaf=is_none)
+        return updates, optax.TraceState(updates)
+
     params = {"w": jnp.ones(3, BF16), "frozen": jnp.ones(2, BF16)}
     grads = {"w": jnp.ones(3, F32), "frozen": None}
-    bare = optax.trace(0.9)
+    bare = optax.GradientTransformation(optax.trace(0.9).init, trace)
     assert bare.update(grads, bare.init(params), params)[1].trace["frozen"] is None
     opt = guard(bare)
     state = opt.init(params)
@@ -244,7 +256,8 @@ def test_state_is_the_inner_state():
     assert_same(bare.init(params), opt.init(params))
     _, state = opt.update(params, bare.init(params), params)
     assert_same(bare.update(params, opt.init(params), params)[1], state)
-    assert optax.tree_utils.tree_get(state, "count") == 1
+    if in_optax("tree_utils.tree_get"):
+        assert optax.tree_utils.tree_get(state, "count") == 1
     ones = optax.tree_map_params(opt, lambda leaf: leaf + 1, opt.init(params))
     assert_same(ones, optax.tree_map_params(bare, lambda leaf: leaf + 1, bare.init(params)))
 
@@ -782,8 +795,14 @@ def test_an_inner_guards_error_is_not_rescued():
 @pytest.mark.third_party
 @pytest.mark.parametrize(
     "factory",
-    [optax.lbfgs, lambda: optax.scale_by_zoom_linesearch(5)],
-    ids=["lbfgs", "zoom"],
+    [
+        pytest.param(lambda: optax.lbfgs(), id="lbfgs", marks=needs_optax("lbfgs")),
+        pytest.param(
+            lambda: optax.scale_by_zoom_linesearch(5),
+            id="zoom",
+            marks=needs_optax("scale_by_zoom_linesearch"),
+        ),
+    ],
 )
 def test_a_train_step_compiles_once(factory):
     def compilations(opt):

@@ -150,6 +150,22 @@ def test_multi_steps_is_skipped_where_it_cannot_be_put_around():
     }
 
 
+def test_multi_steps_is_skipped_where_it_does_not_take_the_state(monkeypatch):
+    class NoBools(optax.MultiSteps):  # as that of Optax 0.1.9
+        def update(self, updates, state, params=None, **extra_args):
+            if any(leaf.dtype == bool for leaf in tree_util.tree_leaves(state)):
+                raise TypeError("true_fun and false_fun output must have identical types")
+            return super().update(updates, state, params, **extra_args)
+
+    monkeypatch.setattr(optax, "MultiSteps", NoBools)
+    for guarded in (False, True):
+        outcome = examine(catalog.find("optax.zero_nans"), BF16, guarded)
+        assert outcome.skipped == {
+            "MultiSteps": "MultiSteps itself does not take these dtypes"
+        }
+        assert examine(catalog.find("optax.sgd"), BF16, guarded).skipped == {}
+
+
 def test_extra_args_reach_the_optimizer_inside_multi_steps():
     def update(updates, state, params=None, *, value, value_fn):
         seen.append((value.dtype, callable(value_fn)))

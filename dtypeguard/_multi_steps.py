@@ -13,7 +13,7 @@ from jax import lax, tree_util
 
 from ._compat import set_x64, x64_enabled
 from ._dtypes import cast, dtype_of, is_wide, kind, promoted
-from ._errors import warn_caller
+from ._errors import Said
 from ._guard import guard
 from ._scalars import increment
 
@@ -88,7 +88,7 @@ def multi_steps(
     if is_fixed and every_k < 1:
         raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
-    said: set[str] = set()
+    said = Said()
 
     def init(params):
         zero = jnp.zeros((), jnp.int32)
@@ -188,15 +188,13 @@ def _accumulator_dtype(param: Any, asked: Any) -> Any:
     return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
 
 
-def _tell_if_narrowed(grad: Any, acc: Any, said: set[str]) -> None:
+def _tell_if_narrowed(grad: Any, acc: Any, said: Said) -> None:
     if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
         message = (
             f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "
             f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
         )
-        if message not in said:
-            said.add(message)
-            warn_caller(message)
+        said.warn_once(message)
 
 
 def _strong(leaf: Any) -> Any:

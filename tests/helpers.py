@@ -1,5 +1,8 @@
 """What several test files compare: structure, types and values together."""
 
+import importlib
+import importlib.util
+import os
 from typing import Any
 
 import jax
@@ -10,6 +13,17 @@ from jax import tree_util
 from dtypeguard._compat import HAS_X64_SCOPE, set_x64 as set_x64
 
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
+
+
+def need(name: str) -> Any:
+    """The module; skips the test where its package is missing, fails it in CI."""
+    package = name.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        reason = f"{package} is not installed: pip install 'dtypeguard[test]'"
+        if os.environ.get("CI") or os.environ.get("DTYPEGUARD_REQUIRE_ALL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return importlib.import_module(name)
 
 
 def types(tree: Any) -> Any:

@@ -5,10 +5,7 @@ next: serialize, save, restore, train on. A missing package skips its tests; whe
 `DTYPEGUARD_REQUIRE_ALL` is set, it fails them.
 """
 
-import importlib
-import importlib.util
 import io
-import os
 import re
 from typing import Any, NamedTuple
 
@@ -18,29 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import assert_same, need, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
+from sklearn.datasets import load_digits
 
 import dtypeguard
 from dtypeguard import DtypeGuardWarning, Policy, guard, record, restore
-
-load_digits = pytest.importorskip("sklearn.datasets").load_digits
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
 HIDDEN, BATCH, STEPS = 32, 100, 120
 FLOAT64 = re.compile(r"tensor<(?:\d+x)*f64>")
-
-
-def need(name: str) -> Any:
-    """The module; skips the test where its package is missing, fails it in CI."""
-    package = name.partition(".")[0]
-    if importlib.util.find_spec(package) is None:
-        reason = f"{package} is not installed: pip install 'dtypeguard[test]'"
-        if os.environ.get("CI") or os.environ.get("DTYPEGUARD_REQUIRE_ALL"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return importlib.import_module(name)
 
 
 class Run(NamedTuple):

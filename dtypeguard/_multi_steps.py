@@ -107,7 +107,9 @@ def multi_steps(
     def accumulator(param):
         dtype = _accumulator_dtype(param, accumulator_dtype)
         with set_x64(True) if callers_x64 else contextlib.nullcontext():
-            return jnp.zeros(getattr(param, "shape", ()), dtype)
+            if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
+                return jnp.zeros(getattr(param, "shape", ()), dtype)
+            return jnp.zeros_like(param, dtype=dtype)  # and sharded as it is
 
     def add(grad, acc, number):
         if dtype_of(grad) is None:  # None, or the float0 of an integer param
@@ -155,8 +157,8 @@ def multi_steps(
 
         def wait(sums, arrays, params):
             shapes, _ = jax.eval_shape(emit, sums, arrays, params)
-            zeros = tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            return zeros, arrays
+            # Of the shapes as they are, which may tell a sharding or an axis of shard_map.
+            return tree_util.tree_map(jnp.zeros_like, shapes), arrays
 
         if emits is True:
             new_updates, arrays = emit(sums, arrays, params)

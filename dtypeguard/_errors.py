@@ -32,3 +32,26 @@ def warn_caller(message: str) -> None:
     while frame is not None and frame.f_code.co_filename.startswith(_OURS_AND_JAX):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DtypeGuardWarning, stacklevel=level)
+
+
+class Said:
+    """The messages given so far. Any two are equal, as what they belong to may be.
+
+    Equinox makes pytrees of closures, to compile once for two optimizers made alike
+    (`OptaxMinimiser` in optimistix): it hashes and compares all that a guard closes over.
+    """
+
+    def __init__(self) -> None:
+        self._messages: set[str] = set()
+
+    def warn_once(self, message: str) -> None:
+        """`warn_caller`, unless it was given this message before."""
+        if message not in self._messages:
+            warn_caller(message)
+            self._messages.add(message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Said)
+
+    def __hash__(self) -> int:
+        return hash(Said)

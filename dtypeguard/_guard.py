@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, overload
 import optax
 
 from ._compat import x64_enabled
-from ._errors import DtypeDriftError, warn_caller
+from ._errors import DtypeDriftError, Said
 from ._policy import Policy
 from ._precision import in_precision
 from ._rescue import rescue
@@ -99,7 +99,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     is_class = inspect.isclass(inner)
     if not is_class and callable(getattr(inner, "init", None)):
         if callable(getattr(inner, "update", None)):
-            return _guard_transformation(inner, policy, set())
+            return _guard_transformation(inner, policy, Said())
     elif callable(inner):
         return _guard_factory(inner, policy)
     raise TypeError(
@@ -116,7 +116,7 @@ def bare(opt: Any) -> Any:
 
 def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
     # Of all it makes: inject_hyperparams calls its factory anew in every update.
-    said: set[str] = set()
+    said = Said()
 
     @functools.wraps(factory)
     def guarded(*args, **kwargs):
@@ -132,7 +132,7 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
 
 
 def _guard_transformation(
-    inner: Any, policy: Policy | None, said: set[str]
+    inner: Any, policy: Policy | None, said: Said
 ) -> optax.GradientTransformationExtraArgs:
     guarded, bare = getattr(inner.update, _PAIR, (None, None))
     if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
@@ -140,13 +140,8 @@ def _guard_transformation(
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
 
-    def warn(message: str) -> None:
-        if message not in said:
-            warn_caller(message)
-            said.add(message)
-
     def init(params):
-        return own_buffers(without_x64(inner.init, warn, params), params)
+        return own_buffers(without_x64(inner.init, said.warn_once, params), params)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
@@ -165,13 +160,15 @@ def _guard_transformation(
                     raise
                 dtype, outputs = rescued
                 reason = str(error).strip().partition("\n")[0]
-                warn(f"update failed and was run in {dtype} instead: {reason}")
+                said.warn_once(f"update failed and was run in {dtype} instead: {reason}")
                 # Wide by our own doing, which has been told: no drift of the optimizer's.
-                return settle(outputs, inputs[:3], replace(policy, on_drift="cast"), warn)
-            return settle(outputs, inputs[:3], policy, warn)
+                return settle(
+                    outputs, inputs[:3], replace(policy, on_drift="cast"), said.warn_once
+                )
+            return settle(outputs, inputs[:3], policy, said.warn_once)
 
         inputs = (updates, state, params, wide_integers(extra_args))
-        return without_x64(step, warn, *inputs)
+        return without_x64(step, said.warn_once, *inputs)
 
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
@@ -187,6 +184,7 @@ def _taking_extra_args(inner: Any) -> Callable[..., Any]:
     takes from `optax.MultiSteps` the extra args that it does accept.
     """
     parameters = inspect.signature(inner.update).parameters
+    names = frozenset(parameters)  # which hashes, see Said
     kinds = [p.kind for p in parameters.values()]
     takes_all = inspect.Parameter.VAR_KEYWORD in kinds
     by_position = (
@@ -198,7 +196,7 @@ def _taking_extra_args(inner: Any) -> Callable[..., Any]:
         if not by_position:  # (updates, state), maybe with params by keyword alone
             extra_args = extra_args | {"params": params}
         if not takes_all:
-            extra_args = {k: v for k, v in extra_args.items() if k in parameters}
+            extra_args = {k: v for k, v in extra_args.items() if k in names}
         return inner.update(updates, state, *([params] * by_position), **extra_args)
 
     return update

@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from ._compat import set_x64, x64_enabled
 from ._dtypes import cast, dtype_of, is_wide, kind, promoted
-from ._errors import warn_caller
+from ._errors import Said
 from ._guard import guard
 from ._run_if import run_if
 from ._scalars import increment
@@ -92,7 +92,7 @@ def multi_steps(
     if is_fixed and every_k < 1:
         raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
-    said: set[str] = set()
+    said = Said()
 
     def init(params):
         zero = jnp.zeros((), jnp.int32)
@@ -111,7 +111,9 @@ def multi_steps(
     def accumulator(param):
         dtype = _accumulator_dtype(param, accumulator_dtype)
         with set_x64(True) if callers_x64 else contextlib.nullcontext():
-            return jnp.zeros(getattr(param, "shape", ()), dtype)
+            if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
+                return jnp.zeros(getattr(param, "shape", ()), dtype)
+            return jnp.zeros_like(param, dtype=dtype)  # and sharded as it is
 
     def add(grad, acc, number):
         if dtype_of(grad) is None:  # None, or the float0 of an integer param
@@ -123,9 +125,8 @@ def multi_steps(
             grad = (grad - wide) / cast(number, dtype)
         return cast(wide + grad, acc.dtype)
 
-    zeros_of = functools.partial(
-        tree_util.tree_map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
-    )
+    # Of what they are like, which may tell a sharding or an axis of shard_map.
+    zeros_of = functools.partial(tree_util.tree_map, jnp.zeros_like)
 
     def update(updates, state, params=None, **extra_args):
         state = tree_util.tree_map(_strong, state)
@@ -198,15 +199,13 @@ def _accumulator_dtype(param: Any, asked: Any) -> Any:
     return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
 
 
-def _tell_if_narrowed(grad: Any, acc: Any, said: set[str]) -> None:
+def _tell_if_narrowed(grad: Any, acc: Any, said: Said) -> None:
     if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
         message = (
             f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "
             f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
         )
-        if message not in said:
-            said.add(message)
-            warn_caller(message)
+        said.warn_once(message)
 
 
 def _strong(leaf: Any) -> Any:

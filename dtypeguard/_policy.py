@@ -137,6 +137,16 @@ class Policy:
         return given or self.rounding != "nearest"
 
 
+class _Rule(dict[str, Any]):
+    """Patterns and dtypes. A policy hashes; and the first match counts, so order does."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a dict has none
+        return hash(tuple(self.items()))
+
+
 def float_dtype(value: Any) -> Any:
     """The NumPy dtype of a floating dtype, however written; None for anything else."""
     try:
@@ -167,7 +177,7 @@ def _compute_dtype(value: Any) -> Any:
 
 def _state_dtype(value: Any) -> Any:
     if isinstance(value, Mapping):
-        rule = {}
+        rule = _Rule()
         for pattern, wanted in value.items():
             if not isinstance(pattern, str) or storable(wanted) is None:
                 remedy = 'map path patterns to dtypes, such as {"*.mu*": jnp.bfloat16}'

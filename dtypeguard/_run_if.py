@@ -29,7 +29,7 @@ def run_if(pred: Any, function: Callable[[Any], Any], carry: Any) -> Any:
 
 @eqx.filter_custom_jvp
 def _run_if(pred, function, carry):
-    turn = lambda state: (jnp.zeros((), bool), function(state[1]))
+    turn = lambda state: (jnp.zeros_like(pred), function(state[1]))
     return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
 
 

@@ -1,6 +1,9 @@
 """What several test files compare: structure, types and values together."""
 
 import functools
+import importlib
+import importlib.util
+import os
 from typing import Any
 
 import jax
@@ -28,6 +31,17 @@ def needs_optax(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         not in_optax(name), reason=f"optax {optax.__version__} has no {name}"
     )
+
+
+def need(name: str) -> Any:
+    """The module; skips the test where its package is missing, fails it in CI."""
+    package = name.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        reason = f"{package} is not installed: pip install 'dtypeguard[test]'"
+        if os.environ.get("CI") or os.environ.get("DTYPEGUARD_REQUIRE_ALL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return importlib.import_module(name)
 
 
 def types(tree: Any) -> Any:

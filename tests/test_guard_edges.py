@@ -4,6 +4,7 @@ import functools
 import re
 import warnings
 
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, multi_steps
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}
@@ -397,3 +398,19 @@ def test_integer_params_are_told_to_be_left_out():
         DtypeDriftError, match=re.escape("eqx.filter(params, eqx.is_inexact")
     ):
         guard(transformation(keep)).update(grads, (), params)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: guard(optax.adam(1e-3)),
+        lambda: guard(optax.adam)(1e-3),
+        lambda: guard(optax.adam(1e-3), policy=Policy(state_dtype={"*mu*": BF16})),
+        lambda: multi_steps(optax.adam(1e-3), 2),
+    ],
+)
+def test_what_a_guard_closes_over_hashes_and_is_equal_in_another_made_alike(make):
+    """Optimistix hands the closures of its optimizer to jit, as static arguments."""
+    one, other = (tree_util.tree_leaves(eqxi.closure_to_pytree(make())) for _ in range(2))
+    assert one == other
+    assert [hash(leaf) for leaf in one] == [hash(leaf) for leaf in other]

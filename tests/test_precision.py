@@ -110,8 +110,10 @@ def test_str_equality_and_hash():
     spellings = {F32, np.float32, "float32", np.dtype("float32"), jnp.dtype(F32)}
     assert len({Policy(compute_dtype=dtype) for dtype in spellings}) == 1
     assert Policy(compute_dtype=jnp.float64) != Policy()  # np.dtype("float64") == None
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(rule)
+    rules = {"*.mu*": BF16, "*": F32}
+    assert len({Policy(state_dtype=rules), Policy(state_dtype=dict(rules))}) == 1
+    reverse = dict(reversed(rules.items()))  # of two that match, the first counts
+    assert Policy(state_dtype=rules) != Policy(state_dtype=reverse)
 
 
 def by_size(path, leaf):

@@ -1,0 +1,497 @@
+"""Real runs on scikit-learn's digits in the frameworks that people use Optax through.
+
+Bare first: what breaks or drifts there. Then guarded, and what the framework's users do
+next: serialize, save, restore, train on. A missing package skips its tests; where `CI` or
+`DTYPEGUARD_REQUIRE_ALL` is set, it fails them.
+"""
+
+import io
+import re
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, need, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+from sklearn.datasets import load_digits
+
+import dtypeguard
+from dtypeguard import DtypeGuardWarning, Policy, guard, record, restore
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+HIDDEN, BATCH, STEPS = 32, 100, 120
+FLOAT64 = re.compile(r"tensor<(?:\d+x)*f64>")
+
+
+class Run(NamedTuple):
+    """A training run: what it reached, and what became of its params and state."""
+
+    accuracy: float
+    before: Any
+    after: Any
+    traces: int
+    program: str
+
+
+@pytest.fixture(scope="module")
+def digits():
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    images = (images[order] / 16).astype(np.float32)
+    labels = labels[order].astype(np.int32)
+    return (images[:1400], labels[:1400]), (images[1400:], labels[1400:])
+
+
+def batches(digits):
+    images, labels = digits[0]
+    for number in range(STEPS):
+        start = number * BATCH % len(labels)
+        yield images[start : start + BATCH], labels[start : start + BATCH]
+
+
+def cross_entropy(scores, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(
+        scores.astype(F32), labels
+    ).mean()
+
+
+def right(scores, labels):
+    return float(np.mean(np.argmax(scores, axis=1) == labels))
+
+
+def wide(tree):
+    """As gradients come that were averaged in float32, over micro-batches or devices."""
+    return tree_util.tree_map(lambda leaf: leaf.astype(F32), tree)
+
+
+def train_nnx(opt, dtype, digits):
+    nnx = need("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            options = {"param_dtype": dtype, "dtype": F32, "rngs": rngs}
+            self.first = nnx.Linear(64, HIDDEN, **options)
+            self.second = nnx.Linear(HIDDEN, 10, **options)
+
+        def __call__(self, images):
+            return self.second(nnx.relu(self.first(images)))
+
+    model = Model(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, opt, wrt=nnx.Param)
+    traces = []
+
+    @nnx.jit
+    def step(model, optimizer, images, labels):
+        traces.append(1)
+        loss = lambda model: cross_entropy(model(images), labels)
+        optimizer.update(model, wide(nnx.grad(loss)(model)))
+
+    contents = lambda: nnx.to_pure_dict(nnx.state((model, optimizer)))
+    before = tree_util.tree_map(jnp.copy, contents())
+    program = step.lower(model, optimizer, *next(batches(digits))).as_text()
+    for batch in batches(digits):
+        step(model, optimizer, *batch)
+    accuracy = right(model(digits[1][0]), digits[1][1])
+    return Run(accuracy, before, contents(), len(traces), program)
+
+
+def linen_state(opt, dtype):
+    """A TrainState and the step that trains it."""
+    linen, train_state = need("flax.linen"), need("flax.training.train_state")
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, images):
+            options = {"param_dtype": dtype, "dtype": F32}
+            hidden = linen.relu(linen.Dense(HIDDEN, **options)(images))
+            return linen.Dense(10, **options)(hidden)
+
+    model = Model()
+    params = model.init(jax.random.PRNGKey(0), jnp.zeros((1, 64), F32))["params"]
+
+    def step(state, images, labels):
+        loss = lambda params: cross_entropy(
+            state.apply_fn({"params": params}, images), labels
+        )
+        return state.apply_gradients(grads=wide(jax.grad(loss)(state.params)))
+
+    return train_state.TrainState.create(apply_fn=model.apply, params=params, tx=opt), step
+
+
+def train_linen(opt, dtype, digits):
+    state, step = linen_state(opt, dtype)
+    accuracy = lambda state: right(
+        state.apply_fn({"params": state.params}, digits[1][0]), digits[1][1]
+    )
+    contents = lambda state: (state.params, state.opt_state)
+    return train_functional(state, step, accuracy, contents, digits)
+
+
+def train_equinox(opt, dtype, digits):
+    model = eqx.nn.MLP(64, 10, HIDDEN, 1, dtype=dtype, key=jax.random.PRNGKey(0))
+
+    def step(carry, images, labels):
+        model, state = carry
+        loss = lambda model: cross_entropy(jax.vmap(model)(images), labels)
+        grads = wide(eqx.filter_grad(loss)(model))
+        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
+        return eqx.apply_updates(model, updates), state
+
+    carry = model, opt.init(eqx.filter(model, eqx.is_array))
+    accuracy = lambda carry: right(jax.vmap(carry[0])(digits[1][0]), digits[1][1])
+    contents = lambda carry: eqx.filter(carry, eqx.is_array)
+    return train_functional(carry, step, accuracy, contents, digits, eqx.filter_jit)
+
+
+def train_haiku(opt, dtype, digits):
+    haiku = need("haiku")
+
+    def forward(images):
+        hidden = jax.nn.relu(haiku.Linear(HIDDEN)(images))
+        return haiku.Linear(10)(hidden)
+
+    model = haiku.without_apply_rng(haiku.transform(forward))
+    params = model.init(jax.random.PRNGKey(0), jnp.zeros((1, 64), F32))
+    params = tree_util.tree_map(lambda leaf: leaf.astype(dtype), params)
+
+    def step(carry, images, labels):
+        params, state = carry
+        loss = lambda params: cross_entropy(model.apply(params, images), labels)
+        updates, state = opt.update(jax.grad(loss)(wide(params)), state, params)
+        return optax.apply_updates(params, updates), state
+
+    accuracy = lambda carry: right(model.apply(wide(carry[0]), digits[1][0]), digits[1][1])
+    carry = params, opt.init(params)
+    return train_functional(carry, step, accuracy, lambda carry: carry, digits)
+
+
+def train_functional(carry, step, accuracy, contents, digits, jit=jax.jit):
+    traces = []
+
+    @jit
+    def counted(carry, images, labels):
+        traces.append(1)
+        return step(carry, images, labels)
+
+    first = carry
+    program = counted.lower(carry, *next(batches(digits))).as_text()
+    for batch in batches(digits):
+        carry = counted(carry, *batch)
+    return Run(accuracy(carry), contents(first), contents(carry), len(traces), program)
+
+
+FRAMEWORKS = {
+    "nnx": train_nnx,
+    "linen": train_linen,
+    "equinox": train_equinox,
+    "haiku": train_haiku,
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_bfloat16_params(framework, digits):
+    """Bare, float32 gradients widen the state, and the second step compiles anew."""
+    train = FRAMEWORKS[framework]
+    bare = train(optax.adam(3e-3), BF16, digits)
+    assert types(bare.after) != types(bare.before)
+    guarded = train(guard(optax.adam(3e-3)), BF16, digits)
+    assert types(guarded.after) == types(guarded.before)
+    assert guarded.traces == 1 < bare.traces
+    assert guarded.accuracy > 0.9
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_x64(framework, digits):
+    """Bare, the step computes 64-bit floats; guarded, none, and the bits are the same."""
+    train = FRAMEWORKS[framework]
+    plain = train(optax.adam(3e-3), F32, digits)
+    with set_x64(True):
+        bare = train(optax.adam(3e-3), F32, digits)
+        guarded = train(guard(optax.adam(3e-3)), F32, digits)
+    assert FLOAT64.search(bare.program)
+    assert not FLOAT64.search(guarded.program)
+    assert types(guarded.after) == types(guarded.before)
+    assert guarded.traces == 1
+    assert guarded.accuracy == plain.accuracy > 0.9
+
+
+def some_steps(state, step, digits, number=5):
+    for _, batch in zip(range(number), batches(digits)):
+        state = step(state, *batch)
+    return state
+
+
+def test_flax_bytes(digits):
+    """`from_bytes` checks no dtype: a drifted state comes back drifted, and is healed."""
+    serialization = need("flax.serialization")
+    for opt in (optax.adam(3e-3), guard(optax.adam(3e-3))):
+        fresh, step = linen_state(opt, BF16)
+        step = jax.jit(step)
+        trained = some_steps(fresh, step, digits)
+        loaded = serialization.from_bytes(fresh, serialization.to_bytes(trained))
+        if types(trained.opt_state) == types(fresh.opt_state):
+            assert_same(loaded.opt_state, trained.opt_state)
+            assert_same(
+                some_steps(loaded, step, digits).params,
+                some_steps(trained, step, digits).params,
+            )
+        else:
+            drifted = loaded.opt_state
+    assert drifted[0].mu["Dense_0"]["kernel"].dtype == F32
+    healed = restore(drifted, record(optax.adam(3e-3), fresh.params))
+    assert types(healed) == types(fresh.opt_state)
+    resumed = some_steps(fresh.replace(opt_state=healed), step, digits)
+    assert types(resumed.opt_state) == types(fresh.opt_state)
+
+
+def test_nnx_scan(digits):
+    """A loop over split state, as nnx's users write it: bare, its carry changes type."""
+    nnx = need("flax.nnx")
+
+    def train(opt):
+        model = nnx.Linear(64, 10, param_dtype=BF16, dtype=F32, rngs=nnx.Rngs(0))
+        graph, state = nnx.split((model, nnx.Optimizer(model, opt, wrt=nnx.Param)))
+
+        def step(state, batch):
+            model, optimizer = nnx.merge(graph, state)
+            loss = lambda model: cross_entropy(model(batch[0]), batch[1])
+            value, grads = nnx.value_and_grad(loss)(model)
+            optimizer.update(model, wide(grads))
+            return nnx.state((model, optimizer)), value
+
+        data = tuple(jnp.stack(part) for part in zip(*batches(digits)))
+        return lax.scan(step, state, data)[1]
+
+    with pytest.raises(TypeError, match="carry"):
+        train(optax.adam(3e-3))
+    losses = train(guard(optax.adam(3e-3)))
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_nnx_rules_find_the_state():
+    """Metadata of the variables, sharding names say, goes over to the guarded state."""
+    nnx = need("flax.nnx")
+    model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    bare, guarded = (
+        nnx.state(nnx.Optimizer(model, opt, wrt=nnx.Param))
+        for opt in (optax.adam(1e-3), guard(optax.adam(1e-3)))
+    )
+    assert tree_util.tree_structure(bare) == tree_util.tree_structure(guarded)
+
+
+def test_equinox_serialised_leaves(digits):
+    """Equinox refuses to load a drifted state; a guarded one loads and trains on."""
+    model = eqx.nn.Linear(64, 10, dtype=BF16, key=jax.random.PRNGKey(0))
+
+    def saved(opt):
+        @eqx.filter_jit
+        def step(carry, images, labels):
+            model, state = carry
+            loss = lambda model: cross_entropy(jax.vmap(model)(images), labels)
+            grads = wide(eqx.filter_grad(loss)(model))
+            updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
+            return eqx.apply_updates(model, updates), state
+
+        fresh = model, opt.init(eqx.filter(model, eqx.is_array))
+        trained = some_steps(fresh, step, digits)
+        file = io.BytesIO()
+        eqx.tree_serialise_leaves(file, trained)
+        file.seek(0)
+        loaded = eqx.tree_deserialise_leaves(file, fresh)
+        return [some_steps(start, step, digits) for start in (trained, loaded)]
+
+    with pytest.raises(RuntimeError, match="dtype"):
+        saved(optax.adam(3e-3))
+    assert_same(
+        *(eqx.filter(carry, eqx.is_array) for carry in saved(guard(optax.adam(3e-3))))
+    )
+
+
+def make_params(dtypes):
+    keys = jax.random.split(jax.random.PRNGKey(0))
+    return {
+        "w1": (jax.random.normal(keys[0], (64, HIDDEN), F32) / 8).astype(dtypes[0]),
+        "w2": (jax.random.normal(keys[1], (HIDDEN, 10), F32) / 4).astype(dtypes[1]),
+    }
+
+
+def scores_of(params, images):
+    params = wide(params)
+    return jax.nn.relu(images @ params["w1"]) @ params["w2"]
+
+
+def digits_loss(params, data):
+    return cross_entropy(scores_of(params, data[0]), data[1])
+
+
+def minimise(opt, dtypes, digits, steps=60, loss=digits_loss):
+    """The accuracy that optimistix reaches, and the params."""
+    optimistix = need("optimistix")
+    solver = optimistix.OptaxMinimiser(opt, rtol=1e-6, atol=1e-6)
+    data = tuple(map(jnp.asarray, digits[0]))
+    solution = optimistix.minimise(
+        loss, solver, make_params(dtypes), data, max_steps=steps, throw=False
+    )
+    return right(scores_of(solution.value, digits[1][0]), digits[1][1]), solution.value
+
+
+def test_optimistix_lbfgs_x64(digits):
+    """Bare, the line search calls the loss in float64, which optimistix has fixed."""
+    with set_x64(True), pytest.raises(ValueError, match="different dynamic arguments"):
+        minimise(optax.lbfgs(), (F32, F32), digits, 30)
+    plain, _ = minimise(optax.lbfgs(), (F32, F32), digits, 30)
+    with set_x64(True):
+        guarded, params = minimise(guard(optax.lbfgs()), (F32, F32), digits, 30)
+    assert types(params) == types(make_params((F32, F32)))
+    assert min(plain, guarded) > 0.95
+
+
+def test_optimistix_lbfgs_bfloat16(digits):
+    """Not mended: optimistix fixes the types that its loss takes, as the user gave them."""
+    for opt in (optax.lbfgs(), guard(optax.lbfgs())):
+        with pytest.raises(ValueError, match="different dynamic arguments"):
+            minimise(opt, (BF16, BF16), digits)
+
+
+def test_optimistix_mixed_params(digits):
+    mixed = (BF16, F32)
+    prodigy = optax.contrib.prodigy(1.0)
+    with pytest.raises(ValueError, match=r"same input and output structure"):
+        minimise(prodigy, mixed, digits)
+    for opt in (guard(prodigy), dtypeguard.prodigy(1.0)):
+        reached, params = minimise(opt, mixed, digits)
+        assert types(params) == types(make_params(mixed))
+    assert reached > 0.9
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: guard(optax.adam(3e-3)),
+        lambda: guard(optax.adam(3e-3), policy=Policy(state_dtype={"*mu*": BF16})),
+        lambda: dtypeguard.multi_steps(optax.adam(3e-3), 2),
+        lambda: dtypeguard.fromage(1e-2),
+    ],
+    ids=["adam", "policy", "multi_steps", "fromage"],
+)
+def test_optimistix_compiles_once_for_optimizers_made_alike(make, digits):
+    """It takes an optimizer's closures for pytrees, and hashes what they hold."""
+    traces = []
+
+    def loss(params, data):
+        traces.append(1)
+        return digits_loss(params, data)
+
+    for _ in range(2):
+        minimise(make(), (F32, F32), digits, 5, loss)
+    assert len(traces) == 1
+
+
+def inference(opt, dtypes, digits):
+    """Logistic regression by variational inference, and its data."""
+    need("numpyro")
+    import numpyro
+    from numpyro import distributions, infer, optim
+
+    def model(images, labels):
+        prior = distributions.Normal(jnp.zeros((64, 10), F32), jnp.ones((), F32))
+        weights = numpyro.sample("weights", prior.to_event(2))
+        scores = distributions.Categorical(logits=images @ weights)
+        numpyro.sample("labels", scores, obs=labels)
+
+    def guide(images, labels):
+        loc = numpyro.param("loc", jnp.zeros((64, 10), dtypes[0]))
+        log_scale = numpyro.param("log_scale", jnp.full((64, 10), -3, dtypes[1]))
+        posterior = distributions.Normal(*wide((loc, jnp.exp(log_scale))))
+        numpyro.sample("weights", posterior.to_event(2))
+
+    svi = infer.SVI(model, guide, optim.optax_to_numpyro(opt), infer.Trace_ELBO())
+    return svi, tuple(map(jnp.asarray, digits[0]))
+
+
+def infer(opt, dtypes, digits):
+    """The params it ends with and its losses."""
+    svi, data = inference(opt, dtypes, digits)
+    result = svi.run(jax.random.PRNGKey(0), 150, *data, progress_bar=False)
+    return result.params, np.asarray(result.losses)
+
+
+def count_float64_of_update(opt, dtypes, digits):
+    svi, data = inference(opt, dtypes, digits)
+    lowered = jax.jit(svi.update).lower(svi.init(jax.random.PRNGKey(0), *data), *data)
+    return len(FLOAT64.findall(lowered.as_text()))
+
+
+def test_numpyro_mixed_params(digits):
+    """SVI is a scan: bare, the carry changes its types."""
+    mixed = (BF16, F32)
+    prodigy = optax.contrib.prodigy(1.0)
+    with pytest.raises(TypeError, match="carry"):
+        infer(prodigy, mixed, digits)
+    for opt in (guard(prodigy), dtypeguard.prodigy(1.0)):
+        params, losses = infer(opt, mixed, digits)
+        assert params["loc"].dtype == BF16
+        assert params["log_scale"].dtype == F32
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_numpyro_rescue(digits):
+    mixed = (BF16, F32)
+    mechanic = optax.contrib.mechanize(optax.adam(1e-2))
+    with pytest.raises(TypeError, match=r"lax.clamp requires"):
+        infer(mechanic, mixed, digits)
+    with pytest.warns(DtypeGuardWarning, match="was run in float32 instead: lax.clamp"):
+        params, losses = infer(guard(mechanic), mixed, digits)
+    assert params["loc"].dtype == BF16
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@needs_x64_scope
+def test_numpyro_x64(digits):
+    """Some 64-bit floats are NumPyro's own; the optimizer adds none."""
+    optimizers = (optax.sgd(1e-2), optax.adam(1e-2), guard(optax.adam(1e-2)))
+    with set_x64(True):
+        without, bare, guarded = (
+            count_float64_of_update(opt, (F32, F32), digits) for opt in optimizers
+        )
+        params, losses = infer(guard(optax.adam(1e-2)), (F32, F32), digits)
+    assert guarded == without < bare
+    assert {leaf.dtype for leaf in params.values()} == {jnp.dtype(F32)}
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_orbax(digits, tmp_path):
+    """Orbax casts to the target's dtypes silently: bare, a resumed run goes astray."""
+    orbax = need("orbax.checkpoint")
+
+    def runs(opt, folder):
+        @jax.jit
+        def step(carry, images, labels):
+            params, state = carry
+            loss = lambda params: digits_loss(params, (images, labels))
+            updates, state = opt.update(jax.grad(loss)(wide(params)), state, params)
+            return optax.apply_updates(params, updates), state
+
+        params = make_params((BF16, BF16))
+        fresh = params, opt.init(params)
+        trained = some_steps(fresh, step, digits)
+        with orbax.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder, trained)
+            checkpointer.wait_until_finished()
+            loaded = checkpointer.restore(folder, fresh)
+        assert types(loaded) == types(fresh)
+        return [trained, loaded, *(some_steps(t, step, digits) for t in (trained, loaded))]
+
+    trained, loaded, on, resumed = runs(optax.adam(3e-3), tmp_path / "bare")
+    assert types(trained) != types(loaded)
+    with pytest.raises(AssertionError):
+        assert_same(on[0], resumed[0])
+    trained, loaded, on, resumed = runs(guard(optax.adam(3e-3)), tmp_path / "guarded")
+    assert_same(trained, loaded)
+    assert_same(on, resumed)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax import tree_util
 
+from ._arguments import check_arrays, check_extra_args, short
 from ._audit_report import AuditReport, Drift, WideOperation
 from ._blame import blame, source
 from ._compat import set_x64
@@ -51,7 +52,8 @@ def audit(
         An `AuditReport`; print it.
 
     Raises:
-        TypeError: if `opt` has no `init` and `update`.
+        TypeError: if `opt` has no `init` and `update`, or a leaf of `params` or `updates`
+            is no array.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp, optax
@@ -68,8 +70,14 @@ def audit(
             f"audit got {opt!r}. Give it a gradient transformation (anything with `init` "
             "and `update`, such as optax.adam(1e-3)), not the function that makes it."
         )
+    extra_args = {} if extra_args is None else extra_args
+    check_extra_args("audit", extra_args)
+    if not (x64 is None or isinstance(x64, bool)):
+        raise TypeError(f"audit got x64={short(x64)}. Write True, False or None.")
     updates = params if updates is None else updates
-    inputs = (params, updates, extra_args or {})
+    for name, tree in (("params", params), ("updates", updates)):
+        check_arrays("audit", name, tree)
+    inputs = (params, updates, extra_args)
     few = len(tree_util.tree_leaves(params)) <= _FEW
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     make = functools.partial(AuditReport, name=name_of(opt))

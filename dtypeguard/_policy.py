@@ -134,7 +134,7 @@ def float_dtype(value: Any) -> Any:
     """The NumPy dtype of a floating dtype, however written; None for anything else."""
     try:
         dtype = jnp.dtype(value) if value is not None else None
-    except TypeError:
+    except (TypeError, ValueError):  # a PRNG key raises the latter
         return None
     return dtype if kind(dtype) == "float" else None
 

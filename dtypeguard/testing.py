@@ -1,5 +1,6 @@
 """For the test-suites of people who write optimizers: the types that theirs keep."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import tree_util
 
+from ._arguments import check_arrays, check_extra_args, short
 from ._audit import name_of
 from ._catalog import is_transformation
 from ._contract import RULES as _RULES, Broken, broken
@@ -18,6 +20,8 @@ from ._sweep import CONFIGURATIONS, Configuration
 
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""
+
+_NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
 
 
 def check_contract(
@@ -53,16 +57,18 @@ def check_contract(
         AssertionError: if a rule is broken. One error that names every such rule, where
             and how.
         ValueError: if a rule or configuration is not known.
+        TypeError: if an argument is of the wrong type.
 
     Example:
         >>> import dtypeguard, optax
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
-    rules = tuple(rules)
-    _refuse_unknown("rule", rules, RULES)
-    names = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
-    configurations = names if configurations is None else tuple(configurations)
-    _refuse_unknown("configuration", configurations, names)
+    rules = _known("rules", rules, RULES)
+    configurations = _known("configurations", configurations, _NAMES)
+    for name, tree in (("params", params), ("updates", updates)):
+        check_arrays("check_contract", name, tree)
+    if extra_args is not None:
+        check_extra_args("check_contract", extra_args)
     make = _maker(opt_or_factory)
     found = broken(
         make,
@@ -93,7 +99,21 @@ def parametrize_with_checks(optimizers: Iterable[Any], **options: Any) -> Any:
     """
     import pytest
 
-    rules = options.pop("rules", RULES)
+    if hasattr(optimizers, "init") or not isinstance(optimizers, Iterable):
+        raise TypeError(
+            f"parametrize_with_checks got {short(optimizers)}. Give it a list: "
+            "parametrize_with_checks([opt])."
+        )
+    taken = [*inspect.signature(check_contract).parameters][1:]
+    if unknown := [name for name in options if name not in taken]:
+        raise TypeError(
+            f"parametrize_with_checks takes no {unknown[0]}; it takes {', '.join(taken)}."
+        )
+    optimizers = list(optimizers)
+    for opt in optimizers:
+        _maker(opt)
+    rules = _known("rules", options.pop("rules", None), RULES)
+    _known("configurations", options.get("configurations"), _NAMES)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
         [
@@ -120,7 +140,28 @@ def _maker(opt_or_factory: Any) -> Callable[[], Any]:
             "(anything with `init` and `update`) or a function without arguments that "
             "returns one."
         )
-    return opt_or_factory
+    parameters = inspect.signature(opt_or_factory).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        p.name for p in parameters if p.default is p.empty and p.kind not in variadic
+    ]
+    if missing:
+        name = _name(opt_or_factory)
+        raise TypeError(
+            f"check_contract got {name}, which needs {', '.join(missing)}. Write "
+            f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
+        )
+    return functools.partial(_make, opt_or_factory)
+
+
+def _make(factory: Any) -> Any:
+    made = factory()
+    if not is_transformation(made):
+        raise TypeError(
+            f"check_contract called {_name(factory)}, which returned {short(made)}. Give "
+            "it a function that returns an optimizer, such as lambda: optax.adam(1e-3)."
+        )
+    return made
 
 
 def _feeder(
@@ -194,9 +235,14 @@ def _short_name(opt_or_factory: Any) -> str:
     return _name(opt_or_factory).removesuffix("(...)")
 
 
-def _refuse_unknown(what: str, given: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise ValueError(
-            f"no {what} is called {unknown[0]!r}; there are {', '.join(known)}"
-        )
+def _known(what: str, given: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The names that were asked for, all by default."""
+    if given is None:
+        return tuple(known)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"got {what}={given!r}. Write a list, such as {what}={[known[0]]}.")
+    names = tuple(given)
+    if unknown := [name for name in names if name not in known]:
+        one = what.removesuffix("s")
+        raise ValueError(f"no {one} is called {unknown[0]!r}; there are {', '.join(known)}")
+    return names

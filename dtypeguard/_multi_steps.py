@@ -87,14 +87,14 @@ def multi_steps(
     inner = guard(inner)
     every_k: Any = every_k_schedule
     is_fixed = _is_int(every_k)
+    if is_fixed and every_k < 1:
+        raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
     if not is_fixed and not callable(every_k):
         raise TypeError(
             f"multi_steps got every_k_schedule={short(every_k)}: write an int from 1 up, "
             "or a function of the number of gradient steps that returns one."
         )
     _check_options(inner, should_skip_update_fn, accumulator_dtype)
-    if is_fixed and every_k < 1:
-        raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     said: set[str] = set()
 

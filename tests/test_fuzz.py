@@ -14,12 +14,22 @@ import fuzzing as fz
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import assert_same, set_x64
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from jax import lax, tree_util
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, guard
+from dtypeguard import (
+    DtypeDriftError,
+    DtypeGuardWarning,
+    apply_updates,
+    audit,
+    guard,
+    multi_steps,
+    record,
+    restore,
+)
 
 pytestmark = pytest.mark.third_party
 LONG = os.environ.get("DTYPEGUARD_FUZZ") == "long"
@@ -114,13 +124,16 @@ def assert_stable(before, after):
         assert not getattr(new, "weak_type", False), path
 
 
-def assert_updates_fit(updates, grads, params):
-    """The updates have the dtypes of their params, or without params of the gradients."""
+def assert_updates_fit(updates, grads, params, *, strict=False):
+    """The updates have the dtypes of their params, or without params of the gradients.
+
+    A Python scalar is as wide as its surroundings, unless this is to be strict.
+    """
     asked = by_path(grads) | {
         path: leaf for path, leaf in by_path(params).items() if is_array(leaf)
     }
     for path, update in by_path(updates).items():
-        if isinstance(asked[path], (float, int, complex)):  # as wide as its surroundings
+        if isinstance(asked[path], (float, int, complex)) and not strict:
             continue
         if is_array(update) and is_array(asked[path]):
             assert dtype(update) == dtype(asked[path]), path
@@ -215,7 +228,7 @@ def _is_stable(state, result, grads, params):
         )
         assert strong
         assert_stable(state, result[1])
-        assert_updates_fit(result[0], grads, params)
+        assert_updates_fit(result[0], grads, params, strict=True)
         return True
     except AssertionError:
         return False
@@ -228,26 +241,176 @@ def _arrays(tree):
 FLAGS = {"x64": st.booleans(), "traced": st.booleans(), "with_params": st.booleans()}
 
 
+PLAIN = {"x64": False, "traced": False, "with_params": True}
+W = {"w": fz.Leaf("float32", (3,), "jax")}
+KEY = fz.Leaf("key", (), "key")
+VECTOR = fz.Leaf("bfloat16", (3,), "jax")
+
+
+# A Python scalar among the params: the update is as wide as the param's own dtype.
+@example(
+    fz.Drifting((), (("keep",),), (("keep",),)),
+    fz.Leaf("float32", (), "python"),
+    ("bfloat16",),
+    PLAIN,
+)
 @fuzz(150, 2500)
 @given(fz.DRIFTING, fz.PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
 def test_any_drift_of_any_tree(drifting, params, dtypes, flags):
     check_guard(drifting.make, params, fz.like(params, dtypes), **flags)
 
 
+# What a leaf of a state became without a word: nothing, so that those behind it were
+# paired with others; a number for a key; a key for a text.
+@example(fz.Drifting([KEY, VECTOR], (("none",), ("keep",)), (("keep",),)), PLAIN)
+@example(
+    fz.Drifting([VECTOR, VECTOR], (("none",), ("cast", "float32")), (("keep",),)), PLAIN
+)
+@example(fz.Drifting(KEY, (("python",),), (("keep",),)), PLAIN)
+@example(fz.Drifting(fz.Node("text", "one"), (("key",),), (("keep",),)), PLAIN)
 @fuzz(100, 1500)
 @given(fz.DRIFTING_STATES, st.fixed_dictionaries(FLAGS))
 def test_any_drift_of_any_state(drifting, flags):
-    params = {"w": fz.Leaf("float32", (3,), "jax")}
-    check_guard(drifting.make, params, params, **flags)
+    check_guard(drifting.make, W, W, **flags)
 
 
-@fuzz(40, 1500)
+@fuzz(30, 800)
 @given(fz.CHAINS, fz.FLOATING_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
 def test_any_chain(names, params, dtypes, flags):
     check_guard(lambda: fz.chain(names), params, fz.like(params, dtypes), **flags)
 
 
-@fuzz(20, 500)
+@fuzz(15, 300)
 @given(fz.CHAINS, fz.PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
 def test_any_chain_on_hostile_params(names, params, dtypes, flags):
     check_guard(lambda: fz.chain(names), params, fz.like(params, dtypes), **flags)
+
+
+@fuzz(60, 600)
+@given(
+    fz.DRIFTING, fz.PARAMS, st.lists(st.sampled_from(fz.DTYPES), min_size=1), st.booleans()
+)
+def test_any_state_is_restored_or_refused(drifting, params, dtypes, x64):
+    """What comes back has the record's types and the values that were there."""
+    with flags(x64):
+        params = fz.build(params)
+        recorded = record(drifting.make(), params)
+        state = guard(drifting.make()).init(params)
+        assert_stable(recorded, state)
+        leaves, treedef = tree_util.tree_flatten(state)
+        loaded = [
+            np.asarray(_as(leaf, dtypes[i % len(dtypes)])) if is_array(leaf) else leaf
+            for i, leaf in enumerate(leaves)
+        ]
+        loaded = tree_util.tree_unflatten(treedef, loaded)
+        restored, error = tried(restore, loaded, recorded)
+        if error is not None:
+            assert isinstance(error, DtypeDriftError), error
+            rows = str(error).splitlines()[1:]
+            assert rows, error
+            for row in rows:
+                path = row.strip().removeprefix("state").split("  ")[0]
+                assert path in by_path(state), row
+                assert "cannot hold" in row, row
+            return
+        assert_stable(state, restored)
+        for path, leaf in by_path(loaded).items():
+            if is_array(leaf):  # small numbers: every dtype holds those that were held
+                held = by_path(restored)[path]
+                np.testing.assert_array_equal(_wide(leaf), _wide(held), path)
+
+
+def _as(leaf, name):
+    target = np.dtype(name)
+    leaf = np.asarray(leaf)
+    is_complex = jnp.issubdtype(leaf.dtype, np.complexfloating)
+    if is_complex and not jnp.issubdtype(target, np.complexfloating):
+        leaf = leaf.real
+    return leaf.astype(target)
+
+
+def _wide(leaf):
+    return np.asarray(leaf).astype(np.complex128)
+
+
+def test_the_fuzz_sees_a_restore_that_loses_values():
+    """A guard of the test above: 2 does not go into a bool, and the error says so."""
+    _, error = tried(restore, {"a": np.int32(2)}, {"a": jnp.zeros((), bool)})
+    assert "state['a']" in str(error)
+    assert "bool cannot hold 2" in str(error)
+
+
+@fuzz(80, 600)
+@given(
+    fz.trees(st.one_of(fz.leaves(), fz.STATIC)),
+    st.lists(st.sampled_from((None, *fz.DTYPES)), min_size=1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_updates_are_added_or_refused(params, dtypes, x64, with_key):
+    """The params keep their types; within a kind the sum is the sum."""
+    with flags(x64):
+        params = fz.build(params)
+        flat, treedef = tree_util.tree_flatten(params)
+        updates = []
+        for i, p in enumerate(flat):
+            name = dtypes[i % len(dtypes)]
+            update = None if name is None or not is_array(p) else fz.values(np.shape(p))
+            updates.append(update if update is None else update.astype(np.dtype(name)))
+        given = tree_util.tree_unflatten(treedef, updates)
+        key = jax.random.key(0) if with_key else None
+        moved, error = tried(lambda: apply_updates(params, given, key=key))
+        complex_ones = {
+            tree_util.keystr(path)
+            for (path, p), u in zip(tree_util.tree_flatten_with_path(params)[0], updates)
+            if u is not None and family(u) == "complex" != family(p)
+        }
+        if error is not None or complex_ones:
+            assert isinstance(error, TypeError), error
+            rows = str(error).splitlines()[1:]
+            named = {row.strip().removeprefix("updates").split("  ")[0] for row in rows}
+            assert named == complex_ones, error
+            return
+        for p, u, new in zip(flat, updates, treedef.flatten_up_to(moved)):
+            if u is None:
+                assert new is p
+                continue
+            assert np.shape(new) == np.shape(p)
+            assert new.dtype == dtype(p)
+            if family(p) == family(u) == "float":
+                total = np.asarray(p, np.float64) + np.asarray(u, np.float64)
+                np.testing.assert_allclose(np.asarray(new, np.float64), total, rtol=0.26)
+
+
+@fuzz(40, 400)
+@given(fz.DRIFTING, st.booleans())
+def test_any_audit_names_the_leaves_that_drift(drifting, x64):
+    """And a guarded transformation that is not refused audits clean."""
+    with flags(x64):
+        opt, params = drifting.make(), fz.build(W)
+        report = audit(opt, params)
+        str(report)
+        state, error = tried(opt.init, params)
+        if report.error is None and error is None:
+            _, new_state = eqx.filter_eval_shape(opt.update, params, state, params)
+            if tree_util.tree_structure(state) == tree_util.tree_structure(new_state):
+                pairs = zip(by_path(state).items(), tree_util.tree_leaves(new_state))
+                moved = {
+                    path
+                    for (path, old), new in pairs
+                    if is_array(old)
+                    and is_array(new)
+                    and (dtype(old) != dtype(new) or np.shape(old) != np.shape(new))
+                    and not isinstance(new, (float, int, complex))
+                }
+                named = {drift.path for drift in report.drifts}
+                assert moved <= named
+        guarded = audit(guard(drifting.make()), params)
+        assert guarded.error is not None or guarded.ok, str(guarded)
+
+
+@fuzz(5, 60)
+@given(fz.CHAINS, fz.FLOATING_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
+def test_any_accumulation(names, params, dtypes, flags):
+    make = lambda: multi_steps(optax.with_extra_args_support(fz.chain(names)), 2)
+    check_guard(make, params, fz.like(params, dtypes), **flags, bits=False)

@@ -20,13 +20,13 @@ Packages that are missing, or do not import with this Optax, are named below the
 """
 
 import argparse
+import collections
 import contextlib
 import importlib
 import importlib.metadata
 import io
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -246,7 +246,7 @@ def _print_line(result: Result, header: bool) -> None:
             "| what broke bare | other bits |\n|---|---|---|---|---|---|---|"
         )
     bare = [o for o in result.outcomes if not o.guarded]
-    counts = Counter(check for outcome in bare for check in outcome.failures)
+    counts = collections.Counter(check for outcome in bare for check in outcome.failures)
     print(
         f"| {result.package} {result.version} | {result.optimizer} | {len(bare)} "
         f"| {_failed([result], guarded=False)} | {_failed([result], guarded=True)} "
@@ -272,12 +272,17 @@ def _broken(result: Result) -> Iterator[str]:
 
 
 def _guarded_failures(results: list[Result]) -> Iterator[str]:
+    """What fails guarded, and bare too: each reason once, with its configurations."""
+    where: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for result in results:
         for outcome in result.outcomes:
             if outcome.guarded and outcome.failures:
-                checks = ", ".join(outcome.failures)
                 reason = next(iter(outcome.failures.values()))
-                yield f"fails guarded: {_where(result, outcome)}, {checks}: {reason}"
+                flag = " under x64" if outcome.x64 else ""
+                key = f"{result.package} {result.optimizer}", reason
+                where[key].append(outcome.configuration + flag)
+    for (name, reason), configurations in where.items():
+        yield f"fails bare and guarded: {name}, {', '.join(configurations)}: {reason}"
 
 
 def _where(result: Result, outcome: Outcome) -> str:

@@ -12,7 +12,7 @@ below the table.
 
 Others need an older Optax: in an environment of their own,
 
-    pip install -e . jax==0.4.31 jaxlib==0.4.31 optax==0.2.3 'equinox<0.12' \
+    pip install -e . jax==0.4.31 jaxlib==0.4.31 optax==0.2.3 'equinox<0.12' 'flax<0.10' \
         psgd-jax distributed-kron
     python benchmarks/third_party.py
 

@@ -206,7 +206,10 @@ def _promotes(param: Any, update: Any) -> bool:
         return False
     if is_weak(update) and fits(update.dtype, param.dtype):
         return False
-    return promoted(param.dtype, update.dtype) != param.dtype
+    try:
+        return promoted(param.dtype, update.dtype) != param.dtype
+    except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
+        return True
 
 
 def _origin(step: Step | None) -> Origin | None:

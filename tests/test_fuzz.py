@@ -190,6 +190,9 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
         result, error = tried(once, guarded, state)
         bare_result, bare_error = tried(once, bare, bare_state)
         if isinstance(error, DtypeDriftError):
+            if isinstance(bare_error, DtypeDriftError):  # a guarded one inside
+                assert same_error(error, bare_error), error
+                return "refused"
             (new_updates, new_state), bare_error = tried(once, bare, state)
             found = {
                 "state": changed_kinds(state, new_state),
@@ -198,7 +201,9 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
             assert_named(error, found)
             return "refused"
         if error is not None:
-            assert same_error(error, bare_error), (error, bare_error)
+            # JAX adds 8-bit floats to weakly typed leaves alone; guarded ones are strong.
+            if "8-bit floats" not in str(error) or bare_error is not None:
+                assert same_error(error, bare_error), (error, bare_error)
             return "update error"
         if bare_error is not None:
             told = any(issubclass(w.category, DtypeGuardWarning) for w in caught)
@@ -382,6 +387,8 @@ def test_any_updates_are_added_or_refused(params, dtypes, x64, with_key):
                 np.testing.assert_allclose(np.asarray(new, np.float64), total, rtol=0.26)
 
 
+# No promotion of the two dtypes: it once ended in an error from inside of JAX.
+@example(fz.Drifting((), (("keep",),), (("cast", "float8_e4m3fn"),)), False)
 @fuzz(40, 400)
 @given(fz.DRIFTING, st.booleans())
 def test_any_audit_names_the_leaves_that_drift(drifting, x64):
@@ -409,6 +416,12 @@ def test_any_audit_names_the_leaves_that_drift(drifting, x64):
         assert guarded.error is not None or guarded.ok, str(guarded)
 
 
+@example(
+    ("prodigy",),
+    fz.Point(fz.Leaf("float32", (), "jax"), fz.Leaf("complex64", (), "jax")),
+    (None,),
+    PLAIN,
+)
 @fuzz(5, 60)
 @given(fz.CHAINS, fz.FLOATING_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
 def test_any_accumulation(names, params, dtypes, flags):

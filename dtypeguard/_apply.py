@@ -4,9 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import tree_util
 
-from ._dtypes import cast, dtype_of, kind, promoted
+from ._arguments import short
+from ._dtypes import broadcasts, cast, dtype_of, kind, promoted
+from ._report import Row, describe, table, tree_rows
 from ._rounding import round_with, rounds
 
 
@@ -29,6 +32,11 @@ def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) ->
     Returns:
         The new params, in the tree, shapes and dtypes of `params`.
 
+    Raises:
+        ValueError: if the trees differ.
+        TypeError: if an update is no array, is complex where its param is not, or would
+            change the param's shape; or if `key` is not one key.
+
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
         >>> params, updates = jnp.ones(1000, jnp.bfloat16), jnp.full(1000, 1e-3)
@@ -38,11 +46,57 @@ def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) ->
         1.000
         1.001
     """
-    words = () if key is None else tuple(jax.random.bits(key, (2,), jnp.uint32))
+    words = () if key is None else tuple(jax.random.bits(_checked(key), (2,), jnp.uint32))
     leaves, treedef = tree_util.tree_flatten(updates, is_leaf=lambda u: u is None)
-    pairs = enumerate(zip(treedef.flatten_up_to(params), leaves))
+    try:
+        own = treedef.flatten_up_to(params)
+    except ValueError:
+        rows = tree_rows("updates", params, updates, "give one for each param, or None")
+        headline = "apply_updates got updates in another tree than the params:"
+        raise ValueError(table(headline, rows)) from None
+    _refuse(updates, own, leaves)
+    pairs = enumerate(zip(own, leaves))
     added = [_add(p, u, words and (*words, number)) for number, (p, u) in pairs]
     return tree_util.tree_unflatten(treedef, added)
+
+
+def _refuse(updates: Any, params: list[Any], leaves: list[Any]) -> None:
+    """Raises an error that names every update that no param can take."""
+    is_none = lambda u: u is None
+    named = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)[0]
+    rows = [
+        Row(f"updates{tree_util.keystr(path)}", describe(p), describe(u), remedy)
+        for (path, _), p, u in zip(named, params, leaves)
+        if p is not None and (remedy := _remedy(p, u))
+    ]
+    if rows:
+        headline = "apply_updates cannot add to the param on the left what is on the right:"
+        raise TypeError(table(headline, rows))
+
+
+def _remedy(param: Any, update: Any) -> str:
+    """What to write instead of an update that does not go into its param, or ""."""
+    if update is None or dtype_of(update) is None:
+        leaves_it = update is None or hasattr(update, "dtype")  # a float0 array
+        return "" if leaves_it else "give an array or None"
+    if dtype_of(param) is None:
+        return "give None"
+    if not broadcasts(np.shape(update), np.shape(param)):
+        return f"give it in shape {np.shape(param)}"
+    if kind(dtype_of(update)) == "complex" and kind(dtype_of(param)) != "complex":
+        return "give jnp.real(x)"
+    return ""
+
+
+def _checked(key: Any) -> jax.Array:
+    dtype = getattr(key, "dtype", None)
+    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if np.shape(key) != () if is_typed else dtype != np.uint32 or np.ndim(key) != 1:
+        raise TypeError(
+            f"apply_updates got key={short(key)}. Write one new key for every step, "
+            "such as key=jax.random.fold_in(jax.random.key(0), step)."
+        )
+    return key
 
 
 def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
@@ -61,8 +115,14 @@ def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
 def _sum_dtype(param: Any, update: Any, stochastic: bool) -> Any:
     if param == update and not stochastic:
         return param
-    # 8-bit floats have no implicit promotion; float32 holds them all.
-    is_8_bit = lambda dtype: kind(dtype) == "float" and dtype.itemsize == 1
-    single = jnp.dtype("float32")
-    dtypes = (single if is_8_bit(dtype) else dtype for dtype in (param, update))
-    return promoted(*dtypes, *([single] * stochastic))
+    dtypes = map(_promotable, (param, update))
+    return promoted(*dtypes, *([jnp.dtype("float32")] * stochastic))
+
+
+def _promotable(dtype: Any) -> Any:
+    """One that holds all of a dtype and has implicit promotion: 4 and 8 bits have none."""
+    if kind(dtype) == "float" and dtype.itemsize == 1:
+        return jnp.dtype("float32")
+    if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
+        return jnp.dtype("uint8" if jnp.issubdtype(dtype, np.unsignedinteger) else "int8")
+    return dtype

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from ._arguments import check_arrays, check_extra_args, short
 from ._audit_report import AuditReport, Drift, WideOperation
 from ._blame import blame, source
 from ._compat import set_x64
@@ -56,8 +57,8 @@ def audit(
         An `AuditReport`; print it.
 
     Raises:
-        TypeError: if `opt` has no `init` and `update`, or if a leaf of `params` or
-            `updates` is no array.
+        TypeError: if `opt` has no `init` and `update`, or a leaf of `params` or `updates`
+            is no array.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp, optax
@@ -73,9 +74,14 @@ def audit(
             f"audit got {opt!r}. Give it a gradient transformation (anything with `init` "
             "and `update`, such as optax.adam(1e-3)), not the function that makes it."
         )
+    extra_args = {} if extra_args is None else extra_args
+    check_extra_args("audit", extra_args)
+    if not (x64 is None or isinstance(x64, bool)):
+        raise TypeError(f"audit got x64={short(x64)}. Write True, False or None.")
     updates = params if updates is None else updates
-    _refuse_what_is_no_array(params=params, updates=updates)
-    inputs = (params, updates, extra_args or {})
+    for name, tree in (("params", params), ("updates", updates)):
+        check_arrays("audit", name, tree)
+    inputs = (params, updates, extra_args)
     few = len(tree_util.tree_leaves(params)) <= _FEW
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     with flag, warnings.catch_warnings():
@@ -99,17 +105,6 @@ def audit(
             refusal=None if all(map(_is_castable, drifts)) else _refusal(opt, inputs),
             name=name_of(opt),
         )
-
-
-def _refuse_what_is_no_array(**trees: Any) -> None:
-    for name, tree in trees.items():
-        for path, leaf in by_path(tree).items():
-            if dtype_of(leaf) is None and not hasattr(leaf, "dtype"):
-                raise TypeError(
-                    f"audit got {leaf!r} at {name}{path}. Give it arrays or "
-                    "jax.ShapeDtypeStructs alone, of an Equinox model "
-                    "eqx.filter(model, eqx.is_array)."
-                )
 
 
 def _is_castable(drift: Drift) -> bool:
@@ -260,7 +255,10 @@ def _promotes(param: Any, update: Any) -> bool:
         return False
     if is_weak(update) and fits(update.dtype, param.dtype):
         return False
-    return promoted(param.dtype, update.dtype) != param.dtype
+    try:
+        return promoted(param.dtype, update.dtype) != param.dtype
+    except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
+        return True
 
 
 def _origin(step: Step | None) -> Origin | None:

@@ -88,6 +88,12 @@ def fits(source: Any, target: Any) -> bool:
     }
 
 
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of a shape can be added to one of another that keeps its shape."""
+    pairs = zip(reversed(shape), reversed(target))
+    return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
+
+
 def cast(leaf: Any, dtype: Any) -> jax.Array:
     """A leaf as a strongly typed JAX array of `dtype`; the leaf itself if it is one.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from ._arguments import check_grads, check_number, check_rate, check_state
 from ._dtypes import cast
 from ._errors import warn_caller
 from ._scalars import at_least_float32, increment, rate_at, real_leaves, tree_of
@@ -68,8 +69,10 @@ def fromage(
         dtypes of the params. A param whose gradient is None is left alone.
 
     Raises:
-        TypeError: by `init` and `update`, if a param is not floating point.
-        ValueError: by `update`, without params.
+        TypeError: if an argument is no number, or (by `init` and `update`) a param is not
+            floating point.
+        ValueError: if a bound is negative, or by `update`, without params or for updates
+            in another tree or other shapes.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp
@@ -84,6 +87,12 @@ def fromage(
         Bernstein, Vahdat, Yue and Liu, "On the distance between two neural networks and
         the stability of learning", 2020, https://arxiv.org/abs/2002.03432, Algorithm 1.
     """
+    check_rate("fromage", learning_rate)
+    remedy = "write a number from 0 up"
+    check_number("fromage", "min_norm", min_norm, lambda x: x >= 0, remedy)
+    if p_bound is not None:
+        remedy += ", or None for no bound"
+        check_number("fromage", "p_bound", p_bound, lambda x: x >= 0, remedy)
 
     def init(params):
         leaves, treedef = real_leaves(params, "fromage")
@@ -103,6 +112,8 @@ def fromage(
 
     def step(updates, state, params):
         leaves, treedef = real_leaves(params, "fromage")
+        check_state("fromage", state, FromageState, "init(params)")
+        check_grads("fromage", updates, params)
         rate = rate_at(learning_rate, state.count, at_least_float32(*leaves))
         each = treedef.flatten_up_to
         max_norms = [None for _ in leaves] if p_bound is None else each(state.max_norm)

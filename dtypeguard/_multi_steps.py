@@ -13,6 +13,7 @@ import optax
 from jax import tree_util
 from jax.core import Tracer
 
+from ._arguments import check_grads, check_state, short
 from ._compat import set_x64, x64_enabled
 from ._dtypes import cast, dtype_of, is_wide, kind, promoted
 from ._errors import Said
@@ -71,7 +72,8 @@ def multi_steps(
     Raises:
         ValueError: if k is below 1, or (by `update`) if `should_skip_update_fn` does not
             return a scalar bool.
-        TypeError: if `inner` is nothing that `guard` takes.
+        TypeError: if `inner` is nothing that `guard` takes or another argument is of the
+            wrong type.
 
     Warns:
         DtypeGuardWarning: if 64-bit gradients are added to a narrower accumulator.
@@ -88,9 +90,15 @@ def multi_steps(
     """
     inner = guard(inner)
     every_k: Any = every_k_schedule
-    is_fixed = isinstance(every_k, (int, np.integer))
+    is_fixed = _is_int(every_k)
     if is_fixed and every_k < 1:
         raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
+    if not is_fixed and not callable(every_k):
+        raise TypeError(
+            f"multi_steps got every_k_schedule={short(every_k)}: write an int from 1 up, "
+            "or a function of the number of gradient steps that returns one."
+        )
+    _check_options(inner, should_skip_update_fn, accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     said = Said()
 
@@ -129,6 +137,7 @@ def multi_steps(
     zeros_of = functools.partial(tree_util.tree_map, jnp.zeros_like)
 
     def update(updates, state, params=None, **extra_args):
+        check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
         state = tree_util.tree_map(_strong, state)
         mini_step, gradient_step, inner_state, acc_grads, skip_state = state
         number = increment(mini_step)
@@ -136,6 +145,7 @@ def multi_steps(
         # A schedule may well give a float; one that grew since then is no reason to wait.
         emits = True if is_fixed and k == 1 else cast(number, dtype_of(k)) >= k
 
+        check_grads("multi_steps", updates, acc_grads)
         accs, treedef = tree_util.tree_flatten(acc_grads)
         grads = treedef.flatten_up_to(updates)
         sums = [add(grad, acc, number) for grad, acc in zip(grads, accs)]
@@ -184,6 +194,34 @@ def multi_steps(
         )
 
     return guard(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_options(inner: Any, should_skip: Any, accumulator_dtype: Any) -> None:
+    if not hasattr(inner, "init"):
+        raise TypeError(
+            f"multi_steps got {inner!r}. Call it first, as in optax.adam(1e-3)."
+        )
+    if not (should_skip is None or callable(should_skip)):
+        raise TypeError(
+            f"multi_steps got should_skip_update_fn={short(should_skip)}: write a "
+            "function, such as optax.skip_not_finite, or None."
+        )
+    try:
+        is_allowed = accumulator_dtype is None or kind(jnp.dtype(accumulator_dtype)) in (
+            "float",
+            "complex",
+        )
+    except TypeError:
+        is_allowed = False
+    if not is_allowed:
+        raise TypeError(
+            f"multi_steps got accumulator_dtype={short(accumulator_dtype)}: write a "
+            "floating dtype, such as jnp.float32, or None for those of the params."
+        )
 
 
 def _accumulator_dtype(param: Any, asked: Any) -> Any:

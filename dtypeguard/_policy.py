@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+import jax
 import jax.numpy as jnp
 
 from ._dtypes import kind
@@ -149,8 +150,9 @@ class _Rule(dict[str, Any]):
 
 def float_dtype(value: Any) -> Any:
     """The NumPy dtype of a floating dtype, however written; None for anything else."""
+    is_array = isinstance(value, jax.Array)  # not to be taken for its own dtype
     try:
-        dtype = jnp.dtype(value) if value is not None else None
+        dtype = None if value is None or is_array else jnp.dtype(value)
     except TypeError:
         return None
     return dtype if kind(dtype) == "float" else None

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax import tree_util
 
+from ._arguments import check_grads, check_number, check_rate, check_state, short
 from ._dtypes import cast
 from ._errors import warn_caller
 from ._prodigy_leaf import (
@@ -139,9 +140,10 @@ def prodigy(
         param whose gradient is None is left alone.
 
     Raises:
-        TypeError: if `slice_p` is no int, or (by `init` and `update`) if a param is not
-            floating point.
-        ValueError: if `slice_p` is below 1, or (by `update`) without params.
+        TypeError: if `slice_p` is no int or another argument no number, or (by `init` and
+            `update`) if a param is not floating point.
+        ValueError: if a number is out of range, or by `update`, without params or for
+            updates in another tree or other shapes.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, optax
@@ -160,7 +162,16 @@ def prodigy(
         Mishchenko and Defazio, "Prodigy: An Expeditiously Adaptive Parameter-Free
         Learner", 2023, https://arxiv.org/abs/2306.06101: "Prodigy (Adam version)".
     """
-    beta1, beta2 = betas
+    beta1, beta2 = _checked_betas(betas, beta3)
+    check_rate("prodigy", learning_rate)
+    for name, value, is_allowed, remedy in (
+        ("eps", eps, lambda x: x >= 0, "write a number from 0 up"),
+        ("estim_lr0", estim_lr0, lambda x: x > 0, "write a small number above 0"),
+        ("estim_lr_coef", estim_lr_coef, lambda x: x > 0, "write a number above 0"),
+        ("weight_decay", weight_decay, lambda _: True, "write a number"),
+        ("growth_rate", growth_rate, lambda x: x >= 1, "write a number from 1 to math.inf"),
+    ):
+        check_number("prodigy", name, value, is_allowed, remedy)
     beta3 = beta2**0.5 if beta3 is None else beta3
     averages = not (isinstance(beta1, (int, float)) and beta1 == 0)
     decays = not (isinstance(weight_decay, (int, float)) and weight_decay == 0)
@@ -190,6 +201,8 @@ def prodigy(
 
     def step(updates, state, params):
         leaves, treedef = real_leaves(params, "prodigy")
+        check_state("prodigy", state, ProdigyState, "init(params)")
+        check_grads("prodigy", updates, params)
         each = treedef.flatten_up_to
         dtype = at_least_float32(*leaves)
         scalar = lambda value: cast(value, dtype)
@@ -267,6 +280,20 @@ def prodigy(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _checked_betas(betas: Any, beta3: Any) -> tuple[Any, Any]:
+    try:
+        beta1, beta2 = betas
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"prodigy got betas={short(betas)}: write two numbers, such as (0.9, 0.999)."
+        ) from None
+    for name, beta in (("beta1", beta1), ("beta2", beta2), ("beta3", beta3)):
+        if beta is not None:
+            is_allowed = lambda x: 0 <= x < 1
+            check_number("prodigy", name, beta, is_allowed, "write a number in [0, 1)")
+    return beta1, beta2
 
 
 def _checked(slice_p: Any) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from ._arguments import short
 from ._dtypes import cast, dtype_of, kind
 from ._errors import DtypeDriftError
 from ._guard import guard
@@ -35,7 +36,11 @@ def record(opt: Any, params: Any) -> Any:
         >>> dtypeguard.record(optax.adam(1e-3), params)[0].mu["w"].dtype
         dtype(bfloat16)
     """
-    guarded = guard(opt)
+    if not (callable(opt) or hasattr(opt, "init")):
+        raise TypeError(
+            f"record got {short(opt)} as the optimizer. Write record(opt, params)."
+        )
+    guarded: Any = guard(opt)
     if not hasattr(guarded, "init"):
         raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
     return eqx.filter_eval_shape(guarded.init, params)

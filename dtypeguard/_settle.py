@@ -9,7 +9,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from ._dtypes import cast, dtype_of, fits, is_weak, kind
+from ._dtypes import broadcasts, cast, dtype_of, fits, is_weak, kind
 from ._errors import DtypeDriftError
 from ._policy import Policy
 from ._report import Row, by_path, count, describe, paths, table, tree_rows
@@ -111,9 +111,12 @@ def _settle(
         if _is_settled(leaf, old, may_be_weak=where == "updates"):
             continue
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
-        if dtype is None or (new_dtype is None and where == "updates"):
+        if where == "updates" and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep
-        if new_dtype is None:
+        if dtype is None:
+            if new_dtype is not None or not _has_same_type(leaf, old):
+                refused[i] = ("return it as it came in",)
+        elif new_dtype is None:
             refused[i] = (f"return an array of jnp.{dtype}",)
         elif not shape_fits(np.shape(leaf), np.shape(old)):
             refused[i] = (f"return it in shape {np.shape(old)}",)
@@ -150,6 +153,12 @@ def _is_settled(leaf: Any, old: Any, may_be_weak: bool) -> bool:
         return False
 
 
+def _has_same_type(leaf: Any, old: Any) -> bool:
+    """Whether both are PRNG keys of one type and shape, or neither is anything like it."""
+    dtype, old_dtype = (getattr(x, "dtype", None) for x in (leaf, old))
+    return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
+
+
 def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any]]:
     """The new state and, for each of its leaves, the leaf that came in.
 
@@ -159,14 +168,18 @@ def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any
     recorded, treedef = tree_util.tree_flatten(state)
     if tree_util.tree_structure(new_state) != treedef:
         new_state = _keep_where_none(new_state, state, updates)
-        # Where there is no leaf there is nothing to keep: () may go for an EmptyState.
-        empty = lambda node: not tree_util.tree_leaves(node)
-        if tree_util.tree_structure(new_state, is_leaf=empty) != tree_util.tree_structure(
-            state, is_leaf=empty
-        ):
+        if _structure_of_leaves(new_state) != _structure_of_leaves(state):
             rows = tree_rows("state", state, new_state, "return the tree that came in")
             raise DtypeDriftError(table("update changed the tree of its state:", rows))
+        new_state = tree_util.tree_unflatten(treedef, tree_util.tree_leaves(new_state))
     return new_state, recorded
+
+
+def _structure_of_leaves(tree: Any) -> Any:
+    """A structure in which nodes without leaves are one: () may go for an EmptyState."""
+    is_empty = lambda node: not tree_util.tree_leaves(node)
+    alike = lambda node: None if is_empty(node) else node
+    return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
 
 
 def _keep_where_none(new_state: Any, state: Any, updates: Any) -> Any:
@@ -207,12 +220,6 @@ def pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list
         rows = tree_rows("updates", record, new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
     return new_updates, [known[path] for path in new]
-
-
-def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether adding an array of one shape to one of the other leaves it in its shape."""
-    pairs = zip(reversed(shape), reversed(target))
-    return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
 
 
 _CAST = '\nTo have them cast back: guard(..., policy=dtypeguard.Policy(on_drift="cast")).'

@@ -1,5 +1,6 @@
 """For the test-suites of people who write optimizers: the types that theirs keep."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
+from ._arguments import check_arrays, check_extra_args, short
 from ._audit import name_of
 from ._catalog import is_transformation
 from ._contract import RULES as _RULES, Broken, broken
@@ -20,6 +22,8 @@ from ._sweep import CONFIGURATIONS, Configuration
 
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""
+
+_NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
 
 
 def check_contract(
@@ -57,16 +61,18 @@ def check_contract(
             and how.
         TypeError: if `opt_or_factory` is neither, or its function returns something else.
         ValueError: if a rule or configuration is not known.
+        TypeError: if an argument is of the wrong type.
 
     Example:
         >>> import dtypeguard, optax
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
-    rules = _several(rules)
-    _refuse_unknown("rule", rules, RULES)
-    names = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
-    configurations = names if configurations is None else _several(configurations)
-    _refuse_unknown("configuration", configurations, names)
+    rules = _known("rules", rules, RULES)
+    configurations = _known("configurations", configurations, _NAMES)
+    for name, tree in (("params", params), ("updates", updates)):
+        check_arrays("check_contract", name, tree)
+    if extra_args is not None:
+        check_extra_args("check_contract", extra_args)
     make = _maker(opt_or_factory)
     inputs = _feeder(make, params, updates, extra_args)
     chosen = [c for c in CONFIGURATIONS if c.name in configurations]
@@ -110,13 +116,20 @@ def parametrize_with_checks(
 
     if is_transformation(optimizers) or not isinstance(optimizers, Iterable):
         raise TypeError(
-            f"parametrize_with_checks got {optimizers!r}. Write a list, "
+            f"parametrize_with_checks got {short(optimizers)}. Write a list, "
             'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
+        )
+    taken = [*inspect.signature(check_contract).parameters][1:]
+    if unknown := [name for name in options if name not in taken]:
+        raise TypeError(
+            f"parametrize_with_checks takes no {unknown[0]}; it takes {', '.join(taken)}."
         )
     if not isinstance(optimizers, Mapping):
         optimizers = _by_name(optimizers)
-    rules = _several(options.pop("rules", RULES))
-    _refuse_unknown("rule", rules, RULES)
+    for opt in optimizers.values():
+        _maker(opt)
+    rules = _known("rules", options.pop("rules", None), RULES)
+    _known("configurations", options.get("configurations"), _NAMES)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
         [
@@ -143,17 +156,28 @@ def _maker(opt_or_factory: Any) -> Callable[[], Any]:
             "(anything with `init` and `update`) or a function without arguments that "
             "returns one."
         )
+    parameters = inspect.signature(opt_or_factory).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        p.name for p in parameters if p.default is p.empty and p.kind not in variadic
+    ]
+    if missing:
+        name = _name(opt_or_factory)
+        raise TypeError(
+            f"check_contract got {name}, which needs {', '.join(missing)}. Write "
+            f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
+        )
+    return functools.partial(_make, opt_or_factory)
 
-    def make() -> Any:
-        made = opt_or_factory()
-        if not is_transformation(made):
-            raise TypeError(
-                f"check_contract was given {opt_or_factory!r}, which returned {made!r}. "
-                "It must return a gradient transformation, such as optax.adam(1e-3)."
-            )
-        return made
 
-    return make
+def _make(factory: Any) -> Any:
+    made = factory()
+    if not is_transformation(made):
+        raise TypeError(
+            f"check_contract called {_name(factory)}, which returned {short(made)}. Give "
+            "it a function that returns an optimizer, such as lambda: optax.adam(1e-3)."
+        )
+    return made
 
 
 def _feeder(
@@ -250,13 +274,14 @@ def _by_name(optimizers: Iterable[Any]) -> dict[str, Any]:
     return named
 
 
-def _several(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _refuse_unknown(what: str, given: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise ValueError(
-            f"no {what} is called {unknown[0]!r}; there are {', '.join(known)}"
-        )
+def _known(what: str, given: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The names that were asked for, all by default."""
+    if given is None:
+        return tuple(known)
+    if not isinstance(given, Iterable):
+        raise TypeError(f"got {what}={given!r}. Write a list, such as {what}={[known[0]]}.")
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if unknown := [name for name in names if name not in known]:
+        one = what.removesuffix("s")
+        raise ValueError(f"no {one} is called {unknown[0]!r}; there are {', '.join(known)}")
+    return names

@@ -88,6 +88,15 @@ def test_noise_is_that_of_the_key_and_the_leaf():
         assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(1000)
 
 
+@pytest.mark.parametrize("others", [F32, I32, jnp.int4, jnp.uint4, jnp.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4])
+def test_4_bit_integers(dtype, others):
+    """JAX promotes them with nothing."""
+    small, other = jnp.asarray([1, 2], dtype), jnp.asarray([2, 1], others)
+    for param, update in ((small, other), (other, small)):
+        assert_same(apply_updates(param, update), jnp.asarray([3, 3], param.dtype))
+
+
 def test_in_scan():
     params = jnp.ones(10_000, BF16)
     updates = jnp.full(params.shape, 2.0**-12, F32)

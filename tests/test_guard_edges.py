@@ -414,3 +414,45 @@ def test_what_a_guard_closes_over_hashes_and_is_equal_in_another_made_alike(make
     one, other = (tree_util.tree_leaves(eqxi.closure_to_pytree(make())) for _ in range(2))
     assert one == other
     assert [hash(leaf) for leaf in one] == [hash(leaf) for leaf in other]
+
+
+# Found by fuzzing -----------------------------------------------------------------------
+
+
+def test_a_leaf_that_vanishes_does_not_pass_for_an_empty_node():
+    """It once did, and every leaf behind it was paired with the one before."""
+    state = {"a": jnp.zeros((), F32), "b": jnp.zeros((), BF16)}
+    for gone in (None, (), {}):
+        opt = guard(transformation(lambda u, s, p=None, gone=gone: (u, {**s, "a": gone})))
+        with pytest.raises(
+            DtypeDriftError, match=r"state\['a'\]  float32\[\] -> \(absent\)"
+        ):
+            opt.update(PARAMS, state, PARAMS)
+
+
+def test_an_empty_node_comes_back_as_it_came_in():
+    """A scan takes no () for an EmptyState."""
+    init = lambda params: {"empty": optax.EmptyState(), "x": jnp.zeros((), F32)}
+    opt = guard(transformation(lambda u, s, p=None: (u, {**s, "empty": ()}), init))
+    step = lambda state, _: (opt.update(PARAMS, state, PARAMS)[1], None)
+    state, _ = lax.scan(step, opt.init(PARAMS), None, length=2)
+    assert type(state["empty"]) is optax.EmptyState
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (jax.random.key(0), jnp.zeros((), F32)),
+        (jax.random.key(0), 1.5),
+        (jax.random.key(0), jax.random.key(0, impl="rbg")),
+        (jax.random.key(0), jax.random.split(jax.random.key(0))),
+        (jax.random.key(0), "text"),
+        ("text", 1.5),
+        ("text", jax.random.key(0)),
+    ],
+    ids=lambda leaf: f"{leaf.dtype}{leaf.shape}" if hasattr(leaf, "dtype") else repr(leaf),
+)
+def test_a_leaf_that_is_no_number_stays_what_it_is(before, after):
+    opt = guard(transformation(lambda u, s, p=None: (u, (after,))))
+    with pytest.raises(DtypeDriftError, match=r"state\[0\] .* return it as it came in"):
+        opt.update(PARAMS, (before,), PARAMS)

@@ -258,7 +258,11 @@ def test_parametrized_ids():
     ("call", "error", "match"),
     [
         (lambda: check_contract(3), TypeError, "check_contract got 3"),
-        (lambda: check_contract(lambda: 3), TypeError, "returned 3. It must return a"),
+        (
+            lambda: check_contract(lambda: 3),
+            TypeError,
+            "returned 3. Give it a function",
+        ),
         (lambda: parametrize_with_checks([], rules="no"), ValueError, "state_types, "),
         (lambda: check_contract(optax.sgd(1), rules=["no"]), ValueError, "state_types, "),
         (

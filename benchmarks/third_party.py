@@ -1,0 +1,294 @@
+"""Optimizers of other packages, bare and guarded, over dtypes and control flow.
+
+Prints a Markdown table: in how many configurations (six of dtypes with x64 off, nine with
+x64 on) the bare and the guarded optimizer fail one of the checks of `dtypeguard audit`
+(`eval_shape`, `scan`, `cond`, `MultiSteps`, compilations of a jitted step), which checks,
+and where two jitted guarded steps give other bits than bare ones that are stable. It exits
+1 if a check passes bare and fails guarded, or if bits differ. What fails guarded is named
+below the table.
+
+    pip install -e . psgdax rollfast python-somax aura-optax jax-privacy stam-optimizer
+    python benchmarks/third_party.py
+
+Others need an older Optax: in an environment of their own,
+
+    pip install -e . jax==0.4.31 jaxlib==0.4.31 optax==0.2.3 'equinox<0.12' 'flax<0.10' \
+        psgd-jax distributed-kron
+    python benchmarks/third_party.py
+
+Packages that are missing, or do not import with this Optax, are named below the table.
+"""
+
+import argparse
+import collections
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import tree_util
+
+from dtypeguard import guard
+from dtypeguard._catalog import is_transformation
+from dtypeguard._checks import Fault, same_types
+from dtypeguard._compat import set_x64
+from dtypeguard._entry import Entry
+from dtypeguard._recipes import Recipe
+from dtypeguard._sweep import CONFIGURATIONS, Configuration, Outcome, one_line, sweep_entry
+
+
+class Package(NamedTuple):
+    """A package of a registry: what `pip install` calls it, and its optimizers."""
+
+    module: str
+    optimizers: dict[str, Callable[[Any], Any]]
+    shapes: dict[str, tuple[int, ...]] = {"b": (3,), "w": (4, 3)}  # noqa: RUF012 (a tuple's default)
+
+
+def _privatizer(module: Any) -> Any:
+    matrices = importlib.import_module("jax_privacy.matrix_factorization.toeplitz")
+    noising = matrices.inverse_as_streaming_matrix(jnp.asarray([1.0, 0.5, 0.25]))
+    return module.noise_addition.matrix_factorization_privatizer(
+        noising, stddev=1.0, prng_key=jax.random.key(0)
+    )
+
+
+def _shampoo(module: Any) -> Any:
+    return module.distributed_shampoo(0.1, 8, start_preconditioning_step=1)
+
+
+PACKAGES = {
+    "psgdax": Package(
+        "psgdax",
+        {
+            "kron": lambda m: m.kron(0.1),
+            "kron[mu bf16]": lambda m: m.kron(0.1, mu_dtype=jnp.bfloat16),
+            "scale_by_kron": lambda m: m.scale_by_kron(),
+        },
+    ),
+    "rollfast": Package(
+        "rollfast",
+        {
+            "adamw": lambda m: m.adamw(0.1),
+            "kron": lambda m: m.kron(0.1),
+            "prism": lambda m: m.prism(0.1),
+            "schedule_free_adam": lambda m: m.schedule_free_adam(0.1, 10),
+            "schedule_free_kron": lambda m: m.schedule_free_kron(0.1, 10),
+            "schedule_free_prism": lambda m: m.schedule_free_prism(0.1, 10),
+        },
+    ),
+    "python-somax": Package(
+        "somax",
+        {
+            "sophia_tx": lambda m: importlib.import_module(
+                "somax.methods.sophia_g"
+            ).sophia_tx(0.1),
+            "build_optax_tx": lambda m: importlib.import_module(
+                "somax.assembler"
+            ).build_optax_tx(learning_rate=0.1, clip_norm=1.0, weight_decay=0.1),
+        },
+    ),
+    "aura-optax": Package(
+        "aura_optax",
+        {
+            "adam_aura": lambda m: m.adam_aura(0.1),
+            "muon_aura": lambda m: m.muon_aura(0.1),
+            "scale_by_aura": lambda m: m.scale_by_aura(),
+        },
+    ),
+    "jax-privacy": Package("jax_privacy", {"matrix_factorization_privatizer": _privatizer}),
+    "optax-shampoo": Package(
+        "optax_shampoo.distributed_shampoo", {"distributed_shampoo": _shampoo}
+    ),
+    "stam-optimizer": Package(
+        "stam_optimizer",
+        {"stam": lambda m: m.stam(0.1), "stam_lite": lambda m: m.stam_lite(0.1)},
+    ),
+    "psgd-jax": Package(
+        "psgd_jax",
+        {
+            "kron": lambda m: importlib.import_module("psgd_jax.kron").kron(0.1),
+            "xmat": lambda m: importlib.import_module("psgd_jax.xmat").xmat(0.1),
+            "affine": lambda m: importlib.import_module("psgd_jax.affine").affine(0.1),
+            "low_rank_approximation": lambda m: importlib.import_module(
+                "psgd_jax.low_rank_approximation"
+            ).low_rank_approximation(0.1),
+        },
+    ),
+    "distributed-kron": Package("distributed_kron", {"kron": lambda m: m.kron(0.1)}),
+    "optax-adan": Package("optax_adan", {"adan": lambda m: m.adan(0.1)}),
+}
+
+
+class Result(NamedTuple):
+    """One line of the table."""
+
+    package: str
+    version: str
+    optimizer: str
+    outcomes: list[Outcome]
+    other_bits: list[str]
+
+
+def main() -> int:
+    """Runs what is installed; 1 if the guard broke or changed what ran."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--filter", default="", help="a part of the package's name")
+    chosen = parser.parse_args().filter
+    warnings.simplefilter("ignore")
+    left_out: list[str] = []
+    results = []
+    for name, package in PACKAGES.items():
+        if chosen in name:
+            for result in _results(name, package, left_out):
+                results.append(result)
+                _print_line(result, header=len(results) == 1)
+    configurations = len(results) * len(CONFIGURATIONS)
+    bare, guarded = (_failed(results, guarded=flag) for flag in (False, True))
+    broken = [line for result in results for line in _broken(result)]
+    print(
+        f"\n{configurations} configurations of {len(results)} optimizers: bare {bare} "
+        f"failed, guarded {guarded} failed; {len(broken)} checks passed bare and failed "
+        f"guarded (optax {optax.__version__}, jax {jax.__version__})"
+    )
+    for line in (*left_out, *broken, *_guarded_failures(results)):
+        print(f"- {line}")
+    return 1 if broken or any(result.other_bits for result in results) else 0
+
+
+def _results(name: str, package: Package, left_out: list[str]) -> Iterator[Result]:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        left_out.append(f"{name} is not installed: pip install {name}")
+        return
+    try:
+        module = importlib.import_module(package.module)
+    except Exception as error:
+        left_out.append(f"{name} {version} does not import: {one_line(error)}")
+        return
+    for optimizer, make in package.optimizers.items():
+        entry = Entry(
+            optimizer, lambda make=make: make(module), Recipe(None, package.shapes)
+        )
+        try:
+            with set_x64(False), contextlib.redirect_stdout(io.StringIO()):
+                if not is_transformation(entry.build()):
+                    raise TypeError("is no transformation")
+                _ = entry.extra_names  # runs it bare, in float32
+        except Exception as error:
+            left_out.append(
+                f"{name} {version}, {optimizer}, does not run: {one_line(error)}"
+            )
+            continue
+        with contextlib.redirect_stdout(io.StringIO()):  # some print the size of the state
+            outcomes, other_bits = sweep_entry(entry), [*_other_bits(entry)]
+        yield Result(name, version, optimizer, outcomes, other_bits)
+
+
+def _other_bits(entry: Entry) -> Iterator[str]:
+    """The configurations of stable bare steps for which the guarded one gives other bits.
+
+    With x64 on, guarded optimizers compute in 32 bits, and bare ones do not: x64 off only.
+    """
+    for configuration in CONFIGURATIONS:
+        if not configuration.x64:
+            with set_x64(False):
+                steps = [_two_steps(entry, configuration, flag) for flag in (False, True)]
+            if steps[0] is not None and not _equal(*steps):
+                yield configuration.name
+
+
+def _two_steps(entry: Entry, configuration: Configuration, guarded: bool) -> Any:
+    """Params and state after two jitted steps; None where the bare one is not stable."""
+    params, updates, extra_args = entry.inputs(configuration.params, configuration.grads)
+    opt = guard(entry.build()) if guarded else entry.build()
+
+    @jax.jit
+    def step(params, state):
+        new_updates, state = opt.update(updates, state, params, **extra_args)
+        return optax.apply_updates(params, new_updates), state, new_updates
+
+    try:
+        state = opt.init(params)
+        for _ in range(2):
+            before = state
+            params, state, new_updates = step(params, state)
+            same_types("state", before, state)
+            same_types("updates", params, new_updates)
+    except (Fault, TypeError, ValueError):
+        return None
+    return params, state
+
+
+def _equal(one: Any, other: Any) -> bool:
+    def bits(leaf: Any) -> bytes:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        return np.asarray(leaf).tobytes()
+
+    pair = [[bits(leaf) for leaf in tree_util.tree_leaves(tree)] for tree in (one, other)]
+    return pair[0] == pair[1]
+
+
+def _print_line(result: Result, header: bool) -> None:
+    if header:
+        print(
+            "| package | optimizer | configurations | bare failed | guarded failed "
+            "| what broke bare | other bits |\n|---|---|---|---|---|---|---|"
+        )
+    bare = [o for o in result.outcomes if not o.guarded]
+    counts = collections.Counter(check for outcome in bare for check in outcome.failures)
+    print(
+        f"| {result.package} {result.version} | {result.optimizer} | {len(bare)} "
+        f"| {_failed([result], guarded=False)} | {_failed([result], guarded=True)} "
+        f"| {', '.join(f'{check} {n}' for check, n in counts.items()) or '-'} "
+        f"| {', '.join(result.other_bits) or '-'} |",
+        flush=True,
+    )
+
+
+def _failed(results: list[Result], *, guarded: bool) -> int:
+    outcomes = (outcome for result in results for outcome in result.outcomes)
+    return sum(bool(o.failures) for o in outcomes if o.guarded is guarded)
+
+
+def _broken(result: Result) -> Iterator[str]:
+    """The checks that pass bare and fail guarded."""
+    for bare, guarded in zip(result.outcomes[::2], result.outcomes[1::2]):
+        for check in guarded.failures.keys() - bare.failures.keys() - bare.skipped.keys():
+            yield (
+                f"broken by the guard: {_where(result, guarded)}, {check}: "
+                f"{guarded.failures[check]}"
+            )
+
+
+def _guarded_failures(results: list[Result]) -> Iterator[str]:
+    """What fails guarded, and bare too: each reason once, with its configurations."""
+    where: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for result in results:
+        for outcome in result.outcomes:
+            if outcome.guarded and outcome.failures:
+                reason = next(iter(outcome.failures.values()))
+                flag = " under x64" if outcome.x64 else ""
+                key = f"{result.package} {result.optimizer}", reason
+                where[key].append(outcome.configuration + flag)
+    for (name, reason), configurations in where.items():
+        yield f"fails bare and guarded: {name}, {', '.join(configurations)}: {reason}"
+
+
+def _where(result: Result, outcome: Outcome) -> str:
+    flag = "on" if outcome.x64 else "off"
+    return f"{result.package} {result.optimizer}, {outcome.configuration}, x64 {flag}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -42,7 +42,7 @@ RELEASES = {
     "0.2.6": ("jax==0.7.2", "chex==0.1.92", *_NEW),
     "0.2.8": ("jax==0.10.2", "chex==0.1.92", *_NEW),
 }
-_EVERYWHERE = "jaxtyping==0.3.11", "hypothesis>=6", "pytest==9.2.0", "pytest-xdist", "rich"
+_EVERYWHERE = "jaxtyping==0.3.11", "pytest==9.2.0", "pytest-xdist", "rich"
 _TABLE = re.compile(r"(<!-- releases -->\n).*?(<!-- /releases -->)", flags=re.DOTALL)
 
 

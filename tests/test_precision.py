@@ -286,7 +286,9 @@ def test_rules_that_do_not_work():
 
 
 @pytest.mark.parametrize(
-    "rule", [jnp.float64, {"*sum*": jnp.float64}, lambda path, leaf: jnp.float64], ids=str
+    "rule",
+    [jnp.float64, {"*sum*": jnp.float64}, lambda path, leaf: jnp.float64],
+    ids=["dtype", "pattern", "function"],
 )
 def test_a_float64_state_needs_x64(rule):
     """JAX would store float32 and warn."""

@@ -2,7 +2,8 @@
 
 Prints as JSON, for replicated and for sharded params, data-parallel: bare against guarded
 optimizers (shardings, collectives, numbers), and all-bfloat16 training with stochastic
-rounding against one device (numbers) and against bare float32 (collectives).
+rounding against one device (numbers) and against bare float32 (collectives); and what an
+update of Prodigy by itself communicates.
 """
 
 import json
@@ -15,7 +16,7 @@ import optax
 from jax import tree_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dtypeguard import Policy, apply_updates, guard
+from dtypeguard import Policy, apply_updates, guard, prodigy
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 STEPS, BATCH = 5, 64
@@ -109,9 +110,27 @@ def rows(array):
     return [shard.data.shape[0] for shard in array.addressable_shards]
 
 
+def communication(opt, place):
+    """The collectives of an update by itself, its gradients spread as the params."""
+    params = {"w": jnp.linspace(-1, 1, 48 * 24).reshape(48, 24), "v": jnp.ones((24, 8))}
+    args = place((params, opt.init(params), params))
+    update = jax.jit(opt.update)
+    (updates, state), program = update(*args), update.lower(*args).compile().as_text()
+    kinds = COLLECTIVE.findall(program)
+    # XLA may make one all-reduce of several, with a tuple of their values.
+    values = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", program)
+    sums = [value for group in values for value in re.findall(r"\w+\[[\d,]*\]", group)]
+    spread = [rows(x) == rows(p) for x, p in zip(updates.values(), args[0].values())]
+    alone = opt.update(*place_single((params, opt.init(params), params)))
+    gap = lambda a, b: float(np.max(np.abs(a - b) / (1e-8 + np.abs(b))))
+    found, expected = (jax.device_get(tree) for tree in ((updates, state), alone))
+    gaps = tree_util.tree_leaves(tree_util.tree_map(gap, found, expected))
+    return {"kinds": sorted(set(kinds)), "sums": sums, "spread": spread, "gap": max(gaps)}
+
+
 def main():
     assert len(jax.devices()) == 8
-    told = {}
+    told = {"prodigy": communication(prodigy(weight_decay=0.1), place_sharded)}
     noisy = guard(optax.adamw(1e-2), policy=ALL_BF16)
     on_one, *_ = train(noisy, BF16, with_noise, place_single, place_single)
     for layout, place in LAYOUTS.items():

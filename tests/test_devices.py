@@ -35,7 +35,8 @@ def layout(request):
 def test_everything_is_compared(told, layout):
     """Params and moments of w and b, and counts: of two, and the seed and step."""
     assert told.keys() == {
-        f"{n}, {kind}" for n in NAMES for kind in ("replicated", "sharded")
+        *(f"{n}, {kind}" for n in NAMES for kind in ("replicated", "sharded")),
+        "prodigy",
     }
     assert len(told[f"adam, {layout}"]["same"]) == 7
     assert len(told[f"stochastic, {layout}"]["same"]) == 9
@@ -60,3 +61,12 @@ def test_no_collective_is_added(told, name, layout):
 def test_the_first_state_is_spread_as_the_bare_one(told, name, layout):
     guarded, bare = told[f"{name}, {layout}"]["given"]
     assert guarded == bare
+
+
+def test_prodigy_communicates_its_two_sums_alone(told):
+    """Of each of the two params, as scalars."""
+    outcome = told["prodigy"]
+    assert outcome["kinds"] == ["all-reduce"]
+    assert outcome["sums"] == ["f32[]"] * 4
+    assert outcome["spread"] == [True, True]
+    assert outcome["gap"] < 1e-5

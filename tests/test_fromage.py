@@ -1,0 +1,349 @@
+"""Fromage beyond its authors' trajectories: exactness, norms, precision, composition."""
+
+import functools
+import inspect
+import math
+
+import digits
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+
+from dtypeguard import fromage, guard
+from dtypeguard._hlo import count_float64
+
+BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
+third_party = pytest.mark.third_party
+name_of = lambda dtype: jnp.dtype(dtype).name
+
+
+def make_params(dtype=F32):
+    return {
+        "w": jnp.linspace(-1, 1, 12, dtype=F32).reshape(3, 4).astype(dtype),
+        "b": jnp.full(4, 0.5, dtype),
+    }
+
+
+def slope(params):
+    """Of a quadratic with its least at 0.25."""
+    return tree_util.tree_map(lambda p: p - jnp.asarray(0.25, p.dtype), params)
+
+
+def add(params, updates):
+    """Fails, under strict promotion, where an update has another dtype than its param."""
+    return tree_util.tree_map(lambda p, u: p + u, params, updates)
+
+
+def run(opt, params, steps, grads_of=slope):
+    """Params and state after so many steps in a scan."""
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = opt.update(grads_of(params), state, params)
+        return (add(params, updates), state), None
+
+    train = jax.jit(lambda carry: lax.scan(step, carry, None, length=steps)[0])
+    return train((params, opt.init(params)))
+
+
+def one_update(opt, param, grad):
+    return opt.update(grad, opt.init(param), param)[0]
+
+
+def truth(param, grad, rate):
+    """The update in float64, by the authors' formula."""
+    p, g = np.asarray(param, np.float64), np.asarray(grad, np.float64)
+    norm_p, norm_g = np.linalg.norm(p), np.linalg.norm(g)
+    ratio = norm_p / norm_g if norm_p > 0 and norm_g > 0 else 1.0
+    root = math.sqrt(1 + rate**2)
+    return -(rate**2) / (root * (1 + root)) * p - rate * ratio / root * g
+
+
+# Exactness ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["constant", "schedule"])
+@pytest.mark.parametrize("rate", [1.0, 1e-2, 3e-4, 1e-5, 1e-7])
+def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
+    """A few ulp of float32, where no gradient hides it."""
+    param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
+    opt = fromage((lambda count: jnp.asarray(rate, F32)) if scheduled else rate)
+    found = one_update(opt, param, grad)
+    rate = float(np.float32(rate))
+    np.testing.assert_allclose(found, truth(param, grad, rate), rtol=4e-7)
+
+
+@third_party
+def test_the_shrink_of_optax_cancels():
+    param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
+    schedule = lambda count: jnp.asarray(3e-4, F32)
+    assert not np.asarray(one_update(optax.fromage(schedule), param, grad)).any()
+    assert np.asarray(one_update(fromage(schedule), param, grad)).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
+@pytest.mark.parametrize("rate", [1e-2, 1e-5, 1e-7])
+def test_updates_of_narrow_params_are_rounded_once(dtype, rate):
+    param = jax.random.normal(jax.random.PRNGKey(0), (8, 8)).astype(dtype)
+    grad = jax.random.normal(jax.random.PRNGKey(1), (8, 8)).astype(dtype)
+    found = np.asarray(one_update(fromage(rate), param, grad), np.float64)
+    expected = truth(param, grad, rate)
+    spacing = float(jnp.finfo(dtype).eps) * np.abs(expected)
+    least = float(jnp.finfo(dtype).smallest_subnormal)
+    assert (np.abs(found - expected) <= 0.502 * np.maximum(spacing, least)).all()
+
+
+# Norms ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1.0, 1e22, 1e30])
+@pytest.mark.parametrize("of", ["param", "grad"])
+def test_norms_neither_overflow_nor_underflow(of, scale):
+    """The squares of float32 do both, at 2e19 and 1e-23."""
+    param = jax.random.normal(jax.random.PRNGKey(0), (64, 64))
+    grad = jax.random.normal(jax.random.PRNGKey(1), (64, 64))
+    scaled = (param * scale, grad) if of == "param" else (param, grad * scale)
+    found = one_update(fromage(0.01), *scaled)
+    np.testing.assert_allclose(found, truth(*scaled, 0.01), rtol=2e-5, atol=0)
+
+
+def test_norms_of_large_float16_tensors():
+    """1,000,000 entries of 300: the sum of squares is 9e10, the largest float16 65504."""
+    param = jnp.full((1000, 1000), 300.0, F16)
+    grad = jnp.full((1000, 1000), 1e-4, F16)
+    found = np.asarray(one_update(fromage(0.01), param, grad), np.float64)
+    np.testing.assert_allclose(found, truth(param, grad, 0.01), rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3)])
+def test_zero_norms_take_the_plain_step(shape):
+    zeros, ones = jnp.zeros(shape), jnp.ones(shape)
+    root = math.sqrt(1 + 0.1**2)
+    np.testing.assert_allclose(
+        one_update(fromage(0.1), zeros, ones), -0.1 / root * ones, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        one_update(fromage(0.1), ones, zeros), (1 / root - 1) * ones, rtol=1e-5
+    )
+    assert not np.asarray(one_update(fromage(0.1), zeros, zeros)).any()
+
+
+def test_what_starts_at_zero_learns():
+    found, _ = run(fromage(0.05), jnp.zeros(4), 200)
+    np.testing.assert_allclose(found, 0.25, atol=0.02)
+
+
+@third_party
+def test_in_optax_it_does_not():
+    found, _ = run(optax.fromage(0.05), jnp.zeros(4), 200)
+    assert (np.abs(found) < 1e-2).all()
+
+
+def test_norms_count_as_the_least_at_least():
+    param, grad = jnp.full(4, 1e-3), jnp.ones(4)  # of norms 2e-3 and 2
+    root = math.sqrt(1 + 0.1**2)
+    shrink = (1 / root - 1) * param
+    found = one_update(fromage(0.1, min_norm=1.0), param, grad)
+    np.testing.assert_allclose(found, shrink - 0.1 * (1.0 / 2) / root * grad, rtol=1e-5)
+    found = one_update(fromage(0.1, min_norm=4.0), param, grad)
+    np.testing.assert_allclose(found, shrink - 0.1 * (4.0 / 4.0) / root * grad, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_the_bound_on_the_norm_holds_and_is_kept_in_the_state(dtype):
+    params = make_params(dtype)
+    away = lambda params: tree_util.tree_map(lambda p: -p, params)
+    opt = fromage(0.1, p_bound=1.5)
+    found, state = run(opt, params, 100, away)
+    norm = lambda leaf: np.linalg.norm(np.asarray(leaf, np.float64))
+    slack = 2 * float(jnp.finfo(dtype).eps)
+    for name, leaf in found.items():
+        bound = 1.5 * norm(params[name])
+        assert state.max_norm[name].dtype == F32
+        np.testing.assert_allclose(state.max_norm[name], bound, rtol=1e-6)
+        np.testing.assert_allclose(norm(leaf), bound, rtol=slack)
+    free, _ = run(fromage(0.1), params, 100, away)
+    assert norm(free["w"]) > 2 * norm(found["w"])
+
+
+def test_the_bound_is_that_of_the_first_params_not_of_a_trace():
+    """Under jit, with init inside and outside."""
+    opt = fromage(0.1, p_bound=1.0)
+    params = make_params()
+    outside = opt.init(params)
+    inside = jax.jit(opt.init)(params)
+    tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b), outside, inside)
+    carry = (params, inside)
+    step = jax.jit(lambda p, s: (lambda u, s: (add(p, u), s))(*opt.update(p, s, p)))
+    for _ in range(3):
+        carry = step(*carry)
+    assert step._cache_size() == 1
+    assert_same(carry[1].max_norm, inside.max_norm)
+
+
+# Low precision --------------------------------------------------------------------------
+
+
+@third_party
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
+def test_narrow_params_learn_digits_as_float32_does(dtype):
+    images, labels = map(jnp.asarray, digits.data())
+
+    def reached(opt, dtype):
+        grads_of = lambda params: jax.grad(digits.loss)(params, images, labels)
+        found, _ = run(opt, digits.make_params(0, dtype), 300, grads_of)
+        return float(digits.loss(found, images, labels))
+
+    opt = fromage(optax.linear_schedule(0.03, 0.003, 300))
+    wide = reached(opt, F32)
+    assert wide < 0.05
+    assert reached(opt, dtype) < 2 * wide
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_ten_thousand_steps_stay_finite(dtype):
+    schedule = lambda count: cosine(jnp.minimum(count / 100, 1 - count / 10_000))
+    cosine = lambda x: jnp.asarray(0.05 * x, F32)
+    zero_often = lambda params: tree_util.tree_map(
+        lambda g: jnp.where(jnp.abs(g) < 1e-2, jnp.zeros_like(g), g), slope(params)
+    )
+    with jax.numpy_dtype_promotion("standard"):  # of the schedule
+        found, state = run(fromage(schedule), make_params(dtype), 10_000, zero_often)
+    assert int(state.count) == 10_000
+    for leaf in tree_util.tree_leaves(found):
+        np.testing.assert_allclose(np.asarray(leaf, F32), 0.25, atol=0.05)
+
+
+# Types ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p_bound", [None, 2.0])
+@pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_state_and_updates_keep_their_types(dtype, grad_dtype, p_bound):
+    params = make_params(dtype) | {"other": jnp.ones(3, F32)}
+    grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))
+    opt = fromage(0.01, p_bound=p_bound)
+    found = run(opt, params, 3, grads_of)
+    assert types(found) == types((params, opt.init(params)))
+
+
+def test_float64_params_are_computed_with_in_float64():
+    with set_x64(True):
+        param, grad = jnp.linspace(-1, 2, 7, dtype=F64), jnp.linspace(1, 3, 7, dtype=F64)
+        opt = fromage(1e-4, p_bound=2.0)
+        assert opt.init(param).max_norm.dtype == F64
+        found = one_update(opt, param, grad)
+        np.testing.assert_allclose(found, truth(param, grad, 1e-4), rtol=1e-14)
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("wrap", [lambda opt: opt, guard], ids=["bare", "guarded"])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+def test_blind_to_the_x64_flag(dtype, wrap):
+    results = []
+    for x64 in (False, True):
+        with set_x64(x64):
+            opt = wrap(fromage(optax.cosine_decay_schedule(0.1, 100), p_bound=2.0))
+            params = make_params(dtype)
+            with jax.numpy_dtype_promotion("standard"):  # of optax's schedule
+                results.append(run(opt, params, 5))
+                args = (slope(params), opt.init(params), params)
+                assert count_float64(opt.update, *args) == 0
+    assert_same(*results)
+
+
+# Composition ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p_bound", [None, 1.1])
+def test_vmap_is_each_member_alone_and_scan_each_step_alone(p_bound):
+    opt = fromage(0.1, p_bound=p_bound)
+    stacked = tree_util.tree_map(lambda p: jnp.stack([p, 2 * p, 0 * p]), make_params())
+    together = jax.vmap(lambda params: run(opt, params, 3))(stacked)
+    for member in range(3):
+        of = functools.partial(tree_util.tree_map, lambda leaf, i=member: leaf[i])
+        params = of(stacked)
+        carry = (params, opt.init(params))
+        for _ in range(3):
+            updates, state = opt.update(slope(carry[0]), carry[1], carry[0])
+            carry = lax.cond(
+                True, lambda new, old: new, lambda new, old: old,
+                (add(carry[0], updates), state), carry,
+            )  # fmt: skip
+        tree_util.tree_map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+            of(together),
+            carry,
+        )
+
+
+@pytest.mark.parametrize("start", [0.1, -0.25])
+def test_derivative_by_the_start(start):
+    """At -0.25 the bias has norm 0: no NaN there either."""
+    opt = fromage(0.05, p_bound=3.0)
+
+    def after(shift):
+        params = tree_util.tree_map(lambda p: p + 2 * shift, make_params())
+        found, _ = run(opt, params, 2)
+        return sum(jnp.sum(p) for p in tree_util.tree_leaves(found))
+
+    found = [float(derivative(after)(start)) for derivative in (jax.grad, jax.jacfwd)]
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(*found, rtol=1e-4)
+    if start > 0:
+        expected = (float(after(start + 1e-2)) - float(after(start - 1e-2))) / 2e-2
+        np.testing.assert_allclose(found[0], expected, rtol=1e-2)
+
+
+@third_party
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=name_of)
+def test_injected_hyperparameters(dtype):
+    params = make_params(dtype)
+    found, state = run(guard(optax.inject_hyperparams(fromage)(0.01)), params, 5)
+    expected, _ = run(fromage(state.hyperparams["learning_rate"]), params, 5)
+    assert_same(found, expected)
+
+
+@third_party
+def test_the_numbers_of_optax_where_it_is_right():
+    found, _ = run(fromage(0.05), make_params(), 20)
+    expected, _ = run(optax.fromage(0.05), make_params(), 20)
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected
+    )
+
+
+def test_the_arguments_of_optax_come_first():
+    ours = list(inspect.signature(fromage).parameters)
+    assert ours[:2] == list(inspect.signature(optax.fromage).parameters)
+
+
+# Input ----------------------------------------------------------------------------------
+
+
+def test_a_gradient_that_is_none_leaves_its_param_alone():
+    params = make_params()
+    opt = fromage(0.1, p_bound=1.0)
+    updates, _ = opt.update(slope(params) | {"b": None}, opt.init(params), params)
+    assert updates["b"] is None
+    assert updates["w"].shape == (3, 4)
+
+
+def test_no_params_at_all():
+    updates, state = fromage(0.1).update({}, fromage(0.1).init({}), {})
+    assert updates == {}
+    assert int(state.count) == 1
+
+
+def test_wrong_input_is_told():
+    params = make_params()
+    state = fromage(0.1).init(params)
+    with pytest.raises(ValueError, match=r"write update\(updates, state, params\)"):
+        fromage(0.1).update(params, state)
+    with pytest.raises(TypeError, match=r"params\['n'\]: int32(.|\n)*optax.masked"):
+        fromage(0.1).init(params | {"n": jnp.ones(3, jnp.int32)})

@@ -107,9 +107,9 @@ def prodigy(
     returned has their dtypes. A step of `d0` would vanish in the rounding of a 16-bit
     param, `p0 - p` would stay zero and `d` with it; so for params narrower than float32
     `p + u` is rounded stochastically: the update leads to a neighbour of the exact
-    result, to each with the odds that make the mean exact. Float16 cannot hold `d * g` or
-    its square: the state of float16 params is in units of `d` (see
-    `_prodigy_leaf.py`).
+    result, to each with the odds that make the mean exact. So is what the state keeps of
+    them. Float16 cannot hold `d * g` or its square: the state of float16 params is in units
+    of `d` (see `_prodigy_leaf.py`).
 
     Sharded params: the sums `<g, p0 - p>` and `|s|_1` are the only communication, with
     `slice_p=1`. Flattening a sharded param for any other may gather it.
@@ -257,7 +257,7 @@ def prodigy(
                 move += own(scalar(weight_decay) * d * rate) * own(p)
             move = jnp.where(moves, -move, 0)
             grads[i] = rounded_step(p, move, (state.count, i))
-            new = store(scalars, new_d, p, new, old)
+            new = store(scalars, new_d, p, new, old, (state.count, i))
             stored[i] = Moments(*(jnp.where(active, a, b) for a, b in zip(new, old)))
 
         keep = lambda new, old: cast(jnp.where(moves, new, cast(old, new.dtype)), old.dtype)

@@ -60,12 +60,30 @@ def learn(
 
 
 def store(
-    scalars: Scalars, new_d: Any, param: Any, new: Moments, stored: Moments
+    scalars: Scalars,
+    new_d: Any,
+    param: Any,
+    new: Moments,
+    stored: Moments,
+    words: tuple[Any, ...],
 ) -> Moments:
-    """The new moments as the state holds them: in the dtypes of those that came in."""
+    """The new moments as the state holds them: in the dtypes of those that came in.
+
+    Narrow ones are rounded stochastically: `beta2 = 0.999` moves an average by less than
+    half the spacing of a bfloat16, which to nearest would never move.
+    """
     own = lambda value: cast(value, at_least_float32(param))
     new = _in_units(param, Scalars(*map(own, scalars)), own(new_d), new, load=False)
-    return Moments(*(cast(a, jnp.result_type(b)) for a, b in zip(new, stored)))
+
+    def narrowed(value, old, field):
+        dtype = jnp.result_type(old)
+        return (
+            round_with(value, dtype, (*words, field))
+            if rounds(dtype)
+            else cast(value, dtype)
+        )
+
+    return Moments(*map(narrowed, new, stored, range(3)))
 
 
 def direction(param: Any, eps: Any, new: Moments, average: Any) -> Any:

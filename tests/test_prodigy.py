@@ -462,6 +462,31 @@ def test_params_that_are_numbers(scalar, make):
         assert types(state) == types(expected)
 
 
+def test_an_entry_without_a_gradient_stays_and_has_a_derivative():
+    """Its square is 0: 0/0 where eps is 0 as well, and a root without a derivative."""
+    opt = prodigy(eps=0.0)
+    mask = jnp.array([1.0, 0.0, 1.0])
+
+    def after(params):
+        return run(opt, params, 2, lambda p: p * mask)[0]
+
+    start = jnp.array([1.0, 2.0, 3.0])
+    found = after(start)
+    assert is_finite(found)
+    assert float(found[1]) == 2
+    assert is_finite(jax.grad(lambda params: jnp.sum(after(params)))(start))
+
+
+def test_rounding_differs_from_step_to_step_and_from_leaf_to_leaf():
+    params = {name: jnp.ones(64, BF16) for name in "ab"}
+    opt = prodigy(estim_lr0=1e-3)
+    state = opt.init(params)
+    first, _ = opt.update(params, state, params)
+    later, _ = opt.update(params, state._replace(count=state.count + 1), params)
+    assert not np.array_equal(first["a"], later["a"])
+    assert not np.array_equal(first["a"], first["b"])
+
+
 def test_no_params_at_all():
     updates, state = prodigy().update({}, prodigy().init({}), {})
     assert updates == {}

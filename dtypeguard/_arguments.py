@@ -27,11 +27,13 @@ def check_number(
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
 
-def check_rate(owner: str, value: Any) -> None:
+def check_rate(
+    owner: str, value: Any, is_allowed: Callable[[Any], bool] = lambda _: True
+) -> None:
     """Refuses a learning rate that is neither a scalar number nor a schedule."""
     if not callable(value):
         remedy = "write a number, such as 1e-3, or a function of the number of updates"
-        check_number(owner, "learning_rate", value, lambda _: True, remedy)
+        check_number(owner, "learning_rate", value, is_allowed, remedy)
 
 
 def check_state(owner: str, state: Any, state_type: Any, init: str) -> None:

@@ -46,7 +46,10 @@ def multi_steps(
     - A k that shrinks during an accumulation takes effect at once.
 
     Under `jax.vmap` with a batched state, the inner update runs for all members wherever
-    one of them emits, and each gets its own result; the derivative then runs it always.
+    one of them emits, and each gets its own result.
+
+    Leaves of the inner state that are no arrays (strings, functions) stay as `init` made
+    them: an update that may not happen cannot change what is not computed.
 
     To let XLA update params and state in place, donate both and return them in the order
     in which they come in: JAX pairs donated buffers with outputs in order.

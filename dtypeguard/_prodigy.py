@@ -95,9 +95,9 @@ def prodigy(
 
     It differs from `optax.contrib.prodigy` where that differs from the authors' own code:
 
-    - While every gradient so far is zero, and where the learning rate is 0, there is no
-      step and no decay and nothing in the state moves but `count`. (Optax: NaN for ever
-      after one all-zero gradient.)
+    - While every gradient so far is zero, and where the learning rate is 0 or below, there
+      is no step and no decay and nothing in the state moves but `count`. (Optax: NaN for
+      ever after one all-zero gradient.)
     - With `beta1=0` the step is `d * g` with the new `d`. (Optax: the old.)
     - `use_bias_correction`, `growth_rate` and `slice_p`. (Optax: always corrected, none,
       none. The authors' default is not to correct.)
@@ -163,7 +163,7 @@ def prodigy(
         Learner", 2023, https://arxiv.org/abs/2306.06101: "Prodigy (Adam version)".
     """
     beta1, beta2 = _checked_betas(betas, beta3)
-    check_rate("prodigy", learning_rate)
+    check_rate("prodigy", learning_rate, lambda x: x >= 0)
     for name, value, is_allowed, remedy in (
         ("eps", eps, lambda x: x >= 0, "write a number from 0 up"),
         ("estim_lr0", estim_lr0, lambda x: x > 0, "write a small number above 0"),
@@ -180,7 +180,6 @@ def prodigy(
     def init(params):
         leaves, treedef = real_leaves(params, "prodigy")
         dtype = at_least_float32(*leaves)
-        leaves = [jnp.asarray(leaf) for leaf in leaves]
         zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
         some_zeros = lambda leaf: zeros(jax.eval_shape(lambda: every(slice_p, leaf)))
         return ProdigyState(
@@ -313,9 +312,11 @@ def _one_minus_power(exponent: Any, beta: Any) -> Any:
     """`1 - beta**exponent` to a few ulp; float32 leaves 4 digits of 1 - 0.999."""
     if isinstance(beta, (int, float)):
         log = math.log(beta) if beta > 0 else -math.inf
-    else:
-        log = jnp.log(beta)
-    return -jnp.expm1(exponent * cast(log, exponent.dtype))
+        return -jnp.expm1(exponent * cast(log, exponent.dtype))
+    # An array may be 0, where the logarithm has no derivative.
+    positive, beta = beta > 0, cast(beta, exponent.dtype)
+    log = jnp.log(jnp.where(positive, beta, 1))
+    return jnp.where(positive, -jnp.expm1(exponent * log), 1 - beta**exponent)
 
 
 def _bounded(largest: Any, first: Any, growth: Any) -> Any:

@@ -5,7 +5,8 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, tree_util
+from jax.custom_batching import custom_vmap
 
 
 def run_if(pred: Any, function: Callable[[Any], Any], carry: Any) -> Any:
@@ -35,8 +36,30 @@ def _run_if(pred, function, carry):
 
 @_run_if.def_jvp
 def _(primals, tangents):
-    # Through a lambda: `cond` wants functions of arrays alone.
-    branch = lambda pred, function, carry: lax.cond(
-        pred, lambda carry: function(carry), lambda carry: carry, carry
-    )
+    runs = _any_member(primals[0])
+
+    def branch(pred, function, carry):
+        # Members that do not run: neither their values nor a NaN in their derivatives.
+        own = lambda new, old: tree_util.tree_map(
+            lambda a, b: jnp.where(pred, a, b), new, old
+        )
+        turn = lambda carry: own(function(own(carry, lax.stop_gradient(carry))), carry)
+        return lax.cond(runs, turn, lambda carry: carry, carry)
+
     return eqx.filter_jvp(branch, primals, tangents)
+
+
+@custom_vmap
+def _any_member(pred):
+    """`pred`; under vmap, one for all members: whether any one's is true.
+
+    A conditional on a batched `pred` runs both branches, and JAX cannot transpose what it
+    makes of one whose operands are tangents.
+    """
+    return pred
+
+
+@_any_member.def_vmap
+def _(axis_size, in_batched, pred):
+    del axis_size, in_batched
+    return _any_member(jnp.any(pred, axis=0)), False

@@ -11,7 +11,7 @@ from ._dtypes import cast, dtype_of, kind, promoted
 
 
 def real_leaves(params: Any, name: str) -> tuple[list[Any], Any]:
-    """The leaves of the params, and their tree.
+    """The leaves of the params as arrays, strongly typed, and their tree.
 
     Raises:
         ValueError: if there are no params.
@@ -31,7 +31,7 @@ def real_leaves(params: Any, name: str) -> tuple[list[Any], Any]:
             f"Complex params: optax.contrib.split_real_and_imaginary({name}(...)). "
             f"Others: optax.masked({name}(...), mask), or None in their place."
         )
-    return leaves, treedef
+    return [cast(leaf, dtype_of(leaf)) for leaf in leaves], treedef
 
 
 def at_least_float32(*leaves: Any) -> Any:

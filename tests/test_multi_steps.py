@@ -537,6 +537,53 @@ def test_vmap_over_states_of_different_mini_steps():
     assert sorted(map(int, new_states.mini_step)) == [0, 1, 2, 2]
 
 
+def test_derivative_of_members_that_do_not_emit_together():
+    """A conditional on a batched predicate in the derivative could not be transposed."""
+    ran = []
+
+    def update(updates, state, params=None):
+        jax.debug.callback(lambda: ran.append(1))
+        root = tree_util.tree_map(jnp.sqrt, updates)  # no derivative at 0
+        return root, {"key": state["key"], "sum": state["sum"] + updates}
+
+    inner = optax.GradientTransformation(
+        lambda p: {"key": jax.random.key(0), "sum": jnp.zeros_like(p)}, update
+    )
+    opt = multi_steps(inner, 2)
+    params = jnp.ones(3)
+    even = opt.init(params)
+    _, odd = opt.update(0 * params, even, params)
+    states = tree_util.tree_map(lambda *leaves: jnp.stack(leaves), even, odd, odd)
+
+    def total(scale, state):
+        updates, state = opt.update(scale * params, state, params)
+        return jnp.sum(updates) + jnp.sum(state.inner_opt_state["sum"])
+
+    scales = jnp.array([0.0, 2.0, 8.0])
+    together = lambda scales: jnp.sum(jax.vmap(total)(scales, states))
+    expected = [0, *(3 * (0.5 / np.sqrt(2 * s) + 0.5) for s in scales[1:])]
+    for found in (
+        jax.grad(together)(scales),
+        jax.jit(jax.grad(together))(scales),
+        jax.jacfwd(together)(scales),
+        jax.vmap(jax.grad(total))(scales, states),
+        jax.vmap(lambda *twice: jax.vmap(jax.grad(total))(*twice))(
+            scales[None], tree_util.tree_map(lambda leaf: leaf[None], states)
+        )[0],
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    curvature = jax.hessian(together)(scales)
+    expected = [0, *(-3 / 8 * (s / 2) ** -1.5 / 2 for s in scales[1:])]
+    np.testing.assert_allclose(jnp.diag(curvature), expected, rtol=1e-5)
+
+    jax.effects_barrier()
+    ran.clear()
+    still = tree_util.tree_map(lambda *leaves: jnp.stack(leaves), even, even, even)
+    jax.grad(lambda scales: jnp.sum(jax.vmap(total)(scales, still)))(scales)
+    jax.effects_barrier()
+    assert not ran  # none emits
+
+
 @third_party
 def test_derivative_through_two_gradient_steps():
     def after(rate):

@@ -339,6 +339,30 @@ def test_derivative_by_the_start():
         np.testing.assert_allclose(found, expected, rtol=2e-2)
 
 
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+def test_derivative_by_hyperparameters_that_are_arrays(beta1):
+    """Finite at beta1 = 0 too, where the logarithm in the bias correction is not."""
+
+    def after(beta1, weight_decay):
+        opt = prodigy(betas=(beta1, 0.99), weight_decay=weight_decay, estim_lr0=1e-2)
+        found, _ = run(opt, make_params(), 6)
+        return sum(jnp.sum(p**2) for p in tree_util.tree_leaves(found))
+
+    at, eps = (jnp.float32(beta1), jnp.float32(0.1)), 4e-3
+    by_beta, by_decay = jax.grad(after, argnums=(0, 1))(*at)
+    assert jnp.isfinite(by_beta)
+    decay = (after(at[0], at[1] + eps) - after(at[0], at[1] - eps)) / (2 * eps)
+    np.testing.assert_allclose(by_decay, decay, rtol=2e-2)
+    if beta1:  # at 0 the step is another one
+        beta = (after(at[0] + eps, at[1]) - after(at[0] - eps, at[1])) / (2 * eps)
+        np.testing.assert_allclose(by_beta, beta, rtol=2e-2)
+    found, _ = run(prodigy(betas=(at[0], 0.99)), make_params(), 6)
+    expected, _ = run(prodigy(betas=(beta1, 0.99)), make_params(), 6)
+    tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected
+    )
+
+
 @third_party
 @pytest.mark.parametrize("mask", [{"w": True, "b": False}, None], ids=["mask", "all"])
 def test_decay_by_mask(mask):
@@ -434,6 +458,48 @@ def test_a_gradient_that_is_none_leaves_its_param_alone():
     assert_same(state.exp_avg_sq["b"], jnp.zeros(4))
 
 
+@pytest.mark.parametrize("make", [prodigy, lambda: dtypeguard.fromage(0.1, p_bound=1.0)])
+@pytest.mark.parametrize("scalar", [2.0, np.float32(2), np.array(2.0), jnp.asarray(2.0)])
+def test_params_that_are_numbers(scalar, make):
+    """A temperature, say; as optax takes them, without jit too."""
+    expected = make().init({"t": jnp.float32(2), "w": jnp.ones(2)})
+    for jitted in (False, True):
+        params = {"t": scalar, "w": jnp.ones(2)}
+        opt = make()
+        state = opt.init(params)
+        assert types(state) == types(expected)
+        step = jax.jit(opt.update) if jitted else opt.update
+        updates, state = step(params, state, params)
+        assert (updates["t"].dtype, updates["t"].shape) == (F32, ())
+        assert float(updates["t"]) < 0
+        assert types(state) == types(expected)
+
+
+def test_an_entry_without_a_gradient_stays_and_has_a_derivative():
+    """Its square is 0: 0/0 where eps is 0 as well, and a root without a derivative."""
+    opt = prodigy(eps=0.0)
+    mask = jnp.array([1.0, 0.0, 1.0])
+
+    def after(params):
+        return run(opt, params, 2, lambda p: p * mask)[0]
+
+    start = jnp.array([1.0, 2.0, 3.0])
+    found = after(start)
+    assert is_finite(found)
+    assert float(found[1]) == 2
+    assert is_finite(jax.grad(lambda params: jnp.sum(after(params)))(start))
+
+
+def test_rounding_differs_from_step_to_step_and_from_leaf_to_leaf():
+    params = {name: jnp.ones(64, BF16) for name in "ab"}
+    opt = prodigy(estim_lr0=1e-3)
+    state = opt.init(params)
+    first, _ = opt.update(params, state, params)
+    later, _ = opt.update(params, state._replace(count=state.count + 1), params)
+    assert not np.array_equal(first["a"], later["a"])
+    assert not np.array_equal(first["a"], first["b"])
+
+
 def test_no_params_at_all():
     updates, state = prodigy().update({}, prodigy().init({}), {})
     assert updates == {}
@@ -449,6 +515,8 @@ def test_wrong_input_is_told():
         prodigy().init(params | {"n": jnp.ones(3, jnp.int32)})
     with pytest.raises(TypeError, match="split_real_and_imaginary"):
         prodigy().init(jnp.ones(3, jnp.complex64))
+    with pytest.raises(ValueError, match=r"learning_rate=-1\.0: write a number"):
+        prodigy(-1.0)
     with pytest.raises(ValueError, match="write slice_p=1 or above"):
         prodigy(slice_p=0)
     with pytest.raises(TypeError, match="write an int"):

@@ -323,6 +323,8 @@ def test_the_advice_is_one_that_helps():
     assert advice(divided, F32)[-1] == "dtypeguard.guard does not mend this."
     select = one_leaf(lambda p: jnp.zeros(3, BF16), lambda m: lax.select(m > 0, m, WIDE))
     assert advice(select, F32)[-1] == "dtypeguard.guard does not mend this."
+    to_key = one_leaf(counter, lambda n: jax.random.key(0))
+    assert "state.leaf  int32[] -> key<fry>[]  return an array" in advice(to_key, F32)[1]
     to_int = one_leaf(lambda p: jnp.zeros((), bool), lambda b: b * 1)
     assert advice(to_int, F32) == ["Wrap the optimizer: dtypeguard.guard(one_leaf(...))."]
     rescued = optax.stateless(lambda u, p: {"w": lax.select(MASK, u["w"], WIDE)})

@@ -183,7 +183,9 @@ def multi_steps(
                 new_updates, accs = zeros_of(jax.eval_shape(emit, sums, arrays)[0]), sums
         else:
             emit = eqx.filter_closure_convert(emit, sums, arrays)  # traced once
-            nothing = zeros_of(jax.eval_shape(emit, sums, arrays)[0])
+            # In a lambda: JAX hashes what it is given, and so all that was closed over.
+            shapes, _ = jax.eval_shape(lambda *args: emit(*args), sums, arrays)
+            nothing = zeros_of(shapes)
             new_updates, accs, arrays = run_if(emits, turn, (nothing, sums, arrays))
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),

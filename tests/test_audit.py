@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 import pytest
+from helpers import OPTAX
 from jax import lax
 
 from dtypeguard import AuditReport, audit, guard
@@ -18,7 +19,6 @@ from dtypeguard._compat import HAS_X64_SCOPE, x64_enabled
 pytestmark = pytest.mark.third_party
 
 BF16, F32 = jnp.bfloat16, jnp.float32
-OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])
 
 
 def add_one(leaf):

@@ -17,6 +17,27 @@ Others need an older Optax: in an environment of their own,
     python benchmarks/third_party.py
 
 Packages that are missing, or do not import with this Optax, are named below the table.
+
+How many of 15 configurations fail, bare -> guarded; nothing that passes bare fails guarded,
+and no bits differ. With Optax 0.2.8 and JAX 0.10.2:
+
+    psgdax 0.1.1: kron 13 -> 3, kron[mu bf16] 13 -> 3, scale_by_kron 13 -> 3
+    rollfast 0.2.1: adamw 11 -> 0, kron 11 -> 0, prism 11 -> 0, schedule_free_adam 0
+        -> 0, schedule_free_kron 0 -> 0, schedule_free_prism 0 -> 0
+    python-somax 1.0.1: sophia_tx 3 -> 0, build_optax_tx 3 -> 0
+    aura-optax 0.1.0: adam_aura 3 -> 0, muon_aura 3 -> 0, scale_by_aura 6 -> 0
+    jax-privacy 2.0.0: matrix_factorization_privatizer 3 -> 0
+    stam-optimizer 0.1.0: stam 11 -> 0, stam_lite 11 -> 0
+
+With Optax 0.2.3 and JAX 0.4.31, which has no scope that hides x64:
+
+    psgd-jax 0.2.9: kron 11 -> 0, xmat 13 -> 9, affine 13 -> 9, low_rank_approximation
+        13 -> 9
+    distributed-kron 2.0.0: kron 9 -> 0
+
+What still fails guarded mixes dtypes inside: the branches of a `cond` under float64 in
+psgdax, float64 constants under x64 in psgd-jax. optax-adan imports with neither Optax, and
+optax-shampoo does not run bare with either.
 """
 
 import argparse

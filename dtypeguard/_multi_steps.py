@@ -1,7 +1,6 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -136,9 +135,6 @@ def multi_steps(
             grad = (grad - wide) / cast(number, dtype)
         return cast(wide + grad, acc.dtype)
 
-    # Of what they are like, which may tell a sharding or an axis of shard_map.
-    zeros_of = functools.partial(tree_util.tree_map, jnp.zeros_like)
-
     def update(updates, state, params=None, **extra_args):
         check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
         state = tree_util.tree_map(_strong, state)
@@ -177,16 +173,18 @@ def multi_steps(
         def turn(carry):
             _, sums, arrays = carry
             new_updates, arrays = emit(sums, arrays)
-            return new_updates, zeros_of(sums), arrays
+            return new_updates, _zeros_of(sums), arrays
 
         if not isinstance(emits, Tracer):  # without jit the branch is known
             if emits:
                 new_updates, accs, arrays = turn((None, sums, arrays))
             else:
-                new_updates, accs = zeros_of(jax.eval_shape(emit, sums, arrays)[0]), sums
+                new_updates, accs = _zeros_of(jax.eval_shape(emit, sums, arrays)[0]), sums
         else:
             emit = eqx.filter_closure_convert(emit, sums, arrays)  # traced once
-            nothing = zeros_of(jax.eval_shape(emit, sums, arrays)[0])
+            # In a lambda: JAX hashes what it is given, and so all that was closed over.
+            shapes, _ = jax.eval_shape(lambda *args: emit(*args), sums, arrays)
+            nothing = _zeros_of(shapes)
             new_updates, accs, arrays = run_if(emits, turn, (nothing, sums, arrays))
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),
@@ -247,6 +245,11 @@ def _tell_if_narrowed(grad: Any, acc: Any, said: Said) -> None:
             f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
         )
         said.warn_once(message)
+
+
+def _zeros_of(tree: Any) -> Any:
+    """Of what they are like, which may tell a sharding or an axis of shard_map."""
+    return tree_util.tree_map(jnp.zeros_like, tree)
 
 
 def _strong(leaf: Any) -> Any:

@@ -162,7 +162,7 @@ def _maker(opt_or_factory: Any) -> Callable[[], Any]:
         p.name for p in parameters if p.default is p.empty and p.kind not in variadic
     ]
     if missing:
-        name = _name(opt_or_factory)
+        name = _name(opt_or_factory).removesuffix("()")
         raise TypeError(
             f"check_contract got {name}, which needs {', '.join(missing)}. Write "
             f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."

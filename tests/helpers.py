@@ -14,6 +14,7 @@ from jax import tree_util
 
 from dtypeguard._compat import HAS_X64_SCOPE, set_x64 as set_x64
 
+OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
 
 

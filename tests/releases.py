@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
 README = ROOT / "README.md"
 TESTS = "test_reports", "test_guard", "test_guard_edges", "test_compose", "test_record"
-LONG_TESTS = "test_digits", "test_contract"
+LONG_TESTS = "test_digits", "test_contract", "test_multi_steps", "test_prodigy"
 _OLD = (
     "numpy==1.26.4",
     "scipy==1.12.0",
@@ -42,6 +42,7 @@ RELEASES = {
     "0.2.6": ("jax==0.7.2", "chex==0.1.92", *_NEW),
     "0.2.8": ("jax==0.10.2", "chex==0.1.92", *_NEW),
 }
+OLDEST, *_, NEWEST = RELEASES
 _EVERYWHERE = "jaxtyping==0.3.11", "pytest==9.2.0", "pytest-xdist", "rich"
 _TABLE = re.compile(r"(<!-- releases -->\n).*?(<!-- /releases -->)", flags=re.DOTALL)
 
@@ -98,7 +99,7 @@ def main() -> int:
     args = parser.parse_args()
     every = args.all or args.write
     found, pythons = {}, {}
-    for release in list(RELEASES) if every else [min(RELEASES), max(RELEASES)]:
+    for release in list(RELEASES) if every else [OLDEST, NEWEST]:
         start = time.monotonic()
         pythons[release] = environment(release)
         reports = run(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 import pytest
+from helpers import OPTAX
 from jax import lax
 
 from dtypeguard import AuditReport, audit, guard
@@ -18,7 +19,6 @@ from dtypeguard._compat import HAS_X64_SCOPE, x64_enabled
 pytestmark = pytest.mark.third_party
 
 BF16, F32 = jnp.bfloat16, jnp.float32
-OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])
 
 
 def add_one(leaf):
@@ -323,6 +323,8 @@ def test_the_advice_is_one_that_helps():
     assert advice(divided, F32)[-1] == "dtypeguard.guard does not mend this."
     select = one_leaf(lambda p: jnp.zeros(3, BF16), lambda m: lax.select(m > 0, m, WIDE))
     assert advice(select, F32)[-1] == "dtypeguard.guard does not mend this."
+    to_key = one_leaf(counter, lambda n: jax.random.key(0))
+    assert "state.leaf  int32[] -> key<fry>[]  return an array" in advice(to_key, F32)[1]
     to_int = one_leaf(lambda p: jnp.zeros((), bool), lambda b: b * 1)
     assert advice(to_int, F32) == ["Wrap the optimizer: dtypeguard.guard(one_leaf(...))."]
     rescued = optax.stateless(lambda u, p: {"w": lax.select(MASK, u["w"], WIDE)})

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,8 @@ from dtypeguard import DtypeDriftError, guard, record, restore
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
 SCRIPT = pathlib.Path(training_run.__file__)
-STEPS = 14
+STEPS = 24  # where all is slow, a kill comes some steps late
+LIMIT = 300  # seconds for one process
 
 
 # Killed and resumed ---------------------------------------------------------------------
@@ -41,6 +43,7 @@ class Training:
     """The script in a process of its own, and what it has told."""
 
     def __init__(self, folder, wrap, log):
+        self.log = log
         path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(folder), wrap, str(STEPS)],
@@ -50,28 +53,45 @@ class Training:
             text=True,
         )
         self.told = {}
+        self.timer = threading.Timer(LIMIT, self.process.kill)  # which ends all waiting
+        self.timer.start()
 
     def until(self, *words):
         """Reads what it tells, until it has told that."""
+        if not self.has_told(*words):
+            log = pathlib.Path(self.log.name).read_text()
+            pytest.fail(f"it has not told {words}: {log}")
+
+    def has_told(self, *words):
+        """Whether it tells that before it ends."""
         for line in self.process.stdout:
             word, *rest = line.split()
             self.told[word] = rest
             if [word, *rest][: len(words)] == list(words):
-                return
+                return True
+        return False
 
     def until_half_written(self, folder):
         """Stops it while a checkpoint is half written, also on a machine that is slow."""
         while self.process.poll() is None:
             if is_half_written(folder):
                 self.process.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
                 if is_half_written(folder):
                     return
                 self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
-        self.until("nothing more")
+        assert not self.has_told("nothing more")
         assert self.process.wait(60) == -signal.SIGKILL
+
+    def end(self):
+        """Leaves nothing behind, on any path."""
+        self.timer.cancel()
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
 
 
 def is_half_written(folder):
@@ -116,9 +136,7 @@ def test_killed_and_resumed_with_the_guard_and_without(digests, tmp_path):
                 saved = int(training.told["saved"][0])
                 assert first < saved < STEPS
             finally:
-                training.process.kill()
-                training.process.wait()
-                training.process.stdout.close()
+                training.end()
 
 
 # Checkpoints that drifted ---------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import pytest
+from fully_sharded import FAIL_BARE, OPTIMIZERS
 
 SCRIPT = pathlib.Path(__file__).with_name("fully_sharded.py")
 NEWER = pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.7")
@@ -25,8 +26,14 @@ def tell(case):
         timeout=300,
     )
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
-    told = [json.loads(line) for line in run.stdout.splitlines()]
-    return {(one["name"], one["dtype"]): (one["bare"], one["guarded"]) for one in told}
+    told = {}
+    for one in map(json.loads, run.stdout.splitlines()):
+        if one["name"] in FAIL_BARE.get(case, ()):
+            assert "error" in one["bare"], f"{one['name']} runs bare by now"
+        else:
+            told[one["name"], one["dtype"]] = one["bare"], one["guarded"]
+    assert {name for name, _ in told} | {*FAIL_BARE.get(case, ())} == {*OPTIMIZERS}
+    return told
 
 
 def test_fully_sharded_and_donated():

@@ -164,6 +164,37 @@ def assert_named(error, found):
         assert path in found[where], f"{row}, not in {found[where]}"
 
 
+def assert_all_named(error, state, new_state, found):
+    """In a tree that is what it was, each leaf of the state that no cast brings back."""
+    if tree_util.tree_structure(state) == tree_util.tree_structure(new_state):
+        rows = str(error).splitlines()[1:]
+        named = {row.strip().removeprefix("state").split("  ")[0] for row in rows}
+        if "changed the tree" not in str(error):
+            assert found["state"] <= named, error
+
+
+def assert_only_cast(bare_result, result, state, asked, *, values):
+    """What was let through: each leaf is of the kind it was, and no more than cast."""
+    (bare_updates, bare_state), (updates, new_state) = bare_result, result
+    if tree_util.tree_structure(bare_state) == tree_util.tree_structure(state):
+        assert changed_kinds(state, bare_state) == set()
+        assert_cast(bare_state, new_state, values)
+    given, asked = by_path(bare_updates), by_path(asked)
+    for path, update in given.items():
+        if is_array(update) and path in asked and is_array(asked[path]):
+            assert family(update) == family(asked[path]), path
+    if tree_util.tree_structure(bare_updates) == tree_util.tree_structure(updates):
+        assert_cast(bare_updates, updates, values)
+
+
+def assert_cast(tree, cast, values):
+    """The second is the first, cast leaf by leaf."""
+    for (path, leaf), new in zip(by_path(tree).items(), tree_util.tree_leaves(cast)):
+        if is_array(leaf) and values:
+            expected = jnp.asarray(leaf).astype(new.dtype)
+            assert np.asarray(expected).tobytes() == np.asarray(new).tobytes(), path
+
+
 def same_error(one, other):
     """Whether two errors are the same to a user."""
     return type(one) is type(other) and str(one) == str(other)
@@ -199,6 +230,7 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
                 "updates": changed_kinds(params if with_params else grads, new_updates),
             }
             assert_named(error, found)
+            assert_all_named(error, state, new_state, found)
             return "refused"
         if error is not None:
             # JAX adds 8-bit floats to weakly typed leaves alone; guarded ones are strong.
@@ -212,6 +244,10 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
         assert_stable(state, new_state)
         assert_updates_fit(new_updates, grads, given_params)
         assert_carries(lambda s: guarded.update(grads, s, given_params)[1], state)
+        from_same, error = tried(once, bare, state)
+        if error is None:
+            asked = grads if given_params is None else params
+            assert_only_cast(from_same, result, state, asked, values=not (traced or x64))
         if tree_util.tree_structure(bare_state) == tree_util.tree_structure(state):
             foreign, error = tried(once, guarded, bare_state)
             if error is None:
@@ -389,6 +425,8 @@ def test_any_updates_are_added_or_refused(params, dtypes, x64, with_key):
 
 # No promotion of the two dtypes: it once ended in an error from inside of JAX.
 @example(fz.Drifting((), (("keep",),), (("cast", "float8_e4m3fn"),)), False)
+# A number that becomes a key, whose dtype NumPy does not know by name.
+@example(fz.Drifting(VECTOR, (("key",),), (("keep",),)), False)
 @fuzz(40, 400)
 @given(fz.DRIFTING, st.booleans())
 def test_any_audit_names_the_leaves_that_drift(drifting, x64):

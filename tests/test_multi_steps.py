@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import assert_same, set_x64, types
+from helpers import assert_same, needs_optax, set_x64, types
 from jax import lax, tree_util
 
 import dtypeguard
@@ -140,7 +140,7 @@ def test_the_inner_update_runs_on_the_emitting_mini_step_alone():
         jax.debug.callback(lambda: ran.append(1), ordered=False)
         return updates, state
 
-    inner = optax.GradientTransformation(optax.init_empty_state, update)
+    inner = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
     train(multi_steps(inner, 4), make_params(), 9)
     jax.effects_barrier()
     assert len(ran) == 2
@@ -171,8 +171,13 @@ def test_mean_and_sum_of_what_came():
 
 @pytest.mark.parametrize(
     "inner",
-    [lambda: optax.adam(1e-3), optax.contrib.prodigy, lambda: optax.contrib.muon(1e-3)],
-    ids=["adam", "prodigy", "muon"],
+    [
+        pytest.param(lambda: optax.adam(1e-3), id="adam"),
+        pytest.param(optax.contrib.prodigy, id="prodigy"),
+        pytest.param(
+            lambda: optax.contrib.muon(1e-3), id="muon", marks=needs_optax("contrib.muon")
+        ),
+    ],
 )
 def test_temporary_memory_is_not_above_that_of_optax(inner):
     """The updates, and no copy of the inner state or of the accumulator."""
@@ -402,11 +407,22 @@ LEARNS_FROM_VALUES = {
         optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=2)
     ),
 }
+NEEDS = {
+    "lbfgs": "lbfgs",
+    "lbfgs backtracking": "lbfgs",
+    "polyak": "polyak_sgd",
+    "momo": "contrib.momo",
+    "momo_adam": "contrib.momo_adam",
+    "plateau": "contrib.reduce_on_plateau",
+}
 
 
 @third_party
 @pytest.mark.parametrize("chained", [False, True], ids=["alone", "in a chain"])
-@pytest.mark.parametrize("name", LEARNS_FROM_VALUES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs_optax(NEEDS[name])) for name in LEARNS_FROM_VALUES],
+)
 def test_optimizers_that_need_values(name, chained):
     """Two mini-steps at the same params are one step of the inner optimizer."""
     opt = multi_steps(LEARNS_FROM_VALUES[name](), 2)
@@ -418,6 +434,7 @@ def test_optimizers_that_need_values(name, chained):
         def step(params, state, each=each):
             value, grads = jax.value_and_grad(quadratic)(params)
             extra = {"value": value, "grad": grads, "value_fn": quadratic}
+            extra["loss"] = value  # for reduce_on_plateau of Optax 0.1.9
             updates, state = each.update(grads, state, params, **extra)
             return optax.apply_updates(params, updates), state
 
@@ -470,6 +487,7 @@ def test_skips_as_optax_does():
 
 
 @third_party
+@needs_optax("contrib.momo")
 def test_skips_with_an_inner_that_needs_a_value():
     inner = LEARNS_FROM_VALUES["momo"]()
     opt = multi_steps(inner, 1, should_skip_update_fn=optax.skip_not_finite)
@@ -662,7 +680,7 @@ def test_value_functions_run_under_the_callers_flag():
         seen.append(jnp.zeros(()).dtype)
         return jnp.zeros(())
 
-    inner = optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+    inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
     with set_x64(True):
         params = make_params()
         opt = multi_steps(inner, 2)

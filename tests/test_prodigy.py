@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
 import dtypeguard
@@ -72,16 +72,25 @@ def losses_on_digits(opt, dtype, steps=400):
     return np.array([trained(digits.make_params(seed, dtype)) for seed in range(2)])
 
 
+@pytest.fixture(scope="module")
+def float32_losses():
+    return losses_on_digits(prodigy(), F32)
+
+
 @third_party
-def test_narrow_params_learn_digits_as_float32_does():
-    reached = {dtype: losses_on_digits(prodigy(), dtype) for dtype in (F32, BF16, F16)}
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
+def test_narrow_params_learn_digits_as_float32_does(dtype, float32_losses):
     start = digits.loss(digits.make_params(0, F32), *digits.data())
-    assert (reached[F32] < 1e-4 * start).all()
-    assert (reached[BF16] < 2 * reached[F32]).all()
-    assert (reached[F16] < 2 * reached[F32]).all()
-    theirs = [losses_on_digits(optax.contrib.prodigy(), dtype) for dtype in (BF16, F16)]
-    assert (theirs[0] > 5 * reached[F32]).all()
-    assert np.isnan(theirs[1]).all()
+    assert (float32_losses < 1e-4 * start).all()
+    assert (losses_on_digits(prodigy(), dtype) < 2 * float32_losses).all()
+
+
+@third_party
+@pytest.mark.skipif(OPTAX < (0, 2, 4), reason="it drifts in a scan before Optax 0.2.4")
+def test_those_of_optax_do_not(float32_losses):
+    theirs = losses_on_digits(optax.contrib.prodigy(), BF16)
+    assert (theirs > 5 * float32_losses).all()
+    assert np.isnan(losses_on_digits(optax.contrib.prodigy(), F16)).all()
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
@@ -416,7 +425,9 @@ def test_the_signature_is_that_of_optax_and_then_some():
     theirs = list(inspect.signature(optax.contrib.prodigy).parameters.values())
     same = [(p.name, p.default, p.kind) for p in ours[: len(theirs)]]
     assert same == [(p.name, p.default, p.kind) for p in theirs]
-    assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
+    # Optax 0.1.9 has not yet the last of these.
+    more = [p for p in ours[len(theirs) :] if p.name != "safeguard_warmup"]
+    assert {p.kind for p in more} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 @third_party

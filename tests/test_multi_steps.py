@@ -434,7 +434,8 @@ def test_optimizers_that_need_values(name, chained):
         def step(params, state, each=each):
             value, grads = jax.value_and_grad(quadratic)(params)
             extra = {"value": value, "grad": grads, "value_fn": quadratic}
-            extra["loss"] = value  # for reduce_on_plateau of Optax 0.1.9
+            if name == "plateau":
+                extra["loss"] = value  # as Optax 0.1.9 calls it
             updates, state = each.update(grads, state, params, **extra)
             return optax.apply_updates(params, updates), state
 

@@ -435,7 +435,7 @@ def test_optimizers_that_need_values(name, chained):
             value, grads = jax.value_and_grad(quadratic)(params)
             extra = {"value": value, "grad": grads, "value_fn": quadratic}
             if name == "plateau":
-                extra["loss"] = value  # what Optax 0.1.9 calls it
+                extra["loss"] = value  # as Optax 0.1.9 calls it
             updates, state = each.update(grads, state, params, **extra)
             return optax.apply_updates(params, updates), state
 

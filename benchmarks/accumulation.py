@@ -11,9 +11,8 @@ the mini-steps that emit nothing feel most: the larger Muon is there, on either 
 
 import warnings
 
-import jax
 import optax
-from timing import Training, ratio, setting, size
+from timing import Training, problem, ratio, setting, size
 
 from dtypeguard import multi_steps, prodigy
 
@@ -27,9 +26,7 @@ OPTIMIZERS = {
 
 def compare(name, leaves):
     make, side, rounds_of = OPTIMIZERS[name]
-    keys = jax.random.split(jax.random.key(0), 2 * leaves)
-    draw = lambda key: jax.random.normal(key, (side, side)) * 0.02
-    params, grads = list(map(draw, keys[:leaves])), list(map(draw, keys[leaves:]))
+    params, grads = problem(leaves, side)
     print(f"\n{name}, {leaves} x {side} x {side} float32")
     print("   k   faster by   ms in optax   temporary memory, optax -> ours")
     for k, rounds in rounds_of.items():

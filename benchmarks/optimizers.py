@@ -7,10 +7,9 @@ copies of the params: the state, and what XLA sets aside for a step. A minute on
 
 import warnings
 
-import jax
 import jax.numpy as jnp
 import optax
-from timing import Training, ratio, setting, size
+from timing import Training, problem, ratio, setting, size
 
 import dtypeguard
 
@@ -30,9 +29,7 @@ SIZES = ((4, 1024), (100, 64))
 
 
 def compare(name, dtype, leaves, side):
-    keys = jax.random.split(jax.random.key(0), 2 * leaves)
-    draw = lambda key: (jax.random.normal(key, (side, side)) * 0.02).astype(dtype)
-    params, grads = list(map(draw, keys[:leaves])), list(map(draw, keys[leaves:]))
+    params, grads = problem(leaves, side, dtype)
     theirs, ours = (Training(make(), params, grads) for make in PAIRS[name])
     times, milliseconds = ratio(theirs, ours, 101)
     copies = lambda field: " -> ".join(

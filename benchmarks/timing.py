@@ -4,6 +4,7 @@ import statistics
 import time
 
 import jax
+import jax.numpy as jnp
 import jaxlib
 import optax
 
@@ -40,6 +41,13 @@ def setting():
     device = jax.devices()[0]
     versions = [f"{m.__name__} {m.__version__}" for m in (jax, jaxlib, optax, dtypeguard)]
     return f"{device.platform} ({device.device_kind}), {', '.join(versions)}"
+
+
+def problem(leaves, side, dtype=jnp.float32):
+    """Params and gradients: lists of so many square matrices."""
+    keys = jax.random.split(jax.random.key(0), 2 * leaves)
+    drawn = [(jax.random.normal(key, (side, side)) * 0.02).astype(dtype) for key in keys]
+    return drawn[:leaves], drawn[leaves:]
 
 
 class Training:

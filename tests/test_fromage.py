@@ -12,6 +12,7 @@ import optax
 import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
+from quadratic import add, make_params, run, slope
 
 from dtypeguard import fromage, guard
 from dtypeguard._hlo import count_float64
@@ -19,35 +20,6 @@ from dtypeguard._hlo import count_float64
 BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
 third_party = pytest.mark.third_party
 name_of = lambda dtype: jnp.dtype(dtype).name
-
-
-def make_params(dtype=F32):
-    return {
-        "w": jnp.linspace(-1, 1, 12, dtype=F32).reshape(3, 4).astype(dtype),
-        "b": jnp.full(4, 0.5, dtype),
-    }
-
-
-def slope(params):
-    """Of a quadratic with its least at 0.25."""
-    return tree_util.tree_map(lambda p: p - jnp.asarray(0.25, p.dtype), params)
-
-
-def add(params, updates):
-    """Fails, under strict promotion, where an update has another dtype than its param."""
-    return tree_util.tree_map(lambda p, u: p + u, params, updates)
-
-
-def run(opt, params, steps, grads_of=slope):
-    """Params and state after so many steps in a scan."""
-
-    def step(carry, _):
-        params, state = carry
-        updates, state = opt.update(grads_of(params), state, params)
-        return (add(params, updates), state), None
-
-    train = jax.jit(lambda carry: lax.scan(step, carry, None, length=steps)[0])
-    return train((params, opt.init(params)))
 
 
 def one_update(opt, param, grad):

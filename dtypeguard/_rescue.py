@@ -49,7 +49,8 @@ def rescue(
     widened = functools.partial(tree_util.tree_map, promote)
     like_params = updates if params is None else params
     try:
-        as_is = lambda leaf: leaf
+        # A Python float by itself is float32 to a guarded init, and float64 under x64 here.
+        as_is = lambda leaf: cast(leaf, np.float32) if type(leaf) is float else leaf
         state = cast_by_path(state, followed(init, like_params, as_is, promote))
         extra_args = convert_extra_args(extra_args, promote)
         return dtype, update(widened(updates), state, widened(params), extra_args)

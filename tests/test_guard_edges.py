@@ -456,3 +456,17 @@ def test_a_leaf_that_is_no_number_stays_what_it_is(before, after):
     opt = guard(transformation(lambda u, s, p=None: (u, (after,))))
     with pytest.raises(DtypeDriftError, match=r"state\[0\] .* return it as it came in"):
         opt.update(PARAMS, (before,), PARAMS)
+
+
+@needs_x64_scope
+def test_a_python_float_among_the_params_and_float64_gradients():
+    """`init` counts it as float32; the second attempt has to know which leaves do."""
+    params = {"a": 1.0}
+    opt = guard(optax.apply_if_finite(optax.adam(1e-3), 3))
+    with set_x64(True), jax.numpy_dtype_promotion("standard"):
+        grads = {"a": jnp.asarray(2.0, jnp.float64)}
+        state = opt.init(params)
+        with pytest.warns(DtypeGuardWarning, match="was run in float64 instead"):
+            updates, new_state = opt.update(grads, state, params)
+    assert types(new_state) == types(state)
+    np.testing.assert_allclose(updates["a"], -1e-3, rtol=1e-5)

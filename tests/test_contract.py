@@ -7,7 +7,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import DtypeGuardWarning, guard
@@ -160,7 +160,10 @@ def test_optimized_hlo_is_the_bare_one(entry):
     # From the guarded first state: bare, some start weakly typed and are stable after that.
     bare, wrapped = Loop(entry.build(), inputs), Loop(guard(entry.build()), inputs)
     out = jax.eval_shape(bare.update, *wrapped.carry)[1]
-    assert types_of_struct(out) == types(wrapped.carry[1]), "not stable bare"
+    is_stable = types_of_struct(out) == types(wrapped.carry[1])
+    if OPTAX < (0, 2, 5) and not is_stable:
+        pytest.skip("drifts bare before Optax 0.2.5")
+    assert is_stable, "not stable bare"
     assert optimized_hlo(wrapped.update, *wrapped.carry) == optimized_hlo(
         bare.update, *wrapped.carry
     )

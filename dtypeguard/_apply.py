@@ -62,14 +62,15 @@ def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) ->
 
 def _refuse(updates: Any, params: list[Any], leaves: list[Any]) -> None:
     """Raises an error that names every update that no param can take."""
-    is_none = lambda u: u is None
-    named = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)[0]
-    rows = [
-        Row(f"updates{tree_util.keystr(path)}", describe(p), describe(u), remedy)
-        for (path, _), p, u in zip(named, params, leaves)
-        if p is not None and (remedy := _remedy(p, u))
-    ]
-    if rows:
+    remedies = [p is not None and _remedy(p, u) for p, u in zip(params, leaves)]
+    if any(remedies):
+        is_none = lambda u: u is None
+        named = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)[0]
+        rows = [
+            Row(f"updates{tree_util.keystr(path)}", describe(p), describe(u), remedy)
+            for (path, _), p, u, remedy in zip(named, params, leaves, remedies)
+            if remedy
+        ]
         headline = "apply_updates cannot add to the param on the left what is on the right:"
         raise TypeError(table(headline, rows))
 

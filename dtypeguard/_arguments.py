@@ -7,7 +7,7 @@ import numpy as np
 from jax import tree_util
 
 from ._dtypes import dtype_of, kind
-from ._report import Row, by_path, describe, table, tree_rows
+from ._report import Row, by_path, describe, paths, table, tree_rows
 
 
 def check_number(
@@ -60,12 +60,14 @@ def check_grads(owner: str, updates: Any, params: Any) -> None:
         rows = tree_rows("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
         raise ValueError(table(headline, rows)) from None
-    rows = [
-        Row(f"updates{path}", describe(p), describe(grad), "give it in that shape")
-        for (path, p), grad in zip(by_path(params).items(), grads)
-        if grad is not None and np.shape(grad) != np.shape(p)
-    ]
-    if rows:
+    pairs = list(zip(tree_util.tree_leaves(params), grads))
+    wrong = [g is not None and np.shape(g) != np.shape(p) for p, g in pairs]
+    if any(wrong):
+        rows = [
+            Row(f"updates{path}", describe(p), describe(g), "give it in that shape")
+            for path, (p, g), is_wrong in zip(paths(params), pairs, wrong)
+            if is_wrong
+        ]
         headline = f"{owner} got updates in other shapes than the params:"
         raise ValueError(table(headline, rows))
 

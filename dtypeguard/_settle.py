@@ -74,8 +74,8 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
     (new_updates, new_state), (updates, state, params) = outputs, inputs
     same = lambda shape, old_shape: shape == old_shape
     # A batch of per-example gradients may stay or shrink; else p + u keeps p's shape.
-    came_in = set(map(np.shape, tree_util.tree_leaves(updates)))
-    adds = lambda shape, p: params is None or broadcasts(shape, p) or shape in came_in
+    came_in = lambda shape: shape in map(np.shape, tree_util.tree_leaves(updates))
+    adds = lambda shape, p: params is None or broadcasts(shape, p) or came_in(shape)
     new_state, *of_state = _settle(
         "state", *_pair_state(new_state, state, updates), same, policy
     )

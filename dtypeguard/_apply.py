@@ -62,7 +62,7 @@ def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) ->
 
 def _refuse(updates: Any, params: list[Any], leaves: list[Any]) -> None:
     """Raises an error that names every update that no param can take."""
-    remedies = [p is not None and _remedy(p, u) for p, u in zip(params, leaves)]
+    remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
     if any(remedies):
         is_none = lambda u: u is None
         named = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)[0]

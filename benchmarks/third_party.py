@@ -58,10 +58,10 @@ import optax
 from jax import tree_util
 
 from dtypeguard import guard
-from dtypeguard._catalog import is_transformation
 from dtypeguard._checks import Fault, same_types
 from dtypeguard._compat import set_x64
 from dtypeguard._entry import Entry
+from dtypeguard._functions import is_transformation
 from dtypeguard._recipes import Recipe
 from dtypeguard._sweep import CONFIGURATIONS, Configuration, Outcome, one_line, sweep_entry
 

@@ -16,12 +16,12 @@ from ._audit_report import AuditReport, Drift, WideOperation
 from ._blame import blame, source
 from ._compat import set_x64
 from ._constants import Watch
-from ._dtypes import dtype_of, fits, is_weak, is_wide, promoted
+from ._dtypes import broadcasts, dtype_of, fits, is_weak, is_wide, promoted
+from ._functions import is_transformation
 from ._graph import Step
 from ._guard import bare, guard
 from ._origins import Origin, origin_of
 from ._report import ABSENT, by_path, describe, tree_rows, type_name
-from ._settle import broadcasts
 from ._trace_error import reduce_error
 from ._traced import Refused, Traced, trace
 
@@ -68,8 +68,7 @@ def audit(
         >>> [(drift.path, drift.before, drift.after) for drift in report.drifts][0]
         ("[0].mu['w']", 'bfloat16', 'float32')
     """
-    pair = getattr(opt, "init", None), getattr(opt, "update", None)
-    if not all(map(callable, pair)) or inspect.isclass(opt):
+    if not is_transformation(opt) or inspect.isclass(opt):
         raise TypeError(
             f"audit got {opt!r}. Give it a gradient transformation (anything with `init` "
             "and `update`, such as optax.adam(1e-3)), not the function that makes it."

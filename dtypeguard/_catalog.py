@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import optax
 
 from ._entry import Entry
+from ._functions import is_transformation, parameters, required
 from ._recipes import ALWAYS, ARGUMENTS, LEFT_OUT, RECIPES, VARIANTS, Recipe
 
 _OURS = ("fromage", "multi_steps", "prodigy")
@@ -65,13 +66,6 @@ def find(entry_id: str) -> Entry:
     return _by_id()[entry_id]
 
 
-def is_transformation(thing: Any) -> bool:
-    """Whether a thing has the two functions of a gradient transformation."""
-    return callable(getattr(thing, "init", None)) and callable(
-        getattr(thing, "update", None)
-    )
-
-
 def promises_transformation(factory: Any) -> bool:
     """Whether a factory says it returns a transformation, or a factory of such.
 
@@ -80,7 +74,7 @@ def promises_transformation(factory: Any) -> bool:
     if inspect.isclass(factory):
         # Stateful schedules have an init and an update as well, but for no params.
         init = getattr(factory, "init", None)
-        return is_transformation(factory) and "params" in _parameters(init)
+        return is_transformation(factory) and "params" in parameters(init)
     annotation = _return_annotation(factory)
     if annotation is not inspect.Signature.empty:
         return any(word in str(annotation) for word in ("Transformation", "Aggregator"))
@@ -106,15 +100,11 @@ def _candidates() -> Iterator[tuple[Entry, Any]]:
 
 def _call_by_names(factory: Any) -> Any:
     """Calls a factory with a value for each parameter that needs one, by its name."""
-    arguments = {}
-    for name, parameter in _parameters(factory).items():
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if required and name not in ARGUMENTS:
+    arguments, needed = {}, required(factory)
+    for name in parameters(factory):
+        if name in needed and name not in ARGUMENTS:
             raise LookupError(f"no value known for its parameter {name!r}")
-        if required or name in ALWAYS:
+        if name in needed or name in ALWAYS:
             arguments[name] = ARGUMENTS[name]()
     made = factory(**arguments)
     if callable(made) and not is_transformation(made):
@@ -153,13 +143,6 @@ def _may_make(member: Any) -> bool:
         return False
     says_nothing = _return_annotation(member) is inspect.Signature.empty
     return says_nothing or promises_transformation(member)
-
-
-def _parameters(function: Any) -> Any:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def _return_annotation(function: Any) -> Any:

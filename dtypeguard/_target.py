@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from ._audit import audit
 from ._audit_report import AuditReport
-from ._catalog import is_transformation
 from ._compat import set_x64
 from ._entry import Entry
+from ._functions import is_transformation, parameters, required
 from ._recipes import RECIPES, Recipe
 
 
@@ -157,13 +157,8 @@ def _call(target: str, factory: Any, arguments: dict[str, Any]) -> Any:
 def _how_to_call(
     target: str, factory: Any, arguments: dict[str, Any], error: Exception
 ) -> str:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        parameters = ()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    taken = {p.name: p for p in parameters if p.kind not in variadic}
-    missing = [n for n, p in taken.items() if p.default is p.empty and n not in arguments]
+    taken = parameters(factory)
+    missing = [name for name in required(factory) if name not in arguments]
     known = f" It takes {', '.join(taken)}." if arguments.keys() - taken.keys() else ""
     settings = (f"--set {name}=VALUE" for name in missing or [*taken, "name"][:1])
     return (

@@ -11,10 +11,10 @@ from jax import tree_util
 
 from ._arguments import check_arrays, check_extra_args, short
 from ._audit import name_of
-from ._catalog import is_transformation
 from ._contract import RULES as _RULES, Broken, broken
 from ._dtypes import cast, dtype_of, kind
 from ._entry import Entry, Inputs
+from ._functions import is_transformation, parameters, required
 from ._guard import guard
 from ._recipes import Recipe
 from ._report import columns
@@ -59,9 +59,9 @@ def check_contract(
     Raises:
         AssertionError: if a rule is broken. One error that names every such rule, where
             and how.
-        TypeError: if `opt_or_factory` is neither, or its function returns something else.
+        TypeError: if `opt_or_factory` is neither, its function returns something else, or
+            an argument is of the wrong type.
         ValueError: if a rule or configuration is not known.
-        TypeError: if an argument is of the wrong type.
 
     Example:
         >>> import dtypeguard, optax
@@ -119,7 +119,7 @@ def parametrize_with_checks(
             f"parametrize_with_checks got {short(optimizers)}. Write a list, "
             'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
         )
-    taken = [*inspect.signature(check_contract).parameters][1:]
+    taken = [*parameters(check_contract)][1:]
     if unknown := [name for name in options if name not in taken]:
         raise TypeError(
             f"parametrize_with_checks takes no {unknown[0]}; it takes {', '.join(taken)}."
@@ -156,12 +156,7 @@ def _maker(opt_or_factory: Any) -> Callable[[], Any]:
             "(anything with `init` and `update`) or a function without arguments that "
             "returns one."
         )
-    parameters = inspect.signature(opt_or_factory).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    missing = [
-        p.name for p in parameters if p.default is p.empty and p.kind not in variadic
-    ]
-    if missing:
+    if missing := required(opt_or_factory):
         name = _name(opt_or_factory).removesuffix("()")
         raise TypeError(
             f"check_contract got {name}, which needs {', '.join(missing)}. Write "

@@ -1,0 +1,27 @@
+"""What a thing is by its functions, and what a function can be called with."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+
+def is_transformation(thing: Any) -> bool:
+    """Whether a thing has the two functions of a gradient transformation."""
+    return callable(getattr(thing, "init", None)) and callable(
+        getattr(thing, "update", None)
+    )
+
+
+def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function by name, variadic ones aside; none if it hides them."""
+    try:
+        found = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in found.items() if p.kind not in variadic}
+
+
+def required(function: Any) -> list[str]:
+    """The names of the parameters that a function has to be given."""
+    return [name for name, p in parameters(function).items() if p.default is p.empty]

@@ -155,7 +155,7 @@ def multi_steps(
             number = jnp.where(skips, mini_step, number)
             sums = [jnp.where(skips, acc, new) for acc, new in zip(accs, sums)]
 
-        arrays, rest = eqx.partition(inner_state, lambda x: isinstance(x, jax.Array))
+        arrays, rest = eqx.partition(inner_state, eqx.is_array)
 
         def emit(sums, arrays):
             like_grads = [
@@ -168,7 +168,7 @@ def multi_steps(
                 params,
                 **extra_args,
             )
-            return new_updates, eqx.filter(new_state, lambda x: isinstance(x, jax.Array))
+            return new_updates, eqx.filter(new_state, eqx.is_array)
 
         def turn(carry):
             _, sums, arrays = carry

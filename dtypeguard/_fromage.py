@@ -7,10 +7,17 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from ._arguments import check_grads, check_number, check_rate, check_state
+from ._arguments import check_number, check_rate
 from ._dtypes import cast
 from ._errors import warn_caller
-from ._scalars import at_least_float32, increment, rate_at, real_leaves, tree_of
+from ._scalars import (
+    at_least_float32,
+    checked_inputs,
+    increment,
+    rate_at,
+    real_leaves,
+    tree_of,
+)
 from ._scope import without_x64
 
 _Scalar = Any  # a Python or NumPy number or a 0-d array, maybe traced
@@ -111,9 +118,7 @@ def fromage(
         return without_x64(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
-        leaves, treedef = real_leaves(params, "fromage")
-        check_state("fromage", state, FromageState, "init(params)")
-        check_grads("fromage", updates, params)
+        leaves, treedef = checked_inputs("fromage", updates, state, params, FromageState)
         rate = rate_at(learning_rate, state.count, at_least_float32(*leaves))
         each = treedef.flatten_up_to
         max_norms = [None for _ in leaves] if p_bound is None else each(state.max_norm)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax import tree_util
 
-from ._arguments import check_grads, check_number, check_rate, check_state, short
+from ._arguments import check_number, check_rate, short
 from ._dtypes import cast
 from ._errors import warn_caller
 from ._prodigy_leaf import (
@@ -25,7 +25,14 @@ from ._prodigy_leaf import (
     rounded_step,
     store,
 )
-from ._scalars import at_least_float32, increment, rate_at, real_leaves, tree_of
+from ._scalars import (
+    at_least_float32,
+    checked_inputs,
+    increment,
+    rate_at,
+    real_leaves,
+    tree_of,
+)
 from ._scope import without_x64
 
 _Scalar = Any  # a Python or NumPy number or a 0-d array, maybe traced
@@ -199,9 +206,7 @@ def prodigy(
         return without_x64(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
-        leaves, treedef = real_leaves(params, "prodigy")
-        check_state("prodigy", state, ProdigyState, "init(params)")
-        check_grads("prodigy", updates, params)
+        leaves, treedef = checked_inputs("prodigy", updates, state, params, ProdigyState)
         each = treedef.flatten_up_to
         dtype = at_least_float32(*leaves)
         scalar = lambda value: cast(value, dtype)

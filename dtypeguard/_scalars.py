@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from ._arguments import check_grads, check_state
 from ._dtypes import cast, dtype_of, kind, promoted
 
 
@@ -32,6 +33,21 @@ def real_leaves(params: Any, name: str) -> tuple[list[Any], Any]:
             f"Others: optax.masked({name}(...), mask), or None in their place."
         )
     return [cast(leaf, dtype_of(leaf)) for leaf in leaves], treedef
+
+
+def checked_inputs(
+    name: str, updates: Any, state: Any, params: Any, state_type: Any
+) -> tuple[list[Any], Any]:
+    """As `real_leaves`, after a look at all that an update is given.
+
+    Raises:
+        ValueError: as well if the updates are in another tree or other shapes.
+        TypeError: as well if the state is of another type.
+    """
+    leaves, treedef = real_leaves(params, name)
+    check_state(name, state, state_type, "init(params)")
+    check_grads(name, updates, params)
+    return leaves, treedef
 
 
 def at_least_float32(*leaves: Any) -> Any:

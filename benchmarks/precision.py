@@ -17,13 +17,12 @@ from pydoc_data.topics import topics
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 import optax
+import timing
 from drawing import draw
 from jax import lax, tree_util
 
-import dtypeguard
 from dtypeguard import Policy, _precision, apply_updates, guard
 from dtypeguard._rounding import stochastic_round
 
@@ -302,10 +301,7 @@ def cost(given, leaves, rounds=31):
 
 def main():
     """First the costs: a process that has trained has its memory laid out otherwise."""
-    device = jax.devices()[0]
-    print(f"{device.platform} ({device.device_kind}), jax {jax.__version__}, ", end="")
-    print(f"jaxlib {jaxlib.__version__}, optax {optax.__version__}, ", end="")
-    print(f"dtypeguard {dtypeguard.__version__}")
+    print(timing.setting())
     if "--training" not in sys.argv:
         for leaves in (4, 24):
             for given in GIVEN:

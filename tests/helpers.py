@@ -4,6 +4,9 @@ import functools
 import importlib
 import importlib.util
 import os
+import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -43,6 +46,30 @@ def need(name: str) -> Any:
             pytest.fail(reason)
         pytest.skip(reason)
     return importlib.import_module(name)
+
+
+def child_variables(devices: int = 1) -> dict[str, str]:
+    """The environment of a process that has this checkout and so many CPU devices."""
+    checkout = str(pathlib.Path(__file__).parents[1])
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([checkout, os.environ.get("PYTHONPATH", "")]),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
+    }
+
+
+def output_on_eight_devices(script: pathlib.Path, *arguments: str) -> str:
+    """What a script prints in a process with eight simulated devices."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(script), *arguments],
+        env=child_variables(devices=8),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    return run.stdout
 
 
 def types(tree: Any) -> Any:

@@ -2,7 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from helpers import assert_same, set_x64
 from jax import lax, tree_util
+
+from dtypeguard._hlo import count_float64
 
 
 def make_params(dtype=jnp.float32):
@@ -33,3 +36,16 @@ def run(opt, params, steps, grads_of=slope, state=None):
 
     train = jax.jit(lambda carry: lax.scan(step, carry, None, length=steps)[0])
     return train((params, opt.init(params) if state is None else state))
+
+
+def assert_blind(make, dtype):
+    """Five steps are the same bits under x64 and without it, and hold no float64."""
+    results = []
+    for x64 in (False, True):
+        with set_x64(x64):
+            opt, params = make(), make_params(dtype)
+            with jax.numpy_dtype_promotion("standard"):  # of optax's schedule
+                results.append(run(opt, params, 5))
+                args = (slope(params), opt.init(params), params)
+                assert count_float64(opt.update, *args) == 0
+    assert_same(*results)

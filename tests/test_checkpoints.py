@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 import training_run
-from helpers import assert_same, need, set_x64, types
+from helpers import assert_same, child_variables, need, set_x64, types
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
@@ -44,10 +44,9 @@ class Training:
 
     def __init__(self, folder, wrap, log):
         self.log = log
-        path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(folder), wrap, str(STEPS)],
-            env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+            env=child_variables(),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -1,12 +1,10 @@
 """Eight simulated devices, in a process that starts with them (see eight_devices.py)."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from helpers import output_on_eight_devices
 
 SCRIPT = pathlib.Path(__file__).with_name("eight_devices.py")
 NAMES = ("stochastic", "adam", "adamw in a chain", "lamb", "MultiSteps")
@@ -14,17 +12,7 @@ NAMES = ("stochastic", "adam", "adamw in a chain", "lamb", "MultiSteps")
 
 @pytest.fixture(scope="module")
 def told():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(SCRIPT)],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return json.loads(output_on_eight_devices(SCRIPT))
 
 
 @pytest.fixture(params=["replicated", "sharded"])

@@ -1,13 +1,13 @@
 """Two real processes on loopback, and the same in one (see two_processes.py)."""
 
 import json
-import os
 import pathlib
 import socket
 import subprocess
 import sys
 
 import pytest
+from helpers import child_variables
 
 SCRIPT = pathlib.Path(__file__).with_name("two_processes.py")
 LIMIT = 240  # seconds
@@ -38,15 +38,11 @@ def tell(count):
 
 def run(count):
     """The exit codes and outputs of so many processes, none of which outlives this."""
-    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    devices = f"--xla_force_host_platform_device_count={4 // count}"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
-    env = {"PYTHONPATH": path, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     port = str(free_port())
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "error", str(SCRIPT), port, str(number), str(count)],
-            env=os.environ | env,
+            env=child_variables(devices=4 // count),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

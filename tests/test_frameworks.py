@@ -5,6 +5,7 @@ next: serialize, save, restore, train on. A missing package skips its tests; whe
 `DTYPEGUARD_REQUIRE_ALL` is set, it fails them.
 """
 
+import functools
 import io
 import re
 from typing import Any, NamedTuple
@@ -132,16 +133,17 @@ def train_linen(opt, dtype, digits):
     return train_functional(state, step, accuracy, contents, digits)
 
 
+def step_equinox(opt, carry, images, labels):
+    model, state = carry
+    loss = lambda model: cross_entropy(jax.vmap(model)(images), labels)
+    grads = wide(eqx.filter_grad(loss)(model))
+    updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
+    return eqx.apply_updates(model, updates), state
+
+
 def train_equinox(opt, dtype, digits):
     model = eqx.nn.MLP(64, 10, HIDDEN, 1, dtype=dtype, key=jax.random.PRNGKey(0))
-
-    def step(carry, images, labels):
-        model, state = carry
-        loss = lambda model: cross_entropy(jax.vmap(model)(images), labels)
-        grads = wide(eqx.filter_grad(loss)(model))
-        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
-        return eqx.apply_updates(model, updates), state
-
+    step = functools.partial(step_equinox, opt)
     carry = model, opt.init(eqx.filter(model, eqx.is_array))
     accuracy = lambda carry: right(jax.vmap(carry[0])(digits[1][0]), digits[1][1])
     contents = lambda carry: eqx.filter(carry, eqx.is_array)
@@ -290,14 +292,7 @@ def test_equinox_serialised_leaves(digits):
     model = eqx.nn.Linear(64, 10, dtype=BF16, key=jax.random.PRNGKey(0))
 
     def saved(opt):
-        @eqx.filter_jit
-        def step(carry, images, labels):
-            model, state = carry
-            loss = lambda model: cross_entropy(jax.vmap(model)(images), labels)
-            grads = wide(eqx.filter_grad(loss)(model))
-            updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
-            return eqx.apply_updates(model, updates), state
-
+        step = eqx.filter_jit(functools.partial(step_equinox, opt))
         fresh = model, opt.init(eqx.filter(model, eqx.is_array))
         trained = some_steps(fresh, step, digits)
         file = io.BytesIO()

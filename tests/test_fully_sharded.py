@@ -1,14 +1,12 @@
 """Layouts that nobody asked for, shard_map and typed shardings (see fully_sharded.py)."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import jax
 import pytest
 from fully_sharded import FAIL_BARE, OPTIMIZERS
+from helpers import output_on_eight_devices
 
 SCRIPT = pathlib.Path(__file__).with_name("fully_sharded.py")
 NEWER = pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.7")
@@ -16,18 +14,8 @@ NEWER = pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.
 
 def tell(case):
     """What the script tells of a case in a process with eight simulated devices."""
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(SCRIPT), case],
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     told = {}
-    for one in map(json.loads, run.stdout.splitlines()):
+    for one in map(json.loads, output_on_eight_devices(SCRIPT, case).splitlines()):
         if one["name"] in FAIL_BARE.get(case, ()):
             assert "error" in one["bare"], f"{one['name']} runs bare by now"
         else:

@@ -166,6 +166,15 @@ def test_python_scalars_do_not_lift_the_scope():
 
 
 @needs_x64_scope
+def test_a_numpy_float64_is_no_python_float_though_one_of_its_kind():
+    opt = guard(transformation(keep, lambda params: params["rate"]))
+    with set_x64(True):
+        wide = {"rate": np.float64(0.5)}
+        updates, state = opt.update({"rate": np.float32(1)}, wide["rate"], wide)
+        assert updates["rate"].dtype == state.dtype == jnp.float64
+
+
+@needs_x64_scope
 def test_callables_in_containers_keep_the_flag_and_jit_knows_them_again():
     flags, traces = [], []
 

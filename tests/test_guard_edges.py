@@ -166,6 +166,24 @@ def test_python_scalars_do_not_lift_the_scope():
 
 
 @needs_x64_scope
+@pytest.mark.parametrize("first", [0.5, 3, np.float64(0.5), np.zeros(2), np.int64(3)])
+def test_numbers_that_init_returns_are_as_with_x64_off(first):
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append(jax.config.jax_enable_x64)
+        return updates, state
+
+    opt = guard(transformation(update, lambda params: {"first": first}))
+    narrow = opt.init(PARAMS)
+    with set_x64(True):
+        state = opt.init(PARAMS)
+        opt.update(PARAMS, state, PARAMS)
+    assert_same(state, narrow)
+    assert seen == [False]
+
+
+@needs_x64_scope
 def test_a_numpy_float64_is_no_python_float_though_one_of_its_kind():
     opt = guard(transformation(keep, lambda params: params["rate"]))
     with set_x64(True):

@@ -165,6 +165,15 @@ def test_python_scalars_do_not_lift_the_scope():
     assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
 
 
+@pytest.mark.parametrize("make", [lambda: jax.random.key(0), lambda: F32(0.5)])
+def test_what_an_optimizer_holds_for_every_init_outlasts_a_donated_state(make):
+    held = make()
+    opt = guard(transformation(keep, lambda params: {"a": held, "b": held}))
+    step = jax.jit(lambda state: opt.update(PARAMS, state)[1], donate_argnums=0)
+    for _ in range(2):
+        assert_same(step(opt.init(PARAMS)), {"a": make(), "b": make()})
+
+
 @needs_x64_scope
 @pytest.mark.parametrize("first", [0.5, 3, np.float64(0.5), np.zeros(2), np.int64(3)])
 def test_numbers_that_init_returns_are_as_with_x64_off(first):

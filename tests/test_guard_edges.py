@@ -506,3 +506,32 @@ def test_a_python_float_among_the_params_and_float64_gradients():
             updates, new_state = opt.update(grads, state, params)
     assert types(new_state) == types(state)
     np.testing.assert_allclose(updates["a"], -1e-3, rtol=1e-5)
+
+
+# Lines that no test missed --------------------------------------------------------------
+
+
+def test_without_params_an_update_may_change_its_shape():
+    flat = transformation(lambda u, s, p=None: ({"w": u["w"].ravel()}, s))
+    updates, _ = guard(flat).update({"w": jnp.ones((2, 3))}, ())
+    assert types(updates) == {"w": ("float32", False, (6,))}
+
+
+def test_a_weak_leaf_that_came_in_goes_out_strong():
+    weak = jnp.asarray(1.0)
+    assert weak.weak_type
+    _, state = guard(transformation(keep)).update(PARAMS, weak, PARAMS)
+    assert types(state) == ("float32", False, ())
+
+
+def test_weak_updates_are_made_strong_and_are_no_drift():
+    half = transformation(lambda u, s, p=None: ({"w": jnp.full(3, 0.5)}, s))
+    updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
+    assert types(updates) == types(PARAMS)
+    assert types(half.update(PARAMS, ())[0]) != types(PARAMS)
+
+
+def test_another_tree_beside_a_none_gradient_is_named():
+    grows = transformation(lambda u, s, p=None: (u, {**s, "b": s["a"]}))
+    with pytest.raises(DtypeDriftError, match=r"state\['b'\]  \(absent\) -> int32"):
+        guard(grows).update({"w": None}, {"a": I32(0)}, PARAMS)

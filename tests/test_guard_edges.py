@@ -1,6 +1,7 @@
 """What a cold review broke: each of these failed once, or passed with its line removed."""
 
 import functools
+import inspect
 import re
 import warnings
 
@@ -535,3 +536,39 @@ def test_another_tree_beside_a_none_gradient_is_named():
     grows = transformation(lambda u, s, p=None: (u, {**s, "b": s["a"]}))
     with pytest.raises(DtypeDriftError, match=r"state\['b'\]  \(absent\) -> int32"):
         guard(grows).update({"w": None}, {"a": I32(0)}, PARAMS)
+
+
+@needs_x64_scope
+def test_a_model_named_as_a_function_is_called_as_one():
+    seen = []
+
+    @tree_util.register_pytree_node_class
+    class Model:
+        def __call__(self, params):
+            seen.append(jax.config.jax_enable_x64)
+
+        def tree_flatten(self):
+            return (), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls()
+
+    def update(updates, state, params=None, *, value_fn):
+        assert list(inspect.signature(value_fn).parameters) == ["params"]
+        value_fn(params)
+        return updates, state
+
+    with set_x64(True):
+        guard(transformation(update)).update(PARAMS, (), PARAMS, value_fn=Model())
+    assert seen == [True]
+
+
+def test_a_narrow_extra_arg_alone_calls_for_a_rescue():
+    def update(updates, state, params=None, *, value):
+        step = lambda _, x: x + updates["w"][0]
+        return {"w": updates["w"] * lax.fori_loop(0, 2, step, value)}, state
+
+    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
+        updates, _ = guard(transformation(update)).update(PARAMS, (), PARAMS, value=BF16(0))
+    assert updates["w"].tolist() == [2, 2, 2]

@@ -572,3 +572,10 @@ def test_a_narrow_extra_arg_alone_calls_for_a_rescue():
     with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
         updates, _ = guard(transformation(update)).update(PARAMS, (), PARAMS, value=BF16(0))
     assert updates["w"].tolist() == [2, 2, 2]
+
+
+def test_updates_dtype_is_for_floats_alone():
+    params = {"c": jnp.ones(2, jnp.complex64), "w": jnp.ones(2, BF16)}
+    opt = guard(transformation(keep), policy=Policy(updates_dtype=F32))
+    updates, _ = opt.update(params, (), params)
+    assert [updates[name].dtype for name in "cw"] == [jnp.complex64, F32]

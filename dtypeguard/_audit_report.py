@@ -116,6 +116,8 @@ class AuditReport:
             return ""
         if self.refusal is None:
             return f"Wrap the optimizer: dtypeguard.guard({self.name})."
+        if self.error and "required keyword-only argument" in self.error.message:
+            return "Hand in what it asks for: dtypeguard.audit(..., extra_args={...})."
         return "dtypeguard.guard does not mend this" + (
             f": {self.refusal}" if self.refusal else "."
         )

@@ -53,13 +53,14 @@ def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
                 f"--{option} is for the sweep, without a target. "
                 f"Write: dtypeguard audit {arguments.target}"
             )
-    report = audit_target(
-        arguments.target,
-        arguments.set,
-        "float32" if arguments.params is None else arguments.params,
-        arguments.grads,
-        arguments.x64,
-    )
+    with contextlib.redirect_stdout(sys.stderr):  # what a script prints is no report
+        report = audit_target(
+            arguments.target,
+            arguments.set,
+            "float32" if arguments.params is None else arguments.params,
+            arguments.grads,
+            arguments.x64,
+        )
     for form, name in files.items():
         _write(name, getattr(report, f"to_{form}")())
     if "-" not in files.values():

@@ -43,7 +43,7 @@ class Trial:
         pairs = zip(self.report.drifts, self.report.lines())
         lines = [line for drift, line in pairs if drift.where == where]
         if self.report.error is not None:
-            lines = [": ".join(self.report.lines())]
+            lines = [": ".join(line.strip(" :") for line in self.report.lines())]
         if lines:
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
             raise Fault(lines[0] + more)

@@ -62,7 +62,7 @@ def dtype_of(leaf: Any) -> Any:
 
 def is_weak(leaf: Any) -> bool:
     """Whether a leaf promotes like a Python scalar; Python scalars themselves do."""
-    return isinstance(leaf, _SCALARS) or getattr(leaf, "weak_type", False)
+    return _is_python_scalar(leaf) or getattr(leaf, "weak_type", False)
 
 
 def is_wide(leaf: Any) -> bool:
@@ -70,7 +70,12 @@ def is_wide(leaf: Any) -> bool:
 
     Python scalars are not: they take the dtype of their surroundings.
     """
-    return not isinstance(leaf, _SCALARS) and dtype_of(leaf) in _WIDE
+    return not _is_python_scalar(leaf) and dtype_of(leaf) in _WIDE
+
+
+def _is_python_scalar(leaf: Any) -> bool:
+    # np.float64 is a float as well, and promotes like an array.
+    return isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic)
 
 
 def narrow(leaf: Any) -> Any:

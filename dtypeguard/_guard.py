@@ -141,7 +141,9 @@ def _guard_transformation(
     update_inner = _taking_extra_args(inner)
 
     def init(params):
-        return own_buffers(without_x64(inner.init, said.warn_once, params), params)
+        # In the scope as well, where a Python float of the state becomes a float32.
+        first = lambda params: own_buffers(inner.init(params), params)
+        return without_x64(first, said.warn_once, params)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()

@@ -24,8 +24,8 @@ def own_buffers(state: Any, params: Any) -> Any:
 
     Returns:
         `state` with each array leaf as a strongly typed JAX array of its dtype, copied if
-        its buffer belongs to a leaf of `params` or to another leaf as well: XLA refuses
-        to have one buffer donated twice.
+        it is a scalar or a PRNG key, or its buffer belongs to a leaf of `params` or to
+        another leaf as well: XLA refuses to have one buffer donated twice.
     """
     seen = {_buffer(leaf) for leaf in tree_util.tree_leaves(params)}
 
@@ -33,7 +33,9 @@ def own_buffers(state: Any, params: Any) -> Any:
         dtype = dtype_of(leaf)
         if dtype is None and not isinstance(leaf, jax.Array):
             return leaf
-        if _buffer(leaf) in seen or isinstance(leaf, np.ndarray):
+        # A key or a hyperparameter may be what the optimizer holds for the next `init`.
+        is_held = dtype is None or np.ndim(leaf) == 0
+        if is_held or _buffer(leaf) in seen or isinstance(leaf, np.ndarray):
             leaf = jnp.array(leaf, copy=True)
         seen.add(_buffer(leaf))
         return leaf if dtype is None else cast(leaf, dtype)

@@ -76,6 +76,9 @@ def _setting(text: str) -> tuple[str, Any]:
         raise UsageError(
             f"--set {text!r} is not name=value. Write for example: --set learning_rate=1e-3"
         )
+    if value in ("true", "false", "none"):  # a string, "false" too, is true
+        right = f"--set {name}={value.title()}"
+        raise UsageError(f"--set {text!r} would be a string. Write: {right}")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -135,7 +138,11 @@ def _import_file(file: str) -> Any:
     sys.path.insert(0, os.path.dirname(path))  # as `python FILE` does
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)
-    spec.loader.exec_module(module)
+    argv, sys.argv = sys.argv, [file]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.argv = argv
     return module
 
 
@@ -160,8 +167,8 @@ def _how_to_call(
     taken = parameters(factory)
     missing = [name for name in required(factory) if name not in arguments]
     known = f" It takes {', '.join(taken)}." if arguments.keys() - taken.keys() else ""
-    settings = (f"--set {name}=VALUE" for name in missing or [*taken, "name"][:1])
-    return (
-        f"{target} cannot be called: {str(error).rstrip('.')}.{known} "
-        f"Write: dtypeguard audit {target} {' '.join(settings)}"
-    )
+    names = missing or [name for name in arguments if name in taken] or [*taken][:1]
+    settings = " ".join(f"--set {name}=VALUE" for name in names)
+    write = f" Write: dtypeguard audit {target} {settings}" if names else ""
+    reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+    return f"{target} cannot be called: {reason}.{known}{write}"

@@ -80,6 +80,7 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "no_such_file.py:opt"], "cannot be imported: FileNotFoundError"),
         (["audit", "optax:adam"], "dtypeguard audit optax:adam --set learning_rate=VALUE"),
         (["audit", "optax:sgd", "--set", "1"], "Write for example: --set learning_rate="),
+        (["audit", "optax:sgd", "--set", "nesterov=false"], "Write: --set nesterov=False"),
         (["audit", "optax:sgd", "--params", "f99"], "Write for example: --params bfloat16"),
         (["audit", "optax:sgd", "--grads", "int32"], "int32 is not floating or complex"),
         (["audit", "optax:sgd", "--params", "float64"], "float64 needs --x64 as well"),
@@ -286,6 +287,36 @@ def test_a_target_that_drifts_exits_1(script, capsys, target, name):
         "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
         f"Wrap the optimizer: dtypeguard.guard({name}).\n"
     )
+
+
+def test_a_factory_that_fails_says_how_and_what_it_could_be_given(script, capsys):
+    (script / "my_script.py").write_text(
+        "def takes_none():\n    raise KeyError('data')\n"
+        "def takes_some(rate, nesterov=None):\n    assert nesterov is None\n"
+    )
+    argv = ["audit", "my_script.py:takes_some", "--set", "nesterov=1", "--set", "rate=1"]
+    assert main(argv) == 2
+    given = "--set nesterov=VALUE --set rate=VALUE\n"
+    told = capsys.readouterr().err
+    assert "cannot be called: AssertionError. Write" in told
+    assert told.endswith(f"Write: dtypeguard audit my_script.py:takes_some {given}")
+    assert main(["audit", "my_script.py:takes_none"]) == 2
+    assert capsys.readouterr().err.endswith("cannot be called: KeyError: 'data'.\n")
+
+
+@pytest.mark.third_party
+def test_a_script_with_a_command_line_of_its_own_that_prints(script, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dtypeguard", "audit", "my_script.py:opt"])
+    (script / "my_script.py").write_text(
+        "import argparse, optax\n"
+        "print(argparse.ArgumentParser().parse_args())\n"
+        "opt = optax.sgd(0.1)\n"
+    )
+    assert main(["audit", "my_script.py:opt", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["ok"]
+    assert captured.err == "Namespace()\n"
+    assert sys.argv[0] == "dtypeguard"
 
 
 @pytest.mark.third_party

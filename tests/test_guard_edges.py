@@ -1,6 +1,7 @@
 """What a cold review broke: each of these failed once, or passed with its line removed."""
 
 import functools
+import inspect
 import re
 import warnings
 
@@ -163,6 +164,42 @@ def test_python_scalars_do_not_lift_the_scope():
         _, state = guard(transformation(update)).update(PARAMS, {"lr": 0.1, "n": 1}, PARAMS)
     assert seen == [False]
     assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
+
+
+@pytest.mark.parametrize("make", [lambda: jax.random.key(0), lambda: F32(0.5)])
+def test_what_an_optimizer_holds_for_every_init_outlasts_a_donated_state(make):
+    held = make()
+    opt = guard(transformation(keep, lambda params: {"a": held, "b": held}))
+    step = jax.jit(lambda state: opt.update(PARAMS, state)[1], donate_argnums=0)
+    for _ in range(2):
+        assert_same(step(opt.init(PARAMS)), {"a": make(), "b": make()})
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("first", [0.5, 3, np.float64(0.5), np.zeros(2), np.int64(3)])
+def test_numbers_that_init_returns_are_as_with_x64_off(first):
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append(jax.config.jax_enable_x64)
+        return updates, state
+
+    opt = guard(transformation(update, lambda params: {"first": first}))
+    narrow = opt.init(PARAMS)
+    with set_x64(True):
+        state = opt.init(PARAMS)
+        opt.update(PARAMS, state, PARAMS)
+    assert_same(state, narrow)
+    assert seen == [False]
+
+
+@needs_x64_scope
+def test_a_numpy_float64_is_no_python_float_though_one_of_its_kind():
+    opt = guard(transformation(keep, lambda params: params["rate"]))
+    with set_x64(True):
+        wide = {"rate": np.float64(0.5)}
+        updates, state = opt.update({"rate": np.float32(1)}, wide["rate"], wide)
+        assert updates["rate"].dtype == state.dtype == jnp.float64
 
 
 @needs_x64_scope
@@ -470,3 +507,75 @@ def test_a_python_float_among_the_params_and_float64_gradients():
             updates, new_state = opt.update(grads, state, params)
     assert types(new_state) == types(state)
     np.testing.assert_allclose(updates["a"], -1e-3, rtol=1e-5)
+
+
+# Lines that no test missed --------------------------------------------------------------
+
+
+def test_without_params_an_update_may_change_its_shape():
+    flat = transformation(lambda u, s, p=None: ({"w": u["w"].ravel()}, s))
+    updates, _ = guard(flat).update({"w": jnp.ones((2, 3))}, ())
+    assert types(updates) == {"w": ("float32", False, (6,))}
+
+
+def test_a_weak_leaf_that_came_in_goes_out_strong():
+    weak = jnp.asarray(1.0)
+    assert weak.weak_type
+    _, state = guard(transformation(keep)).update(PARAMS, weak, PARAMS)
+    assert types(state) == ("float32", False, ())
+
+
+def test_weak_updates_are_made_strong_and_are_no_drift():
+    half = transformation(lambda u, s, p=None: ({"w": jnp.full(3, 0.5)}, s))
+    updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
+    assert types(updates) == types(PARAMS)
+    assert types(half.update(PARAMS, ())[0]) != types(PARAMS)
+
+
+def test_another_tree_beside_a_none_gradient_is_named():
+    grows = transformation(lambda u, s, p=None: (u, {**s, "b": s["a"]}))
+    with pytest.raises(DtypeDriftError, match=r"state\['b'\]  \(absent\) -> int32"):
+        guard(grows).update({"w": None}, {"a": I32(0)}, PARAMS)
+
+
+@needs_x64_scope
+def test_a_model_named_as_a_function_is_called_as_one():
+    seen = []
+
+    @tree_util.register_pytree_node_class
+    class Model:
+        def __call__(self, params):
+            seen.append(jax.config.jax_enable_x64)
+
+        def tree_flatten(self):
+            return (), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls()
+
+    def update(updates, state, params=None, *, value_fn):
+        assert list(inspect.signature(value_fn).parameters) == ["params"]
+        value_fn(params)
+        return updates, state
+
+    with set_x64(True):
+        guard(transformation(update)).update(PARAMS, (), PARAMS, value_fn=Model())
+    assert seen == [True]
+
+
+def test_a_narrow_extra_arg_alone_calls_for_a_rescue():
+    def update(updates, state, params=None, *, value):
+        step = lambda _, x: x + updates["w"][0]
+        return {"w": updates["w"] * lax.fori_loop(0, 2, step, value)}, state
+
+    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
+        updates, _ = guard(transformation(update)).update(PARAMS, (), PARAMS, value=BF16(0))
+    assert updates["w"].tolist() == [2, 2, 2]
+
+
+def test_updates_dtype_is_for_floats_alone():
+    params = {"c": jnp.ones(2, jnp.complex64), "w": jnp.ones(2, BF16)}
+    opt = guard(transformation(keep), policy=Policy(updates_dtype=F32))
+    updates, _ = opt.update(params, (), params)
+    assert [updates[name].dtype for name in "cw"] == [jnp.complex64, F32]

@@ -160,6 +160,13 @@ def test_the_report_says_where_and_how():
     assert last.startswith("Wrap it: dtypeguard.guard(trace(...)).")
 
 
+def test_an_error_of_the_guards_is_told_in_one_line():
+    floating = lambda updates, state, params=None: (updates, state + 0.5)
+    opt = optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), floating)
+    with pytest.raises(AssertionError, match=r"brought back: state  int32\[\] -> float32"):
+        check_contract(guard(opt), configurations=["f32"], rules=["state_types"])
+
+
 @pytest.mark.parametrize("x64", [False, True])
 def test_the_flag_is_restored(x64):
     with set_x64(x64):

@@ -180,11 +180,10 @@ def prodigy(
     def init(params):
         leaves, treedef = real_leaves(params, "prodigy")
         dtype = at_least_float32(*leaves)
-        zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
-        some_zeros = lambda leaf: zeros(jax.eval_shape(lambda: every(slice_p, leaf)))
+        some_zeros = lambda leaf: jnp.zeros_like(every(slice_p, leaf))
         return ProdigyState(
-            exp_avg=tree_of(treedef, zeros, leaves) if averages else (),
-            exp_avg_sq=tree_of(treedef, zeros, leaves),
+            exp_avg=tree_of(treedef, jnp.zeros_like, leaves) if averages else (),
+            exp_avg_sq=tree_of(treedef, jnp.zeros_like, leaves),
             grad_sum=tree_of(treedef, some_zeros, leaves),
             params0=tree_of(treedef, functools.partial(first_point, slice_p), leaves),
             estim_lr=jnp.array(estim_lr0, dtype),

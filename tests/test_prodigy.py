@@ -184,6 +184,16 @@ def test_params_that_start_at_zero_keep_no_copy():
     assert is_finite(run(prodigy(), params, 30))
 
 
+def test_first_state_of_params_closed_over():
+    """Concrete params in a traced function: what is asked about them is traced."""
+    params = {"w": jnp.zeros((5, 5)), "b": jnp.ones(5)}
+    state = jax.jit(lambda: prodigy().init(params))()
+    np.testing.assert_array_equal(state.params0["b"], params["b"])
+    assert is_finite(state)
+    shapes = jax.eval_shape(lambda: prodigy().init(params))
+    assert shapes.params0["b"].shape == (5,)
+
+
 def test_first_state_shares_no_buffer_with_the_params():
     """So both can be donated; in optax params0 is the params."""
     params = make_params()

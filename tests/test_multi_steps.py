@@ -712,3 +712,16 @@ def test_one_compilation():
     for number in range(5):
         _, state = step(gradients(params, number), state, params)
     assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("accumulator_dtype", [F32, None], ids=str)
+def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
+    """Which promote with nothing in JAX."""
+    opt = multi_steps(optax.identity(), 2, accumulator_dtype=accumulator_dtype)
+    params = jnp.ones(3, jnp.float8_e4m3fn)
+    state = opt.init(params)
+    for value in (1.0, 3.0):
+        grad = jnp.full(3, value, params.dtype)
+        updates, state = opt.update(grad, state, params)
+    assert updates.dtype == params.dtype
+    np.testing.assert_array_equal(updates.astype(F32), 2.0)

@@ -223,7 +223,7 @@ def test_without_averages_there_is_no_average():
 
 
 @pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=name_of)
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, BF16, F16, F32], ids=name_of)
 def test_state_and_updates_follow_the_params(dtype, grad_dtype):
     params = make_params(dtype)
     grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))

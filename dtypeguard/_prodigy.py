@@ -240,7 +240,7 @@ def prodigy(
         largest = jnp.maximum(d_max, estimate)
         first = jnp.where(d == d0, jnp.maximum(d, estimate), d)
         moves = active & (length != 0)
-        new_d = jnp.where(moves, _bounded(largest, first, scalar(growth_rate)), d)
+        new_d = jnp.where(moves, _bounded(largest, first, growth_rate), d)
 
         decaying = each(_whole(mask(params) if callable(mask) else mask, params))
         for i, (new, _, _) in learned.items():
@@ -310,8 +310,9 @@ def _checked(slice_p: Any) -> int:
 def _one_minus_power(exponent: Any, beta: Any) -> Any:
     """`1 - beta**exponent` to a few ulp; float32 leaves 4 digits of 1 - 0.999."""
     if isinstance(beta, (int, float)):
-        log = math.log(beta) if beta > 0 else -math.inf
-        return -jnp.expm1(exponent * cast(log, exponent.dtype))
+        if beta == 0:
+            return jnp.ones_like(exponent)
+        return -jnp.expm1(exponent * cast(math.log(beta), exponent.dtype))
     # An array may be 0, where the logarithm has no derivative.
     positive, beta = beta > 0, cast(beta, exponent.dtype)
     log = jnp.log(jnp.where(positive, beta, 1))
@@ -320,6 +321,9 @@ def _one_minus_power(exponent: Any, beta: Any) -> Any:
 
 def _bounded(largest: Any, first: Any, growth: Any) -> Any:
     """`min(largest, first * growth)`; with no bound, without inf * 0 in its derivative."""
+    if isinstance(growth, (int, float)) and math.isinf(growth):
+        return largest  # without an infinity for jax_debug_infs to find
+    growth = cast(growth, first.dtype)
     bounds = jnp.isfinite(growth)
     bound = first * jnp.where(bounds, growth, 1)
     return jnp.where(bounds, jnp.minimum(largest, bound), largest)

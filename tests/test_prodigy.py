@@ -467,6 +467,16 @@ def test_params_that_are_numbers(scalar, make):
         assert types(state) == types(expected)
 
 
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+def test_no_infinity_where_none_is_looked_for(beta1):
+    """An unbounded growth and the logarithm of 0 are no fault for jax_debug_infs."""
+    opt = prodigy(betas=(beta1, 0.999))
+    with jax.debug_infs(True):
+        found, _ = run(opt, make_params(), 3)
+        opt.update(slope(found), opt.init(found), found)
+    assert is_finite(found)
+
+
 def test_an_entry_without_a_gradient_stays_and_has_a_derivative():
     """Its square is 0: 0/0 where eps is 0 as well, and a root without a derivative."""
     opt = prodigy(eps=0.0)

@@ -18,7 +18,9 @@ from ._scope import narrow_extra_args, wide_integers, without_x64
 from ._settle import own_buffers, settle
 
 _P = ParamSpec("_P")
-_PAIR = "_dtypeguard"  # on a guarded update: the guarded transformation and the bare one
+# On a guarded update: the guarded transformation, the bare one and the policy.
+_PARTS = "_dtypeguard"
+_NO_PARTS = (None, None, Policy())
 
 
 class _HasInitAndUpdate(Protocol):
@@ -111,8 +113,13 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
 def bare(opt: Any) -> Any:
     """What a guarded transformation was made of; any other as it is."""
-    guarded, inner = getattr(opt.update, _PAIR, (None, None))
+    guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
     return opt if guarded is None else inner
+
+
+def policy_of(opt: Any) -> Policy:
+    """The policy of a guarded transformation; that of any other is the default."""
+    return getattr(opt.update, _PARTS, _NO_PARTS)[2]
 
 
 def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
@@ -135,7 +142,7 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
 def _guard_transformation(
     inner: Any, policy: Policy | None, said: Said
 ) -> optax.GradientTransformationExtraArgs:
-    guarded, bare = getattr(inner.update, _PAIR, (None, None))
+    guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
     if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
         return guarded if policy is None else _guard_transformation(bare, policy, said)
     policy = Policy() if policy is None else policy
@@ -177,7 +184,7 @@ def _guard_transformation(
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
         guarded = in_precision(guarded, policy)
-    setattr(guarded.update, _PAIR, (guarded, inner))
+    setattr(guarded.update, _PARTS, (guarded, inner, policy))
     return guarded
 
 

@@ -739,3 +739,17 @@ def test_updates_come_as_the_policy_of_the_inner_guard_asks(nested):
         updates, state = opt.update(grads, state, params)
         assert updates.dtype == F32
     np.testing.assert_array_equal(updates, F32(0.1) * -grads.astype(F32))
+
+
+def test_the_inner_update_is_traced_once():
+    """Although its shapes are asked for before the branch is made."""
+    traces = []
+
+    def update(updates, state, params=None):
+        traces.append(updates)
+        return updates, state
+
+    opt = multi_steps(optax.GradientTransformation(lambda params: (), update), 2)
+    state = opt.init(jnp.ones(3))
+    jax.jit(opt.update).lower(jnp.ones(3), state)
+    assert len(traces) == 1

@@ -112,7 +112,8 @@ def prodigy(
     of `d` (see `_prodigy_leaf.py`).
 
     Sharded params: the sums `<g, p0 - p>` and `|s|_1` are the only communication, with
-    `slice_p=1`. Flattening a sharded param for any other may gather it.
+    `slice_p=1`. Flattening a sharded param for any other may gather it, and JAX refuses to
+    where shardings are part of the types (`AxisType.Explicit`).
 
     Args:
         learning_rate: a factor on the estimate, or a schedule of the number of updates.

@@ -116,14 +116,4 @@ def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
 def _sum_dtype(param: Any, update: Any, stochastic: bool) -> Any:
     if param == update and not stochastic:
         return param
-    dtypes = map(_promotable, (param, update))
-    return promoted(*dtypes, *([jnp.dtype("float32")] * stochastic))
-
-
-def _promotable(dtype: Any) -> Any:
-    """One that holds all of a dtype and has implicit promotion: 4 and 8 bits have none."""
-    if kind(dtype) == "float" and dtype.itemsize == 1:
-        return jnp.dtype("float32")
-    if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
-        return jnp.dtype("uint8" if jnp.issubdtype(dtype, np.unsignedinteger) else "int8")
-    return dtype
+    return promoted(param, update, *([jnp.dtype("float32")] * stochastic))

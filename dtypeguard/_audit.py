@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
@@ -16,7 +17,7 @@ from ._audit_report import AuditReport, Drift, WideOperation
 from ._blame import blame, source
 from ._compat import set_x64
 from ._constants import Watch
-from ._dtypes import broadcasts, dtype_of, fits, is_weak, is_wide, promoted
+from ._dtypes import broadcasts, dtype_of, fits, is_weak, is_wide
 from ._functions import is_transformation
 from ._graph import Step
 from ._guard import bare, guard
@@ -258,7 +259,8 @@ def _promotes(param: Any, update: Any) -> bool:
     if is_weak(update) and fits(update.dtype, param.dtype):
         return False
     try:
-        return promoted(param.dtype, update.dtype) != param.dtype
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.promote_types(param.dtype, update.dtype) != param.dtype
     except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
         return True
 

@@ -115,4 +115,17 @@ def cast(leaf: Any, dtype: Any) -> jax.Array:
 def promoted(*dtypes: Any) -> Any:
     """The dtype that holds all of these, even where the caller forbids promotion."""
     with jax.numpy_dtype_promotion("standard"):
-        return functools.reduce(jnp.promote_types, dtypes)
+        return functools.reduce(_promoted, dtypes)
+
+
+def _promoted(a: Any, b: Any) -> Any:
+    return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
+
+
+def _promotable(dtype: Any) -> Any:
+    """One that holds all of a dtype and has implicit promotion: 4 and 8 bits have none."""
+    if kind(dtype) == "float" and dtype.itemsize == 1:
+        return jnp.dtype("float32")
+    if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
+        return jnp.dtype("uint8" if jnp.issubdtype(dtype, np.unsignedinteger) else "int8")
+    return dtype

@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, overload
 
+import numpy as np
 import optax
 
 from ._compat import x64_enabled
 from ._errors import DtypeDriftError, Said
-from ._policy import Policy
-from ._precision import in_precision
+from ._policy import Policy, float_dtype
+from ._precision import check_available, in_precision
 from ._rescue import rescue
 from ._scope import narrow_extra_args, wide_integers, without_x64
 from ._settle import own_buffers, settle
 
 _P = ParamSpec("_P")
-_PAIR = "_dtypeguard"  # on a guarded update: the guarded transformation and the bare one
+# On a guarded update: the guarded transformation, the bare one and the policy.
+_PARTS = "_dtypeguard"
+_NO_PARTS = (None, None, Policy())
 
 
 class _HasInitAndUpdate(Protocol):
@@ -50,12 +53,12 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
       buffer with `params` or another leaf, so that params and state can be donated.
     - The updates have the dtypes of `params`, or without params those of the incoming
       updates.
-    - If no array in `updates`, `state` and `params` is 64-bit, the optimizer runs as if
-      `jax_enable_x64` were off (JAX >= 0.7). Callables among the extra args run under the
-      caller's flag; 64-bit floats from them and among the extra args reach the optimizer
-      in 32 bits. 64-bit arrays that the optimizer itself holds (a schedule's table) it
-      still computes with. If it fails with x64 off, it runs with x64 on and a
-      `DtypeGuardWarning` tells so.
+    - If no array in `updates`, `state` and `params` is 64-bit, nor `Policy.updates_dtype`,
+      the optimizer runs as if `jax_enable_x64` were off (JAX >= 0.7). Callables among the
+      extra args run under the caller's flag; 64-bit floats from them and among the extra
+      args reach the optimizer in 32 bits. 64-bit arrays that the optimizer itself holds
+      (a schedule's table) it still computes with. If it fails with x64 off, it runs with
+      x64 on and a `DtypeGuardWarning` tells so.
     - If the inner update raises a `TypeError` and the floating inputs differ in dtype or
       are narrower than float32, it is run once more in the promoted dtype, at least
       float32, with a `DtypeGuardWarning`. Before JAX 0.7 and with x64 on, at least float64.
@@ -110,8 +113,13 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
 def bare(opt: Any) -> Any:
     """What a guarded transformation was made of; any other as it is."""
-    guarded, inner = getattr(opt.update, _PAIR, (None, None))
+    guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
     return opt if guarded is None else inner
+
+
+def policy_of(opt: Any) -> Policy:
+    """The policy of a guarded transformation; that of any other is the default."""
+    return getattr(opt.update, _PARTS, _NO_PARTS)[2]
 
 
 def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
@@ -134,7 +142,7 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
 def _guard_transformation(
     inner: Any, policy: Policy | None, said: Said
 ) -> optax.GradientTransformationExtraArgs:
-    guarded, bare = getattr(inner.update, _PAIR, (None, None))
+    guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
     if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
         return guarded if policy is None else _guard_transformation(bare, policy, said)
     policy = Policy() if policy is None else policy
@@ -147,6 +155,7 @@ def _guard_transformation(
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
+        check_available(policy)
 
         def step(updates, state, params, *_):
             in_scope = callers_x64 and not x64_enabled()
@@ -169,13 +178,15 @@ def _guard_transformation(
                 )
             return settle(outputs, inputs[:3], policy, said.warn_once)
 
-        inputs = (updates, state, params, wide_integers(extra_args))
+        # Updates that are asked for in float64 count as an input does.
+        asked = np.zeros((), float_dtype(policy.updates_dtype) or np.float32)
+        inputs = (updates, state, params, wide_integers(extra_args), asked)
         return without_x64(step, said.warn_once, *inputs)
 
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
         guarded = in_precision(guarded, policy)
-    setattr(guarded.update, _PAIR, (guarded, inner))
+    setattr(guarded.update, _PARTS, (guarded, inner, policy))
     return guarded
 
 

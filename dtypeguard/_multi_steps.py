@@ -16,7 +16,8 @@ from ._arguments import check_grads, check_state, short
 from ._compat import set_x64, x64_enabled
 from ._dtypes import cast, dtype_of, is_wide, kind, promoted
 from ._errors import Said
-from ._guard import guard
+from ._guard import guard, policy_of
+from ._policy import Policy
 from ._run_if import run_if
 from ._scalars import increment
 
@@ -194,7 +195,9 @@ def multi_steps(
             skip_state=skip_state,
         )
 
-    return guard(optax.GradientTransformationExtraArgs(init, update))
+    # Wider updates that the policy of the inner guard asks for are not narrowed here.
+    policy = Policy(updates_dtype=policy_of(inner).updates_dtype)
+    return guard(optax.GradientTransformationExtraArgs(init, update), policy=policy)
 
 
 def _is_int(value: Any) -> bool:

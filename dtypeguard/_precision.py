@@ -62,7 +62,7 @@ def in_precision(
         return followed(guarded.init, params, _narrowest, widen_state)
 
     def init(params):
-        _check_available(policy)
+        check_available(policy)
         state = guarded.init(tree_util.tree_map(widen, params))
         if policy.state_dtype is not None:
             own = lambda: dtypes_of_init(guarded.init, params)
@@ -73,7 +73,7 @@ def in_precision(
         return RoundingState(state, jnp.uint32(policy.seed), jnp.uint32(0))
 
     def update(updates, state, params=None, **extra_args):
-        _check_available(policy)
+        check_available(policy)
         stored = _inner_state(state, stochastic)
         seen = cast_by_path(stored, following(updates if params is None else params))
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
@@ -152,7 +152,8 @@ def _inner_state(state: Any, stochastic: bool) -> Any:
     )
 
 
-def _check_available(policy: Policy) -> None:
+def check_available(policy: Policy) -> None:
+    """Raises a ValueError where a policy asks for float64 and x64 is off."""
     for name in ("compute_dtype", "updates_dtype"):
         if float_dtype(getattr(policy, name)) == np.float64 and not x64_enabled():
             raise ValueError(

@@ -119,7 +119,8 @@ def prodigy(
     of `d` (see `_prodigy_leaf.py`).
 
     Sharded params: the sums `<g, p0 - p>` and `|s|_1` are the only communication, with
-    `slice_p=1`. Flattening a sharded param for any other may gather it.
+    `slice_p=1`. Flattening a sharded param for any other may gather it, and JAX refuses to
+    where shardings are part of the types (`AxisType.Explicit`).
 
     Args:
         learning_rate: a factor on the estimate, or a schedule of the number of updates.
@@ -187,11 +188,10 @@ def prodigy(
     def init(params):
         leaves, treedef = real_leaves(params, "prodigy")
         dtype = at_least_float32(*leaves)
-        zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
-        some_zeros = lambda leaf: zeros(jax.eval_shape(lambda: every(slice_p, leaf)))
+        some_zeros = lambda leaf: jnp.zeros_like(every(slice_p, leaf))
         return ProdigyState(
-            exp_avg=tree_of(treedef, zeros, leaves) if averages else (),
-            exp_avg_sq=tree_of(treedef, zeros, leaves),
+            exp_avg=tree_of(treedef, jnp.zeros_like, leaves) if averages else (),
+            exp_avg_sq=tree_of(treedef, jnp.zeros_like, leaves),
             grad_sum=tree_of(treedef, some_zeros, leaves),
             params0=tree_of(treedef, functools.partial(first_point, slice_p), leaves),
             estim_lr=jnp.array(estim_lr0, dtype),
@@ -246,7 +246,7 @@ def prodigy(
         largest = jnp.maximum(d_max, estimate)
         first = jnp.where(d == d0, jnp.maximum(d, estimate), d)
         moves = active & (length != 0)
-        new_d = jnp.where(moves, _bounded(largest, first, scalar(growth_rate)), d)
+        new_d = jnp.where(moves, _bounded(largest, first, growth_rate), d)
 
         decaying = each(_whole(mask(params) if callable(mask) else mask, params))
         for i, (new, _, _) in learned.items():
@@ -316,8 +316,9 @@ def _checked(slice_p: Any) -> int:
 def _one_minus_power(exponent: Any, beta: Any) -> Any:
     """`1 - beta**exponent` to a few ulp; float32 leaves 4 digits of 1 - 0.999."""
     if isinstance(beta, (int, float)):
-        log = math.log(beta) if beta > 0 else -math.inf
-        return -jnp.expm1(exponent * cast(log, exponent.dtype))
+        if beta == 0:
+            return jnp.ones_like(exponent)
+        return -jnp.expm1(exponent * cast(math.log(beta), exponent.dtype))
     # An array may be 0, where the logarithm has no derivative.
     positive, beta = beta > 0, cast(beta, exponent.dtype)
     log = jnp.log(jnp.where(positive, beta, 1))
@@ -326,6 +327,9 @@ def _one_minus_power(exponent: Any, beta: Any) -> Any:
 
 def _bounded(largest: Any, first: Any, growth: Any) -> Any:
     """`min(largest, first * growth)`; with no bound, without inf * 0 in its derivative."""
+    if isinstance(growth, (int, float)) and math.isinf(growth):
+        return largest  # without an infinity for jax_debug_infs to find
+    growth = cast(growth, first.dtype)
     bounds = jnp.isfinite(growth)
     bound = first * jnp.where(bounds, growth, 1)
     return jnp.where(bounds, jnp.minimum(largest, bound), largest)

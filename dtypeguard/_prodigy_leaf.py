@@ -123,7 +123,8 @@ def every(slice_p: int, leaf: Any) -> Any:
 
 def first_point(slice_p: int, param: Any) -> jax.Array:
     """A copy of a param's entries, or one zero for all where that is known to do."""
-    if not isinstance(param, Tracer) and not np.any(jax.device_get(jnp.any(param))):
+    is_set = jnp.any(param)  # traced under jit, whether or not the param is
+    if not isinstance(is_set, Tracer) and not np.any(jax.device_get(is_set)):
         return jnp.zeros((), param.dtype)
     return jnp.array(every(slice_p, param), copy=True)
 

@@ -39,9 +39,7 @@ def rescue(
     if len(floats) < 2 and not any(d.itemsize < at_least.itemsize for d in floats):
         return None
     updates, state, params, extra_args = inputs
-    # 8-bit floats have no implicit promotion; float32 holds them all.
-    above_8_bits = (d for d in _floating_dtypes((updates, params)) if d.itemsize > 1)
-    dtype = promoted(at_least, *above_8_bits)
+    dtype = promoted(at_least, *_floating_dtypes((updates, params)))
 
     def promote(leaf):
         return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf

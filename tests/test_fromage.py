@@ -194,7 +194,7 @@ def test_ten_thousand_steps_stay_finite(dtype):
 
 @pytest.mark.parametrize("p_bound", [None, 2.0])
 @pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=name_of)
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, BF16, F16, F32], ids=name_of)
 def test_state_and_updates_keep_their_types(dtype, grad_dtype, p_bound):
     params = make_params(dtype) | {"other": jnp.ones(3, F32)}
     grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))

@@ -27,7 +27,7 @@ def tell(case):
 def test_fully_sharded_and_donated():
     """Both axes of a mesh of 4 by 2; the guard leaves layouts and collectives alone."""
     told = tell("fully_sharded")
-    assert len(told) == 9
+    assert len(told) == 10
     for (name, dtype), (bare, guarded) in told.items():
         for fact in ("collectives", "init", "params", "state", "updates"):
             assert guarded[fact] == bare[fact], (name, dtype, fact)

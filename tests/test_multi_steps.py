@@ -12,7 +12,7 @@ from helpers import assert_same, needs_optax, set_x64, types
 from jax import lax, tree_util
 
 import dtypeguard
-from dtypeguard import DtypeGuardWarning, guard, multi_steps
+from dtypeguard import DtypeGuardWarning, Policy, guard, multi_steps
 from dtypeguard._compat import HAS_X64_SCOPE
 from dtypeguard._hlo import count_float64
 
@@ -712,3 +712,44 @@ def test_one_compilation():
     for number in range(5):
         _, state = step(gradients(params, number), state, params)
     assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("accumulator_dtype", [F32, None], ids=str)
+def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
+    """Which promote with nothing in JAX."""
+    opt = multi_steps(optax.identity(), 2, accumulator_dtype=accumulator_dtype)
+    params = jnp.ones(3, jnp.float8_e4m3fn)
+    state = opt.init(params)
+    for value in (1.0, 3.0):
+        grad = jnp.full(3, value, params.dtype)
+        updates, state = opt.update(grad, state, params)
+    assert updates.dtype == params.dtype
+    np.testing.assert_array_equal(updates.astype(F32), 2.0)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+def test_updates_come_as_the_policy_of_the_inner_guard_asks(nested):
+    """In float32, for apply_updates to round their sum; bfloat16 would round them twice."""
+    params, grads = jnp.ones(3, BF16), jnp.full(3, 0.3, BF16)
+    policy = Policy(compute_dtype=F32, updates_dtype=F32)
+    opt = multi_steps(guard(optax.sgd(0.1), policy=policy), 2)
+    opt = multi_steps(opt, 1) if nested else opt
+    state = opt.init(params)
+    for _ in range(2):
+        updates, state = opt.update(grads, state, params)
+        assert updates.dtype == F32
+    np.testing.assert_array_equal(updates, F32(0.1) * -grads.astype(F32))
+
+
+def test_the_inner_update_is_traced_once():
+    """Although its shapes are asked for before the branch is made."""
+    traces = []
+
+    def update(updates, state, params=None):
+        traces.append(updates)
+        return updates, state
+
+    opt = multi_steps(optax.GradientTransformation(lambda params: (), update), 2)
+    state = opt.init(jnp.ones(3))
+    jax.jit(opt.update).lower(jnp.ones(3), state)
+    assert len(traces) == 1

@@ -89,6 +89,9 @@ def test_wrong_values(name, value):
 def test_a_dtype_without_zero_stores_nothing():
     with pytest.raises(ValueError, match=r"Policy\(state_dtype=float8_e8m0fnu\): write "):
         Policy(state_dtype=jnp.float8_e8m0fnu)
+    opt = guard(spy({}), policy=Policy(state_dtype=lambda path, leaf: jnp.float8_e8m0fnu))
+    with pytest.raises(ValueError, match=r"float8_e8m0fnu.*: return a floating dtype"):
+        opt.init(params_of())
 
 
 def test_error_texts():
@@ -283,6 +286,37 @@ def test_rules_that_do_not_work():
     rule = lambda path, leaf: jnp.int8
     with pytest.raises(ValueError, match=r"int8.* for \['sca.*return a floating dtype"):
         guard(spy({}), policy=Policy(state_dtype=rule)).init(params)
+
+
+def test_a_rule_without_a_leaf_to_match_is_no_error():
+    """As for sgd, and for what stands for the params in tree_map_params."""
+    policy = Policy(compute_dtype=F32, state_dtype={"*mu*": BF16})
+    assert guard(optax.sgd(0.1), policy=policy).init(params_of()) is not None
+    opt = guard(optax.adam(0.1), policy=policy)
+    doubled = optax.tree_utils.tree_map_params(opt, lambda x: x + 1, opt.init(params_of()))
+    mean, square = doubled[0].mu["w"], doubled[0].nu["w"]
+    assert (mean.dtype, square.dtype) == (BF16, F32)
+    assert bool((mean == 1).all() & (square == 1).all())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(compute_dtype=jnp.float64),
+        Policy(updates_dtype=jnp.float64),
+        Policy(updates_dtype=jnp.float64, compute_dtype=F32),
+    ],
+    ids=str,
+)
+def test_a_float64_policy_needs_x64_in_every_update(policy):
+    """JAX would give float32 and warn, and so it would where the guard hides the flag."""
+    opt, params = guard(optax.sgd(0.1), policy=policy), params_of()
+    with set_x64(True):
+        state = opt.init(params)
+        updates, _ = opt.update(params, state, params)
+        assert updates["w"].dtype == (policy.updates_dtype or BF16)
+    with pytest.raises(ValueError, match=r"_dtype=float64\) needs x64: write"):
+        opt.update(params, state, params)
 
 
 @pytest.mark.parametrize(

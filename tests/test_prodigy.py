@@ -183,6 +183,16 @@ def test_params_that_start_at_zero_keep_no_copy():
     assert is_finite(run(prodigy(), params, 30))
 
 
+def test_first_state_of_params_closed_over():
+    """Concrete params in a traced function: what is asked about them is traced."""
+    params = {"w": jnp.zeros((5, 5)), "b": jnp.ones(5)}
+    state = jax.jit(lambda: prodigy().init(params))()
+    np.testing.assert_array_equal(state.params0["b"], params["b"])
+    assert is_finite(state)
+    shapes = jax.eval_shape(lambda: prodigy().init(params))
+    assert shapes.params0["b"].shape == (5,)
+
+
 def test_first_state_shares_no_buffer_with_the_params():
     """So both can be donated; in optax params0 is the params."""
     params = make_params()
@@ -212,7 +222,7 @@ def test_without_averages_there_is_no_average():
 
 
 @pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=name_of)
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, BF16, F16, F32], ids=name_of)
 def test_state_and_updates_follow_the_params(dtype, grad_dtype):
     params = make_params(dtype)
     grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))
@@ -446,6 +456,16 @@ def test_params_that_are_numbers(scalar, make):
         assert (updates["t"].dtype, updates["t"].shape) == (F32, ())
         assert float(updates["t"]) < 0
         assert types(state) == types(expected)
+
+
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+def test_no_infinity_where_none_is_looked_for(beta1):
+    """An unbounded growth and the logarithm of 0 are no fault for jax_debug_infs."""
+    opt = prodigy(betas=(beta1, 0.999))
+    with jax.debug_infs(True):
+        found, _ = run(opt, make_params(), 3)
+        opt.update(slope(found), opt.init(found), found)
+    assert is_finite(found)
 
 
 def test_an_entry_without_a_gradient_stays_and_has_a_derivative():

@@ -147,6 +147,8 @@ def _guard_transformation(
         return guarded if policy is None else _guard_transformation(bare, policy, said)
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
+    # Updates that are asked for in float64 count as an input does.
+    asked = np.zeros((), float_dtype(policy.updates_dtype) or np.float32)
 
     def init(params):
         # In the scope as well, where a Python float of the state becomes a float32.
@@ -178,8 +180,6 @@ def _guard_transformation(
                 )
             return settle(outputs, inputs[:3], policy, said.warn_once)
 
-        # Updates that are asked for in float64 count as an input does.
-        asked = np.zeros((), float_dtype(policy.updates_dtype) or np.float32)
         inputs = (updates, state, params, wide_integers(extra_args), asked)
         return without_x64(step, said.warn_once, *inputs)
 

@@ -328,6 +328,12 @@ def test_any_chain_on_hostile_params(names, params, dtypes, flags):
 
 
 @fuzz(60, 600)
+@example(  # a NumPy float64 among the params, which eval_shape takes for an array
+    fz.Drifting(fz.Leaf("int64", (), "jax"), (("keep",),), (("keep",),)),
+    fz.Leaf("float64", (), "scalar"),
+    ["float32"],
+    True,
+)
 @given(
     fz.DRIFTING, fz.PARAMS, st.lists(st.sampled_from(fz.DTYPES), min_size=1), st.booleans()
 )

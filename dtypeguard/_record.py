@@ -118,11 +118,20 @@ def _restored(leaf: Any, like: Any) -> tuple[Any, str]:
         if rounds:
             lost = np.isfinite(values) & ~np.isfinite(there)
         else:
-            lost = _astype(there, held) != values
+            # Between signed and unsigned a value wraps, there and back.
+            lost = _negative(there) != _negative(values)
+            lost |= _astype(there, held) != values
     remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
     # What the user put on several devices is cast there; the rest as it was judged.
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
 
 
+def _negative(values: Any) -> Any:
+    return np.real(values) < 0
+
+
 def _astype(values: Any, dtype: Any) -> Any:
-    return (values if kind(dtype) == "complex" else np.real(values)).astype(dtype)
+    values = values if kind(dtype) == "complex" else np.real(values)
+    if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
+        values = values.astype(np.int8)  # NumPy has no cast between two of so few bits
+    return values.astype(dtype)

@@ -92,6 +92,7 @@ def test_restore_heals_another_precision(dtype, params):
         (np.float64(1e-9), jnp.float16, 0.0),
         (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
         (jnp.asarray(-3, jnp.int8), jnp.int4, -3),
+        (jnp.asarray(3, jnp.int4), jnp.uint4, 3),
     ],
 )
 def test_restore_where_the_value_survives(leaf, dtype, value):
@@ -109,6 +110,9 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
         (np.float32(np.nan), I32, "nan"),
         (np.int64(2**40), I32, str(2**40)),
         (-1, jnp.uint8, "-1"),
+        (np.int8(-1), jnp.uint8, "-1"),  # which wraps there and back
+        (np.uint32(2**31), I32, str(2**31)),
+        (jnp.asarray(15, jnp.uint4), jnp.int4, "15"),
         (2, jnp.bool_, "2"),
         (1j, F32, "1j"),
         (np.int32(2**24 + 1), F32, str(2**24 + 1)),

@@ -3,12 +3,27 @@
 import contextlib
 
 import jax
+import jax.numpy as jnp
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
 # Up to JAX 0.6 a computation traced with x64 off cannot be lowered inside one traced
 # with x64 on: inner jaxprs are lowered under the flag of the outermost call.
 HAS_X64_SCOPE = _JAX >= (0, 7)
+
+
+def _promotion_error() -> type[Exception]:
+    """What JAX raises where it has no promotion: `jax.dtypes.TypePromotionError` by now."""
+    try:
+        with jax.numpy_dtype_promotion("strict"):
+            jnp.promote_types("bfloat16", "float32")
+    except Exception as error:
+        return type(error)
+    return TypeError
+
+
+# No TypeError, for all its name.
+PromotionError = _promotion_error()
 
 
 def x64_enabled() -> bool:

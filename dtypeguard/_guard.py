@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, overload
 import numpy as np
 import optax
 
-from ._compat import x64_enabled
+from ._compat import PromotionError, x64_enabled
 from ._errors import DtypeDriftError, Said
 from ._policy import Policy, float_dtype
 from ._precision import check_available, in_precision
@@ -59,9 +59,10 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
       args reach the optimizer in 32 bits. 64-bit arrays that the optimizer itself holds
       (a schedule's table) it still computes with. If it fails with x64 off, it runs with
       x64 on and a `DtypeGuardWarning` tells so.
-    - If the inner update raises a `TypeError` and the floating inputs differ in dtype or
-      are narrower than float32, it is run once more in the promoted dtype, at least
-      float32, with a `DtypeGuardWarning`. Before JAX 0.7 and with x64 on, at least float64.
+    - If the inner update raises a `TypeError`, or JAX's error for dtypes that it does not
+      promote, and the floating inputs differ in dtype or are narrower than float32, it is
+      run once more in the promoted dtype, at least float32, with a `DtypeGuardWarning`.
+      Before JAX 0.7 and with x64 on, at least float64.
 
     Where the bare optimizer keeps its types already, the guarded one compiles to the
     same program.
@@ -148,7 +149,7 @@ def _guard_transformation(
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
     # Updates that are asked for in float64 count as an input does.
-    asked = np.zeros((), float_dtype(policy.updates_dtype) or np.float32)
+    asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
 
     def init(params):
         # In the scope as well, where a Python float of the state becomes a float32.
@@ -167,7 +168,7 @@ def _guard_transformation(
                 outputs = update_inner(*inputs)
             except DtypeDriftError:
                 raise
-            except TypeError as error:
+            except (TypeError, PromotionError) as error:
                 rescued = rescue(inner.init, update_inner, inputs)
                 if rescued is None:
                     raise

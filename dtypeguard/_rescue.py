@@ -25,7 +25,7 @@ def rescue(
     Args:
         init: the inner init. It tells which leaves of the state follow the dtype of the
             params: those are cast, and the rest, say a float32 accumulator, is not.
-        update: the inner update, which has just raised a `TypeError`, of four arguments.
+        update: the inner update, of four arguments, which has just raised over its types.
         inputs: those four: updates, state, params or None, and the extra args.
 
     Returns:

@@ -572,6 +572,23 @@ def test_rescue_of_8_bit_floats():
     assert types(updates) == types(params)
 
 
+@pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn], ids=str)
+def test_rescue_where_jax_does_not_promote(dtype):
+    """Under strict promotion, and of 8-bit floats ever: an error that is no TypeError."""
+    params, grads = {"w": jnp.ones(3, dtype)}, {"w": jnp.ones(3, F32)}
+    opt = optax.trace(0.5)
+    promotion = "strict" if dtype == BF16 else "standard"
+    with jax.numpy_dtype_promotion(promotion):
+        with pytest.raises(ValueError, match="implicit dtype promotion"):
+            opt.update(grads, opt.init(params), params)
+        opt = guard(opt)
+        state = opt.init(params)
+        with pytest.warns(DtypeGuardWarning, match="float32 instead: .*promotion"):
+            updates, new_state = opt.update(grads, state, params)
+    assert types(updates) == types(params)
+    assert_same(new_state, state._replace(trace={"w": jnp.ones(3, dtype)}))
+
+
 @pytest.mark.third_party
 def test_rescue_brings_results_of_callables_along():
     def update(updates, state, params=None, *, value_fn):

@@ -92,7 +92,7 @@ def audit(
             with watch if few else contextlib.nullcontext():
                 traced = again()
         except Refused as refused:
-            error = reduce_error(refused.__cause__)
+            error = reduce_error(refused.__cause__, *refused.args)
             refusal = _refusal(opt, inputs, error.message)
             return AuditReport(error=error, refusal=refusal, name=name_of(opt))
         lines = _Lines(traced, watch if few else None, again)

@@ -96,7 +96,7 @@ class AuditReport:
     def headline(self) -> str:
         """One sentence that says how it went."""
         if self.error is not None:
-            return "the update does not trace."
+            return f"the {self.error.function} does not trace."
         if not self.drifts:
             return "no leaf changed its type in one update."
         groups = collections.Counter((d.where, d.kind) for d in self.drifts)

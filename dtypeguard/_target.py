@@ -114,7 +114,10 @@ def _load(target: str) -> Any:
         found = _import_file(where) if where.endswith(".py") else _import_module(where)
     except (Exception, SystemExit) as error:  # a script may end by itself
         reason = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{where} cannot be imported: {reason}. {FORMS}") from error
+        forms = FORMS
+        if where.endswith(".py") and "relative import" in reason:
+            forms = f"As a part of its package: write PACKAGE.MODULE:{name}."
+        raise UsageError(f"{where} cannot be imported: {reason}. {forms}") from error
     try:
         for part in name.split("."):
             found = getattr(found, part)

@@ -12,12 +12,14 @@ class TraceError:
     """Why `init` or `update` does not trace.
 
     Attributes:
+        function: "init" or "update".
         message: the first line of the error; all of a `DtypeDriftError`, which names the
             leaves.
         types: the two types that disagree; empty if the error names none.
         origin: the innermost line outside JAX and dtypeguard that it passed through.
     """
 
+    function: str
     message: str
     types: tuple[str, ...]
     origin: Origin | None
@@ -43,7 +45,7 @@ _PAIRS = tuple(
 )
 
 
-def reduce_error(error: BaseException | None) -> TraceError:
+def reduce_error(error: BaseException | None, function: str) -> TraceError:
     """What of an error is worth telling."""
     message = str(error).strip()
     found = filter(None, (pair.search(message) for pair in _PAIRS))
@@ -51,4 +53,5 @@ def reduce_error(error: BaseException | None) -> TraceError:
     if not isinstance(error, DtypeDriftError):
         message = message.partition("\n")[0]
     first = f"{type(error).__name__}: {message}"
-    return TraceError(first, types, None if error is None else origin_of_error(error))
+    origin = None if error is None else origin_of_error(error)
+    return TraceError(function, first, types, origin)

@@ -12,7 +12,10 @@ from ._graph import Graph
 
 
 class Refused(Exception):
-    """`init` or `update` does not trace; `__cause__` tells why."""
+    """`init` or `update`, which its one argument names, does not trace.
+
+    `__cause__` tells why.
+    """
 
 
 class Parts:
@@ -98,7 +101,7 @@ def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Tr
         try:
             state = Parts(opt.init(params))
         except Exception as error:
-            raise Refused from error
+            raise Refused("init") from error
 
         def update(params, updates, state_arrays, extra_arrays):
             extra_args = extra.merged(extra_arrays)
@@ -107,7 +110,7 @@ def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Tr
                     updates, state.merged(state_arrays), params, **extra_args
                 )
             except Exception as error:
-                raise Refused from error
+                raise Refused("update") from error
             traced["new_state"], traced["new_updates"] = (
                 Parts(new_state),
                 Parts(new_updates),

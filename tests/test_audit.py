@@ -222,6 +222,7 @@ def test_what_does_not_trace(change, types):
 
 def test_an_init_that_does_not_trace():
     report = audit(one_leaf(lambda params: 1 / 0, lambda m: m), struct(BF16))
+    assert str(report).startswith("audit: the init does not trace.")
     assert report.error.message == "ZeroDivisionError: division by zero"
     assert report.error.types == ()
     assert report.error.origin.file == __file__

@@ -272,7 +272,8 @@ def script(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    sys.modules.pop("my_script", None)
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]
 
 
 @pytest.mark.third_party
@@ -287,6 +288,18 @@ def test_a_target_that_drifts_exits_1(script, capsys, target, name):
         "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
         f"Wrap the optimizer: dtypeguard.guard({name}).\n"
     )
+
+
+@pytest.mark.third_party
+def test_a_part_of_a_package_is_named_as_one(script, capsys):
+    package = script / "my_package"
+    package.mkdir()
+    (package / "my_rate.py").write_text("RATE = 0.1\n")
+    lines = "import optax\nfrom .my_rate import RATE\nopt = optax.sgd(RATE)\n"
+    (package / "my_optim.py").write_text(lines)
+    assert main(["audit", "my_package/my_optim.py:opt"]) == 2
+    assert capsys.readouterr().err.endswith("write PACKAGE.MODULE:opt.\n")
+    assert main(["audit", "my_package.my_optim:opt"]) == 0
 
 
 def test_a_factory_that_fails_says_how_and_what_it_could_be_given(script, capsys):

@@ -26,8 +26,8 @@ from jax import lax, tree_util
 
 from ._dtypes import dtype_of
 from ._entry import Inputs, split
+from ._first_state import as_arrays, own_buffers
 from ._report import type_name
-from ._settle import own_buffers
 
 
 class Skip(Exception):
@@ -131,7 +131,7 @@ class _Idle:
     """Keeps its updates and its state, which has the strongly typed state of a subject."""
 
     def __init__(self, subject: Subject):
-        self.init = lambda params: own_buffers(subject.init(params), params)
+        self.init = lambda params: own_buffers(as_arrays(subject.init(params)), params)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         """What came in."""

@@ -11,11 +11,12 @@ import optax
 
 from ._compat import PromotionError, x64_enabled
 from ._errors import DtypeDriftError, Said
+from ._first_state import as_arrays, own_buffers
 from ._policy import Policy, float_dtype
 from ._precision import check_available, in_precision
 from ._rescue import rescue
 from ._scope import narrow_extra_args, wide_integers, without_x64
-from ._settle import own_buffers, settle
+from ._settle import settle
 
 _P = ParamSpec("_P")
 # On a guarded update: the guarded transformation, the bare one and the policy.
@@ -152,9 +153,9 @@ def _guard_transformation(
     asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
 
     def init(params):
-        # In the scope as well, where a Python float of the state becomes a float32.
-        first = lambda params: own_buffers(inner.init(params), params)
-        return without_x64(first, said.warn_once, params)
+        # In the scope as well: a Python float in the state is a float32 there.
+        first = lambda params: as_arrays(inner.init(params))
+        return own_buffers(without_x64(first, said.warn_once, params), params)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()

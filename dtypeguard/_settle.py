@@ -4,55 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
 from ._dtypes import broadcasts, cast, dtype_of, fits, is_weak, kind
 from ._errors import DtypeDriftError
 from ._policy import Policy
 from ._report import Row, by_path, count, describe, paths, table, tree_rows
-
-
-def own_buffers(state: Any, params: Any) -> Any:
-    """A first state of strongly typed arrays, each with a buffer of its own.
-
-    Args:
-        state: what the inner `init` returned.
-        params: what it was called with.
-
-    Returns:
-        `state` with each array leaf as a strongly typed JAX array of its dtype, copied if
-        it is a scalar or a PRNG key, or its buffer belongs to a leaf of `params` or to
-        another leaf as well: XLA refuses to have one buffer donated twice.
-    """
-    seen = {_buffer(leaf) for leaf in tree_util.tree_leaves(params)}
-
-    def own(leaf):
-        dtype = dtype_of(leaf)
-        if dtype is None and not isinstance(leaf, jax.Array):
-            return leaf
-        # A key or a hyperparameter may be what the optimizer holds for the next `init`.
-        is_held = dtype is None or np.ndim(leaf) == 0
-        if is_held or _buffer(leaf) in seen or isinstance(leaf, np.ndarray):
-            leaf = jnp.array(leaf, copy=True)
-        seen.add(_buffer(leaf))
-        return leaf if dtype is None else cast(leaf, dtype)
-
-    return tree_util.tree_map(own, state)
-
-
-def _buffer(leaf: Any) -> int:
-    """What two leaves have in common if they share memory (traced: if they are one)."""
-    if isinstance(leaf, np.ndarray):
-        return leaf.ctypes.data
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
-        try:
-            return leaf.addressable_data(0).unsafe_buffer_pointer()
-        except Exception:  # no shard in this process, or a platform without pointers
-            return id(leaf)
-    return id(leaf)
 
 
 def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None]) -> Any:

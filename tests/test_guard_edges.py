@@ -166,7 +166,9 @@ def test_python_scalars_do_not_lift_the_scope():
     assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
 
 
-@pytest.mark.parametrize("make", [lambda: jax.random.key(0), lambda: F32(0.5)])
+@pytest.mark.parametrize(
+    "make", [lambda: jax.random.key(0), lambda: jax.random.PRNGKey(0), lambda: F32(0.5)]
+)
 def test_what_an_optimizer_holds_for_every_init_outlasts_a_donated_state(make):
     held = make()
     opt = guard(transformation(keep, lambda params: {"a": held, "b": held}))
@@ -191,6 +193,29 @@ def test_numbers_that_init_returns_are_as_with_x64_off(first):
         opt.update(PARAMS, state, PARAMS)
     assert_same(state, narrow)
     assert seen == [False]
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("first", [2**40, np.int64(2**40), np.full(9, 2**40)], ids=str)
+def test_integers_that_need_64_bits_get_them(first):
+    opt = guard(transformation(keep, lambda params: first))
+    with set_x64(True):
+        with pytest.warns(DtypeGuardWarning, match="1099511627776.* does not fit into"):
+            state = opt.init(PARAMS)
+        assert_same(state, jnp.asarray(np.asarray(first)))
+    with pytest.raises(OverflowError, match=r"^state is .* turn on jax_enable_x64"):
+        opt.init(PARAMS)
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("number", [0.5, 2**40])
+@pytest.mark.parametrize("shape", [(), (9,)])
+def test_64_bit_arrays_that_an_optimizer_holds_are_not_narrowed(number, shape):
+    with set_x64(True):
+        held = jnp.broadcast_to(number, shape)
+        opt = guard(transformation(keep, lambda params: held))
+        assert_same(opt.init(PARAMS), held)
+        assert not opt.init(PARAMS).weak_type
 
 
 @needs_x64_scope

@@ -174,6 +174,8 @@ def test_optimized_hlo_is_the_bare_one(entry):
 @every_dtype
 def test_blind_to_the_x64_flag(entry, dtypes):
     """The same bits with the flag on, and no 64-bit floating-point value in the step."""
+    if entry.id == "optax.fromage" and OPTAX < (0, 2, 8):
+        pytest.skip("holds a float64 array, which its factory computes under x64")
     results = []
     for x64 in (False, True):
         with set_x64(x64):

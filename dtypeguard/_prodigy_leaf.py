@@ -146,6 +146,15 @@ def _in_units(param: Any, h: Scalars, d: Any, moments: Moments, *, load: bool) -
     return Moments(m / d, _sqrt(v) / d, s / unit)
 
 
+@jax.custom_jvp
 def _sqrt(x: Any) -> Any:
     """The root, with a derivative of 0 rather than infinity at 0."""
-    return jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1)), x)
+    return jnp.sqrt(x)
+
+
+@_sqrt.defjvp
+def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    root = _sqrt(*primals)
+    is_positive = root > 0
+    slope = 0.5 / jnp.where(is_positive, root, 1)
+    return root, jnp.where(is_positive, slope, 0) * tangents[0]

@@ -76,12 +76,7 @@ def store(
     new = _in_units(param, Scalars(*map(own, scalars)), own(new_d), new, load=False)
 
     def narrowed(value, old, field):
-        dtype = jnp.result_type(old)
-        return (
-            round_with(value, dtype, (*words, field))
-            if rounds(dtype)
-            else cast(value, dtype)
-        )
+        return round_with(value, jnp.result_type(old), (*words, field))
 
     return Moments(*map(narrowed, new, stored, range(3)))
 

@@ -68,6 +68,8 @@ def round_with(x: jax.Array, dtype: Any, words: Sequence[Any]) -> jax.Array:
     one takes would be traced and lowered for each. Python ints among the words are below
     2**31.
     """
+    if not rounds(dtype):  # without jit the bits would be drawn for nothing
+        return cast(x, dtype)
     return stochastic_round(x, dtype, random_bits(words, x.shape))
 
 

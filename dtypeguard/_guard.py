@@ -12,6 +12,7 @@ import optax
 from ._compat import PromotionError, x64_enabled
 from ._errors import DtypeDriftError, Said
 from ._first_state import as_arrays, own_buffers
+from ._functions import is_transformation
 from ._policy import Policy, float_dtype
 from ._precision import check_available, in_precision
 from ._rescue import rescue
@@ -131,7 +132,7 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
     @functools.wraps(factory)
     def guarded(*args, **kwargs):
         inner = factory(*args, **kwargs)
-        if not (hasattr(inner, "init") and hasattr(inner, "update")):
+        if not is_transformation(inner):
             raise TypeError(
                 f"guard was put on {factory!r}, which returned {inner!r}. A guarded "
                 "function must return a gradient transformation, such as optax.adam(1e-3)."

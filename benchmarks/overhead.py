@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import optax
 from timing import ratio, setting
 
-from dtypeguard import _catalog, guard
-from dtypeguard._compat import HAS_X64_SCOPE, set_x64
-from dtypeguard._hlo import count_float64, optimized_hlo
+from dtypeguard import guard
+from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64
+from dtypeguard._sweep import catalog
+from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
 
 def problem(opt, leaves, side):
@@ -99,7 +100,7 @@ def update(opt, extra_args, updates, state, params):
 
 
 def catalogue():
-    entries, unbuilt = _catalog.entries()
+    entries, unbuilt = catalog.entries()
     identical, bare_wide, guarded_wide = 0, 0, 0
     for entry in entries:
         inputs = entry.inputs(jnp.float32, jnp.float32)

@@ -23,8 +23,9 @@ import timing
 from drawing import draw
 from jax import lax, tree_util
 
-from dtypeguard import Policy, _precision, apply_updates, guard
-from dtypeguard._rounding import stochastic_round
+from dtypeguard import Policy, apply_updates, guard
+from dtypeguard._guard import precision
+from dtypeguard._rounding.rounding import stochastic_round
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 WIDE = Policy(compute_dtype=F32)
@@ -223,7 +224,7 @@ def training():
 
 
 def threefry_rounding(seed, step):
-    """`_precision.rounding_to` with JAX's own generator in the place of ours."""
+    """`precision.rounding_to` with JAX's own generator in the place of ours."""
     key = jax.random.fold_in(jax.random.key(seed), step)
 
     def narrow(leaf, dtype, number):
@@ -280,10 +281,10 @@ def cost(given, leaves, rounds=31):
     ):
         opt = guard(optax.adam(1e-4), policy=policy)
         sides[name] = stepper(opt, BF16, apply, leaves, given)
-    ours, _precision.rounding_to = _precision.rounding_to, threefry_rounding
+    ours, precision.rounding_to = precision.rounding_to, threefry_rounding
     opt = guard(optax.adam(1e-4), policy=STOCHASTIC)
     sides["  with jax.random.bits"] = stepper(opt, BF16, with_key, leaves, given)
-    _precision.rounding_to = ours
+    precision.rounding_to = ours
     times = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():

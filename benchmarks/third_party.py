@@ -58,12 +58,18 @@ import optax
 from jax import tree_util
 
 from dtypeguard import guard
-from dtypeguard._checks import Fault, same_types
-from dtypeguard._compat import set_x64
-from dtypeguard._entry import Entry
-from dtypeguard._functions import is_transformation
-from dtypeguard._recipes import Recipe
-from dtypeguard._sweep import CONFIGURATIONS, Configuration, Outcome, one_line, sweep_entry
+from dtypeguard._leaves.compat import set_x64
+from dtypeguard._leaves.functions import is_transformation
+from dtypeguard._sweep.checks import Fault, same_types
+from dtypeguard._sweep.entry import Entry
+from dtypeguard._sweep.recipes import Recipe
+from dtypeguard._sweep.sweep import (
+    CONFIGURATIONS,
+    Configuration,
+    Outcome,
+    one_line,
+    sweep_entry,
+)
 
 
 class Package(NamedTuple):

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
-from ._arguments import check_arrays, check_extra_args, short
-from ._audit import name_of
-from ._contract import RULES as _RULES, Broken, broken
-from ._dtypes import cast, dtype_of, kind
-from ._entry import Entry, Inputs
-from ._functions import is_transformation, parameters, required
-from ._guard import guard
-from ._recipes import Recipe
-from ._report import columns
-from ._sweep import CONFIGURATIONS, Configuration
+from ._audit.audit import name_of
+from ._guard.guard import guard
+from ._leaves.arguments import check_arrays, check_extra_args, short
+from ._leaves.dtypes import cast, dtype_of, kind
+from ._leaves.functions import is_transformation, parameters, required
+from ._leaves.rows import columns
+from ._sweep.contract import RULES as _RULES, Broken, broken
+from ._sweep.entry import Entry, Inputs
+from ._sweep.recipes import Recipe
+from ._sweep.sweep import CONFIGURATIONS, Configuration
 
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""

@@ -22,8 +22,19 @@ import venv
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
 README = ROOT / "README.md"
-TESTS = "test_reports", "test_guard", "test_guard_edges", "test_compose", "test_record"
-LONG_TESTS = "test_digits", "test_contract", "test_multi_steps", "test_prodigy"
+TESTS = (
+    "whole/test_reports",
+    "guard/test_guard",
+    "guard/test_guard_edges",
+    "guard/test_compose",
+    "guard/test_record",
+)
+LONG_TESTS = (
+    "whole/test_digits",
+    "sweep/test_contract",
+    "optimizers/test_multi_steps",
+    "optimizers/test_prodigy",
+)
 _OLD = (
     "numpy==1.26.4",
     "scipy==1.12.0",
@@ -103,7 +114,7 @@ def main() -> int:
         start = time.monotonic()
         pythons[release] = environment(release)
         reports = run(
-            pythons[release], "tests/reports.py", check=True, stdout=subprocess.PIPE
+            pythons[release], "tests/support/reports.py", check=True, stdout=subprocess.PIPE
         )
         found[release] = json.loads(reports.stdout)
         print(f"optax {release}: reports in {time.monotonic() - start:.0f} s", flush=True)

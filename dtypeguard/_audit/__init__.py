@@ -1,0 +1,7 @@
+"""Which leaf drifts, and whose line of source did it.
+
+May import the rooms of the guard (`_guard` and below). Read `audit.py` first. `traced.py`
+traces an update, `graph.py` reads the jaxpr, `blame.py` finds the equation that widened a
+leaf, `origins.py` its line (the one file that reads JAX's source information),
+`constants.py` the line that made a constant; `report.py` tells.
+"""

@@ -1,0 +1,57 @@
+"""A page of types that do not match, reduced to the two that disagree."""
+
+import dataclasses
+import re
+
+from .._leaves.errors import DtypeDriftError
+from .origins import Origin, origin_of_error
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceError:
+    """Why `init` or `update` does not trace.
+
+    Attributes:
+        function: "init" or "update".
+        message: the first line of the error; all of a `DtypeDriftError`, which names the
+            leaves.
+        types: the two types that disagree; empty if the error names none.
+        origin: the innermost line outside JAX and dtypeguard that it passed through.
+    """
+
+    function: str
+    message: str
+    types: tuple[str, ...]
+    origin: Origin | None
+
+    def lines(self) -> list[str]:
+        """The two types, the user's line and the message."""
+        types = " and ".join(self.types)
+        where = f"{self.origin}  {self.origin.code}" if self.origin else ""
+        told = filter(None, [types and f"{types} disagree", where])
+        return [*told, *self.message.splitlines()]
+
+
+# How JAX tells of two types: in a loop or branch, in an older one, in an operation.
+_TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
+_PAIRS = tuple(
+    re.compile(pattern.replace("TYPE", _TYPE), re.DOTALL)
+    for pattern in (
+        r"has type TYPE.{1,80}? has type TYPE",
+        r"DIFFERENT TYPE.{1,20}? vs\. TYPE",
+        r"dtypes \('TYPE', '(?!')TYPE'\)",
+        r"(?:got|broadcasting:) TYPE, TYPE",
+    )
+)
+
+
+def reduce_error(error: BaseException | None, function: str) -> TraceError:
+    """What of an error is worth telling."""
+    message = str(error).strip()
+    found = filter(None, (pair.search(message) for pair in _PAIRS))
+    types = next((match.groups() for match in found), ())
+    if not isinstance(error, DtypeDriftError):
+        message = message.partition("\n")[0]
+    first = f"{type(error).__name__}: {message}"
+    origin = None if error is None else origin_of_error(error)
+    return TraceError(function, first, types, origin)

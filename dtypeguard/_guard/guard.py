@@ -1,0 +1,223 @@
+"""The guard: `update` gives back the dtypes it was given."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ParamSpec, Protocol, overload
+
+import numpy as np
+import optax
+
+from .._leaves.compat import PromotionError, x64_enabled
+from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.functions import is_transformation
+from .._leaves.public import public
+from .first_state import as_arrays, own_buffers
+from .policy import Policy, float_dtype
+from .precision import check_available, in_precision
+from .rescue import rescue
+from .scope import narrow_extra_args, wide_integers, without_x64
+from .settle import settle
+
+_P = ParamSpec("_P")
+# On a guarded update: the guarded transformation, the bare one and the policy.
+_PARTS = "_dtypeguard"
+_NO_PARTS = (None, None, Policy())
+
+
+class _HasInitAndUpdate(Protocol):
+    @property
+    def init(self) -> Callable[..., Any]: ...
+    @property
+    def update(self) -> Callable[..., Any]: ...
+
+
+@overload
+def guard(inner: None = None, *, policy: Policy | None = None) -> Callable[[Any], Any]: ...
+@overload
+def guard(
+    inner: _HasInitAndUpdate, *, policy: Policy | None = None
+) -> optax.GradientTransformationExtraArgs: ...
+@overload
+def guard(
+    inner: Callable[_P, Any], *, policy: Policy | None = None
+) -> Callable[_P, optax.GradientTransformationExtraArgs]: ...
+@public
+def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
+    """Makes an optimizer's `update` give back the dtypes it was given.
+
+    Control flow, gradient accumulation, buffer donation and the jit cache need a state
+    that keeps its types. Put one guard on the outside of the whole chain. Its state is
+    the inner optimizer's own, so guarding can be added to or taken from a running job.
+
+    - Every array leaf of the new state has the dtype of the same leaf of the state that
+      came in and is strongly typed; where a gradient is None and the inner update leaves
+      None in the state, the leaf that came in is kept. After `init` no leaf shares its
+      buffer with `params` or another leaf, so that params and state can be donated.
+    - The updates have the dtypes of `params`, or without params those of the incoming
+      updates.
+    - If no array in `updates`, `state` and `params` is 64-bit, nor `Policy.updates_dtype`,
+      the optimizer runs as if `jax_enable_x64` were off (JAX >= 0.7). Callables among the
+      extra args run under the caller's flag; 64-bit floats from them and among the extra
+      args reach the optimizer in 32 bits. 64-bit arrays that the optimizer itself holds
+      (a schedule's table) it still computes with. If it fails with x64 off, it runs with
+      x64 on and a `DtypeGuardWarning` tells so.
+    - If the inner update raises a `TypeError`, or JAX's error for dtypes that it does not
+      promote, and the floating inputs differ in dtype or are narrower than float32, it is
+      run once more in the promoted dtype, at least float32, with a `DtypeGuardWarning`.
+      Before JAX 0.7 and with x64 on, at least float64.
+
+    Where the bare optimizer keeps its types already, the guarded one compiles to the
+    same program.
+
+    Args:
+        inner: a gradient transformation, any object with `init` and `update` such as
+            `optax.MultiSteps`, or a function that returns one of these. Left out, as in
+            `@guard(policy=...)`, `guard` returns the decorator.
+        policy: what is computed in, stored, cast and said; `Policy()` by default. A
+            guarded transformation keeps the policy it has unless another is given here.
+
+    Returns:
+        An `optax.GradientTransformationExtraArgs`, or for a function a function with
+        the same signature that returns one.
+
+    Raises:
+        TypeError: if `inner` is none of these.
+        DtypeDriftError: by `update`, while it is traced, if the state's tree or a shape
+            changes or a cast would change a leaf's kind; names every such leaf.
+
+    Example:
+        >>> import dtypeguard, jax.numpy as jnp, optax
+        >>> params = {"w": jnp.ones(3, jnp.bfloat16)}
+        >>> grads = {"w": jnp.ones(3, jnp.float32)}
+        >>> for opt in (optax.adam(1e-3), dtypeguard.guard(optax.adam(1e-3))):
+        ...     _, state = opt.update(grads, opt.init(params), params)
+        ...     print(state[0].mu["w"].dtype)
+        float32
+        bfloat16
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(
+            f"guard got policy={policy!r}. Write a dtypeguard.Policy, such as "
+            'policy=dtypeguard.Policy(on_drift="error").'
+        )
+    if inner is None:
+        return functools.partial(guard, policy=policy)
+    is_class = inspect.isclass(inner)
+    if not is_class and callable(getattr(inner, "init", None)):
+        if callable(getattr(inner, "update", None)):
+            return _guard_transformation(inner, policy, Said())
+    elif callable(inner):
+        return _guard_factory(inner, policy)
+    raise TypeError(
+        f"guard got {inner!r}. Give it a gradient transformation (anything with `init` "
+        "and `update`, such as optax.adam(1e-3)) or a function that returns one."
+    )
+
+
+def bare(opt: Any) -> Any:
+    """What a guarded transformation was made of; any other as it is."""
+    guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
+    return opt if guarded is None else inner
+
+
+def policy_of(opt: Any) -> Policy:
+    """The policy of a guarded transformation; that of any other is the default."""
+    return getattr(opt.update, _PARTS, _NO_PARTS)[2]
+
+
+def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
+    # Of all it makes: inject_hyperparams calls its factory anew in every update.
+    said = Said()
+
+    @functools.wraps(factory)
+    def guarded(*args, **kwargs):
+        inner = factory(*args, **kwargs)
+        if not is_transformation(inner):
+            raise TypeError(
+                f"guard was put on {factory!r}, which returned {inner!r}. A guarded "
+                "function must return a gradient transformation, such as optax.adam(1e-3)."
+            )
+        return _guard_transformation(inner, policy, said)
+
+    return guarded
+
+
+def _guard_transformation(
+    inner: Any, policy: Policy | None, said: Said
+) -> optax.GradientTransformationExtraArgs:
+    guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
+    if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
+        return guarded if policy is None else _guard_transformation(bare, policy, said)
+    policy = Policy() if policy is None else policy
+    update_inner = _taking_extra_args(inner)
+    # Updates that are asked for in float64 count as an input does.
+    asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
+
+    def init(params):
+        # In the scope as well: a Python float in the state is a float32 there.
+        first = lambda params: as_arrays(inner.init(params))
+        return own_buffers(without_x64(first, said.warn_once, params), params)
+
+    def update(updates, state, params=None, **extra_args):
+        callers_x64 = x64_enabled()
+        check_available(policy)
+
+        def step(updates, state, params, *_):
+            in_scope = callers_x64 and not x64_enabled()
+            extra = narrow_extra_args(extra_args) if in_scope else extra_args
+            inputs = (updates, state, params, extra)
+            try:
+                outputs = update_inner(*inputs)
+            except DtypeDriftError:
+                raise
+            except (TypeError, PromotionError) as error:
+                rescued = rescue(inner.init, update_inner, inputs)
+                if rescued is None:
+                    raise
+                dtype, outputs = rescued
+                reason = str(error).strip().partition("\n")[0]
+                said.warn_once(f"update failed and was run in {dtype} instead: {reason}")
+                # Wide by our own doing, which has been told: no drift of the optimizer's.
+                return settle(
+                    outputs, inputs[:3], replace(policy, on_drift="cast"), said.warn_once
+                )
+            return settle(outputs, inputs[:3], policy, said.warn_once)
+
+        inputs = (updates, state, params, wide_integers(extra_args), asked)
+        return without_x64(step, said.warn_once, *inputs)
+
+    guarded = optax.GradientTransformationExtraArgs(init, update)
+    if policy.changes_precision:
+        guarded = in_precision(guarded, policy)
+    setattr(guarded.update, _PARTS, (guarded, inner, policy))
+    return guarded
+
+
+def _taking_extra_args(inner: Any) -> Callable[..., Any]:
+    """The inner update as a function of four arguments; drops extra args it cannot take.
+
+    As `optax.with_extra_args_support`, but by signature: that function goes by type, and
+    takes from `optax.MultiSteps` the extra args that it does accept.
+    """
+    parameters = inspect.signature(inner.update).parameters
+    names = frozenset(parameters)  # which hashes, see Said
+    kinds = [p.kind for p in parameters.values()]
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds
+    by_position = (
+        inspect.Parameter.VAR_POSITIONAL in kinds
+        or sum(kind in _POSITIONAL for kind in kinds) > 2
+    )
+
+    def update(updates, state, params, extra_args):
+        if not by_position:  # (updates, state), maybe with params by keyword alone
+            extra_args = extra_args | {"params": params}
+        if not takes_all:
+            extra_args = {k: v for k, v in extra_args.items() if k in names}
+        return inner.update(updates, state, *([params] * by_position), **extra_args)
+
+    return update
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,0 +1,164 @@
+"""Around a guarded optimizer: computes in one dtype, stores the state in another."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import tree_util
+
+from .._leaves.compat import x64_enabled
+from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.public import public
+from .._rounding.rounding import round_with
+from .follow import cast_by_path, dtypes_of_init, followed
+from .policy import Policy, float_dtype
+from .scope import convert_extra_args
+from .settle import pair_updates
+from .stored import stored_dtypes
+
+
+@public
+class RoundingState(NamedTuple):
+    """The state of an optimizer guarded with `Policy(rounding="stochastic")`.
+
+    The noise of a step is a function of `rounding_seed`, `rounding_step`, the number of the
+    leaf in the inner state and the element's place in the whole array, and of nothing else:
+    it is the same in `jit`, `scan`, on one device or on many. Members of a `vmap`, the
+    shards inside a `shard_map`, and two guarded optimizers (in `multi_transform`, say) get
+    the same noise unless their seeds differ.
+
+    Attributes:
+        inner_state: the inner optimizer's own state, with which training can go on without
+            stochastic rounding.
+        rounding_seed: uint32 scalar, `Policy.seed` at first; may be replaced at any time.
+        rounding_step: uint32 scalar, the number of updates so far.
+    """
+
+    inner_state: Any
+    rounding_seed: jax.Array
+    rounding_step: jax.Array
+
+
+def in_precision(
+    guarded: optax.GradientTransformationExtraArgs, policy: Policy
+) -> optax.GradientTransformationExtraArgs:
+    """Shows an optimizer its inputs in one dtype and stores its state in another.
+
+    Args:
+        guarded: a guarded transformation: its outputs have the dtypes of its inputs.
+        policy: one that `changes_precision`.
+
+    Returns:
+        A transformation that is stable and whose updates have the dtypes that the policy
+        asks for. Its state is that of `guarded`, or a `RoundingState` around it.
+    """
+    stochastic = policy.rounding == "stochastic"
+    computes = policy.compute_dtype is not None
+    widen_state = _at_least(jnp.dtype(policy.compute_dtype if computes else "float32"))
+    widen = widen_state if computes else lambda leaf: leaf
+
+    def following(params):
+        return followed(guarded.init, params, _narrowest, widen_state)
+
+    def init(params):
+        check_available(policy)
+        state = guarded.init(tree_util.tree_map(widen, params))
+        if policy.state_dtype is not None:
+            own = lambda: dtypes_of_init(guarded.init, params)
+            dtypes = stored_dtypes(policy.state_dtype, state, following(params), own)
+            state = cast_by_path(state, dtypes)
+        if not stochastic:
+            return state
+        return RoundingState(state, jnp.uint32(policy.seed), jnp.uint32(0))
+
+    def update(updates, state, params=None, **extra_args):
+        check_available(policy)
+        stored = _inner_state(state, stochastic)
+        seen = cast_by_path(stored, following(updates if params is None else params))
+        wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
+        if computes:
+            extra_args = convert_extra_args(extra_args, widen)
+        new_updates, new_state = guarded.update(
+            wide_updates, seen, wide_params, **extra_args
+        )
+        if computes:
+            new_updates = _deliver(new_updates, updates, params, policy)
+        if not stochastic:
+            to_nearest = lambda leaf, dtype, _: cast(leaf, dtype)
+            return new_updates, _store(new_state, stored, to_nearest)
+        step = state.rounding_step + jnp.uint32(1)
+        narrow = rounding_to(state.rounding_seed, step)
+        new_state = _store(new_state, stored, narrow)
+        return new_updates, RoundingState(new_state, state.rounding_seed, step)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def rounding_to(*words: Any) -> Callable[[Any, Any, int], jax.Array]:
+    """A cast of (leaf, dtype, number of the leaf) that rounds stochastically."""
+    return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
+
+
+def _at_least(dtype: Any) -> Callable[[Any], Any]:
+    """Casts a narrower floating leaf to `dtype`, leaves any other alone."""
+
+    def widen(leaf):
+        held = dtype_of(leaf)
+        narrower = kind(held) == "float" and held.itemsize < dtype.itemsize
+        return cast(leaf, dtype) if narrower else leaf
+
+    return widen
+
+
+def _narrowest(leaf: Any) -> Any:
+    """A floating leaf in bfloat16: not what any optimizer is shown, see `followed`."""
+    return cast(leaf, jnp.dtype("bfloat16")) if kind(dtype_of(leaf)) == "float" else leaf
+
+
+def _store(new_state: Any, state: Any, narrow: Callable[[Any, Any, int], Any]) -> Any:
+    """The new state in the dtypes in which the old one was stored."""
+    leaves, treedef = tree_util.tree_flatten(new_state)
+    for i, (leaf, old) in enumerate(zip(leaves, tree_util.tree_leaves(state))):
+        if dtype_of(leaf) is not None and dtype_of(leaf) != dtype_of(old):
+            leaves[i] = narrow(leaf, dtype_of(old), i)
+    return tree_util.tree_unflatten(treedef, leaves)
+
+
+def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any:
+    """The new updates in the dtypes of the params, or of the updates, as they came in."""
+    if float_dtype(policy.updates_dtype) is not None:
+        return new_updates  # the guard inside has seen to it
+    like = None if policy.updates_dtype == "grads" else params
+    new_updates, recorded = pair_updates(new_updates, updates, like)
+    leaves, treedef = tree_util.tree_flatten(new_updates)
+    for i, (leaf, old) in enumerate(zip(leaves, recorded)):
+        if dtype_of(leaf) is not None and dtype_of(old) is not None:
+            leaves[i] = cast(leaf, dtype_of(old)) if leaf.dtype != dtype_of(old) else leaf
+    return tree_util.tree_unflatten(treedef, leaves)
+
+
+def _inner_state(state: Any, stochastic: bool) -> Any:
+    if isinstance(state, RoundingState) == stochastic:
+        return state.inner_state if stochastic else state
+    if not stochastic:
+        raise TypeError(
+            'A policy without rounding="stochastic" got a RoundingState. Give it '
+            "state.inner_state."
+        )
+    raise TypeError(
+        f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. Wrap a '
+        "state made without it: opt.init(params)._replace(inner_state=state)."
+    )
+
+
+def check_available(policy: Policy) -> None:
+    """Raises a ValueError where a policy asks for float64 and x64 is off."""
+    for name in ("compute_dtype", "updates_dtype"):
+        if float_dtype(getattr(policy, name)) == np.float64 and not x64_enabled():
+            raise ValueError(
+                f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
+                "jax_enable_x64."
+            )

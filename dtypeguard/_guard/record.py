@@ -1,0 +1,140 @@
+"""The dtypes an optimizer's state is recorded with, and the way back to them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+from jax.core import Tracer
+
+from .._leaves.arguments import short
+from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.errors import DtypeDriftError
+from .._leaves.public import public
+from .._leaves.rows import Row, count, describe, paths, table, tree_rows
+from .guard import guard
+
+
+@public
+def record(opt: Any, params: Any) -> Any:
+    """The shape and dtype of every leaf of a guarded optimizer's state.
+
+    Nothing is run or allocated: `params` may be `jax.ShapeDtypeStruct`s.
+
+    Args:
+        opt: a gradient transformation or an object with `init` and `update`, guarded or
+            not.
+        params: what `init` takes; arrays or `jax.ShapeDtypeStruct`s.
+
+    Returns:
+        The tree of `dtypeguard.guard(opt).init(params)` with a `jax.ShapeDtypeStruct` for
+        every array leaf. Other leaves are as `init` makes them.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp, optax
+        >>> params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+        >>> dtypeguard.record(optax.adam(1e-3), params)[0].mu["w"].dtype
+        dtype(bfloat16)
+    """
+    if not (callable(opt) or hasattr(opt, "init")):
+        raise TypeError(
+            f"record got {short(opt)} as the optimizer. Write record(opt, params)."
+        )
+    guarded: Any = guard(opt)
+    if not hasattr(guarded, "init"):
+        raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
+    return eqx.filter_eval_shape(guarded.init, params)
+
+
+@public
+def restore(state: Any, record: Any) -> Any:
+    """Brings a state that something outside the optimizer changed back to a record.
+
+    For a checkpoint of another precision, NumPy leaves, integer counters that a mean over
+    devices made floating.
+
+    Args:
+        state: an optimizer state whose leaves may have other dtypes than the record's.
+        record: from `dtypeguard.record`, or any state of the dtypes wanted.
+
+    Returns:
+        `state` with every array leaf as a strongly typed JAX array of its dtype in
+        `record`. Floats and complex numbers are rounded to the nearest. Any other change
+        of dtype must be one that the values survive, there and back: 3.0 becomes an int
+        3, 2.5 does not.
+
+    Raises:
+        DtypeDriftError: if the tree or a shape differs, or a value would not survive
+            (2.5 or 2**40 for an int32, 1e30 for a float16). Names every such leaf.
+
+    Example:
+        >>> import dtypeguard, jax.numpy as jnp, numpy as np, optax
+        >>> opt = optax.scale_by_schedule(lambda step: 0.1 / (step + 1))
+        >>> params = {"w": jnp.ones(3)}
+        >>> averaged = opt.init(params)._replace(count=np.float32(7.0))
+        >>> dtypeguard.restore(averaged, dtypeguard.record(opt, params)).count
+        Array(7, dtype=int32)
+    """
+    if tree_util.tree_structure(state) != tree_util.tree_structure(record):
+        rows = tree_rows("state", record, state, "load into the recorded tree")
+        raise DtypeDriftError(table("The state has another tree than the record:", rows))
+    leaves, treedef = tree_util.tree_flatten(state)
+    wanted = tree_util.tree_leaves(record)
+    outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
+    rows = [
+        Row(f"state{path}", describe(like), describe(leaf), remedy)
+        for path, leaf, like, (_, remedy) in zip(paths(state), leaves, wanted, outcomes)
+        if remedy
+    ]
+    if rows:
+        raise DtypeDriftError(table(f"{count(rows)} cannot be restored:", rows))
+    return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
+
+
+def _restored(leaf: Any, like: Any) -> tuple[Any, str]:
+    """A leaf as it was recorded and "", or anything and what to do about it."""
+    dtype = dtype_of(like)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf, "load its values, not only its dtype"
+    if (dtype_of(leaf) is None) != (dtype is None):
+        is_key = jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key)
+        wrap = "wrap it: jax.random.wrap_key_data(x)"
+        return leaf, wrap if is_key else "load what was recorded"
+    if np.shape(leaf) != np.shape(like):
+        return leaf, f"load it in shape {np.shape(like)}"
+    if dtype is None:
+        same = getattr(leaf, "dtype", None) == getattr(like, "dtype", None)
+        return leaf, "" if same else f"load {describe(like)}"
+    held = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    same_kind = kind(held) == kind(dtype)
+    rounds = same_kind and kind(dtype) in ("float", "complex")
+    if held == dtype or (rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max):
+        return cast(leaf, dtype), ""
+    if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
+        unknown = f"its values are not known here: convert it to {dtype} first"
+        return cast(leaf, dtype), "" if same_kind else unknown
+    values = np.asarray(leaf)
+    with np.errstate(all="ignore"):
+        there = _astype(values, dtype)
+        if rounds:
+            lost = np.isfinite(values) & ~np.isfinite(there)
+        else:
+            # Between signed and unsigned a value wraps, there and back.
+            lost = _negative(there) != _negative(values)
+            lost |= _astype(there, held) != values
+    remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
+    # What the user put on several devices is cast there; the rest as it was judged.
+    return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
+
+
+def _negative(values: Any) -> Any:
+    return np.real(values) < 0
+
+
+def _astype(values: Any, dtype: Any) -> Any:
+    values = values if kind(dtype) == "complex" else np.real(values)
+    if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
+        values = values.astype(np.int8)  # NumPy has no cast between two of so few bits
+    return values.astype(dtype)

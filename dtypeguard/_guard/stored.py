@@ -1,0 +1,86 @@
+"""In which dtypes a state is stored, by `Policy.state_dtype`."""
+
+import fnmatch
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.dtypes import dtype_of, kind
+from .._leaves.rows import by_path, describe
+from .policy import float_dtype, storable
+
+
+def stored_dtypes(
+    state_dtype: Any,
+    state: Any,
+    following: Any,
+    own: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """What `state_dtype` makes of each floating leaf that follows the params.
+
+    Args:
+        state_dtype: of the policy; not None.
+        state: a first state, as the inner optimizer makes it.
+        following: the paths of its leaves that follow the params.
+        own: gives the dtypes of the state that the inner optimizer makes of params in
+            their own dtypes, by path.
+
+    Returns:
+        A dtype for each of these leaves by path; for scalars one of at least 32 bits.
+
+    Raises:
+        ValueError: if a pattern matches none of them, or a function gives no such dtype,
+            or it is float64 without x64.
+    """
+    leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
+    leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
+    if state_dtype == "params":
+        wanted = own()
+    elif isinstance(state_dtype, dict):
+        wanted = _by_pattern(state_dtype, leaves)
+    elif float_dtype(state_dtype) is not None:
+        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
+    else:
+        wanted = _by_function(state_dtype, leaves)
+    single = jnp.dtype("float32")
+    stored = {}
+    for path, leaf in leaves.items():
+        dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
+        is_narrow_scalar = np.ndim(leaf) == 0 and dtype.itemsize < 4
+        stored[path] = single if is_narrow_scalar else dtype
+        if jax.dtypes.canonicalize_dtype(stored[path]) != stored[path]:
+            raise ValueError(
+                f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
+                "or turn on jax_enable_x64."
+            )
+    return stored
+
+
+def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
+    # Brackets stand for themselves: paths are full of them.
+    matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
+    idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
+    if idle:
+        lines = (f"  {path}  {describe(leaf)}" for path, leaf in leaves.items())
+        raise ValueError(
+            f"state_dtype has patterns that match no leaf: {', '.join(map(repr, idle))}. "
+            "Take them out, or match these paths:\n" + "\n".join(lines)
+        )
+    first = lambda path: next((rule[p] for p in rule if matches(path, p)), None)
+    return {path: float_dtype(first(path)) for path in leaves}
+
+
+def _by_function(rule: Callable[..., Any], leaves: dict[str, Any]) -> dict[str, Any]:
+    wanted = {}
+    for path, leaf in leaves.items():
+        answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))
+        wanted[path] = storable(answer)
+        if answer is not None and wanted[path] is None:
+            raise ValueError(
+                f"state_dtype returned {answer!r} for {path}: return a floating dtype, "
+                "such as jnp.bfloat16, or None."
+            )
+    return wanted

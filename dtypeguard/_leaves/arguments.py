@@ -1,0 +1,106 @@
+"""Says what was given and what to write, where an argument cannot be meant."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import tree_util
+
+from .dtypes import dtype_of, kind
+from .rows import Row, by_path, describe, paths, table, tree_rows
+
+
+def check_number(
+    owner: str, name: str, value: Any, is_allowed: Callable[[Any], bool], remedy: str
+) -> None:
+    """Refuses what is no scalar number, and a Python number that is out of range.
+
+    Arrays are not looked into: they may be traced.
+
+    Raises:
+        TypeError: if it is no scalar number.
+        ValueError: if it is out of range.
+    """
+    if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
+        raise TypeError(f"{owner} got {name}={short(value)}: {remedy}.")
+    if isinstance(value, (int, float)) and not is_allowed(value):
+        raise ValueError(f"{owner} got {name}={value}: {remedy}.")
+
+
+def check_rate(
+    owner: str, value: Any, is_allowed: Callable[[Any], bool] = lambda _: True
+) -> None:
+    """Refuses a learning rate that is neither a scalar number nor a schedule."""
+    if not callable(value):
+        remedy = "write a number, such as 1e-3, or a function of the number of updates"
+        check_number(owner, "learning_rate", value, is_allowed, remedy)
+
+
+def check_state(owner: str, state: Any, state_type: Any, init: str) -> None:
+    """Refuses a state without the fields of its type: arguments in another order, say."""
+    if not all(hasattr(state, name) for name in state_type._fields):
+        raise TypeError(
+            f"{owner} got a state of type {type(state).__name__}, not "
+            f"{state_type.__name__}. Write update(updates, state, params), with the state "
+            f"of {init} or of the update before."
+        )
+
+
+def check_grads(owner: str, updates: Any, params: Any) -> None:
+    """Refuses gradients that are not in the tree and the shapes of the params.
+
+    None may stand for any gradient.
+
+    Raises:
+        ValueError: names every leaf that only one has, or whose shape differs.
+    """
+    try:
+        grads = tree_util.tree_structure(params).flatten_up_to(updates)
+    except ValueError:
+        rows = tree_rows("updates", params, updates, "give one for each param")
+        headline = f"{owner} got updates in another tree than the params:"
+        raise ValueError(table(headline, rows)) from None
+    pairs = list(zip(tree_util.tree_leaves(params), grads))
+    wrong = [g is not None and np.shape(g) != np.shape(p) for p, g in pairs]
+    if any(wrong):
+        rows = [
+            Row(f"updates{path}", describe(p), describe(g), "give it in that shape")
+            for path, (p, g), is_wrong in zip(paths(params), pairs, wrong)
+            if is_wrong
+        ]
+        headline = f"{owner} got updates in other shapes than the params:"
+        raise ValueError(table(headline, rows))
+
+
+def check_arrays(owner: str, name: str, tree: Any) -> None:
+    """Refuses a tree with a leaf that is no array, nor stands for one.
+
+    Raises:
+        TypeError: names every such leaf.
+    """
+    wrong = [
+        f"  {name}{path}: {short(leaf)}"
+        for path, leaf in by_path(tree).items()
+        if dtype_of(leaf) is None and not hasattr(leaf, "dtype")
+    ]
+    if wrong:
+        lines = "\n".join(wrong)
+        raise TypeError(
+            f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}; these are not:\n"
+            f"{lines}\nWrite eqx.filter({name}, eqx.is_array) or None in their place."
+        )
+
+
+def check_extra_args(owner: str, extra_args: Any) -> None:
+    """Refuses extra args that are no mapping of names."""
+    if not (isinstance(extra_args, dict) and all(isinstance(k, str) for k in extra_args)):
+        raise TypeError(
+            f"{owner} got extra_args={short(extra_args)}. Write a dict of keyword "
+            'arguments of update, such as extra_args={"value": loss}.'
+        )
+
+
+def short(value: Any) -> str:
+    """A value as it would be written, cut where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

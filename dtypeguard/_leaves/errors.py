@@ -1,0 +1,63 @@
+"""The one error and the one warning that dtypeguard raises about dtypes."""
+
+import inspect
+import os
+import warnings
+
+import jax
+
+from .public import public
+
+_OURS_AND_JAX = tuple(
+    os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), jax.__file__)
+)
+
+
+@public
+class DtypeDriftError(TypeError):
+    """A leaf cannot be brought back to its recorded dtype without losing something.
+
+    Raised while the update is traced, so nothing has run and nothing is lost. Every
+    offending leaf stands on a line of its own: its path, both dtypes, and what to
+    write instead.
+    """
+
+
+@public
+class DtypeGuardWarning(UserWarning):
+    """The guard changed how the inner optimizer runs, or saw a drift it was told of.
+
+    Issued while the update is traced, once for the same message of the same guarded
+    optimizer.
+    """
+
+
+def warn_caller(message: str) -> None:
+    """Issues a `DtypeGuardWarning` at the line outside dtypeguard and JAX that led here."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS_AND_JAX):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, DtypeGuardWarning, stacklevel=level)
+
+
+class Said:
+    """The messages given so far. Any two are equal, as what they belong to may be.
+
+    Equinox makes pytrees of closures, to compile once for two optimizers made alike
+    (`OptaxMinimiser` in optimistix): it hashes and compares all that a guard closes over.
+    """
+
+    def __init__(self) -> None:
+        self._messages: set[str] = set()
+
+    def warn_once(self, message: str) -> None:
+        """`warn_caller`, unless it was given this message before."""
+        if message not in self._messages:
+            warn_caller(message)
+            self._messages.add(message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Said)
+
+    def __hash__(self) -> int:
+        return hash(Said)

@@ -1,0 +1,84 @@
+"""Leaves by path, and the lines that tell what became of them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import tree_util
+
+from .dtypes import dtype_of, is_weak
+
+ABSENT = "(absent)"
+
+
+class Row(NamedTuple):
+    """One leaf of a report: its path, what it was, what it is now, what to write."""
+
+    path: str
+    before: str
+    after: str
+    remedy: str = ""
+    castable: bool = False  # by Policy(casting="unsafe")
+
+
+def paths(tree: Any) -> list[str]:
+    """The path of every leaf of a tree as `jax.tree_util.keystr` prints it."""
+    return [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their path."""
+    return dict(zip(paths(tree), tree_util.tree_leaves(tree)))
+
+
+def describe(leaf: Any) -> str:
+    """A leaf as `float32[3]`, `int32[],weak`; by its type where it is no array."""
+    dtype = getattr(leaf, "dtype", dtype_of(leaf))
+    if dtype is None:
+        return type(leaf).__name__
+    shape = ",".join(map(str, np.shape(leaf)))
+    return f"{dtype}[{shape}]" + (",weak" if is_weak(leaf) else "")
+
+
+def type_name(leaf: Any) -> str | None:
+    """The dtype of a leaf and whether it is weak; None if it is no array leaf."""
+    dtype = dtype_of(leaf)
+    return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
+
+
+def tree_rows(name: str, before: Any, after: Any, remedy: str) -> list[Row]:
+    """The leaves that only one of two trees has; their structures where that is none."""
+    old, new = by_path(before), by_path(after)
+    rows = [
+        Row(
+            name + path,
+            describe(old[path]) if path in old else ABSENT,
+            describe(new[path]) if path in new else ABSENT,
+            remedy,
+        )
+        for path in (*old, *new)
+        if (path in old) != (path in new)
+    ]
+    old, new = (str(tree_util.tree_structure(tree)) for tree in (before, after))
+    return rows or [Row(name, old, new, remedy)]
+
+
+def table(headline: str, rows: Sequence[Row]) -> str:
+    """A headline and the rows below it, in columns."""
+    path, before, after = (max(len(str(row[i])) for row in rows) for i in range(3))
+    lines = (
+        f"  {r.path:<{path}}  {r.before:<{before}} -> {r.after:<{after}}  {r.remedy}"
+        for r in rows
+    )
+    return "\n".join([headline, *(line.rstrip() for line in lines)])
+
+
+def count(rows: Sequence[Row]) -> str:
+    """`1 leaf`, `2 leaves`."""
+    return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,271 @@
+"""Gradient accumulation that runs the inner optimizer only when it has something to do."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import tree_util
+from jax.core import Tracer
+
+from .._guard.guard import guard, policy_of
+from .._guard.policy import Policy
+from .._leaves.arguments import check_grads, check_state, short
+from .._leaves.compat import set_x64, x64_enabled
+from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
+from .._leaves.errors import Said
+from .._leaves.public import public
+from .run_if import run_if
+from .scalars import increment
+
+
+@public
+def multi_steps(
+    inner: Any,
+    every_k_schedule: int | Callable[[Any], Any],
+    *,
+    use_grad_mean: bool = True,
+    should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+    accumulator_dtype: Any = jnp.float32,
+) -> optax.GradientTransformationExtraArgs:
+    """Runs an optimizer on the mean gradient of every k updates, and only then.
+
+    Large batches in pieces that fit into memory. `optax.MultiSteps` runs the inner update
+    on every mini-step and throws the result away on all but one; here it runs on that one
+    alone, in a branch that changes the inner state in place and therefore needs it to keep
+    its types: `inner` is guarded. The numbers are those of `optax.MultiSteps`, and so is
+    the state, an `optax.MultiStepsState`: checkpoints go both ways, and
+    `optax.MultiSteps.has_updated` works. What differs:
+
+    - It is a transformation with extra args: it composes in `optax.chain` and passes
+      `value`, `grad`, `value_fn` on. The inner update sees those of the mini-step that
+      emits, as they come: average them over the mini-steps where that is what you want.
+    - Gradients of 64 bits are not narrowed: see `accumulator_dtype`.
+    - A k that shrinks during an accumulation takes effect at once.
+
+    Under `jax.vmap` with a batched state, the inner update runs for all members wherever
+    one of them emits, and each gets its own result.
+
+    Leaves of the inner state that are no arrays (strings, functions) stay as `init` made
+    them: an update that may not happen cannot change what is not computed.
+
+    To let XLA update params and state in place, donate both and return them in the order
+    in which they come in: JAX pairs donated buffers with outputs in order.
+
+    Args:
+        inner: a gradient transformation, or anything that `guard` takes.
+        every_k_schedule: the number of mini-steps in a gradient step, or a function of
+            the number of gradient steps so far that returns it.
+        use_grad_mean: pass on the mean of the gradients, by Welford's formula, or with
+            False their sum.
+        should_skip_update_fn: a function of the updates, the number of gradient steps and
+            the params that returns a scalar bool and a tree for `skip_state`; where the
+            bool is true the mini-step counts as never made. `optax.skip_not_finite`
+            skips those with infinities and NaNs.
+        accumulator_dtype: the dtype of the accumulator; at least float64 for params of 64
+            bits, and complex for complex params. None: that of the params, which
+            gradients have as a rule.
+
+    Returns:
+        A guarded transformation. Between gradient steps its updates are zeros, in the
+        dtypes that the inner updates have.
+
+    Raises:
+        ValueError: if k is below 1, or (by `update`) if `should_skip_update_fn` does not
+            return a scalar bool.
+        TypeError: if `inner` is nothing that `guard` takes or another argument is of the
+            wrong type.
+
+    Warns:
+        DtypeGuardWarning: if 64-bit gradients are added to a narrower accumulator.
+
+    Example:
+        >>> import dtypeguard, jax.numpy as jnp, optax
+        >>> opt = dtypeguard.multi_steps(optax.sgd(1.0), 2)
+        >>> state = opt.init(jnp.zeros(()))
+        >>> for grad in (1.0, 3.0):
+        ...     updates, state = opt.update(jnp.float32(grad), state)
+        ...     print(updates, state.gradient_step)
+        0.0 0
+        -2.0 1
+    """
+    inner = guard(inner)
+    every_k: Any = every_k_schedule
+    is_fixed = _is_int(every_k)
+    if is_fixed and every_k < 1:
+        raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
+    if not is_fixed and not callable(every_k):
+        raise TypeError(
+            f"multi_steps got every_k_schedule={short(every_k)}: write an int from 1 up, "
+            "or a function of the number of gradient steps that returns one."
+        )
+    _check_options(inner, should_skip_update_fn, accumulator_dtype)
+    callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
+    said = Said()
+
+    def init(params):
+        zero = jnp.zeros((), jnp.int32)
+        skip_state = ()
+        if should_skip_update_fn is not None:
+            zeros = tree_util.tree_map(jnp.zeros_like, params)
+            _, skip_state = should_skip_update_fn(zeros, zero, params)
+        return optax.MultiStepsState(
+            mini_step=zero,
+            gradient_step=zero,
+            inner_opt_state=inner.init(params),
+            acc_grads=tree_util.tree_map(accumulator, params),
+            skip_state=skip_state,
+        )
+
+    def accumulator(param):
+        dtype = _accumulator_dtype(param, accumulator_dtype)
+        with set_x64(True) if callers_x64 else contextlib.nullcontext():
+            if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
+                return jnp.zeros(getattr(param, "shape", ()), dtype)
+            return jnp.zeros_like(param, dtype=dtype)  # and sharded as it is
+
+    def add(grad, acc, number):
+        if dtype_of(grad) is None:  # None, or the float0 of an integer param
+            return acc
+        _tell_if_narrowed(grad, acc, said)
+        dtype = promoted(dtype_of(grad), acc.dtype)
+        grad, wide = cast(grad, dtype), cast(acc, dtype)
+        if use_grad_mean:
+            grad = (grad - wide) / cast(number, dtype)
+        return cast(wide + grad, acc.dtype)
+
+    def update(updates, state, params=None, **extra_args):
+        check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
+        state = tree_util.tree_map(_strong, state)
+        mini_step, gradient_step, inner_state, acc_grads, skip_state = state
+        number = increment(mini_step)
+        k: Any = every_k(gradient_step) if callable(every_k) else every_k
+        # A schedule may well give a float; one that grew since then is no reason to wait.
+        emits = True if is_fixed and k == 1 else cast(number, dtype_of(k)) >= k
+
+        check_grads("multi_steps", updates, acc_grads)
+        accs, treedef = tree_util.tree_flatten(acc_grads)
+        grads = treedef.flatten_up_to(updates)
+        sums = [add(grad, acc, number) for grad, acc in zip(grads, accs)]
+        if should_skip_update_fn is not None:
+            skips, skip_state = should_skip_update_fn(updates, gradient_step, params)
+            skips = _scalar_bool(skips)
+            emits = ~skips & emits
+            number = jnp.where(skips, mini_step, number)
+            sums = [jnp.where(skips, acc, new) for acc, new in zip(accs, sums)]
+
+        arrays, rest = eqx.partition(inner_state, eqx.is_array)
+
+        def emit(sums, arrays):
+            like_grads = [
+                grad if dtype_of(grad) is None else cast(acc, dtype_of(grad))
+                for grad, acc in zip(grads, sums)
+            ]
+            new_updates, new_state = inner.update(
+                tree_util.tree_unflatten(treedef, like_grads),
+                eqx.combine(arrays, rest),
+                params,
+                **extra_args,
+            )
+            return new_updates, eqx.filter(new_state, eqx.is_array)
+
+        def turn(carry):
+            _, sums, arrays = carry
+            new_updates, arrays = emit(sums, arrays)
+            return new_updates, _zeros_of(sums), arrays
+
+        if not isinstance(emits, Tracer):  # without jit the branch is known
+            if emits:
+                new_updates, accs, arrays = turn((None, sums, arrays))
+            else:
+                new_updates, accs = _zeros_of(jax.eval_shape(emit, sums, arrays)[0]), sums
+        else:
+            emit = eqx.filter_closure_convert(emit, sums, arrays)  # traced once
+            # In a lambda: JAX hashes what it is given, and so all that was closed over.
+            shapes, _ = jax.eval_shape(lambda *args: emit(*args), sums, arrays)
+            nothing = _zeros_of(shapes)
+            new_updates, accs, arrays = run_if(emits, turn, (nothing, sums, arrays))
+        return new_updates, optax.MultiStepsState(
+            mini_step=jnp.where(emits, 0, number),
+            gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),
+            inner_opt_state=eqx.combine(arrays, rest),
+            acc_grads=tree_util.tree_unflatten(treedef, accs),
+            skip_state=skip_state,
+        )
+
+    # Wider updates that the policy of the inner guard asks for are not narrowed here.
+    policy = Policy(updates_dtype=policy_of(inner).updates_dtype)
+    return guard(optax.GradientTransformationExtraArgs(init, update), policy=policy)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_options(inner: Any, should_skip: Any, accumulator_dtype: Any) -> None:
+    if not hasattr(inner, "init"):
+        raise TypeError(
+            f"multi_steps got {inner!r}. Call it first, as in optax.adam(1e-3)."
+        )
+    if not (should_skip is None or callable(should_skip)):
+        raise TypeError(
+            f"multi_steps got should_skip_update_fn={short(should_skip)}: write a "
+            "function, such as optax.skip_not_finite, or None."
+        )
+    try:
+        is_allowed = accumulator_dtype is None or kind(jnp.dtype(accumulator_dtype)) in (
+            "float",
+            "complex",
+        )
+    except TypeError:
+        is_allowed = False
+    if not is_allowed:
+        raise TypeError(
+            f"multi_steps got accumulator_dtype={short(accumulator_dtype)}: write a "
+            "floating dtype, such as jnp.float32, or None for those of the params."
+        )
+
+
+def _accumulator_dtype(param: Any, asked: Any) -> Any:
+    """The dtype asked for, or one of the kind of a param and of 64 bits if it has those."""
+    dtype = dtype_of(param)
+    if asked is None:
+        return np.dtype("float32") if dtype is None else dtype
+    asked = jnp.dtype(asked)
+    if kind(dtype) not in ("float", "complex"):
+        return asked
+    if is_wide(param):
+        return promoted(asked, dtype)
+    return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
+
+
+def _tell_if_narrowed(grad: Any, acc: Any, said: Said) -> None:
+    if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
+        message = (
+            f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "
+            f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
+        )
+        said.warn_once(message)
+
+
+def _zeros_of(tree: Any) -> Any:
+    """Of what they are like, which may tell a sharding or an axis of shard_map."""
+    return tree_util.tree_map(jnp.zeros_like, tree)
+
+
+def _strong(leaf: Any) -> Any:
+    """An array leaf as a strongly typed array, as the carry of a loop has to be."""
+    dtype = dtype_of(leaf)
+    return leaf if dtype is None else cast(leaf, dtype)
+
+
+def _scalar_bool(skips: Any) -> Any:
+    if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
+        raise ValueError(
+            f"should_skip_update_fn returned {skips!r} first. Return a scalar bool there."
+        )
+    return cast(skips, np.bool_)

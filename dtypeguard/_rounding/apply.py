@@ -1,0 +1,121 @@
+"""Adds updates to params without promoting them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from .._leaves.arguments import short
+from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
+from .._leaves.public import public
+from .._leaves.rows import Row, describe, table, tree_rows
+from .rounding import round_with, rounds
+
+
+@public
+def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) -> Any:
+    """Adds updates to params; each param keeps its dtype.
+
+    As `optax.apply_updates`, under any promotion mode. A step smaller than half the
+    spacing of a bfloat16 param is lost when the sum is rounded to nearest: below lr/2**9
+    of the param, that is. Given a key, params of less than 32 bits are rounded up or down
+    at random instead, such that the mean is the sum, and no step is lost.
+
+    Args:
+        params: a tree of arrays.
+        updates: their updates, of any floating dtype: float32 ones (see
+            `Policy(updates_dtype=...)`) lose nothing on the way. None, or a float0 array,
+            leaves its param as it is.
+        key: a `jax.random` key, a new one at every step; None rounds to nearest. The
+            noise is the same in `jit`, `scan`, on one device or on many.
+
+    Returns:
+        The new params, in the tree, shapes and dtypes of `params`.
+
+    Raises:
+        ValueError: if the trees differ.
+        TypeError: if an update is no array, is complex where its param is not, or would
+            change the param's shape; or if `key` is not one key.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp
+        >>> params, updates = jnp.ones(1000, jnp.bfloat16), jnp.full(1000, 1e-3)
+        >>> for key in (None, jax.random.key(0)):
+        ...     moved = dtypeguard.apply_updates(params, updates, key=key)
+        ...     print(f"{moved.astype(jnp.float32).mean():.3f}")
+        1.000
+        1.001
+    """
+    words = () if key is None else tuple(jax.random.bits(_checked(key), (2,), jnp.uint32))
+    leaves, treedef = tree_util.tree_flatten(updates, is_leaf=lambda u: u is None)
+    try:
+        own = treedef.flatten_up_to(params)
+    except ValueError:
+        rows = tree_rows("updates", params, updates, "give one for each param, or None")
+        headline = "apply_updates got updates in another tree than the params:"
+        raise ValueError(table(headline, rows)) from None
+    _refuse(updates, own, leaves)
+    pairs = enumerate(zip(own, leaves))
+    added = [_add(p, u, words and (*words, number)) for number, (p, u) in pairs]
+    return tree_util.tree_unflatten(treedef, added)
+
+
+def _refuse(updates: Any, params: list[Any], leaves: list[Any]) -> None:
+    """Raises an error that names every update that no param can take."""
+    remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
+    if any(remedies):
+        is_none = lambda u: u is None
+        named = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)[0]
+        rows = [
+            Row(f"updates{tree_util.keystr(path)}", describe(p), describe(u), remedy)
+            for (path, _), p, u, remedy in zip(named, params, leaves, remedies)
+            if remedy
+        ]
+        headline = "apply_updates cannot add to the param on the left what is on the right:"
+        raise TypeError(table(headline, rows))
+
+
+def _remedy(param: Any, update: Any) -> str:
+    """What to write instead of an update that does not go into its param, or ""."""
+    if update is None or dtype_of(update) is None:
+        leaves_it = update is None or hasattr(update, "dtype")  # a float0 array
+        return "" if leaves_it else "give an array or None"
+    if dtype_of(param) is None:
+        return "give None"
+    if not broadcasts(np.shape(update), np.shape(param)):
+        return f"give it in shape {np.shape(param)}"
+    if kind(dtype_of(update)) == "complex" and kind(dtype_of(param)) != "complex":
+        return "give jnp.real(x)"
+    return ""
+
+
+def _checked(key: Any) -> jax.Array:
+    dtype = getattr(key, "dtype", None)
+    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if np.shape(key) != () if is_typed else dtype != np.uint32 or np.ndim(key) != 1:
+        raise TypeError(
+            f"apply_updates got key={short(key)}. Write one new key for every step, "
+            "such as key=jax.random.fold_in(jax.random.key(0), step)."
+        )
+    return key
+
+
+def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
+    """Their sum in the dtype of the param; rounded stochastically if there are words."""
+    if param is None or update is None or dtype_of(update) is None:
+        return param
+    param = jnp.asarray(param)
+    stochastic = bool(words) and rounds(param.dtype)
+    wide = _sum_dtype(param.dtype, dtype_of(update), stochastic)
+    total = cast(param, wide) + cast(update, wide)
+    if stochastic:
+        return round_with(total, param.dtype, words)
+    return cast(total, param.dtype)
+
+
+def _sum_dtype(param: Any, update: Any, stochastic: bool) -> Any:
+    if param == update and not stochastic:
+        return param
+    return promoted(param, update, *([jnp.dtype("float32")] * stochastic))

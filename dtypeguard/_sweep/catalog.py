@@ -1,0 +1,176 @@
+"""Every optimizer and transformation of the installed Optax, ready to build and feed."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import optax
+
+from .._leaves.functions import is_transformation, parameters, required
+from .entry import Entry
+from .recipes import ALWAYS, ARGUMENTS, LEFT_OUT, RECIPES, VARIANTS, Recipe
+
+_OURS = ("fromage", "multi_steps", "prodigy")
+
+
+class Unbuilt(NamedTuple):
+    """A name that promises a transformation and is not in the catalogue."""
+
+    id: str
+    reason: str
+
+
+@functools.cache
+def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
+    """Every transformation that could be built, and every one that could not.
+
+    Found by looking at what Optax exports, so that a new release is covered. Each runs in
+    float32 with x64 off: what does not is among the second, with the error.
+
+    Returns:
+        The entries, Optax's first and dtypeguard's own last, and the rest.
+    """
+    built: list[Entry] = []
+    unbuilt: list[Unbuilt] = []
+    for entry, factory in _candidates():
+        if entry.id in LEFT_OUT:
+            unbuilt.append(Unbuilt(entry.id, LEFT_OUT[entry.id]))
+            continue
+        try:
+            opt = entry.build()
+            if not is_transformation(opt):
+                raise TypeError(f"returned {opt!r}")
+            _ = entry.extra_names  # runs it, and remembers how
+        except Exception as error:
+            # A function that says nothing of what it returns and cannot be called, or
+            # returns something else, is one of Optax's many helpers.
+            if promises_transformation(factory):
+                reason = str(error).strip().partition("\n")[0]
+                unbuilt.append(Unbuilt(entry.id, reason or type(error).__name__))
+        else:
+            built.append(entry)
+    return tuple(built), tuple(unbuilt)
+
+
+def find(entry_id: str) -> Entry:
+    """The entry of this id, without building any other.
+
+    Raises:
+        KeyError: if there is none.
+    """
+    return _by_id()[entry_id]
+
+
+def promises_transformation(factory: Any) -> bool:
+    """Whether a factory says it returns a transformation, or a factory of such.
+
+    By its return annotation; failing that, by its docstring; a class by its methods.
+    """
+    if inspect.isclass(factory):
+        # Stateful schedules have an init and an update as well, but for no params.
+        init = getattr(factory, "init", None)
+        return is_transformation(factory) and "params" in parameters(init)
+    annotation = _return_annotation(factory)
+    if annotation is not inspect.Signature.empty:
+        return any(word in str(annotation) for word in ("Transformation", "Aggregator"))
+    text = (getattr(factory, "__doc__", None) or "").lower()
+    return "gradient transformation" in text or "gradienttransformation" in text
+
+
+@functools.cache
+def _by_id() -> dict[str, Entry]:
+    return {entry.id: entry for entry, _ in _candidates()}
+
+
+def _candidates() -> Iterator[tuple[Entry, Any]]:
+    """An entry for every factory that may return a transformation, and its variants."""
+    for factory_id, factory in _factories():
+        recipe = RECIPES.get(factory_id, Recipe())
+        make = functools.partial(recipe.build or _call_by_names, factory)
+        yield Entry(factory_id, make, recipe), factory
+        for variant, build in VARIANTS.get(factory_id, {}).items():
+            make = functools.partial(build, factory)
+            yield Entry(f"{factory_id}[{variant}]", make, recipe), factory
+
+
+def _call_by_names(factory: Any) -> Any:
+    """Calls a factory with a value for each parameter that needs one, by its name."""
+    arguments, needed = {}, required(factory)
+    for name in parameters(factory):
+        if name in needed and name not in ARGUMENTS:
+            raise LookupError(f"no value known for its parameter {name!r}")
+        if name in needed or name in ALWAYS:
+            arguments[name] = ARGUMENTS[name]()
+    made = factory(**arguments)
+    if callable(made) and not is_transformation(made):
+        made = made(learning_rate=1e-3)  # inject_hyperparams(adam) is a factory again
+    return made
+
+
+def _factories() -> Iterator[tuple[str, Any]]:
+    """What may return a transformation, by the name that a user would write."""
+    seen: set[int] = set()
+    for path, module in _modules("optax", optax, set()):
+        # Several names can stand for one factory: its own is told first.
+        members = sorted(
+            vars(module).items(),
+            key=lambda item: (getattr(item[1], "__name__", None) != item[0], item[0]),
+        )
+        found = {}
+        for name, member in members:
+            if not name.startswith("_") and id(member) not in seen and _may_make(member):
+                seen.add(id(member))
+                found[f"{path}.{name}"] = member
+        yield from sorted(found.items())
+    import dtypeguard  # only now: it is being imported when this module may be
+
+    for name in _OURS:
+        if hasattr(dtypeguard, name):
+            yield f"dtypeguard.{name}", getattr(dtypeguard, name)
+
+
+def _may_make(member: Any) -> bool:
+    if inspect.isclass(member):
+        # A pair of an init and an update is what factories return, not a factory.
+        return promises_transformation(member) and not issubclass(member, tuple)
+    function = getattr(member, "func", member)  # optax.nadam is a partial
+    if not callable(member) or not getattr(function, "__module__", "").startswith("optax"):
+        return False
+    says_nothing = _return_annotation(member) is inspect.Signature.empty
+    return says_nothing or promises_transformation(member)
+
+
+def _return_annotation(function: Any) -> Any:
+    try:
+        return inspect.signature(function).return_annotation
+    except (TypeError, ValueError):
+        return None
+
+
+def _modules(
+    path: str, module: types.ModuleType, seen: set[int]
+) -> Iterator[tuple[str, types.ModuleType]]:
+    """A module and every public module below it, by the path that a user would write."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield path, module
+    if not hasattr(module, "__path__"):
+        return  # the modules that a module imports are not exported by it
+    for info in pkgutil.iter_modules(module.__path__):
+        if not info.name.startswith("_") and not info.name.endswith("_test"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                importlib.import_module(f"{module.__name__}.{info.name}")
+    for name, member in sorted(vars(module).items()):
+        if (
+            isinstance(member, types.ModuleType)
+            and member.__name__.startswith("optax.")
+            and not name.startswith("_")
+        ):
+            yield from _modules(f"{path}.{name}", member, seen)

@@ -1,0 +1,187 @@
+"""Every optimizer, bare and guarded, in every configuration of dtypes."""
+
+import dataclasses
+import multiprocessing
+import textwrap
+import warnings
+from collections.abc import Generator, Sequence
+from concurrent import futures
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._audit.audit import audit
+from .._guard.guard import guard
+from .._leaves.compat import set_x64
+from .._leaves.errors import DtypeGuardWarning
+from . import catalog
+from .checks import CHECKS, Fault, Skip, Subject
+from .entry import Entry, Inputs, split
+
+_MIXED = (jnp.bfloat16, jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """Dtypes and the x64 flag.
+
+    Attributes:
+        name: the dtype of the params, and of the gradients if it is another.
+        params: the dtype of the params, or several dealt out over the leaves in turn.
+        grads: the same for the gradients.
+        x64: whether `jax_enable_x64` is on.
+    """
+
+    name: str
+    params: Any
+    grads: Any
+    x64: bool
+
+
+_NARROW = (
+    ("bf16", jnp.bfloat16, jnp.bfloat16),
+    ("f16", jnp.float16, jnp.float16),
+    ("f32", jnp.float32, jnp.float32),
+    ("mixed", _MIXED, _MIXED),
+    ("bf16/f32", jnp.bfloat16, jnp.float32),
+    ("f32/bf16", jnp.float32, jnp.bfloat16),
+)
+_WIDE = (
+    ("f64", jnp.float64, jnp.float64),
+    ("f64/f32", jnp.float64, jnp.float32),
+    ("f32/f64", jnp.float32, jnp.float64),
+)
+CONFIGURATIONS = (
+    *(Configuration(*dtypes, x64=False) for dtypes in _NARROW),
+    *(Configuration(*dtypes, x64=True) for dtypes in (*_NARROW, *_WIDE)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one optimizer in one configuration, bare or guarded.
+
+    Attributes:
+        failures: the reason of each failed check, in one line, by the check's name.
+        skipped: the same for checks that do not apply.
+        rescues: how many warnings of a guard that it ran the update in wider dtypes.
+        origins: the leaves that drift, each with the lines of source that make it; only
+            where they were asked for and a check failed.
+    """
+
+    id: str
+    configuration: str
+    x64: bool
+    guarded: bool
+    failures: dict[str, str]
+    skipped: dict[str, str]
+    rescues: int
+    origins: list[str] = dataclasses.field(default_factory=list)
+
+
+def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
+    """One optimizer in every configuration, bare and guarded."""
+    return [
+        examine(entry, configuration, guarded, origins)
+        for configuration in CONFIGURATIONS
+        for guarded in (False, True)
+    ]
+
+
+def examine(
+    entry: Entry, configuration: Configuration, guarded: bool, origins: bool = False
+) -> Outcome:
+    """Runs every check on one optimizer in one configuration, all abstractly."""
+    failures: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    with (
+        set_x64(configuration.x64),
+        jax.numpy_dtype_promotion("standard"),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        inputs = entry.inputs(configuration.params, configuration.grads)
+        arrays, others = split(inputs.extra_args)
+
+        def run_checks(params, updates, arrays):
+            extra_args = arrays | others
+            try:
+                opt = guard(entry.build()) if guarded else entry.build()
+                subject = Subject(opt, Inputs(params, updates, extra_args))
+            except Exception as error:
+                failures.update(dict.fromkeys(CHECKS, f"init: {one_line(error)}"))
+                return
+            for name, check in CHECKS.items():
+                try:
+                    check(subject)
+                except Skip as reason:
+                    skipped[name] = str(reason)
+                except Exception as error:
+                    failures[name] = one_line(error)
+
+        jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
+        found = _origins(entry, inputs, guarded) if origins and failures else []
+    return Outcome(
+        entry.id,
+        configuration.name,
+        configuration.x64,
+        guarded,
+        failures,
+        skipped,
+        rescues=sum(issubclass(w.category, DtypeGuardWarning) for w in caught),
+        origins=found,
+    )
+
+
+def _origins(entry: Entry, inputs: Inputs, guarded: bool) -> list[str]:
+    try:
+        opt = guard(entry.build()) if guarded else entry.build()
+        params, updates, extra_args = inputs
+        return audit(opt, params, updates=updates, extra_args=extra_args).lines()
+    except Exception as error:
+        return [one_line(error)]
+
+
+def sweep(
+    chosen: Sequence[Entry], jobs: int, origins: bool = False
+) -> Generator[list[Outcome], None, None]:
+    """The outcomes of each entry, as they come.
+
+    Args:
+        chosen: entries of the catalogue.
+        jobs: the number of worker processes, which build the entries anew by their ids;
+            1 stays in this process, where entries need not be in the catalogue.
+        origins: whether each failure is audited for the lines that it comes from.
+    """
+    if jobs == 1:
+        for entry in chosen:
+            yield sweep_entry(entry, origins)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    pool = futures.ProcessPoolExecutor(jobs, spawn, initializer=_off_the_accelerator)
+    try:
+        tasks = [pool.submit(_sweep_id, entry.id, origins) for entry in chosen]
+        for task in futures.as_completed(tasks):
+            yield task.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _sweep_id(entry_id: str, origins: bool) -> list[Outcome]:
+    return sweep_entry(catalog.find(entry_id), origins)
+
+
+def _off_the_accelerator() -> None:
+    # Nothing is computed, and every worker would take a share of its memory.
+    jax.config.update("jax_platforms", "cpu")
+
+
+def one_line(error: Exception) -> str:
+    """An error without its explanations: its first line, and the first leaf it names."""
+    if isinstance(error, Fault):
+        return str(error)
+    first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    leaf = next((line for line in others if " has type " in line or "->" in line), "")
+    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
+    return textwrap.shorten(line, 400, placeholder=" ...")

@@ -1,0 +1,755 @@
+"""multi_steps: the numbers of optax.MultiSteps, one inner update in k mini-steps."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+import pytest
+from helpers import assert_same, needs_optax, set_x64, types
+from jax import lax, tree_util
+
+import dtypeguard
+from dtypeguard import DtypeGuardWarning, Policy, guard, multi_steps
+from dtypeguard._leaves.compat import HAS_X64_SCOPE
+from dtypeguard._sweep.hlo import count_float64
+
+BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+third_party = pytest.mark.third_party
+needs_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX 0.7")
+
+
+def make_params(dtype=F32):
+    return {
+        "w": jnp.linspace(-1, 1, 12, dtype=F32).reshape(3, 4).astype(dtype),
+        "b": jnp.ones(4, dtype),
+    }
+
+
+def gradients(params, number):
+    """Gradients of mini-step `number`, in the dtypes of the params."""
+    wave = lambda p: jnp.cos(jnp.arange(p.size, dtype=F32) + number).reshape(p.shape)
+    return tree_util.tree_map(lambda p: wave(p).astype(p.dtype), params)
+
+
+def train(opt, params, steps, grads_at=gradients, **extra_args):
+    """Params and state after each step, the step compiled once."""
+
+    @jax.jit
+    def step(params, state, grads):
+        updates, state = opt.update(grads, state, params, **extra_args)
+        return tree_util.tree_map(lambda p, u: p + u, params, updates), state
+
+    carry, history = (params, opt.init(params)), []
+    for number in range(steps):
+        carry = step(*carry, grads_at(params, number))
+        history.append(carry)
+    return history
+
+
+def assert_close(one, other, **tolerance):
+    assert tree_util.tree_structure(one) == tree_util.tree_structure(other)
+    for a, b in zip(tree_util.tree_leaves(one), tree_util.tree_leaves(other)):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), **tolerance
+        )
+
+
+def counting(inner=None):
+    """An inner optimizer whose state counts its updates and keeps the last gradients."""
+    del inner
+
+    def update(updates, state, params=None):
+        return updates, {"runs": state["runs"] + 1, "seen": updates}
+
+    init = lambda p: {
+        "runs": jnp.zeros((), I32),
+        "seen": tree_util.tree_map(jnp.zeros_like, p),
+    }
+    return optax.GradientTransformation(init, update)
+
+
+# The numbers of optax.MultiSteps ------------------------------------------------------
+
+INNER = {
+    "sgd": lambda: optax.sgd(0.1),
+    "momentum": lambda: optax.sgd(0.1, momentum=0.9),
+    "adam": lambda: optax.adam(0.1),
+    "chain": lambda: optax.chain(optax.clip(0.5), optax.adamw(0.1)),
+    "lion": lambda: optax.lion(0.1),
+    "prodigy": lambda: dtypeguard.prodigy(),
+}
+
+
+@third_party
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("name", INNER)
+def test_numbers_of_optax(name, k, mean):
+    make = INNER[name]
+    theirs = optax.MultiSteps(guard(make()), k, use_grad_mean=mean)
+    ours = multi_steps(make(), k, use_grad_mean=mean)
+    sides = (train(opt, make_params(), 11) for opt in (theirs, ours))
+    for expected, found in zip(*sides):
+        assert_close(expected, found, rtol=3e-6, atol=1e-7)
+
+
+@third_party
+def test_k_by_schedule():
+    schedule = lambda gradient_step: jnp.where(gradient_step < 2, 1, 3)
+    sides = (
+        train(opt, make_params(), 12)
+        for opt in (
+            optax.MultiSteps(optax.adam(0.1), schedule),
+            multi_steps(optax.adam(0.1), schedule),
+        )
+    )
+    for expected, found in zip(*sides):
+        assert_close(expected, found, rtol=3e-6, atol=1e-7)
+    assert int(found[1].gradient_step) == 2 + 10 // 3
+
+
+def test_k_by_a_schedule_of_floats_keeps_the_counters():
+    """Optax's own schedules return floats, which turn its mini_step into one."""
+    schedule = lambda gradient_step: jnp.asarray(2.0, F32)
+    opt = multi_steps(counting(), schedule)
+    history = train(opt, make_params(), 4)
+    assert [int(state.gradient_step) for _, state in history] == [0, 1, 1, 2]
+    assert types(history[-1][1]) == types(opt.init(make_params()))
+
+
+def test_a_smaller_k_takes_effect_at_once():
+    params = make_params()
+    (_, state) = train(multi_steps(counting(), 8), params, 5)[-1]
+    opt = multi_steps(counting(), 2)
+    _, state = opt.update(gradients(params, 5), state, params)
+    assert (int(state.mini_step), int(state.inner_opt_state["runs"])) == (0, 1)
+
+
+# One inner update in k ----------------------------------------------------------------
+
+
+@third_party
+def test_the_inner_update_runs_on_the_emitting_mini_step_alone():
+    ran = []
+
+    def update(updates, state, params=None):
+        jax.debug.callback(lambda: ran.append(1), ordered=False)
+        return updates, state
+
+    inner = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    train(multi_steps(inner, 4), make_params(), 9)
+    jax.effects_barrier()
+    assert len(ran) == 2
+    ran.clear()
+    train(optax.MultiSteps(inner, 4), make_params(), 9)
+    jax.effects_barrier()
+    assert len(ran) == 9
+
+
+def test_k_1_has_no_cond():
+    params = make_params()
+    text = {}
+    for k in (1, 2):
+        opt = multi_steps(counting(), k)
+        text[k] = str(jax.make_jaxpr(opt.update)(params, opt.init(params), params))
+    assert "cond" not in text[1]
+    assert "cond" in text[2]
+
+
+def test_mean_and_sum_of_what_came():
+    params = make_params()
+    for mean, factor in ((True, 1.0), (False, 3.0)):
+        (_, state) = train(multi_steps(counting(), 3, use_grad_mean=mean), params, 3)[-1]
+        grads = [gradients(params, number) for number in range(3)]
+        expected = tree_util.tree_map(lambda *g, f=factor: sum(g) / 3 * f, *grads)
+        assert_close(state.inner_opt_state["seen"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param(lambda: optax.adam(1e-3), id="adam"),
+        pytest.param(optax.contrib.prodigy, id="prodigy"),
+        pytest.param(
+            lambda: optax.contrib.muon(1e-3), id="muon", marks=needs_optax("contrib.muon")
+        ),
+    ],
+)
+def test_temporary_memory_is_not_above_that_of_optax(inner):
+    """The updates, and no copy of the inner state or of the accumulator."""
+    params = {name: jnp.ones((128, 128)) for name in "abcdefgh"}
+
+    def temporary(make):
+        def step(params, state, grads):
+            opt = make()
+            updates, state = opt.update(grads, state, params)
+            return tree_util.tree_map(lambda p, u: p + u, params, updates), state
+
+        step = jax.jit(step, donate_argnums=(0, 1))
+        state = make().init(params)
+        memory = step.lower(params, state, params).compile().memory_analysis()
+        return memory.temp_size_in_bytes / (8 * params["a"].nbytes)
+
+    with jax.numpy_dtype_promotion("standard"):
+        alone, ours = temporary(inner), temporary(lambda: multi_steps(inner(), 16))
+        theirs = temporary(lambda: optax.MultiSteps(inner(), 16))
+    assert ours <= theirs * 1.001
+    assert ours < alone + 1.2
+
+
+def test_without_jit_the_inner_update_is_called_as_it_is():
+    """A conditional would be compiled at every step: its branches are new each time."""
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append(not isinstance(updates["w"], jax.core.Tracer))
+        return updates, state
+
+    inner = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    opt = multi_steps(inner, 3)
+    params = {"w": jnp.ones(3)}
+    state = opt.init(params)
+    for number in range(6):
+        updates, state = opt.update(params, state, params)
+        assert seen[-1] == (number % 3 == 2)
+        assert float(updates["w"][0]) == (number % 3 == 2)
+
+
+# Types --------------------------------------------------------------------------------
+
+
+@third_party
+@pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=lambda d: d.__name__)
+def test_types_are_kept(dtype, grad_dtype):
+    params = make_params(dtype)
+    opt = multi_steps(optax.adam(0.1), 2)
+    state = opt.init(params)
+    cast_grads = lambda p, n: gradients(make_params(grad_dtype), n)
+    for new_params, new_state in train(opt, params, 3, cast_grads):
+        assert types(new_state) == types(state)
+        assert types(new_params) == types(params)
+    assert state.acc_grads["w"].dtype == F32
+
+
+@third_party
+def test_a_tree_of_several_dtypes():
+    params = {"a": jnp.ones(3, BF16), "b": jnp.ones(3, F32)}
+    opt = multi_steps(optax.adamw(0.1), 2)
+    new_params, state = train(opt, params, 4)[-1]
+    assert types(new_params) == types(params)
+    assert types(state) == types(opt.init(params))
+
+
+@pytest.mark.parametrize(
+    ("param", "asked", "expected"),
+    [
+        (BF16, F32, F32),
+        (BF16, None, BF16),
+        (F32, BF16, BF16),
+        (jnp.complex64, F32, jnp.complex64),
+        (jnp.float64, F32, jnp.float64),
+        (jnp.float64, None, jnp.float64),
+        (jnp.complex128, F32, jnp.complex128),
+        (I32, F32, F32),
+    ],
+    ids=str,
+)
+def test_dtype_of_the_accumulator(param, asked, expected):
+    with set_x64(True):
+        opt = multi_steps(optax.sgd(0.1), 2, accumulator_dtype=asked)
+        assert opt.init(jnp.ones(3, param)).acc_grads.dtype == expected
+
+
+def test_float64_gradients_lose_nothing():
+    with set_x64(True):
+        params = jnp.zeros(1, jnp.float64)
+        grads = lambda _, number: jnp.full(1, 1 + number * 1e-12, jnp.float64)
+        (_, state) = train(multi_steps(counting(), 2), params, 2, grads)[-1]
+        assert abs(float(state.inner_opt_state["seen"][0]) - 1 - 5e-13) < 1e-15
+
+
+def test_float64_gradients_of_float32_params_are_told():
+    with set_x64(True):
+        params, grads = jnp.zeros(2, F32), jnp.ones(2, jnp.float64)
+        opt = multi_steps(optax.sgd(0.1), 2)
+        with pytest.warns(
+            DtypeGuardWarning, match=r"accumulator_dtype=jnp\.float64"
+        ) as told:
+            _, state = opt.update(grads, opt.init(params), params)
+            opt.update(grads, state, params)
+        assert len(told) == 1
+        opt = multi_steps(optax.sgd(0.1), 2, accumulator_dtype=jnp.float64)
+        updates, state = opt.update(grads, opt.init(params), params)
+        assert (updates.dtype, state.acc_grads.dtype) == (F32, jnp.float64)
+
+
+STATES = {
+    "bool": lambda: jnp.zeros((), jnp.bool_),
+    "int": lambda: jnp.zeros((2,), jnp.int8),
+    "key": lambda: jax.random.key(0),
+    "scalar": lambda: 1.5,
+    "numpy": lambda: np.float32(1.5),
+    "nothing": lambda: None,
+    "text": lambda: "adam",
+}
+NEXT = {
+    "bool": lambda leaf: ~leaf,
+    "int": lambda leaf: leaf + jnp.int8(1),
+    "key": lambda leaf: jax.random.split(leaf)[0],
+    "scalar": lambda leaf: leaf * 2,
+    "numpy": lambda leaf: leaf * np.float32(2),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_of_any_kind(name):
+    def update(updates, state, params=None):
+        return updates, {"leaf": NEXT.get(name, lambda leaf: leaf)(state["leaf"])}
+
+    inner = optax.GradientTransformation(lambda params: {"leaf": STATES[name]()}, update)
+    params = make_params()
+    opt = multi_steps(inner, 2)
+    state = first = opt.init(params)
+    seen = []
+    for _ in range(3):
+        _, state = opt.update(params, state, params)
+        assert type(state.inner_opt_state["leaf"]) is type(first.inner_opt_state["leaf"])
+        seen.append(str(state.inner_opt_state["leaf"]))
+    before = str(first.inner_opt_state["leaf"])
+    assert seen[0] == before  # no inner update yet
+    assert seen[1] == seen[2]
+    assert (seen[1] != before) == (name in NEXT)
+
+
+def test_a_state_of_python_numbers_from_a_checkpoint():
+    params = make_params()
+    opt = multi_steps(counting(), 2)
+    state = opt.init(params)
+    read = state._replace(mini_step=1, gradient_step=np.int32(3))
+    read = read._replace(acc_grads=tree_util.tree_map(np.asarray, read.acc_grads))
+    _, new_state = opt.update(params, read, params)
+    assert types(new_state) == types(state)
+    assert (int(new_state.mini_step), int(new_state.gradient_step)) == (0, 4)
+
+
+def test_gradients_that_are_none():
+    """Equinox leaves None for what is not differentiated."""
+    params = make_params()
+    opt = multi_steps(optax.sgd(0.1), 2)
+    state = opt.init(params)
+    for _ in range(2):
+        updates, state = opt.update({"w": params["w"], "b": None}, state, params)
+    assert updates["b"] is None
+    np.testing.assert_allclose(updates["w"], -0.1 * params["w"], rtol=1e-6)
+    assert not np.any(state.acc_grads["b"])
+
+
+def test_without_params():
+    params = make_params(BF16)
+    opt = multi_steps(optax.sgd(0.5), 2)
+    state = opt.init(params)
+    for number in range(2):
+        updates, state = opt.update(params, state)
+        assert types(updates) == types(params)
+        assert np.any(np.asarray(updates["w"], F32)) == (number == 1)
+
+
+# State of optax -----------------------------------------------------------------------
+
+
+@third_party
+def test_a_checkpoint_goes_both_ways():
+    params = make_params()
+    theirs = optax.MultiSteps(guard(optax.adam(0.1)), 3)
+    ours = multi_steps(optax.adam(0.1), 3)
+    assert isinstance(ours.init(params), optax.MultiStepsState)
+    assert_same(ours.init(params), theirs.init(params))
+    expected = train(theirs, params, 8)[-1]
+    for first, second in ((theirs, ours), (ours, theirs)):
+        carry = train(first, params, 4)[-1]
+        for number in range(4, 8):
+            new_params, state = carry
+            updates, state = jax.jit(second.update)(
+                gradients(params, number), state, new_params
+            )
+            carry = optax.apply_updates(new_params, updates), state
+        assert_close(carry, expected, rtol=3e-6, atol=1e-7)
+
+
+@third_party
+def test_has_updated():
+    told = optax.MultiSteps(optax.adam(0.1), 3).has_updated
+    history = train(multi_steps(optax.adam(0.1), 3), make_params(), 7)
+    assert [bool(told(state)) for _, state in history] == [False, False, True] * 2 + [False]
+
+
+# Extra args ---------------------------------------------------------------------------
+
+
+def quadratic(params):
+    return sum(jnp.sum((leaf - 3) ** 2) for leaf in tree_util.tree_leaves(params))
+
+
+LEARNS_FROM_VALUES = {
+    "lbfgs": lambda: optax.lbfgs(),
+    "lbfgs backtracking": lambda: optax.lbfgs(
+        linesearch=optax.scale_by_backtracking_linesearch(10)
+    ),
+    "polyak": lambda: optax.polyak_sgd(),
+    "momo": lambda: optax.contrib.momo(0.1),
+    "momo_adam": lambda: optax.contrib.momo_adam(0.1),
+    "plateau": lambda: optax.chain(
+        optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=2)
+    ),
+}
+NEEDS = {
+    "lbfgs": "lbfgs",
+    "lbfgs backtracking": "lbfgs",
+    "polyak": "polyak_sgd",
+    "momo": "contrib.momo",
+    "momo_adam": "contrib.momo_adam",
+    "plateau": "contrib.reduce_on_plateau",
+}
+
+
+@third_party
+@pytest.mark.parametrize("chained", [False, True], ids=["alone", "in a chain"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs_optax(NEEDS[name])) for name in LEARNS_FROM_VALUES],
+)
+def test_optimizers_that_need_values(name, chained):
+    """Two mini-steps at the same params are one step of the inner optimizer."""
+    opt = multi_steps(LEARNS_FROM_VALUES[name](), 2)
+    opt = optax.chain(optax.identity(), opt) if chained else opt
+    reached = {}
+    for steps, each in ((12, opt), (6, guard(LEARNS_FROM_VALUES[name]()))):
+
+        @jax.jit
+        def step(params, state, each=each):
+            value, grads = jax.value_and_grad(quadratic)(params)
+            extra = {"value": value, "grad": grads, "value_fn": quadratic}
+            if name == "plateau":
+                extra["loss"] = value  # as Optax 0.1.9 calls it
+            updates, state = each.update(grads, state, params, **extra)
+            return optax.apply_updates(params, updates), state
+
+        params = make_params()
+        state = each.init(params)
+        for _ in range(steps):
+            params, state = step(params, state)
+        assert step._cache_size() == 1
+        reached[steps] = params
+    assert quadratic(params) < 0.9 * quadratic(make_params())
+    assert_close(reached[12], reached[6], rtol=1e-5, atol=1e-6)
+
+
+def test_extra_args_come_as_they_are_on_the_emitting_mini_step():
+    def update(updates, state, params=None, *, value, note="none"):
+        assert note == "told"
+        return updates, value
+
+    inner = optax.GradientTransformationExtraArgs(lambda p: jnp.zeros((), F32), update)
+    opt, params = multi_steps(inner, 3), make_params()
+    state, seen = opt.init(params), []
+    for value in range(6):
+        _, state = opt.update(params, state, params, value=F32(value), note="told")
+        seen.append(float(state.inner_opt_state))
+    assert seen == [0, 0, 2, 2, 2, 5]
+
+
+# Skipping -----------------------------------------------------------------------------
+
+
+def with_bad_steps(params, number):
+    grads = gradients(params, number)
+    bad = {2: jnp.nan, 5: jnp.inf}.get(number, 1.0)
+    return {**grads, "w": grads["w"] * jnp.asarray(bad, grads["w"].dtype)}
+
+
+@third_party
+def test_skips_as_optax_does():
+    skip = {"should_skip_update_fn": optax.skip_not_finite}
+    sides = (
+        train(opt, make_params(), 10, with_bad_steps)
+        for opt in (
+            optax.MultiSteps(guard(optax.adam(0.1)), 3, **skip),
+            multi_steps(optax.adam(0.1), 3, **skip),
+        )
+    )
+    for expected, found in zip(*sides):
+        assert_close(expected, found, rtol=3e-6, atol=1e-7)
+    assert int(found[1].gradient_step) == 8 // 3
+
+
+@third_party
+@needs_optax("contrib.momo")
+def test_skips_with_an_inner_that_needs_a_value():
+    inner = LEARNS_FROM_VALUES["momo"]()
+    opt = multi_steps(inner, 1, should_skip_update_fn=optax.skip_not_finite)
+    params = make_params()
+    state = opt.init(params)
+    step = jax.jit(opt.update)
+    updates, after = step(params, state, params, value=jnp.float32(1))
+    assert np.any(updates["w"])
+    nans = tree_util.tree_map(lambda p: p * jnp.nan, params)
+    updates, skipped = step(nans, after, params, value=jnp.float32(jnp.nan))
+    assert not any(np.any(u) for u in tree_util.tree_leaves(updates))
+    assert bool(skipped.skip_state["should_skip"])
+    assert_same(skipped._replace(skip_state=()), after._replace(skip_state=()))
+
+
+def test_skip_function_that_returns_no_bool():
+    opt = multi_steps(
+        counting(), 2, should_skip_update_fn=lambda *_: (jnp.zeros((), I32), ())
+    )
+    params = make_params()
+    with pytest.raises(ValueError, match="Return a scalar bool"):
+        opt.update(params, opt.init(params), params)
+
+
+def test_k_below_one():
+    with pytest.raises(ValueError, match="every_k_schedule=0: write 1 or more"):
+        multi_steps(optax.sgd(0.1), 0)
+
+
+# Control flow and flags ---------------------------------------------------------------
+
+
+@third_party
+def test_scan_cond_and_jit_agree():
+    params, opt = make_params(BF16), multi_steps(optax.adam(0.1), 3)
+    (expected, state) = train(opt, params, 7)[-1]
+
+    def body(carry, number):
+        def step(carry):
+            params, state = carry
+            updates, state = opt.update(gradients(params, number), state, params)
+            return optax.apply_updates(params, updates), state
+
+        return lax.cond(number >= 0, step, lambda carry: carry, carry), None
+
+    steps = jnp.arange(7, dtype=F32)
+    found, _ = jax.jit(lambda c: lax.scan(body, c, steps))((params, opt.init(params)))
+    assert types(found) == types((expected, state))
+    assert_close(found, (expected, state), rtol=2e-2, atol=1e-2)
+    assert int(found[1].gradient_step) == 2
+
+
+@third_party
+def test_vmap_over_states_of_different_mini_steps():
+    opt = multi_steps(optax.adam(0.1), 3)
+    history = train(opt, make_params(), 4)
+    stack = lambda *leaves: jnp.stack(leaves)
+    params, states = tree_util.tree_map(stack, *history)
+    step = lambda params, state: opt.update(make_params(), state, params)
+    updates, new_states = jax.vmap(step)(params, states)
+    for i, (p, s) in enumerate(history):
+        alone = step(p, s)
+        row = tree_util.tree_map(lambda leaf, i=i: leaf[i], (updates, new_states))
+        assert_close(row, alone, rtol=1e-5, atol=1e-7)
+    assert sorted(map(int, new_states.mini_step)) == [0, 1, 2, 2]
+
+
+def test_derivative_of_members_that_do_not_emit_together():
+    """A conditional on a batched predicate in the derivative could not be transposed."""
+    ran = []
+
+    def update(updates, state, params=None):
+        jax.debug.callback(lambda: ran.append(1))
+        root = tree_util.tree_map(jnp.sqrt, updates)  # no derivative at 0
+        return root, {"key": state["key"], "sum": state["sum"] + updates}
+
+    inner = optax.GradientTransformation(
+        lambda p: {"key": jax.random.key(0), "sum": jnp.zeros_like(p)}, update
+    )
+    opt = multi_steps(inner, 2)
+    params = jnp.ones(3)
+    even = opt.init(params)
+    _, odd = opt.update(0 * params, even, params)
+    states = tree_util.tree_map(lambda *leaves: jnp.stack(leaves), even, odd, odd)
+
+    def total(scale, state):
+        updates, state = opt.update(scale * params, state, params)
+        return jnp.sum(updates) + jnp.sum(state.inner_opt_state["sum"])
+
+    scales = jnp.array([0.0, 2.0, 8.0])
+    together = lambda scales: jnp.sum(jax.vmap(total)(scales, states))
+    expected = [0, *(3 * (0.5 / np.sqrt(2 * s) + 0.5) for s in scales[1:])]
+    for found in (
+        jax.grad(together)(scales),
+        jax.jit(jax.grad(together))(scales),
+        jax.jacfwd(together)(scales),
+        jax.vmap(jax.grad(total))(scales, states),
+        jax.vmap(lambda *twice: jax.vmap(jax.grad(total))(*twice))(
+            scales[None], tree_util.tree_map(lambda leaf: leaf[None], states)
+        )[0],
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    curvature = jax.hessian(together)(scales)
+    expected = [0, *(-3 / 8 * (s / 2) ** -1.5 / 2 for s in scales[1:])]
+    np.testing.assert_allclose(jnp.diag(curvature), expected, rtol=1e-5)
+
+    jax.effects_barrier()
+    ran.clear()
+    still = tree_util.tree_map(lambda *leaves: jnp.stack(leaves), even, even, even)
+    jax.grad(lambda scales: jnp.sum(jax.vmap(total)(scales, still)))(scales)
+    jax.effects_barrier()
+    assert not ran  # none emits
+
+
+@third_party
+def test_derivative_through_two_gradient_steps():
+    def after(rate):
+        opt = multi_steps(optax.sgd(rate), 2)
+        params = jnp.array([1.0, 2.0])
+        state = opt.init(params)
+        for _ in range(4):
+            updates, state = opt.update(2 * params, state, params)
+            params = params + updates
+        return jnp.sum(params)
+
+    rate = 0.1  # after(rate) is 3 (1 - 2 rate)^2
+    np.testing.assert_allclose(after(rate), 3 * (1 - 2 * rate) ** 2, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(after)(rate), -12 * (1 - 2 * rate), rtol=1e-5)
+
+
+@third_party
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.jacrev])
+def test_derivative_through_a_scan(derivative):
+    """There the branch is traced, and a loop could not be transposed."""
+
+    def after(start, rate):
+        opt = multi_steps(optax.adam(rate), 2)
+
+        def body(carry, _):
+            params, state = carry
+            updates, state = opt.update(jnp.sin(params), state, params)
+            return (params + updates, state), None
+
+        return lax.scan(body, (start, opt.init(start)), None, length=4)[0][0]
+
+    start, eps = jnp.array([1.0, 2.0]), 1e-2
+    for argument in (0, 1):
+        args = (start, jnp.float32(0.1))
+        found = derivative(after, argnums=argument)(*args)
+        direction = jnp.ones_like(args[argument])
+        at = lambda t, a=args, i=argument, d=direction: after(
+            *[x + t * d if i == n else x for n, x in enumerate(a)]
+        )
+        expected = (at(eps) - at(-eps)) / (2 * eps)
+        total = found @ direction if argument == 0 else found
+        np.testing.assert_allclose(total, expected, rtol=2e-2)
+
+
+@third_party
+@needs_scope
+@pytest.mark.parametrize("wrap", [lambda opt: opt, guard], ids=["bare", "guarded"])
+def test_blind_to_the_x64_flag(wrap):
+    def run():
+        skip = optax.skip_not_finite
+        opt = wrap(multi_steps(optax.adam(0.1), 2, should_skip_update_fn=skip))
+        params = make_params()
+        state = opt.init(params)
+        wide = count_float64(opt.update, params, state, params)
+        step = jax.jit(opt.update)
+        for number in range(4):
+            updates, state = step(gradients(params, number), state, params)
+        return (updates, state), wide
+
+    (off, _) = run()
+    with set_x64(True):
+        on, wide = run()
+    assert_same(on, off)
+    assert wide == 0
+
+
+@needs_scope
+def test_value_functions_run_under_the_callers_flag():
+    seen = []
+
+    def update(updates, state, params=None, *, value_fn):
+        value_fn(params)
+        return updates, state
+
+    def value_fn(params):
+        seen.append(jnp.zeros(()).dtype)
+        return jnp.zeros(())
+
+    inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    with set_x64(True):
+        params = make_params()
+        opt = multi_steps(inner, 2)
+        opt.update(params, opt.init(params), params, value_fn=value_fn)
+    assert set(seen) == {np.dtype("float64")}
+
+
+def test_guarding_it_again_changes_nothing():
+    opt = multi_steps(optax.sgd(0.1), 2)
+    assert guard(opt) is opt
+
+
+def test_first_state_can_be_donated():
+    params = make_params()
+    opt = multi_steps(counting(), 2)
+    step = functools.partial(jax.jit, donate_argnums=(0, 1))(
+        lambda params, state, grads: opt.update(grads, state, params)
+    )
+    updates, state = step(params, opt.init(params), make_params())
+    assert types(updates) == types(make_params())
+    assert int(state.mini_step) == 1
+
+
+def test_one_compilation():
+    params = make_params()
+    opt = multi_steps(optax.sgd(0.1), 2)
+    state, step = opt.init(params), jax.jit(opt.update)
+    for number in range(5):
+        _, state = step(gradients(params, number), state, params)
+    assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("accumulator_dtype", [F32, None], ids=str)
+def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
+    """Which promote with nothing in JAX."""
+    opt = multi_steps(optax.identity(), 2, accumulator_dtype=accumulator_dtype)
+    params = jnp.ones(3, jnp.float8_e4m3fn)
+    state = opt.init(params)
+    for value in (1.0, 3.0):
+        grad = jnp.full(3, value, params.dtype)
+        updates, state = opt.update(grad, state, params)
+    assert updates.dtype == params.dtype
+    np.testing.assert_array_equal(updates.astype(F32), 2.0)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
+def test_updates_come_as_the_policy_of_the_inner_guard_asks(nested):
+    """In float32, for apply_updates to round their sum; bfloat16 would round them twice."""
+    params, grads = jnp.ones(3, BF16), jnp.full(3, 0.3, BF16)
+    policy = Policy(compute_dtype=F32, updates_dtype=F32)
+    opt = multi_steps(guard(optax.sgd(0.1), policy=policy), 2)
+    opt = multi_steps(opt, 1) if nested else opt
+    state = opt.init(params)
+    for _ in range(2):
+        updates, state = opt.update(grads, state, params)
+        assert updates.dtype == F32
+    np.testing.assert_array_equal(updates, F32(0.1) * -grads.astype(F32))
+
+
+def test_the_inner_update_is_traced_once():
+    """Although its shapes are asked for before the branch is made."""
+    traces = []
+
+    def update(updates, state, params=None):
+        traces.append(updates)
+        return updates, state
+
+    opt = multi_steps(optax.GradientTransformation(lambda params: (), update), 2)
+    state = opt.init(jnp.ones(3))
+    jax.jit(opt.update).lower(jnp.ones(3), state)
+    assert len(traces) == 1

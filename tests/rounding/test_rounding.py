@@ -1,0 +1,302 @@
+"""Stochastic rounding: right on average, exact where it can be, the same everywhere."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import set_x64
+
+import dtypeguard
+from dtypeguard._optimizers.prodigy_leaf import rounded_step
+from dtypeguard._rounding.rounding import _index, random_bits, rounds, stochastic_round
+from dtypeguard._sweep.hlo import count_float64
+
+NAMES = (
+    "bfloat16",
+    "float16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+)
+DTYPES = [jnp.dtype(getattr(jnp, name)) for name in NAMES if hasattr(jnp, name)]
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+F32, U32 = jnp.float32, jnp.uint32
+DRAWS = 10**6
+LARGEST_BITS = 2**32 - 1
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def draw(value, dtype, step):
+    values = jnp.full(DRAWS, value, F32)
+    return stochastic_round(values, dtype, random_bits((0, step), (DRAWS,)))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def rounded(values, dtype, bits):
+    return stochastic_round(values, dtype, jnp.broadcast_to(bits, values.shape))
+
+
+def neighbours(values, dtype):
+    """The largest value of `dtype` below and the smallest above; itself twice if exact."""
+    nearest = values.astype(dtype)
+    as_float = nearest.astype(np.float64)
+    largest = jnp.finfo(dtype).max.astype(dtype)
+    toward = np.where(values > as_float, largest, -largest)
+    other = np.nextafter(nearest, toward).astype(np.float64)
+    other = np.where(values == as_float, as_float, other)
+    return np.minimum(as_float, other), np.maximum(as_float, other)
+
+
+def inside(dtype):
+    """Values between two neighbours: magnitudes, signs, halfway points, subnormals."""
+    info = jnp.finfo(dtype)
+    unit, step = float(info.eps), float(info.smallest_subnormal)
+    return {
+        "third": 1 + unit / 3,
+        "negative": -1 - unit * 0.9,
+        "halfway": 1 + unit / 2,
+        "just above": 1 + unit / 1000,
+        "large": float(info.max) * (1 - unit * 0.6),
+        "smallest normal": float(info.tiny) * (1 + unit / 3),
+        "subnormal": step * 2.5,
+        "negative subnormal": step * -1.3,
+        "below the smallest": step / 3,
+        "far below the smallest": -step / 1000,
+    }
+
+
+def deviations(values, value, dtype):
+    """Of the mean and the variance from theory, in standard errors."""
+    values = np.asarray(values).astype(np.float64)
+    low, high = (side.item() for side in neighbours(np.float32(value), dtype))
+    assert set(np.unique(values)) <= {low, high}
+    assert low < high
+    ups = (values - low) / (high - low)
+    p = (value - low) / (high - low)
+    variance = p * (1 - p)
+    spread = max(variance * (1 - 2 * p) ** 2, 1 / DRAWS)  # of (up - p)**2
+    return (
+        (ups.mean() - p) / np.sqrt(variance / DRAWS),
+        (np.square(ups - p).mean() - variance) / np.sqrt(spread / DRAWS),
+    )
+
+
+@every_dtype
+def test_unbiased_over_a_million_draws(dtype):
+    for step, (name, value) in enumerate(inside(dtype).items()):
+        value = float(np.float32(value))
+        of_mean, of_variance = deviations(draw(value, dtype, step), value, dtype)
+        assert abs(of_mean) < 4, name
+        assert abs(of_variance) < 4, name
+
+
+@every_dtype
+def test_nearest_is_biased(dtype):
+    """The test above can fail."""
+    value = 1 + float(jnp.finfo(dtype).eps) / 3
+    nearest = np.full(DRAWS, np.float32(value)).astype(dtype)
+    of_mean, of_variance = deviations(nearest, np.float32(value).item(), dtype)
+    assert abs(of_mean) > 100
+    assert abs(of_variance) > 100
+
+
+@every_dtype
+def test_mean_over_all_bits_is_the_value(dtype):
+    """Not a sample: as many bits as are dropped, all of them."""
+    dropped = 23 - int(jnp.finfo(dtype).nmant)
+    bits = jnp.arange(2**dropped, dtype=U32) << (32 - dropped)
+    value = np.float32(-1.2345678)
+    values = np.asarray(rounded(jnp.full(bits.shape, value), dtype, bits))
+    assert values.astype(np.float64).mean() == value
+
+
+@every_dtype
+def test_to_one_of_two_neighbours(dtype):
+    """Any float32, any bits: down or up, and to infinity (or NaN) where nearest goes."""
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 2**32, 10**5, np.uint32).view(np.float32)
+    largest = np.float32(jnp.finfo(dtype).max)
+    with np.errstate(over="ignore"):
+        near = largest * np.linspace(0.9, 1.1, 10**4, dtype=np.float32)
+    scale = np.float32(jnp.finfo(dtype).smallest_subnormal)
+    low = (np.linspace(-40, 40, 10**4) * scale).astype(np.float32)
+    values = np.concatenate([values, near, -near, low])
+    nearest = np.asarray(jnp.asarray(values).astype(dtype))
+    with np.errstate(all="ignore"):
+        low, high = neighbours(values, dtype)
+    random = generator.integers(0, 2**32, values.shape, np.uint32)
+    for bits in (np.uint32(0), np.uint32(LARGEST_BITS), random):
+        result = np.asarray(rounded(values, dtype, bits)).astype(np.float64)
+        within = np.abs(values) < largest
+        # A CPU's own arithmetic takes float32 subnormals for zero.
+        exact = np.isnan(values) | (np.abs(values) >= np.finfo(np.float32).tiny)
+        taken = (result == low) | (result == high)
+        assert (taken | ~exact)[within].all()
+        np.testing.assert_array_equal(result[~within], nearest[~within].astype(np.float64))
+
+
+@every_dtype
+@pytest.mark.parametrize("bits", [0, 1, 2**31, LARGEST_BITS])
+def test_exact_values_stay_exact(dtype, bits):
+    words = np.arange(2 ** (8 * dtype.itemsize)).astype(f"uint{8 * dtype.itemsize}")
+    values = words.view(dtype)
+    result = np.asarray(rounded(values.astype(np.float32), dtype, np.uint32(bits)))
+    is_nan = np.isnan(values.astype(np.float32))
+    assert np.isnan(result.astype(np.float32))[is_nan].all()
+    np.testing.assert_array_equal(result.view(words.dtype)[~is_nan], words[~is_nan])
+
+
+@every_dtype
+def test_every_nan_stays_nan(dtype):
+    words = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32)
+    for bits in (0, LARGEST_BITS):
+        result = rounded(words.view(np.float32), dtype, np.uint32(bits))
+        assert np.isnan(np.asarray(result).astype(np.float32)).all()
+
+
+def test_plain_casts():
+    """To a wider dtype and to 32 bits: whatever the bits, the cast to nearest."""
+    bits = jnp.uint32(LARGEST_BITS)
+    x = jnp.asarray([1.5, -0.1], jnp.bfloat16)
+    assert stochastic_round(x, jnp.dtype(F32), bits).dtype == F32
+    assert stochastic_round(x, x.dtype, bits) is x
+    small = jnp.asarray([1.5, -0.125], jnp.float8_e5m2)
+    for dtype in (jnp.bfloat16, jnp.float16):
+        wide = stochastic_round(small, jnp.dtype(dtype), bits)
+        np.testing.assert_array_equal(wide.astype(F32), small.astype(F32))
+    with set_x64(True):
+        double = jnp.asarray([1 + 2.0**-40], jnp.float64)
+        assert stochastic_round(double, jnp.dtype(F32), bits)[0] == 1
+        up = jnp.full(1, LARGEST_BITS, U32)
+        assert stochastic_round(double + 1e-3, jnp.dtype(jnp.bfloat16), up)[0] > 1
+
+
+@every_dtype
+def test_derivative_is_that_of_the_cast(dtype):
+    """Without it, that of an operation on bits: zero."""
+    x, bits = jnp.asarray([1.3, -0.7], F32), jnp.asarray([5, 6], U32)
+    function = lambda x: stochastic_round(x, dtype, bits)
+    _, tangent = jax.jvp(function, (x,), (jnp.ones(2, F32),))
+    assert tangent.dtype == dtype
+    np.testing.assert_array_equal(tangent.astype(F32), 1)
+    grad = jax.grad(lambda x: function(x).astype(F32).sum())(x)
+    np.testing.assert_array_equal(grad, 1)
+
+
+@every_dtype
+def test_rounded_steps_arrive_on_average(dtype):
+    """What `dtypeguard.prodigy` returns: `p + u` moves by a step too small for `p`."""
+    unit = float(jnp.finfo(dtype).eps)
+    step = unit / 5
+    param = jnp.ones(DRAWS, dtype)
+    update = rounded_step(param, jnp.full(DRAWS, step, F32), (jnp.uint32(0), 0))
+    assert update.dtype == dtype
+    moved = np.asarray(param.astype(F32) + update.astype(F32), np.float64) - 1
+    assert set(np.unique(moved)) == {0, unit}
+    assert abs(moved.mean() - step) < 4 * unit * np.sqrt(0.16 / DRAWS)
+    other = rounded_step(param, jnp.full(DRAWS, step, F32), (jnp.uint32(1), 0))
+    ups = [np.asarray(side.astype(F32) > 0) for side in (update, other)]
+    assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(DRAWS)
+
+
+def test_prodigy_rounds_each_step_and_leaf_by_noise_of_its_own():
+    opt = dtypeguard.prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
+    params = {name: jnp.ones(10_000, jnp.bfloat16) for name in "ab"}
+    grads, state = params, opt.init(params)
+    ups = []
+    for _ in range(2):
+        updates, state = opt.update(grads, state, params)
+        ups += [np.asarray(u != 0) for u in updates.values()]
+    for i, one in enumerate(ups):
+        assert 0.1 < one.mean() < 0.9
+        for other in ups[:i]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 4 / 100
+
+
+def test_rounded_steps_are_plain_for_wide_params_and_differentiable():
+    step = jnp.asarray([1e-9, 0.3], F32)
+    for dtype in (F32, jnp.bfloat16):
+        param = jnp.ones(2, dtype)
+        into = lambda s, param=param: rounded_step(param, s, (0, 0)).astype(F32).sum()
+        np.testing.assert_array_equal(jax.grad(into)(step), 1)
+    assert rounded_step(jnp.ones(2, F32), step, (0, 0)) is step
+
+
+def test_what_is_rounded_to():
+    assert all(rounds(dtype) for dtype in DTYPES)
+    names = ("float32", "int8", "complex64", "float8_e8m0fnu", "float4_e2m1fn")
+    others = [jnp.dtype(getattr(jnp, name)) for name in names if hasattr(jnp, name)]
+    assert not any(rounds(dtype) for dtype in others)
+
+
+# The bits -------------------------------------------------------------------------------
+
+BITS = jax.jit(random_bits, static_argnums=1)
+WORDS = {"one": (1, 2, 3), "seed": (2, 2, 3), "step": (1, 3, 3), "leaf": (1, 2, 4)}
+
+
+def test_bits_are_uniform():
+    bits = np.asarray(BITS((0, 0, 0), (DRAWS,)))
+    for byte in bits.view(np.uint8).reshape(-1, 4).T:
+        counts = np.bincount(byte, minlength=256)
+        chi_squared = np.sum(np.square(counts - DRAWS / 256)) / (DRAWS / 256)
+        assert abs(chi_squared - 255) < 4 * np.sqrt(2 * 255)
+
+
+@pytest.mark.parametrize("other", ["seed", "step", "leaf", "neighbour", "row"])
+def test_streams_are_independent(other):
+    """Seeds, steps and leaves one apart; neighbours and rows in one array."""
+    one = np.asarray(BITS(WORDS["one"], (1000, 1000)))
+    if other in WORDS:
+        two = np.asarray(BITS(WORDS[other], (1000, 1000)))
+    else:
+        two = np.roll(one, 1, axis=1 if other == "neighbour" else 0)
+    for shift in (0, 16):  # bfloat16 takes the upper half
+        a, b = ((side >> shift & 0xFFFF).astype(np.float64) for side in (one, two))
+        correlation = np.corrcoef(a.ravel(), b.ravel())[0, 1]
+        assert abs(correlation) < 4 / 1000
+    different_bits = np.unpackbits((one ^ two).view(np.uint8)).mean()
+    assert abs(different_bits - 0.5) < 4 * 0.5 / np.sqrt(32 * DRAWS)
+    if other in WORDS:  # by chance 233 words are common; a shifted sequence has more
+        common = np.intersect1d(one, two).size
+        assert abs(common - DRAWS**2 / 2**32) < 4 * np.sqrt(233)
+
+
+def test_bits_of_one_element_over_steps():
+    steps = jnp.arange(100_000, dtype=U32)
+    bits = np.asarray(jax.vmap(lambda step: random_bits((0, step, 0), (2,)))(steps))
+    uniform = bits / 2.0**32
+    assert abs(uniform.mean(axis=0) - 0.5).max() < 4 * np.sqrt(1 / 12 / len(steps))
+    pairs = (uniform[:-1, 0], uniform[1:, 0]), (uniform[:, 0], uniform[:, 1])
+    for pair in pairs:
+        assert abs(np.corrcoef(*pair)[0, 1]) < 4 / np.sqrt(len(steps))
+
+
+def test_bits_are_a_function_of_words_and_place():
+    bits = random_bits((7, 8), (3, 5))
+    np.testing.assert_array_equal(bits, BITS((7, 8), (3, 5)))
+    np.testing.assert_array_equal(bits.ravel(), random_bits((7, 8), (15,)))
+    assert random_bits((7, 8), ()) == bits[0, 0]
+    assert random_bits((7, 8), (0, 3)).shape == (0, 3)
+    with set_x64(True):
+        np.testing.assert_array_equal(bits, random_bits((7, 8), (3, 5)))
+        args = (jnp.ones((3, 5), F32), bits)
+        round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
+        assert count_float64(round_to, *args) == 0
+
+
+def test_places_beyond_one_word_are_told_apart():
+    low, high = _index((3, 4, 5), limit=20)
+    assert len({(a, b) for a, b in zip(low.ravel().tolist(), high.ravel().tolist())}) == 60
+    assert low.max() < 20
+    low, high = _index((3, 4, 5), limit=19)
+    assert len({(a, b) for a, b in zip(low.ravel().tolist(), high.ravel().tolist())}) == 60
+    assert _index((3, 4, 5))[1] is None
+    huge = jax.eval_shape(lambda: _index((2**20, 2**13)))
+    assert huge[1].shape == (2**20, 2**13)

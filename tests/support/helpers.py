@@ -1,0 +1,101 @@
+"""What several test files compare: structure, types and values together."""
+
+import functools
+import importlib
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import tree_util
+
+from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64 as set_x64
+
+SUPPORT = pathlib.Path(__file__).parent
+OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])
+needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
+
+
+def in_optax(name: str) -> bool:
+    """Whether the installed Optax has this name, which may have dots."""
+    try:
+        functools.reduce(getattr, name.split("."), optax)
+    except AttributeError:
+        return False
+    return True
+
+
+def needs_optax(name: str) -> pytest.MarkDecorator:
+    """Skips a test where the installed Optax lacks a name."""
+    return pytest.mark.skipif(
+        not in_optax(name), reason=f"optax {optax.__version__} has no {name}"
+    )
+
+
+def need(name: str) -> Any:
+    """The module; skips the test where its package is missing, fails it in CI."""
+    package = name.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        reason = f"{package} is not installed: pip install 'dtypeguard[test]'"
+        if os.environ.get("CI") or os.environ.get("DTYPEGUARD_REQUIRE_ALL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return importlib.import_module(name)
+
+
+def child_variables(devices: int = 1) -> dict[str, str]:
+    """The environment of a process that has this checkout and so many CPU devices."""
+    checkout = str(SUPPORT.parents[1])
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([checkout, os.environ.get("PYTHONPATH", "")]),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
+    }
+
+
+def output_on_eight_devices(script: pathlib.Path, *arguments: str) -> str:
+    """What a script prints in a process with eight simulated devices."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(script), *arguments],
+        env=child_variables(devices=8),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    return run.stdout
+
+
+def types(tree: Any) -> Any:
+    """Dtype, weak type and shape of every leaf, as jit sees them, in the tree."""
+
+    def describe(leaf):
+        dtype = leaf.dtype if isinstance(leaf, jax.Array) else jax.dtypes.result_type(leaf)
+        weak = getattr(leaf, "weak_type", isinstance(leaf, (bool, int, float, complex)))
+        return str(dtype), weak, np.shape(leaf)
+
+    return tree_util.tree_map(describe, tree)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two trees are equal in structure, types and bits."""
+    assert tree_util.tree_structure(one) == tree_util.tree_structure(other)
+    for (path, a), b in zip(
+        tree_util.tree_flatten_with_path(one)[0], tree_util.tree_leaves(other)
+    ):
+        where = tree_util.keystr(path)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), where
+        assert _bits(a) == _bits(b), f"{where}: {a} != {b}"
+
+
+def _bits(leaf: Any) -> bytes:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf).tobytes()

@@ -1,0 +1,51 @@
+"""A small problem for optimizers of their own kind, trained in a scan."""
+
+import jax
+import jax.numpy as jnp
+from helpers import assert_same, set_x64
+from jax import lax, tree_util
+
+from dtypeguard._sweep.hlo import count_float64
+
+
+def make_params(dtype=jnp.float32):
+    """Two leaves, of 3 x 4 and of 4 entries."""
+    return {
+        "w": jnp.linspace(-1, 1, 12, dtype=jnp.float32).reshape(3, 4).astype(dtype),
+        "b": jnp.full(4, 0.5, dtype),
+    }
+
+
+def slope(params):
+    """The gradient of a quadratic with its least at 0.25."""
+    return tree_util.tree_map(lambda p: p - jnp.asarray(0.25, p.dtype), params)
+
+
+def add(params, updates):
+    """Fails, under strict promotion, where an update has another dtype than its param."""
+    return tree_util.tree_map(lambda p, u: p + u, params, updates)
+
+
+def run(opt, params, steps, grads_of=slope, state=None):
+    """Params and state after so many steps, from a given or a first state."""
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = opt.update(grads_of(params), state, params)
+        return (add(params, updates), state), None
+
+    train = jax.jit(lambda carry: lax.scan(step, carry, None, length=steps)[0])
+    return train((params, opt.init(params) if state is None else state))
+
+
+def assert_blind(make, dtype):
+    """Five steps are the same bits under x64 and without it, and hold no float64."""
+    results = []
+    for x64 in (False, True):
+        with set_x64(x64):
+            opt, params = make(), make_params(dtype)
+            with jax.numpy_dtype_promotion("standard"):  # of optax's schedule
+                results.append(run(opt, params, 5))
+                args = (slope(params), opt.init(params), params)
+                assert count_float64(opt.update, *args) == 0
+    assert_same(*results)

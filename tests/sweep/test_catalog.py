@@ -1,0 +1,151 @@
+"""The catalogue: what is in it, that it is all there, and what it feeds."""
+
+import inspect
+import operator
+
+import jax
+import jax.numpy as jnp
+import optax
+import optax.contrib
+import pytest
+from jax import tree_util
+
+import dtypeguard
+from dtypeguard._leaves.compat import set_x64
+from dtypeguard._sweep import catalog
+
+ENTRIES, UNBUILT = catalog.entries()
+
+
+def _factory(entry_id):
+    path = entry_id.partition("[")[0]
+    root, _, names = path.partition(".")
+    return operator.attrgetter(names)({"optax": optax, "dtypeguard": dtypeguard}[root])
+
+
+def _annotated_factories():
+    for module in (optax, optax.contrib):
+        for name, member in vars(module).items():
+            if name.startswith("_") or inspect.isclass(member) or not callable(member):
+                continue
+            try:
+                annotation = str(inspect.signature(member).return_annotation)
+            except ValueError:
+                continue
+            if "GradientTransformation" in annotation:
+                yield f"{module.__name__}.{name}", member
+
+
+def test_every_factory_of_optax_is_in_the_catalogue_or_said_to_be_left_out():
+    told = {id(_factory(x.id)) for x in (*ENTRIES, *UNBUILT)}
+    promised = dict(_annotated_factories())
+    assert len(promised) > 50
+    assert [name for name, factory in promised.items() if id(factory) not in told] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optax.MultiSteps",
+        "optax.scale_by_factored_rms",
+        "optax.monitor",
+        "optax.contrib.dog",
+        "optax.contrib.dowg",
+        "optax.contrib.hutchinson_estimator_diag_hessian",
+        "optax.experimental.aggregating.process",
+    ],
+)
+def test_what_no_annotation_tells_is_found_too(name):
+    try:
+        _factory(name)
+    except AttributeError:
+        pytest.skip("not in this Optax")
+    assert name in {x.id for x in (*ENTRIES, *UNBUILT)}
+
+
+def test_an_optimizer_of_a_later_release_is_found(monkeypatch):
+    def brand_new(learning_rate, beta=0.9) -> optax.GradientTransformation:
+        return optax.sgd(learning_rate, beta)
+
+    def brand_new_and_odd(mystery) -> optax.GradientTransformation:
+        return optax.sgd(mystery)
+
+    for function in (brand_new, brand_new_and_odd):
+        monkeypatch.setattr(function, "__module__", "optax.later")
+        monkeypatch.setattr(optax, function.__name__, function, raising=False)
+    built, unbuilt = catalog.entries.__wrapped__()
+    assert "optax.brand_new" in {entry.id for entry in built}
+    assert dict(unbuilt)["optax.brand_new_and_odd"] == (
+        "no value known for its parameter 'mystery'"
+    )
+
+
+def test_our_own_optimizers_are_found_once_they_are_exported(monkeypatch):
+    monkeypatch.setattr(dtypeguard, "prodigy", optax.contrib.prodigy, raising=False)
+    built, _ = catalog.entries.__wrapped__()
+    assert "dtypeguard.prodigy" in {entry.id for entry in built}
+
+
+def test_ids_are_unique_and_lead_back_to_their_entries():
+    ids = [entry.id for entry in ENTRIES]
+    assert len(set(ids)) == len(ids) > 90
+    assert all(catalog.find(entry.id).id == entry.id for entry in ENTRIES)
+    assert all(left.reason for left in UNBUILT)
+
+
+def test_inputs_have_the_dtypes_asked_for():
+    entry = catalog.find("optax.adam")
+    params, updates, extra_args = entry.inputs((jnp.bfloat16, jnp.float32), jnp.float16)
+    assert {name: leaf.dtype for name, leaf in params.items()} == {
+        "b": jnp.bfloat16,
+        "w": jnp.float32,
+    }
+    assert {leaf.dtype for leaf in tree_util.tree_leaves(updates)} == {jnp.dtype("float16")}
+    assert extra_args == {}
+    with set_x64(True):
+        wide = entry.inputs(jnp.float64, jnp.float64)
+    assert wide.params["w"].dtype == "float64"
+
+
+def test_updates_are_the_gradients_of_the_loss():
+    entry = catalog.find("optax.adam")
+    params, updates, _ = entry.inputs(jnp.float32, jnp.float32)
+    for grad, update in zip(
+        tree_util.tree_leaves(jax.grad(entry.loss)(params)),
+        tree_util.tree_leaves(updates),
+    ):
+        assert jnp.allclose(grad, update, rtol=1e-6)
+
+
+def test_extra_args_are_those_needed():
+    names = {entry.id: entry.extra_names for entry in ENTRIES}
+    assert names["optax.adam"] == ()
+    assert names["optax.contrib.sam[opaque]"] == ("grad_fn",)
+    if "optax.lbfgs" in names:
+        assert names["optax.lbfgs"] == ("value", "grad", "value_fn")
+        assert names["optax.contrib.sophia"] == ("obj_fn",)
+
+
+def test_special_inputs():
+    params, updates, _ = catalog.find("optax.lookahead").inputs(*[jnp.float32] * 2)
+    assert isinstance(params, optax.LookaheadParams)
+    assert set(updates) == {"w", "b"}
+    per_example = next(entry for entry in ENTRIES if "private" in entry.id)
+    params, updates, _ = per_example.inputs(*[jnp.float32] * 2)
+    assert updates["w"].shape == (2, *params["w"].shape)
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize(
+    "entry_id", ["optax.adam", "optax.MultiSteps", "optax.lookahead", "optax.lbfgs"]
+)
+def test_inputs_run(entry_id):
+    if entry_id not in {entry.id for entry in ENTRIES}:
+        pytest.skip("not in this Optax")
+    entry = catalog.find(entry_id)
+    params, updates, extra_args = entry.inputs(jnp.float32, jnp.float32)
+    opt = entry.build()
+    updates, _ = opt.update(updates, opt.init(params), params, **extra_args)
+    stepped = optax.apply_updates(params, updates)
+    assert tree_util.tree_structure(stepped) == tree_util.tree_structure(params)
+    assert all(jnp.isfinite(leaf).all() for leaf in tree_util.tree_leaves(stepped))

@@ -1,0 +1,214 @@
+"""Every optimizer of the catalogue, guarded, in every place that needs stable types."""
+
+import functools
+import warnings
+
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import pytest
+from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+
+from dtypeguard import DtypeGuardWarning, guard
+from dtypeguard._sweep.catalog import entries
+from dtypeguard._sweep.hlo import optimized_hlo
+
+ENTRIES, _ = entries()
+BF16, F32 = jnp.bfloat16, jnp.float32
+DTYPES = {"f32": (F32, F32), "bf16/f32": (BF16, F32)}
+
+pytestmark = [
+    pytest.mark.third_party,
+    # Optax's L-BFGS and muon warn of float32 written into bfloat16; a rescue is announced.
+    pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types"),
+    pytest.mark.filterwarnings("ignore::dtypeguard.DtypeGuardWarning"),
+    pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64"),
+]
+every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+every_dtype = pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+every_flag = pytest.mark.parametrize("x64", [False, True], ids=["x64_off", "x64_on"])
+
+
+class Loop:
+    """A train step of one optimizer on its inputs, and its first params and state."""
+
+    def __init__(self, opt, inputs):
+        self.opt = opt
+        self.updates, self.extra_args = inputs.updates, inputs.extra_args
+        # Copied, since lookahead is given the same params as its fast and its slow ones.
+        params = tree_util.tree_map(jnp.copy, inputs.params)
+        self.carry = (params, opt.init(params))
+
+    def update(self, params, state):
+        return self.opt.update(self.updates, state, params, **self.extra_args)
+
+    def step(self, carry):
+        params, state = carry
+        updates, state = self.update(params, state)
+        # As Equinox does, whose `apply_updates` does not cast: p + u must not promote.
+        add = lambda p, u: p if u is None else p + u
+        return tree_util.tree_map(add, params, updates), state
+
+
+def guarded(entry, dtypes=DTYPES["f32"]):
+    return Loop(guard(entry.build()), entry.inputs(*dtypes))
+
+
+def in_scan(loop):
+    return lax.scan(lambda c, _: (loop.step(c), None), loop.carry, None, length=2)[0]
+
+
+def in_equinox_scan(loop, kind):
+    body = lambda carry, _: (loop.step(carry), None)
+    checkpoints = 2 if kind == "checkpointed" else None
+    xs = jnp.zeros(2, F32)
+    return eqxi.scan(body, loop.carry, xs, kind=kind, checkpoints=checkpoints)[0]
+
+
+def in_while_loop(loop):
+    start = (jnp.zeros((), jnp.int32), loop.carry)
+    body = lambda c: (c[0] + jnp.int32(1), loop.step(c[1]))
+    return lax.while_loop(lambda c: c[0] < 2, body, start)[1]
+
+
+def in_cond(loop):
+    return lax.cond(jnp.asarray(True), loop.step, lambda carry: carry, loop.carry)
+
+
+CONTROL_FLOW = {
+    "scan": in_scan,
+    "eqx_scan_lax": functools.partial(in_equinox_scan, kind="lax"),
+    "eqx_scan_checkpointed": functools.partial(in_equinox_scan, kind="checkpointed"),
+    "eqx_scan_bounded": functools.partial(in_equinox_scan, kind="bounded"),
+    "while_loop": in_while_loop,
+    "cond": in_cond,
+}
+
+
+@every_entry
+@every_dtype
+@every_flag
+def test_control_flow(entry, dtypes, x64):
+    """(params, state) is a carry, and comes out with the types that it went in with."""
+    with set_x64(x64):
+        loop = guarded(entry, dtypes)
+        for name, run in CONTROL_FLOW.items():
+            out = jax.eval_shape(lambda run=run: run(loop))
+            assert types_of_struct(out) == types(loop.carry), name
+
+
+def types_of_struct(tree):
+    describe = lambda leaf: (str(leaf.dtype), getattr(leaf, "weak_type", False), leaf.shape)
+    return tree_util.tree_map(describe, tree)
+
+
+@every_entry
+def test_vmap_over_a_batch_of_optimizers(entry):
+    loop = guarded(entry)
+    params, _ = loop.carry
+    batch = tree_util.tree_map(lambda p: jnp.stack([p, p * F32(2)]), params)
+
+    def train(params):
+        return loop.step((params, loop.opt.init(params)))
+
+    out = jax.eval_shape(jax.vmap(train), batch)
+    one = jax.eval_shape(train, params)
+    batched = tree_util.tree_map(lambda leaf: (str(leaf.dtype), (2, *leaf.shape)), one)
+    assert batched == tree_util.tree_map(lambda leaf: (str(leaf.dtype), leaf.shape), out)
+
+
+@every_entry
+def test_derivative_of_an_unrolled_optimization(entry):
+    """What can be differentiated bare can be guarded; in forward mode, every one can."""
+    params = entry.inputs(F32, F32).params
+
+    def final(wrap, scale):
+        loop = Loop(wrap(entry.build()), entry.inputs(F32, F32))
+        moved = tree_util.tree_map(lambda p: p * scale, params)
+        carry = (moved, loop.opt.init(moved))
+        for _ in range(2):
+            carry = loop.step(carry)
+        return sum(jnp.sum(leaf) for leaf in tree_util.tree_leaves(carry[0]))
+
+    one = jnp.ones((), F32)
+    bare, wrapped = (functools.partial(final, wrap) for wrap in (lambda opt: opt, guard))
+    jax.eval_shape(lambda x: jax.jvp(wrapped, (x,), (x,)), one)
+    try:
+        jax.eval_shape(jax.grad(bare), one)
+    except ValueError:  # a while_loop has no reverse mode
+        return
+    assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
+
+
+@every_entry
+def test_donation_from_the_first_step_on(entry):
+    loop = guarded(entry)
+    step = jax.jit(loop.step, donate_argnums=0)
+    carry = before = loop.carry
+    expected = types(carry)
+    for _ in range(2):  # warnings are errors: none says that a buffer was not usable
+        carry = step(carry)
+        assert types(carry) == expected
+    assert all(leaf.is_deleted() for leaf in tree_util.tree_leaves(before[0]))
+    assert step._cache_size() == 1
+
+
+@every_entry
+def test_optimized_hlo_is_the_bare_one(entry):
+    inputs = entry.inputs(F32, F32)
+    # From the guarded first state: bare, some start weakly typed and are stable after that.
+    bare, wrapped = Loop(entry.build(), inputs), Loop(guard(entry.build()), inputs)
+    out = jax.eval_shape(bare.update, *wrapped.carry)[1]
+    is_stable = types_of_struct(out) == types(wrapped.carry[1])
+    if OPTAX < (0, 2, 5) and not is_stable:
+        pytest.skip("drifts bare before Optax 0.2.5")
+    assert is_stable, "not stable bare"
+    assert optimized_hlo(wrapped.update, *wrapped.carry) == optimized_hlo(
+        bare.update, *wrapped.carry
+    )
+
+
+@needs_x64_scope
+@every_entry
+@every_dtype
+def test_blind_to_the_x64_flag(entry, dtypes):
+    """The same bits with the flag on, and no 64-bit floating-point value in the step."""
+    if entry.id == "optax.fromage" and OPTAX < (0, 2, 8):
+        pytest.skip("holds a float64 array, which its factory computes under x64")
+    results = []
+    for x64 in (False, True):
+        with set_x64(x64):
+            loop = guarded(entry, dtypes)
+            compiled = jax.jit(loop.step).lower(loop.carry)
+            assert "f64" not in compiled.as_text()
+            results.append(compiled.compile()(loop.carry))
+    assert_same(*results)
+
+
+# Before JAX 0.7 the float64 that optimizers compute under x64 cannot be hidden from them.
+@pytest.mark.parametrize(
+    "x64", [False, pytest.param(True, marks=needs_x64_scope)], ids=["x64_off", "x64_on"]
+)
+def test_no_guarded_update_needs_a_second_attempt_in_float32(x64):
+    with warnings.catch_warnings(), set_x64(x64):
+        warnings.simplefilter("error", DtypeGuardWarning)
+        for entry in ENTRIES:
+            loop = guarded(entry)
+            jax.eval_shape(loop.update, *loop.carry)
+
+
+def test_bare_some_do_not_hold():
+    """The other tests here can fail: bare, these do."""
+    by_id = {entry.id: entry for entry in ENTRIES}
+    entry = by_id["optax.adam"]
+    bare = Loop(entry.build(), entry.inputs(BF16, F32))
+    with pytest.raises(TypeError, match="carry"):
+        jax.eval_shape(lambda: in_scan(bare))
+
+
+def test_bare_some_compute_in_float64():
+    entry = {entry.id: entry for entry in ENTRIES}["optax.adam"]
+    with set_x64(True):
+        bare = Loop(entry.build(), entry.inputs(F32, F32))
+        assert "f64" in jax.jit(bare.step).lower(bare.carry).as_text()

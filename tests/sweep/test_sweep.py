@@ -1,0 +1,267 @@
+"""The sweep: each check sees its own kind of fault, and agrees with what JAX then does."""
+
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax import lax, tree_util
+
+from dtypeguard._sweep import catalog
+from dtypeguard._sweep.checks import CHECKS
+from dtypeguard._sweep.entry import Entry
+from dtypeguard._sweep.sweep import CONFIGURATIONS, examine, sweep, sweep_entry
+
+BF16 = CONFIGURATIONS[0]
+BY_NAME = {(c.name, c.x64): c for c in CONFIGURATIONS}
+
+
+class _State(NamedTuple):
+    leaf: Any
+
+
+def _planted(leaf, change, *, out=lambda updates, params: updates):
+    """An optimizer with one leaf of state, and a fault."""
+
+    def make():
+        return optax.GradientTransformation(
+            lambda params: _State(leaf()),
+            lambda updates, state, params=None: (
+                out(updates, params),
+                _State(change(state.leaf)),
+            ),
+        )
+
+    return _without_trial(Entry("planted", make), ())
+
+
+def _without_trial(entry, extra_names):
+    """Told which extra args it needs, an entry need not run in float32 to be swept."""
+    vars(entry)["extra_names"] = extra_names
+    return entry
+
+
+def _counter():
+    return jnp.zeros([], jnp.int32)
+
+
+def _increment(count):
+    return count + 1
+
+
+def _wide(updates, params):
+    return tree_util.tree_map(lambda u: u.astype(jnp.float32), updates)
+
+
+def _no_step_in_scan(leaf):
+    return jnp.concatenate([leaf, leaf])
+
+
+def _raise(leaf):
+    raise TypeError("the inner update is wrong\nfor a long reason")
+
+
+# The fault, the checks that must see it, and what the first of them must say.
+FAULTS = {
+    "none": (_planted(_counter, _increment), set(), None),
+    "wide update": (
+        _planted(_counter, _increment, out=_wide),
+        {"eval_shape", "MultiSteps"},
+        "updates['b']: float32 for a bfloat16 param (and 1 more)",
+    ),
+    "state dtype": (
+        _planted(_counter, lambda count: count + 1.5),
+        {"eval_shape", "scan", "cond", "compilations"},
+        "state.leaf: int32 -> float32",
+    ),
+    "state weak type": (
+        _planted(lambda: jnp.asarray(0), lambda count: count + jnp.int32(1)),
+        {"eval_shape", "MultiSteps", "compilations"},
+        "state.leaf: int32 (weak) -> int32",
+    ),
+    "state shape": (
+        _planted(lambda: jnp.zeros(1), _no_step_in_scan),
+        {"scan", "cond", "MultiSteps"},
+        "TypeError: ",
+    ),
+    "state tree": (
+        _planted(lambda: (), lambda leaf: (jnp.zeros(()),)),
+        set(CHECKS),
+        "state: another tree, 0 -> 1 leaves",
+    ),
+    "raises": (
+        _planted(_counter, _raise),
+        set(CHECKS),
+        "TypeError: the inner update is wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_fails_its_checks(name):
+    entry, checks, reason = FAULTS[name]
+    outcome = examine(entry, BF16, guarded=False)
+    # Some releases of MultiSteps cast a drifting state back, and some do not.
+    others = set(outcome.failures) - ({"MultiSteps"} if checks else set())
+    assert others | ({"MultiSteps"} & checks) == checks
+    assert ("MultiSteps" in checks) <= ("MultiSteps" in outcome.failures)
+    assert outcome.skipped == {}
+    if reason is not None:
+        first = next(check for check in CHECKS if check in checks)
+        assert outcome.failures[first].startswith(reason)
+
+
+def test_every_check_fails_for_some_fault():
+    assert set().union(*(checks for _, checks, _ in FAULTS.values())) == set(CHECKS)
+
+
+@pytest.mark.parametrize("name", ["wide update", "state weak type"])
+def test_the_guard_removes_what_it_promises_to(name):
+    assert examine(FAULTS[name][0], BF16, guarded=True).failures == {}
+
+
+def test_a_fault_the_guard_cannot_cure_fails_guarded():
+    outcome = examine(FAULTS["state dtype"][0], BF16, guarded=True)
+    assert set(outcome.failures) == set(CHECKS)
+    assert outcome.failures["eval_shape"].startswith("DtypeDriftError: ")
+    assert "state.leaf" in outcome.failures["eval_shape"]
+
+
+def test_a_failing_init_fails_every_check():
+    entry = _planted(lambda: jnp.zeros(2) + jnp.zeros(3), _increment)
+    outcome = examine(entry, BF16, guarded=False)
+    assert set(outcome.failures) == set(CHECKS)
+    assert outcome.failures["scan"].startswith("init: ")
+
+
+def test_rescues_are_counted_and_swallowed():
+    opt = catalog.find("optax.apply_if_finite")
+    outcome = examine(opt, BY_NAME["bf16/f32", False], guarded=True)
+    assert (outcome.rescues > 0, outcome.failures) == (True, {})
+    assert examine(opt, BY_NAME["f32", False], guarded=True).rescues == 0
+
+
+def test_multi_steps_is_skipped_where_it_cannot_be_put_around():
+    outcome = examine(catalog.find("optax.lookahead"), BF16, guarded=False)
+    assert outcome.skipped == {
+        "MultiSteps": "MultiSteps accumulates gradients in the shapes of the params"
+    }
+
+
+def test_multi_steps_is_skipped_where_it_does_not_take_the_state(monkeypatch):
+    class NoBools(optax.MultiSteps):  # as that of Optax 0.1.9
+        def update(self, updates, state, params=None, **extra_args):
+            if any(leaf.dtype == bool for leaf in tree_util.tree_leaves(state)):
+                raise TypeError("true_fun and false_fun output must have identical types")
+            return super().update(updates, state, params, **extra_args)
+
+    monkeypatch.setattr(optax, "MultiSteps", NoBools)
+    for guarded in (False, True):
+        outcome = examine(catalog.find("optax.zero_nans"), BF16, guarded)
+        assert outcome.skipped == {
+            "MultiSteps": "MultiSteps itself does not take these dtypes"
+        }
+        assert examine(catalog.find("optax.sgd"), BF16, guarded).skipped == {}
+
+
+def test_extra_args_reach_the_optimizer_inside_multi_steps():
+    def update(updates, state, params=None, *, value, value_fn):
+        seen.append((value.dtype, callable(value_fn)))
+        return updates, state
+
+    seen = []
+    entry = Entry(
+        "planted",
+        lambda: optax.GradientTransformationExtraArgs(
+            lambda params: optax.EmptyState(), update
+        ),
+    )
+    entry = _without_trial(entry, ("value", "value_fn"))
+    assert examine(entry, BF16, guarded=False).failures == {}
+    assert set(seen) == {(jnp.dtype("bfloat16"), True)}
+
+
+def test_the_configurations_are_the_fifteen():
+    names = {False: [], True: []}
+    for configuration in CONFIGURATIONS:
+        names[configuration.x64].append(configuration.name)
+    narrow = ["bf16", "f16", "f32", "mixed", "bf16/f32", "f32/bf16"]
+    assert names == {False: narrow, True: [*narrow, "f64", "f64/f32", "f32/f64"]}
+    mixed = catalog.find("optax.sgd").inputs(BY_NAME["mixed", False].params, "float32")
+    assert len({leaf.dtype for leaf in tree_util.tree_leaves(mixed.params)}) == 2
+
+
+def test_known_drifts():
+    failed = {
+        (o.configuration, o.x64): o.failures
+        for o in sweep_entry(catalog.find("optax.adam"))
+        if not o.guarded
+    }
+    drift = failed["bf16/f32", False]
+    assert drift["eval_shape"].startswith("state[0].mu['b']: bfloat16 -> float32")
+    assert re.search(r"carry\[1\]\[0\]\.mu\['b'\] has type bfloat16", drift["scan"])
+    assert {name for name, failures in failed.items() if failures} == {
+        ("bf16/f32", False),
+        ("bf16/f32", True),
+        ("f32/f64", True),
+    }
+
+
+def test_guarded_optimizers_pass():
+    for entry_id in ("optax.lars", "optax.contrib.prodigy"):
+        outcomes = [o for o in sweep_entry(catalog.find(entry_id)) if o.guarded]
+        assert len(outcomes) == 15
+        assert [o for o in outcomes if o.failures] == []
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize(
+    ("entry_id", "configuration"),
+    [
+        ("optax.adam", "f32"),
+        ("optax.adam", "bf16/f32"),
+        ("optax.scale_by_distance_over_gradients", "f32"),
+        ("optax.scale_by_backtracking_linesearch", "f32"),
+    ],
+)
+def test_the_verdicts_are_those_of_a_real_run(entry_id, configuration):
+    try:
+        entry = catalog.find(entry_id)
+    except KeyError:
+        pytest.skip("not in this Optax")
+    configuration = BY_NAME[configuration, False]
+    failures = examine(entry, configuration, guarded=False).failures
+    params, grads, extra_args = entry.inputs(configuration.params, configuration.grads)
+    opt = optax.with_extra_args_support(entry.build())
+    traces = []
+
+    def step(params, state):
+        traces.append(None)
+        updates, state = opt.update(grads, state, params, **extra_args)
+        return optax.apply_updates(params, updates), state
+
+    jitted = jax.jit(step)
+    carry = params, opt.init(params)
+    for _ in range(3):
+        carry = jitted(*carry)
+    assert ("compilations" in failures) == (len(traces) > 1)
+    scan = lambda: lax.scan(
+        lambda carry, _: (step(*carry), None), (params, opt.init(params)), None, 2
+    )
+    if "scan" in failures:
+        with pytest.raises(TypeError, match="carry"):
+            scan()
+    else:
+        scan()
+
+
+def test_two_processes_find_what_one_does():
+    chosen = [catalog.find("optax.sgd"), catalog.find("optax.ema")]
+    alone, together = (
+        sorted((o for some in sweep(chosen, jobs) for o in some), key=repr)
+        for jobs in (1, 2)
+    )
+    assert alone == together
+    assert len(alone) == 2 * 15 * 2

@@ -1,0 +1,284 @@
+"""check_contract: passes for everything guarded, names the rule that is broken."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dtypeguard import guard
+from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
+from dtypeguard._sweep.catalog import entries
+from dtypeguard._sweep.sweep import CONFIGURATIONS
+from dtypeguard.testing import RULES, check_contract, parametrize_with_checks
+
+ENTRIES, _ = entries()
+MIXED = next(c for c in CONFIGURATIONS if c.name == "bf16/f32")
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types"),
+]
+
+
+@pytest.mark.skipif(
+    not HAS_X64_SCOPE, reason="without the x64 scope some guarded optimizers do not trace"
+)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_every_guarded_optimizer_passes(entry):
+    params, updates, _ = entry.inputs(MIXED.params, MIXED.grads)
+    make = lambda: guard(entry.build())
+    extra_args = {} if not entry.extra_names else None
+    check_contract(
+        make,
+        params,
+        updates=updates,
+        extra_args=extra_args,
+        configurations=["bf16/f32", "mixed"],
+    )
+
+
+class State(NamedTuple):
+    """One leaf."""
+
+    leaf: Any
+
+
+class Named:
+    """A leaf that is no array and no pytree."""
+
+
+def _keep(leaf):
+    return leaf
+
+
+def _optimizer(leaf=lambda params: jnp.zeros(()), change=_keep, out=lambda u, p: u):
+    def update(updates, state, params=None):
+        return out(updates, params), State(change(state.leaf))
+
+    return optax.GradientTransformation(
+        lambda params: State(leaf(params)),
+        lambda updates, state, params=None: update(updates, state, params),
+    )
+
+
+def _cast_to_params(updates, params):
+    return jax.tree_util.tree_map(lambda u, p: u.astype(p.dtype), updates, params)
+
+
+def _widen(updates, params):
+    scale = np.float32(2)
+    return jax.tree_util.tree_map(lambda u: u * scale, updates)
+
+
+def _in_float64(leaf):
+    wide = leaf.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
+    return (wide * 2).astype(jnp.float32)
+
+
+def _on_arrays_only(updates, params):
+    if isinstance(updates["w"], jax.core.Tracer):
+        raise TypeError("this one runs on arrays only")
+    return updates
+
+
+# The optimizer, and the rules that it breaks among those it must be told of.
+BROKEN = {
+    "float32 accumulator": (
+        lambda: _optimizer(
+            lambda p: jnp.zeros((), jnp.bfloat16), lambda m: m + np.float32(1)
+        ),
+        {"state_types", "scan", "cond", "while_loop", "one_compilation"},
+    ),
+    "int counter becomes float": (
+        lambda: _optimizer(lambda p: jnp.zeros((), jnp.int32), lambda n: n + 0.5),
+        {"state_types", "scan", "one_compilation"},
+    ),
+    "bool becomes int": (
+        lambda: _optimizer(lambda p: jnp.zeros((), bool), lambda b: b * 1),
+        {"state_types", "scan", "cond", "while_loop"},
+    ),
+    "weak first state": (
+        lambda: _optimizer(lambda p: jnp.asarray(0.0), lambda m: m + jnp.ones((), m.dtype)),
+        {"state_types", "one_compilation"},
+    ),
+    "Python scalar in the state": (
+        lambda: _optimizer(lambda p: 0, lambda n: jnp.asarray(n, jnp.int32) + 1),
+        {"state_types", "one_compilation"},
+    ),
+    "state grows": (
+        lambda: _optimizer(lambda p: jnp.zeros(1), lambda m: jnp.concatenate([m, m])),
+        {"state_types", "scan", "cond", "while_loop"},
+    ),
+    "state changes its tree": (
+        lambda: _optimizer(lambda p: (), lambda m: (jnp.zeros(()),)),
+        {"state_types", "scan", "cond", "while_loop", "accumulation"},
+    ),
+    "wide updates": (lambda: _optimizer(out=_widen), {"update_types"}),
+    "params in the state": (lambda: _optimizer(lambda p: p), {"donation"}),
+    "a leaf that is no array": (
+        lambda: _optimizer(lambda p: Named()),
+        {"checkpoint"},
+    ),
+    "computes in float64": (
+        lambda: _optimizer(change=_in_float64),
+        {"blind_to_x64"},
+    ),
+    "arrays only": (
+        lambda: _optimizer(out=_on_arrays_only),
+        {"state_types", "scan", "cond", "while_loop", "accumulation"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_optimizer_fails_naming_the_rule(name):
+    make, rules = BROKEN[name]
+    if not HAS_X64_SCOPE:
+        rules = rules - {"blind_to_x64"} or {""}
+    if rules == {""}:
+        pytest.skip("the flag is not hidden before JAX 0.7")
+    with pytest.raises(AssertionError, match="of the contract:\n") as error:
+        check_contract(make(), configurations=["bf16", "bf16/f32"])
+    told = {line.split()[0] for line in str(error.value).splitlines()[1:-1]}
+    assert rules <= told <= set(RULES)
+
+
+def test_every_rule_is_broken_by_something():
+    assert set().union(*(rules for _, rules in BROKEN.values())) == set(RULES)
+
+
+def test_the_report_says_where_and_how():
+    with pytest.raises(AssertionError) as error:
+        check_contract(optax.trace(0.9), configurations=["bf16/f32"], rules=["state_types"])
+    first, line, last = str(error.value).splitlines()
+    assert first == "trace(...) breaks 1 rule of the contract:"
+    assert line.startswith("  state_types  bf16/f32, x64 off (and in 1 more)  .trace['b']")
+    assert "bfloat16 -> float32  optax/" in line
+    assert last.startswith("Wrap it: dtypeguard.guard(trace(...)).")
+
+
+def test_an_error_of_the_guards_is_told_in_one_line():
+    floating = lambda updates, state, params=None: (updates, state + 0.5)
+    opt = optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), floating)
+    with pytest.raises(AssertionError, match=r"brought back: state  int32\[\] -> float32"):
+        check_contract(guard(opt), configurations=["f32"], rules=["state_types"])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_flag_is_restored(x64):
+    with set_x64(x64):
+        check_contract(guard(optax.sgd(0.1)), configurations=["f32"])
+        assert x64_enabled() is x64
+
+
+def test_extra_args_and_params_of_the_callers():
+    def update(updates, state, params=None, *, scale):
+        seen.append((scale, {k: (v.shape, v.dtype) for k, v in params.items()}))
+        return updates, state
+
+    seen = []
+    opt = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
+    params = {"a": jnp.ones((2, 5)), "n": jnp.ones((), jnp.int32)}
+    check_contract(opt, params, extra_args={"scale": 3}, configurations=["bf16"])
+    shapes = {"a": ((2, 5), jnp.bfloat16), "n": ((), jnp.int32)}
+    assert all(fed == shapes for _, fed in seen)
+
+
+@parametrize_with_checks(
+    [guard(optax.trace(0.9)), lambda: guard(optax.sgd(0.1))], configurations=["bf16/f32"]
+)
+def test_parametrized(optimizer, check):
+    check(optimizer)
+
+
+def _my_optimizer():
+    return guard(optax.adam(1e-3))
+
+
+def test_readable_ids():
+    """Of chains, and of what is guarded as well, and no two alike."""
+    ids = lambda optimizers: [
+        param.id for param in parametrize_with_checks(optimizers, rules="scan").args[1]
+    ]
+    optimizers = [guard(optax.trace(0.9)), optax.trace(0.8), optax.adam(1), _my_optimizer]
+    assert ids(optimizers) == [
+        "trace-scan",
+        "trace_2-scan",
+        "opt-scan",
+        "_my_optimizer-scan",
+    ]
+    assert ids({"adam": optax.adam(1)}) == ["adam-scan"]
+    assert ids([lambda: optax.adam(1)]) == ["opt-scan"]
+
+
+@pytest.mark.parametrize("one", [optax.sgd(1), _my_optimizer])
+def test_a_single_optimizer_is_refused(one):
+    with pytest.raises(TypeError, match=r"Write a list, .*\[my_optimizer\]"):
+        parametrize_with_checks(one)
+
+
+def test_the_advice_is_one_that_helps():
+    def told(make):
+        with pytest.raises(AssertionError) as error:
+            check_contract(make, configurations="bf16")
+        return str(error.value).splitlines()[-1]
+
+    more = "dtypeguard.audit tells the lines of source."
+    assert told(BROKEN["wide updates"][0]()) == (
+        f"Wrap it: dtypeguard.guard(_optimizer(...)). {more}"
+    )
+    assert told(BROKEN["int counter becomes float"][0]()) == (
+        "Wrap it: dtypeguard.guard(_optimizer(...)). What it does not mend: state_types, "
+        f"scan, cond, while_loop, one_compilation. {more}"
+    )
+    fails = _optimizer(lambda p: 1 / 0)
+    assert told(lambda: fails) == f"dtypeguard.guard does not mend this. {more}"
+
+
+def test_shapes_in_place_of_params():
+    params = {"w": jax.ShapeDtypeStruct((2, 2), jnp.float32)}
+    check_contract(guard(optax.trace(0.9)), params, updates=params, configurations="bf16")
+
+
+@pytest.mark.parametrize("how", ["mean", True])
+def test_extra_args_that_choose_what_is_traced(how):
+    def update(updates, state, params=None, *, reduce):
+        assert reduce is how
+        return updates, state
+
+    opt = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
+    check_contract(opt, extra_args={"reduce": how}, configurations="f32")
+
+
+def test_parametrized_ids():
+    mark = parametrize_with_checks([optax.trace(0.9)], configurations=["bf16/f32"])
+    assert [param.id for param in mark.args[1]] == [f"trace-{rule}" for rule in RULES]
+    optimizer, check = mark.args[1][0].values
+    with pytest.raises(AssertionError, match="state_types"):
+        check(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: check_contract(3), TypeError, "check_contract got 3"),
+        (
+            lambda: check_contract(lambda: 3),
+            TypeError,
+            "returned 3. Give it a function",
+        ),
+        (lambda: parametrize_with_checks([], rules="no"), ValueError, "state_types, "),
+        (lambda: check_contract(optax.sgd(1), rules=["no"]), ValueError, "state_types, "),
+        (
+            lambda: check_contract(optax.sgd(1), configurations=["f8"]),
+            ValueError,
+            "bf16/f32",
+        ),
+    ],
+)
+def test_wrong_arguments(call, error, match):
+    with pytest.raises(error, match=match):
+        call()

@@ -1,0 +1,64 @@
+"""Layouts that nobody asked for, shard_map and typed shardings (see fully_sharded.py)."""
+
+import json
+
+import jax
+import pytest
+from fully_sharded import FAIL_BARE, OPTIMIZERS
+from helpers import SUPPORT, output_on_eight_devices
+
+SCRIPT = SUPPORT / "fully_sharded.py"
+NEWER = pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.7")
+
+
+def tell(case):
+    """What the script tells of a case in a process with eight simulated devices."""
+    told = {}
+    for one in map(json.loads, output_on_eight_devices(SCRIPT, case).splitlines()):
+        if one["name"] in FAIL_BARE.get(case, ()):
+            assert "error" in one["bare"], f"{one['name']} runs bare by now"
+        else:
+            told[one["name"], one["dtype"]] = one["bare"], one["guarded"]
+    assert {name for name, _ in told} | {*FAIL_BARE.get(case, ())} == {*OPTIMIZERS}
+    return told
+
+
+def test_fully_sharded_and_donated():
+    """Both axes of a mesh of 4 by 2; the guard leaves layouts and collectives alone."""
+    told = tell("fully_sharded")
+    assert len(told) == 10
+    for (name, dtype), (bare, guarded) in told.items():
+        for fact in ("collectives", "init", "params", "state", "updates"):
+            assert guarded[fact] == bare[fact], (name, dtype, fact)
+        assert "all-gather" in bare["collectives"]
+        assert any("'data', 'model'" in spec for spec in guarded["state"])
+        if dtype == "float32":
+            assert guarded == bare, name  # bits, what was donated, programs
+        assert sum(guarded["deleted"][-1]) >= sum(bare["deleted"][-1]) > 6
+    assert "float32" in told["adamw", "bfloat16"][0]["dtypes"]
+    assert set(told["adamw", "bfloat16"][1]["dtypes"]) == {"int32", "bfloat16"}
+
+
+@NEWER
+def test_in_shard_map():
+    """Sharded state in a scan: no collective more, the same bits."""
+    told = tell("in_shard_map")
+    for (name, dtype), (bare, guarded) in told.items():
+        if dtype == "float32":
+            assert guarded == bare, name
+        assert guarded["collectives"] == {"all-gather": 3, "reduce-scatter": 3}
+    bare, guarded = told["adamw", "bfloat16"]
+    assert "dtypes do not match" in bare["error"]
+    assert set(guarded["dtypes"]) == {"bfloat16"}
+
+
+@NEWER
+def test_shardings_in_types():
+    told = tell("explicit")
+    for (name, dtype), (bare, guarded) in told.items():
+        if dtype == "float32":
+            assert guarded == bare, name
+        assert any("'data'" in spec for spec in guarded["layout"])
+    bare, guarded = told["adamw", "bfloat16"]
+    assert "dtypes do not match" in bare["error"]
+    assert set(guarded["dtypes"]) == {"int32", "bfloat16"}

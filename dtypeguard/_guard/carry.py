@@ -133,7 +133,9 @@ class Carry(NamedTuple):
         if None in fitting or len(set(fitting)) < len(fitting):
             fitting = items.keys[: len(fitting)]
         if len(fitting) < len(self.places):
-            return f"{text}, and not the new {carried}. Write return {', '.join(self.labels)}."
+            return (
+                f"{text}, and not the new {carried}. Write return {', '.join(self.labels)}."
+            )
         return (
             f"{text}. Say which of them the new {carried} is: "
             f"{self.owner}(..., returned={self._as_given(tuple(fitting))})."

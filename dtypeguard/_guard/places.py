@@ -20,7 +20,7 @@ class Place(NamedTuple):
     default: Any = _NONE
 
     def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What a call gives for it, or its default; `inspect.Parameter.empty` if neither."""
+        """What a call gives for it, or its default, which may be `Parameter.empty`."""
         if self.position is not None and self.position < len(args):
             return args[self.position]
         return self.default if self.name is None else kwargs.get(self.name, self.default)
@@ -115,7 +115,9 @@ def _unknown(
 ) -> str:
     text = f"{owner} got carry={key!r}, "
     if signature is None:
-        return f"{text}which is no position. Write the position of the carry, such as carry=0."
+        return (
+            f"{text}which is no position. Write the position of the carry, such as carry=0."
+        )
     parameters = list(signature.parameters.values())
     by_position = [p.name for p in parameters if p.kind in _BY_POSITION][offset:]
     choices = [f'carry={number} or "{name}"' for number, name in enumerate(by_position)]

@@ -78,7 +78,9 @@ def test_a_partial_counts_what_is_left():
 
 def test_what_a_call_lacks_is_named():
     carry = carry_of("guard_step", step, (0, "opt_state"))
-    match = r"step was called with 1 arguments by position and batch by name: give it opt_state"
+    match = (
+        r"step was called with 1 arguments by position and batch by name: give it opt_state"
+    )
     with pytest.raises(TypeError, match=match):
         carry.take((1,), {"batch": 2})
 
@@ -155,7 +157,11 @@ def test_returned_names_a_field_of_a_module():
         (step, True, r"got carry=True. Write the position or the name"),
         (step, (), r"got carry=\(\). Write the position or the name"),
         (step, 0.5, r"got carry=0.5. Write the position or the name"),
-        (step, -1, r'carry=-1, but step takes .* Write one of carry=0 or "params", carry=1'),
+        (
+            step,
+            -1,
+            r'carry=-1, but step takes .* Write one of carry=0 or "params", carry=1',
+        ),
         (lambda state: state, 1, r'step takes \(state\). Write carry=0 or "state"\.'),
         (lambda *, state: state, 0, r'takes \(\*, state\). Write carry="state"\.'),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
@@ -195,11 +201,26 @@ def test_returned_of_another_length():
             {"a": {"w": ONE}, "b": ONE, "loss": None},
             r"new params and opt_state is: guard_step\(..., returned=\('a', 'b'\)\)",
         ),
-        (0, 2, ({"w": ONE}, ONE), r"items 0, 1; returned=2 names another item. .*returned=0\)"),
+        (
+            0,
+            2,
+            ({"w": ONE}, ONE),
+            r"items 0, 1; returned=2 names another item. .*returned=0\)",
+        ),
         (0, "a", {"b": {"w": ONE}}, r"returned='a' names another item. .*returned='b'\)"),
         ((0, 1), (0, -2), (ONE, ONE), r"returned=\(0, -2\) names another item"),
-        ((0, 1), None, ({"w": ONE},), r"tuple with the items 0, and not the new params and"),
-        (0, None, ONE, r"returned float32\[1\], and not the new params. Write return params"),
+        (
+            (0, 1),
+            None,
+            ({"w": ONE},),
+            r"tuple with the items 0, and not the new params and",
+        ),
+        (
+            0,
+            None,
+            ONE,
+            r"returned float32\[1\], and not the new params. Write return params",
+        ),
     ],
 )
 def test_a_result_without_the_carry(carry, returned, result, message):

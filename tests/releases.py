@@ -106,7 +106,7 @@ def main() -> int:
     """Makes the environments, runs all in each, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="all six, the long tests too")
-    parser.add_argument("--write", action="store_true", help="the table of docs/releases.md")
+    parser.add_argument("--write", action="store_true", help="the table on its page")
     args = parser.parse_args()
     every = args.all or args.write
     found, pythons = {}, {}

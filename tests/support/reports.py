@@ -241,7 +241,7 @@ def outcome(report: Report, build: Callable[[], Any]) -> str:
 
 
 def cell(report: Report) -> str:
-    """The report's cell in the table of docs/releases.md, as the installed release gives it."""
+    """The cell in the table of docs/releases.md, as the installed release gives it."""
     bare = outcome(report, report.bare)
     if bare == MISSING:
         return "not there yet"

@@ -32,7 +32,8 @@ def test_code_runs(block):
 def test_the_first_block_drifts_and_then_does_not():
     *lines, last = BLOCKS[0].code.strip().splitlines()
     assert len([line for line in lines if line]) <= 10
-    assert run_code("\n".join(lines), names := {}) == ""
+    names = {}
+    assert run_code("\n".join(lines), names) == ""
     output = run_code(last, names)
     assert output.startswith("TypeError: scan")
     assert "carry input and carry output must have equal types" in output

@@ -21,7 +21,6 @@ from jax import tree_util
 from .origins import is_users
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-_ENDS = ("invars", "outvars")
 NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
 
 
@@ -105,8 +104,8 @@ def with_inputs(closed: Any, last: int) -> Any:
         eqns=inside.eqns,
         outvars=inside.outvars,
     )
-    avals = {kind: [var.aval for var in getattr(names, kind)] for kind in _ENDS}
-    return SimpleNamespace(jaxpr=names, in_avals=avals["invars"], out_avals=avals["outvars"])
+    ins, outs = ([var.aval for var in ends] for ends in (names.invars, names.outvars))
+    return SimpleNamespace(jaxpr=names, in_avals=ins, out_avals=outs)
 
 
 def without_jax(trace: TracebackType | None) -> TracebackType | None:

@@ -99,7 +99,7 @@ def changes(call: Call) -> list[Change]:
 
 
 def _graph(loop: Loop, closed: Any) -> Graph:
-    """The graph of a body. What it closed over JAX hands in first: here these are constants."""
+    """The graph of a body. What it closed over, JAX hands in first; here it is constant."""
     given = len(tree_util.tree_leaves(loop.inputs))
     return Graph(with_inputs(closed, given))
 
@@ -155,7 +155,9 @@ class _Again:
                 try:
                     inputs = tree_util.tree_map(_type, self._loop.inputs)
                     with self._watch:
-                        self._jaxpr = jax.make_jaxpr(self._loop.body)(*inputs)
+                        # By another function, since JAX may have kept what it traced.
+                        body = lambda *given: self._loop.body(*given)
+                        self._jaxpr = jax.make_jaxpr(body)(*inputs)
                 except Exception:
                     self._jaxpr = None
         return self._jaxpr

@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     except NotFound as error:
         raise UsageError(f"{error}. {USAGE}") from None
     except (SyntaxError, ValueError) as error:
-        sys.excepthook(type(error), error, None)
+        sys.excepthook(type(error), error.with_traceback(None), None)
         return 1
     recompiled = Recompiled()
     try:

@@ -2,7 +2,7 @@
 
     python tests/releases.py           # the oldest, the newest, and the newest Python found
     python tests/releases.py --all     # all of them, with the long tests
-    python tests/releases.py --write   # all of them, the reports alone, for the README
+    python tests/releases.py --write   # all of them, the reports alone, for their page
 
 Each release gets an environment of its own under `.releases/`, made by pip and kept until
 its pins change. On newer Pythons than this one nothing is pinned: there it is whatever pip
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "releases.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",
@@ -147,14 +147,14 @@ def versions(python: pathlib.Path) -> str:
 
 
 def table_in(text: str) -> dict[str, dict[str, str]]:
-    """The cells of the table in a README: by their line's first, then by the report."""
+    """The cells of the table on a page: by their line's first, then by the report."""
     lines = _TABLE.search(text)[0].splitlines()[1:-1]
     head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
     return {row[0]: dict(zip(head[1:], row[1:])) for row in rows}
 
 
 def table(found: dict[str, dict[str, str]]) -> str:
-    """As the README has it: a line for each release, a column for each report."""
+    """As the page has it: a line for each release, a column for each report."""
     titles = list(next(iter(found.values())))
     lines = [["", *titles], ["---"] * (len(titles) + 1)]
     lines += [[label, *cells.values()] for label, cells in found.items()]
@@ -174,7 +174,7 @@ def main() -> int:
     """Makes the environments, runs all in each, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="all, the long tests too")
-    parser.add_argument("--write", action="store_true", help="the README's table")
+    parser.add_argument("--write", action="store_true", help="the table on its page")
     args = parser.parse_args()
     found, pythons = {}, {}
     for environment in chosen(args.all or args.write):
@@ -191,8 +191,8 @@ def main() -> int:
         print(f"{label}: reports in {time.monotonic() - start:.0f} s", flush=True)
     print(table(found), flush=True)
     if args.write:
-        text = README.read_text()
-        README.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], text))
+        text = PAGE.read_text()
+        PAGE.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], text))
         return 0
     names = itertools.chain(TESTS, LONG_TESTS if args.all else ())
     files = [f"tests/{name}.py" for name in names]

@@ -1,4 +1,4 @@
-"""For griffe, which reads docstrings for the API page: our "Example:" is its "Examples:"."""
+"""For griffe, which reads docstrings for the API page: "Example:" is its "Examples:"."""
 
 from typing import Any
 

@@ -16,7 +16,6 @@ from pages import DOCS, ROOT
 
 import dtypeguard.testing
 
-
 # In a style sheet; what stands behind `data:` is an image in itself.
 ELSEWHERE = r"""(url\(|@import)\s*["']?(https?:)?//"""
 

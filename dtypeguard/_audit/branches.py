@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from jax import tree_util
 
 from .blame import blame
-from .control_flow import Call
+from .control_flow import Call, with_inputs
 from .graph import Graph
 from .loops import differ, is_like
 from .origins import Origin, origin_of
@@ -19,12 +19,14 @@ class Variant(NamedTuple):
         branch: the branch, by the name of its parameter.
         aval: its abstract value.
         origin: the line that gave it this type; None if it is returned as it was given.
+        is_constant: whether it is no operand then, but a constant or closed over.
     """
 
     path: str
     branch: str
     aval: Any
     origin: Origin | None
+    is_constant: bool = False
 
 
 def variants(call: Call) -> list[list[Variant]]:
@@ -32,7 +34,9 @@ def variants(call: Call) -> list[list[Variant]]:
     jaxprs = _branches(call)
     if len({len(closed.jaxpr.outvars) for closed in jaxprs}) != 1:
         return []
-    graphs = [Graph(closed) for closed in jaxprs]
+    operands = [call.arguments.get(name) for name in ("operands", "operand")]
+    given = len(tree_util.tree_leaves(operands))
+    graphs = [Graph(with_inputs(closed, given)) for closed in jaxprs]
     if call.name == "cond":
         names = ["true_fun", "false_fun"]
     else:
@@ -44,7 +48,13 @@ def variants(call: Call) -> list[list[Variant]]:
         others = [n for n, aval in enumerate(avals) if differ(avals[0], aval)]
         found.append(
             [
-                Variant(path, names[n], avals[n], _line(graphs[n], number, avals[n], other))
+                Variant(
+                    path,
+                    names[n],
+                    avals[n],
+                    _line(graphs[n], number, avals[n], other),
+                    graphs[n].outputs[number] in graphs[n].constants,
+                )
                 for n, other in [(0, avals[others[0]]), *((n, avals[0]) for n in others)]
             ]
             if others

@@ -58,7 +58,7 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
                 each.path if n == 0 else "",
                 each.branch,
                 _type(each.aval),
-                str(each.origin or "as it was given"),
+                _made(each),
             )
             for leaf in leaves
             for n, each in enumerate(leaf)
@@ -66,6 +66,12 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
         [each.origin for each in flat],
         _branch_advice(call, flat, leaves[0]),
     )
+
+
+def _made(each: Variant) -> str:
+    if each.origin is not None:
+        return str(each.origin)
+    return "a constant, or closed over" if each.is_constant else "as it was given"
 
 
 def _text(
@@ -96,7 +102,10 @@ def _loop_advice(call: Call, found: Sequence[Change]) -> list[str]:
     for each in rest:
         if each not in castable:
             advice.append(_other_kind(each.path, each.before.dtype, each.after.dtype))
-    advice += [f"Return {each.path} in shape {each.before.shape}." for each in reshaped]
+    advice += [
+        f"Return {each.path} as {_type(each.before)}, or start it as {_type(each.after)}."
+        for each in reshaped
+    ]
     return advice
 
 

@@ -370,7 +370,11 @@ def test_inside_transformations(transform):
             lambda b: b + 1,
             "cast on the line that is named: x.astype(jnp.b",
         ),
-        (jnp.zeros(3), lambda x: jnp.stack([x, x]), "Return carry in shape (3,)."),
+        (
+            jnp.zeros(3),
+            lambda x: jnp.stack([x, x]),
+            "Return carry as float32[3], or start it as float32[2,3].",
+        ),
     ],
     ids=["int", "complex", "bool", "shape"],
 )

@@ -53,9 +53,11 @@ class Watch:
         """
         used = self._used.get((user.file, user.line), ())
         alike = [pair for pair in used if matches(pair[0]) and not is_weak(pair[0])]
-        # A tracer may be what the line has computed from the constant.
+        # A tracer may be what the line itself has computed from the constant.
         constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
         makers = {maker for _, maker in constants or alike}
+        elsewhere = {each for each in makers if each.line != user.line}
+        makers = elsewhere or makers
         return makers.pop() if len(makers) == 1 else user
 
     def made(self, value: Any) -> Origin | None:

@@ -96,10 +96,17 @@ def test_failing_scripts(run, arguments):
         of_row = {word: at for (of, word), at in marks.items() if of == name}
         if "promotion" in of_row:
             promotion = of_row["promotion"]
-            forced = f"  forced by {of_row.get('operand', promotion)}"
-            optional = "?" if "operand" not in of_row else ""
-            expected = f"{re.escape(f'{row}  {promotion}')}({re.escape(forced)}){optional}"
-            assert re.fullmatch(expected, printed)
+            users = {promotion, *([""] if "operand" not in of_row else [])}
+            forced = {of_row["operand"]} if "operand" in of_row else users
+            if jax.__version_info__ < (
+                0,
+                5,
+            ):  # what closes over a tracer is not traced again
+                forced |= users
+            told_at, _, told_cause = printed.removeprefix(f"{row}  ").partition(
+                "  forced by "
+            )
+            assert (told_at, told_cause in forced) == (promotion, True), printed
         else:
             (branch,) = [
                 word for word in ("true_fun", "false_fun", *_BRANCHES) if word in row
@@ -121,7 +128,7 @@ def test_a_cond_of_optax(run):
     assert re.search(
         r"  result\[1\]\[0\]\.trace\['w'\]  true_fun   float32\[3\]   optax/", note
     )
-    assert re.search(r"false_fun  bfloat16\[3\]  as it was given", note)
+    assert re.search(r"false_fun  bfloat16\[3\]  a constant, or closed over", note)
     assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).\n")
 
 

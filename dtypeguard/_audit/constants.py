@@ -56,8 +56,8 @@ class Watch:
         # A tracer may be what the line itself has computed from the constant.
         constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
         makers = {maker for _, maker in constants or alike}
-        elsewhere = {each for each in makers if each.line != user.line}
-        makers = elsewhere or makers
+        if len(makers) > 1 and not constants:
+            makers = {each for each in makers if each.line != user.line}
         return makers.pop() if len(makers) == 1 else user
 
     def made(self, value: Any) -> Origin | None:

@@ -15,6 +15,7 @@ from .blame import blame
 from .constants import Watch
 from .control_flow import Call, with_inputs
 from .graph import Graph
+from .lines import has
 from .origins import Origin, origin_of
 
 
@@ -190,9 +191,8 @@ def differ(before: Any, after: Any) -> bool:
 
 def is_like(aval: Any, other: Any) -> Callable[[Any], bool]:
     """Whether an abstract value has what `aval` has and `other` has not: dtype or shape."""
-    if _dtype(aval) != _dtype(other):
-        return lambda value: _dtype(value) == _dtype(aval)
-    return lambda value: getattr(value, "shape", None) == aval.shape
+    name = "dtype" if _dtype(aval) != _dtype(other) else "shape"
+    return has(name, getattr(aval, name, None))
 
 
 def _dtype(value: Any) -> Any:

@@ -138,6 +138,14 @@ def test_every_page_is_linked_from_the_first_one():
     assert linked == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
 
 
+def test_the_pages_that_messages_name_exist():
+    titles = {page.read_text().partition("\n")[0].removeprefix("# ") for page in PAGES}
+    sources = [path.read_text() for path in (ROOT / "dtypeguard").rglob("*.py")]
+    named = {page for text in sources for page in re.findall(r'\bmore\("(.+?)"\)', text)}
+    assert len(named) > 1
+    assert named <= titles
+
+
 def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) <= 150
 

@@ -416,8 +416,8 @@ def test_refuses_what_cannot_be_brought_back_by_the_parameters_name():
         "return jnp.round(x).astype(jnp.int32)\n"
         "  state.at    float32[3] -> float32[2]      return it in shape (3,)\n"
         "Safe casts stay within float, complex or int, or go between bool and int. To cast "
-        'between all of them: guard_step(..., policy=dtypeguard.Policy(casting="unsafe")).\n'
-        "More on this: 'Guard a step' in the docs of dtypeguard."
+        'between all of them: guard_step(..., policy=dtypeguard.Policy(casting="unsafe")).'
+        "\nMore on this: 'Guard a step' in the docs of dtypeguard."
     )
     unsafe = guard_step(step, carry=1, returned="state", policy=Policy(casting="unsafe"))
     cast = unsafe(0, State(jnp.ones((), I32), jnp.zeros(2)))["state"]

@@ -2,6 +2,7 @@
 
 from ._audit.audit import audit as audit
 from ._audit.report import AuditReport as AuditReport
+from ._audit.step import audit_step as audit_step
 from ._guard.guard import guard as guard
 from ._guard.policy import Policy as Policy
 from ._guard.precision import RoundingState as RoundingState

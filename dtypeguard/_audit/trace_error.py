@@ -9,10 +9,10 @@ from .origins import Origin, origin_of_error
 
 @dataclasses.dataclass(frozen=True)
 class TraceError:
-    """Why `init` or `update` does not trace.
+    """Why `init`, `update` or a step does not trace.
 
     Attributes:
-        function: "init" or "update".
+        function: "init", "update" or "step".
         message: the first line of the error; all of a `DtypeDriftError`, which names the
             leaves.
         types: the two types that disagree; empty if the error names none.

@@ -1,7 +1,7 @@
-"""Brings what an optimizer returned back to what it was given, or says why it cannot."""
+"""Brings what came out back to the types of what went in, or says why it cannot."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,29 +32,90 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
             `policy.on_drift` is "error". Names every such leaf.
     """
     (new_updates, new_state), (updates, state, params) = outputs, inputs
-    same = lambda shape, old_shape: shape == old_shape
     # A batch of per-example gradients may stay or shrink; else p + u keeps p's shape.
     came_in = lambda shape: shape in map(np.shape, tree_util.tree_leaves(updates))
     adds = lambda shape, p: params is None or broadcasts(shape, p) or came_in(shape)
     new_state, *of_state = _settle(
-        "state", *_pair_state(new_state, state, updates), same, policy
+        "state", *_pair_state(new_state, state, updates), _same_shape, policy
     )
     new_updates, *of_updates = _settle(
-        "updates", *_as_asked(new_updates, updates, params, policy), adds, policy
+        "updates",
+        *_as_asked(new_updates, updates, params, policy),
+        adds,
+        policy,
+        is_carried=False,
     )
     refused, drifted = (a + b for a, b in zip(of_state, of_updates))
     if policy.widens_updates:
         drifted = of_state[1]
+    _tell(Author("guard", "update"), refused, drifted, policy, warn)
+    return new_updates, new_state
+
+
+class Author(NamedTuple):
+    """Whose output is settled, and by whom: `update` by `guard`."""
+
+    guard: str
+    function: str
+
+
+def settle_carry(
+    author: Author,
+    labels: tuple[str, ...],
+    new: tuple[Any, ...],
+    old: tuple[Any, ...],
+    policy: Policy,
+    warn: Callable[[str], None],
+) -> tuple[Any, ...]:
+    """What a step gave back of its carry, in the types of what it was given.
+
+    Args:
+        author: the step, and who guards it.
+        labels: what each carry is called.
+        new: what came out.
+        old: what went in: strongly typed leaves are the record.
+        policy: which casts are allowed and what is said about them.
+        warn: is given the message where `policy.on_drift` is "warn".
+
+    Raises:
+        DtypeDriftError: as by `settle`.
+    """
+    settled, refused, drifted = [], [], []
+    for label, tree, record in zip(labels, new, old):
+        words = f"{author.function} changed the tree of {label}:"
+        pair = _pair_trees(label, words, tree, record)
+        tree, *rows = _settle(label, *pair, _same_shape, policy)
+        settled.append(tree)
+        refused += rows[0]
+        drifted += rows[1]
+    _tell(author, refused, drifted, policy, warn)
+    return tuple(settled)
+
+
+def _tell(
+    author: Author,
+    refused: list[Row],
+    drifted: list[Row],
+    policy: Policy,
+    warn: Callable[[str], None],
+) -> None:
+    """Raises or warns about what could not be brought back, or was and should not be."""
     if refused:
-        headline = f"update returned {count(refused)} that cannot be brought back:"
-        unsafe = _UNSAFE if any(row.castable for row in refused) else ""
+        headline = (
+            f"{author.function} returned {count(refused)} that cannot be brought back:"
+        )
+        unsafe = _UNSAFE.format(author.guard) if any(r.castable for r in refused) else ""
         raise DtypeDriftError(table(headline, refused) + unsafe)
     if drifted and policy.on_drift != "cast":
-        message = table(f"update changed the dtype of {count(drifted)}:", drifted)
+        headline = f"{author.function} changed the dtype of {count(drifted)}:"
+        message = table(headline, drifted)
         if policy.on_drift == "error":
-            raise DtypeDriftError(message + _CAST)
+            raise DtypeDriftError(message + _CAST.format(author.guard))
         warn(message)
-    return new_updates, new_state
+
+
+def _same_shape(shape: tuple[int, ...], old_shape: tuple[int, ...]) -> bool:
+    return shape == old_shape
 
 
 def _settle(
@@ -63,15 +124,26 @@ def _settle(
     recorded: list[Any],
     shape_fits: Callable[[tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
+    is_carried: bool = True,
 ) -> tuple[Any, list[Row], list[Row]]:
-    """The one place where a leaf that came out is kept, cast or refused."""
+    """The one place where a leaf that came out is kept, cast or refused.
+
+    Args:
+        where: the name of the tree, which the paths in the rows go on from.
+        tree: what came out.
+        recorded: for each of its leaves the one that it is to be like.
+        shape_fits: whether a shape may come out where one went in.
+        policy: which casts are allowed.
+        is_carried: whether it goes in again. Else it is to be added to something: it may
+            stay weakly typed, and what has no dtype is nobody's business.
+    """
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        if _is_settled(leaf, old, may_be_weak=where == "updates"):
+        if _is_settled(leaf, old, may_be_weak=not is_carried):
             continue
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
-        if where == "updates" and (dtype is None or new_dtype is None):
+        if not is_carried and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep
         if dtype is None:
             if new_dtype is not None or not _has_same_type(leaf, old):
@@ -81,9 +153,9 @@ def _settle(
         elif not shape_fits(np.shape(leaf), np.shape(old)):
             refused[i] = (f"return it in shape {np.shape(old)}",)
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
-            refused[i] = (_other_kind(where, dtype, new_dtype), True)
+            refused[i] = (_other_kind(is_carried, dtype, new_dtype), True)
         else:
-            weakened = where == "state" and is_weak(leaf) and not is_weak(old)
+            weakened = is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
                 drifted[i] = (f"return x.astype(jnp.{dtype})",)
             settled[i] = cast(leaf, dtype)
@@ -125,14 +197,20 @@ def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any
     For a gradient that is None optax leaves None in the state: that leaf of the state
     learns nothing and stays as it was.
     """
-    recorded, treedef = tree_util.tree_flatten(state)
-    if tree_util.tree_structure(new_state) != treedef:
+    if tree_util.tree_structure(new_state) != tree_util.tree_structure(state):
         new_state = _keep_where_none(new_state, state, updates)
-        if _structure_of_leaves(new_state) != _structure_of_leaves(state):
-            rows = tree_rows("state", state, new_state, "return the tree that came in")
-            raise DtypeDriftError(table("update changed the tree of its state:", rows))
-        new_state = tree_util.tree_unflatten(treedef, tree_util.tree_leaves(new_state))
-    return new_state, recorded
+    return _pair_trees("state", "update changed the tree of its state:", new_state, state)
+
+
+def _pair_trees(where: str, headline: str, new: Any, old: Any) -> tuple[Any, list[Any]]:
+    """A tree that came out, and the leaves of the one that went in."""
+    recorded, treedef = tree_util.tree_flatten(old)
+    if tree_util.tree_structure(new) != treedef:
+        if _structure_of_leaves(new) != _structure_of_leaves(old):
+            rows = tree_rows(where, old, new, "return the tree that came in")
+            raise DtypeDriftError(table(headline, rows))
+        new = tree_util.tree_unflatten(treedef, tree_util.tree_leaves(new))
+    return new, recorded
 
 
 def _structure_of_leaves(tree: Any) -> Any:
@@ -182,17 +260,17 @@ def pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list
     return new_updates, [known[path] for path in new]
 
 
-_CAST = '\nTo have them cast back: guard(..., policy=dtypeguard.Policy(on_drift="cast")).'
+_CAST = '\nTo have them cast back: {}(..., policy=dtypeguard.Policy(on_drift="cast")).'
 _UNSAFE = (
     "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
-    'between all of them: guard(..., policy=dtypeguard.Policy(casting="unsafe")).'
+    'between all of them: {}(..., policy=dtypeguard.Policy(casting="unsafe")).'
 )
 
 
-def _other_kind(where: str, dtype: Any, new_dtype: Any) -> str:
+def _other_kind(is_carried: bool, dtype: Any, new_dtype: Any) -> str:
     """What to write in the update instead, for a leaf named x."""
     kinds = kind(dtype), kind(new_dtype)
-    if where == "updates" and kinds[0] in ("bool", "int"):
+    if not is_carried and kinds[0] in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     if kinds == ("float", "complex"):
         return f"return jnp.real(x).astype(jnp.{dtype})"

@@ -18,7 +18,7 @@ from .constants import Watch, bound
 from .drift import Drift
 from .lines import Lines, carried_drifts, is_small, wide_operations
 from .report import AuditReport
-from .trace_error import reduce_error
+from .trace_error import TraceError, reduce_error
 from .traced import Inputs, Refused, Traced, trace_step
 
 
@@ -139,7 +139,7 @@ def _audit(
             if refused.args == ("inputs",):
                 raise
             error = reduce_error(refused.__cause__, *refused.args)
-            return about(error=error, **_advice(audited, name, None, error.message))
+            return about(error=error, **_advice(audited, name, None, error))
         binding = functools.partial(bound, caller)
         lines = Lines(traced, watch if is_few else None, audited.trace, binding)
         drifts = tuple(carried_drifts(traced, lines, "carry"))
@@ -154,7 +154,10 @@ def _audit(
 
 
 def _advice(
-    audited: _Audited, name: str, drifts: tuple[Drift, ...] | None, told: str = ""
+    audited: _Audited,
+    name: str,
+    drifts: tuple[Drift, ...] | None,
+    error: TraceError | None = None,
 ) -> dict[str, Any]:
     """What mends a step, tried out: a guard, a strongly typed first carry, or both."""
     given = {"carry": audited.carry, "returned": audited.returned}
@@ -172,6 +175,11 @@ def _advice(
         weak, left = left, _left(strong.guarded())
         if left == ():
             return {"remedy": f"{wrap} {begin(weak)}"}
+    if error and error.is_of_a_loop:
+        is_counted = error.origin is not None and "fori_loop" in error.origin.code
+        body = "body, carry=1" if is_counted else "body"
+        return {"remedy": f"Wrap the body of that loop: dtypeguard.guard_step({body})."}
+    told = error.message if error else ""
     why = left if isinstance(left, str) else AuditReport(drifts=left).headline
     return {"refusal": "" if why == told else why}
 

@@ -24,6 +24,11 @@ class TraceError:
     types: tuple[str, ...]
     origin: Origin | None
 
+    @property
+    def is_of_a_loop(self) -> bool:
+        """Whether the carry of a loop does not come back in its types."""
+        return bool(_CARRY.search(self.message))
+
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)
@@ -32,6 +37,10 @@ class TraceError:
         return [*told, *self.message.splitlines()]
 
 
+# Of scan, of while_loop and fori_loop, and of these in older releases.
+_CARRY = re.compile(
+    r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
+)
 # How JAX tells of two types: in a loop or branch, in an older one, in an operation.
 _TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
 _PAIRS = tuple(

@@ -3,7 +3,6 @@
 import json
 from typing import NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,7 +12,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit_step, guard_step
-from dtypeguard._leaves.compat import x64_enabled
+from dtypeguard._leaves.compat import HAS_X64_SCOPE, x64_enabled
 
 pytestmark = pytest.mark.third_party
 
@@ -151,15 +150,16 @@ def test_advice_for_a_first_carry_that_is_weak():
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
 
 
-@flax.struct.dataclass
-class Env:
-    """An environment as brax has it."""
-
-    done: object
-    metrics: object
-
-
 def test_a_constant_in_a_dataclass_of_flax():
+    struct = pytest.importorskip("flax.struct")
+
+    @struct.dataclass
+    class Env:
+        """An environment as brax has it."""
+
+        done: object
+        metrics: object
+
     def step(state):
         state.metrics.update(reward=1.0)
         return state.replace(done=state.done + 1)
@@ -233,19 +233,18 @@ def test_operations_in_64_bits():
     assert audit_step(lambda x: x * 2, wide, x64=True).wide_operations == ()
 
 
-@pytest.mark.parametrize(
-    "loop",
-    [
-        lambda body, x: lax.scan(lambda c, _: (body(c), None), x, None, length=2)[0],
-        lambda body, x: lax.while_loop(lambda c: True, body, x),
-        lambda body, x: lax.fori_loop(0, 3, lambda _, c: body(c), x),
-        lambda body, x: lax.cond(True, body, lambda c: c, x),
-    ],
-    ids=["scan", "while_loop", "fori_loop", "cond"],
-)
-def test_a_step_that_does_not_trace(loop):
+LOOPS = {
+    "scan": lambda body, x: lax.scan(lambda c, _: (body(c), None), x, None, length=2)[0],
+    "while_loop": lambda body, x: lax.while_loop(lambda c: True, body, x),
+    "fori_loop": lambda body, x: lax.fori_loop(0, 3, lambda _, c: body(c), x),
+    "cond": lambda body, x: lax.cond(True, body, lambda c: c, x),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_step_that_does_not_trace(name):
     def step(x):
-        return loop(lambda c: c * jnp.ones(3, F32), x)
+        return LOOPS[name](lambda c: c * jnp.ones(3, F32), x)
 
     report = audit_step(step, jnp.zeros(3, BF16))
     assert set(report.error.types) == {"bfloat16[3]", "float32[3]"}
@@ -254,7 +253,33 @@ def test_a_step_that_does_not_trace(loop):
     lines = str(report).splitlines()
     assert lines[0] == "audit: the step does not trace."
     assert lines[1] == f"  {' and '.join(report.error.types)} disagree"
-    assert lines[-1] == "dtypeguard.guard_step does not mend this."
+    assert (
+        lines[-1]
+        == {
+            "scan": "Wrap the body of that loop: dtypeguard.guard_step(body).",
+            "while_loop": "Wrap the body of that loop: dtypeguard.guard_step(body).",
+            "fori_loop": "Wrap the body of that loop: dtypeguard.guard_step(body, carry=1).",
+            "cond": "dtypeguard.guard_step does not mend this.",
+        }[name]
+    )
+
+
+def test_the_advice_for_a_loop_inside_a_step():
+    by_row = lambda c, row: (c * row, None)
+    counted = lambda n, c: c * jnp.ones(3, F32)
+    x, rows = jnp.zeros(3, BF16), jnp.ones((2, 3), F32)
+    assert audit_step(lambda x: lax.scan(guard_step(by_row), x, rows)[0], x).ok
+    loop = lambda x: lax.fori_loop(0, 3, guard_step(counted, carry=1), x)
+    assert audit_step(loop, x).ok
+
+
+def test_a_step_that_traces_with_x64_off_alone():
+    step = lambda x: lax.scan(lambda c, _: (c * jnp.ones(3), None), x, None, length=2)[0]
+    report = audit_step(step, jnp.ones(3, F32), x64=True)
+    assert report.error is not None
+    guarded = audit_step(guard_step(step), jnp.ones(3, F32), x64=True)
+    assert guarded.ok is HAS_X64_SCOPE
+    assert ("Wrap the step:" in report.advice) is HAS_X64_SCOPE
 
 
 def test_a_keyword_that_the_step_asks_for():

@@ -1,8 +1,10 @@
 """The command line on a step: what it is fed, what is told, what is wrong usage."""
 
 import json
+import re
 
 import pytest
+from pages import DOCS
 
 from dtypeguard._cli.main import main
 
@@ -133,3 +135,14 @@ def test_wrong_usage_of_a_step(options, message, step_file, capsys):
 def test_a_step_without_a_target(capsys):
     assert main(["audit", "--step"]) == 2
     assert "dtypeguard audit FILE.py:step --step --inputs" in capsys.readouterr().err
+
+
+def test_the_page_that_finds_the_line(tmp_path, monkeypatch, capsys):
+    page = (DOCS / "find-the-line.md").read_text()
+    code = re.search(r"```python\n(# train\.py\n.*?)```", page, flags=re.DOTALL)[1]
+    shown = re.search(r"<!-- step: train\.py -->\n```text\n(.*?)```", page, re.DOTALL)[1]
+    command = re.search(r"dtypeguard (audit train\.py:.*)", page)[1]
+    (tmp_path / "train.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 1
+    assert capsys.readouterr().out == shown

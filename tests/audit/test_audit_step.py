@@ -253,15 +253,13 @@ def test_a_step_that_does_not_trace(name):
     lines = str(report).splitlines()
     assert lines[0] == "audit: the step does not trace."
     assert lines[1] == f"  {' and '.join(report.error.types)} disagree"
-    assert (
-        lines[-1]
-        == {
-            "scan": "Wrap the body of that loop: dtypeguard.guard_step(body).",
-            "while_loop": "Wrap the body of that loop: dtypeguard.guard_step(body).",
-            "fori_loop": "Wrap the body of that loop: dtypeguard.guard_step(body, carry=1).",
-            "cond": "dtypeguard.guard_step does not mend this.",
-        }[name]
-    )
+    wrap = "Wrap the body of that loop: dtypeguard.guard_step({})."
+    assert lines[-1] == {
+        "scan": wrap.format("body"),
+        "while_loop": wrap.format("body"),
+        "fori_loop": wrap.format("body, carry=1"),
+        "cond": "dtypeguard.guard_step does not mend this.",
+    }[name]
 
 
 def test_the_advice_for_a_loop_inside_a_step():

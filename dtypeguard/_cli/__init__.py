@@ -1,6 +1,6 @@
 """The command line: `dtypeguard audit`.
 
 The top floor: may import every room and is imported by none. Read `main.py` first;
-`target.py` finds the optimizer that was named, `display.py` prints with rich where that is
-installed.
+`arguments.py` has its options, `target.py` finds the optimizer that was named,
+`step_target.py` the step, `display.py` prints with rich where that is installed.
 """

@@ -3,6 +3,7 @@
 import json
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -254,12 +255,15 @@ def test_a_step_that_does_not_trace(name):
     assert lines[0] == "audit: the step does not trace."
     assert lines[1] == f"  {' and '.join(report.error.types)} disagree"
     wrap = "Wrap the body of that loop: dtypeguard.guard_step({})."
-    assert lines[-1] == {
-        "scan": wrap.format("body"),
-        "while_loop": wrap.format("body"),
-        "fori_loop": wrap.format("body, carry=1"),
-        "cond": "dtypeguard.guard_step does not mend this.",
-    }[name]
+    assert (
+        lines[-1]
+        == {
+            "scan": wrap.format("body"),
+            "while_loop": wrap.format("body"),
+            "fori_loop": wrap.format("body, carry=1"),
+            "cond": "dtypeguard.guard_step does not mend this.",
+        }[name]
+    )
 
 
 def test_the_advice_for_a_loop_inside_a_step():
@@ -304,6 +308,41 @@ def test_a_jitted_train_step_with_an_optimizer():
     drift = report.drifts[0]
     assert drift.path == "opt_state[0].mu['w']"
     assert drift.origin.file.startswith(optax.__path__[0])
+
+
+def test_a_module_of_equinox_that_is_compiled_with_its_own_jit():
+    @eqx.filter_jit
+    def step(model, x):
+        loss = lambda model: jnp.sum(model(x))
+        grads = eqx.filter_grad(loss)(model)
+        return eqx.apply_updates(model, jax.tree_util.tree_map(widened, grads)), 0.0
+
+    widened = lambda grad: grad.astype(F32)  # here
+    model = eqx.nn.MLP(3, 1, 4, 1, dtype=BF16, key=jax.random.PRNGKey(0))
+    drifts = audit_step(step, model, jax.ShapeDtypeStruct((3,), BF16)).drifts
+    assert [drift.path for drift in drifts] == [
+        f"model.layers[{n}].{leaf}" for n in range(2) for leaf in ("weight", "bias")
+    ]
+    assert audit_step(guard_step(step), model, jax.ShapeDtypeStruct((3,), BF16)).ok
+
+
+@pytest.mark.parametrize(
+    ("step", "first"),
+    [
+        (lambda s: s * 2, jnp.ones(3, BF16)),
+        (lambda s: s * jnp.ones(3, F32), jnp.ones(3, BF16)),
+        (lambda s: s + jnp.ones((), F32), 0.0),
+        (lambda s: s + 1, 0.0),
+        (lambda s: jnp.where(s > 0, 0.0, 1.0), jnp.ones((), F32)),
+    ],
+)
+def test_as_many_compilations_as_are_told(step, first):
+    traced = []
+    jitted = jax.jit(lambda s: traced.append(s) or step(s))
+    carry = first
+    for _ in range(4):
+        carry = jitted(carry)
+    assert audit_step(step, first).compilations == len(traced)
 
 
 @pytest.mark.parametrize(

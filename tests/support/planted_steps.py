@@ -5,8 +5,6 @@
 """
 
 import functools
-import pathlib
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import planted
 import planted_helper
 from jax import lax
 
@@ -403,11 +402,5 @@ def two_leaves_meet(carry):
     return x * rate, rate  # promotion: two_leaves_meet
 
 
-def marked(name: str, word: str) -> tuple[str, int] | None:
-    """The file and the line marked with a word for a case."""
-    for module in (__file__, planted_helper.__file__):
-        lines = pathlib.Path(module).read_text().splitlines()
-        for line_number, line in enumerate(lines, start=1):
-            if re.search(rf"# {word}: {name}\b", line):
-                return module, line_number
-    return None
+marked = functools.partial(planted.marked, file=__file__)
+assert_told = functools.partial(planted.assert_told, file=__file__)

@@ -436,7 +436,7 @@ def test_another_tree_is_refused_by_its_leaves():
     with pytest.raises(DtypeDriftError) as error:
         guard_step(lambda state: {"a": state["a"]})({"a": 1, "b": jnp.ones(2)})
     assert str(error.value) == (
-        "step changed the tree of state:\n"
+        "step changed the tree of its state:\n"
         "  state['b']  float32[2] -> (absent)  return the tree that came in"
     )
 

@@ -1,5 +1,6 @@
 """The guard of any step: what it carries comes back in the types that it came in."""
 
+import copy
 import functools
 import types
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .carry import Carry, carry_of
+from .given import Given
 from .policy import Policy
-from .settle import Author, settle_carry
+from .settle import Part, settle_carried, tell
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -192,30 +194,18 @@ def _run(
 ) -> Any:
     """One call, and where it raises over types maybe a second with x64 off."""
     # Kept: the step may change the containers that it is given.
-    leaves, treedef = tree_util.tree_flatten(carry.take(args, kwargs))
-
-    def attempt(args, kwargs):
-        typed = [_strongly_typed(leaf) for leaf in leaves]
-        given = tree_util.tree_unflatten(treedef, typed)
-        if any(map(_is_other, typed, leaves)):
-            own = tree_util.tree_unflatten(treedef, typed)
-            args, kwargs = carry.put(args, kwargs, own)
-        result = step(*args, **kwargs)
-        new = carry.take_result(result, given)
-        author = Author(carry.owner, carry.step)
-        settled = settle_carry(author, carry.labels, new, given, policy, said.warn_once)
-        return carry.put_result(result, given, settled)
-
+    given = [Given(value) for value in carry.take(args, kwargs)]
     try:
-        return attempt(args, kwargs)
+        return _attempt(step, carry, policy, said, given, args, kwargs)
     except DtypeDriftError:
         raise
     except (TypeError, PromotionError) as error:
-        if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(leaves, args, kwargs):
+        if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(given, args, kwargs):
             raise
+        args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in given))
         try:
             with set_x64(False):
-                result = attempt(*carry.put(args, kwargs, treedef.unflatten(leaves)))
+                result = _attempt(step, carry, policy, said, given, args, kwargs)
         except Exception:  # whatever it is, the first error tells the user more
             result = _FAILED
         if result is _FAILED:
@@ -228,14 +218,39 @@ def _run(
 _FAILED = object()
 
 
-def _strongly_typed(leaf: Any) -> Any:
-    dtype = dtype_of(leaf)
-    return leaf if dtype is None or not is_weak(leaf) else cast(leaf, dtype)
+def _attempt(
+    step: Any,
+    carry: Carry,
+    policy: Policy,
+    said: Said,
+    given: list[Given],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    typed = [_strongly_typed(each) for each in given]
+    values = tuple(each.own() for each in typed)
+    if any(one is not other for one, other in zip(typed, given)):
+        # Else the step has the very objects: a module of nnx is changed in place.
+        args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in typed))
+    result = step(*args, **kwargs)
+    parts = [Part(label, carry.step, carry.owner) for label in carry.labels]
+    settled = [
+        settle_carried(part, tree, each, policy)
+        for part, tree, each in zip(parts, carry.take_result(result, values), typed)
+    ]
+    tell(settled, parts[0], policy, said.warn_once)
+    return carry.put_result(result, values, tuple(each.tree for each in settled))
 
 
-def _is_other(one: Any, other: Any) -> bool:
-    return one is not other
+def _strongly_typed(given: Given) -> Given:
+    """With strongly typed leaves; the very same where it has them already."""
+    if not any(map(is_weak, given.leaves)):
+        return given
+    typed = copy.copy(given)
+    typed.leaves = [cast(x, dtype_of(x)) if is_weak(x) else x for x in given.leaves]
+    return typed
 
 
-def _any_wide(*trees: Any) -> bool:
-    return any(map(is_wide, tree_util.tree_leaves(trees)))
+def _any_wide(given: list[Given], *others: Any) -> bool:
+    leaves = [leaf for each in given for leaf in each.leaves]
+    return any(map(is_wide, [*leaves, *tree_util.tree_leaves(others)]))

@@ -47,7 +47,7 @@ def audit_step(
             are not carried.
         carry: the argument that comes back, by position or name, or a tuple of them.
         returned: the item of the result that it comes back as, or a tuple of as many; by
-            default as in `dtypeguard.guard_step`.
+            default as in [`dtypeguard.guard_step`][].
         kwargs: its arguments by name.
         x64: whether `jax_enable_x64` is on; by default as the caller has it.
 

@@ -52,7 +52,12 @@ class Watch:
         That line itself if it makes it, or if nothing is known of it.
         """
         used = self._used.get((user.file, user.line), ())
-        makers = {maker for value, maker in used if matches(value) and not is_weak(value)}
+        alike = [pair for pair in used if matches(pair[0]) and not is_weak(pair[0])]
+        # A tracer may be what the line itself has computed from the constant.
+        constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
+        makers = {maker for _, maker in constants or alike}
+        if len(makers) > 1 and not constants:
+            makers = {each for each in makers if each.line != user.line}
         return makers.pop() if len(makers) == 1 else user
 
     def made(self, value: Any) -> Origin | None:
@@ -107,7 +112,9 @@ def _is_makers(frame: FrameType, made: Any) -> bool:
     name, file = frame.f_code.co_name, frame.f_code.co_filename
     if name == "replace" and type(frame.f_locals.get("self")) is type(made):
         return False
-    return file != "<string>" and is_users(file)
+    # A module of Equinox's hands out its fields by a function of its own.
+    is_access = name in ("__getattribute__", "__getattr__")
+    return file != "<string>" and is_users(file) and not is_access
 
 
 def _is_array(value: Any) -> bool:

@@ -5,6 +5,7 @@ import os
 from typing import NoReturn
 
 from .. import __version__
+from .run import HELP
 from .target import FORMS, UsageError
 
 
@@ -23,6 +24,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser(
+        "run", help="run a script; errors over types name the lines", description=HELP
+    )
     audit = commands.add_parser(
         "audit",
         help="which leaves of an optimizer or a step drift, and on which line of source",

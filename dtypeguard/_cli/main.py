@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard audit`."""
+"""The command line: `dtypeguard audit` and `dtypeguard run`."""
 
 import argparse
 import contextlib
@@ -16,6 +16,7 @@ from .._sweep.report import Report
 from .._sweep.sweep import sweep
 from .arguments import check_options, parser
 from .display import progress, show, show_audit
+from .run import run
 from .step_target import audit_step_target
 from .target import UsageError, audit_target
 
@@ -30,8 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if the audited optimizer or step is clean, or in a sweep if no guarded
-        configuration fails; 1 if not; 2 for wrong usage.
+        configuration fails; 1 if not; 2 for wrong usage. Of `run`, what it says.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] == "run":  # what is behind it belongs to the script
+        try:
+            return run(argv[1:])
+        except UsageError as error:
+            return _refuse(str(error), command="run")
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why
@@ -131,8 +138,8 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name.lower(), f"*{pattern}*")
 
 
-def _refuse(*lines: str) -> int:
-    print("dtypeguard audit:", *lines, sep="\n  ", file=sys.stderr)
+def _refuse(*lines: str, command: str = "audit") -> int:
+    print(f"dtypeguard {command}:", *lines, sep="\n  ", file=sys.stderr)
     return USAGE
 
 

@@ -175,7 +175,7 @@ def _is_last(number: Any, every_k: Any, gradient_step: Any) -> Any:
     """Whether a gradient step ends with the mini-step of a number, counted from 1."""
     if _is_int(every_k) and every_k == 1:
         return True
-    k = every_k(gradient_step) if callable(every_k) else every_k
+    k: Any = every_k(gradient_step) if callable(every_k) else every_k
     # A schedule may well give a float; one that grew since then is no reason to wait.
     return cast(number, dtype_of(k)) >= k
 

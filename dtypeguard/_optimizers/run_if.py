@@ -32,7 +32,7 @@ def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: A
 
     @jax.custom_jvp
     def run(pred, consts, carry):
-        turn = lambda state: (jnp.zeros_like(pred), function(consts, state[1]))
+        turn = lambda state: (jnp.zeros_like(pred), function(consts, _held(state[1])))
         return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
 
     def run_jvp(primals, tangents):
@@ -40,6 +40,24 @@ def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: A
 
     run.defjvp(run_jvp, symbolic_zeros=True)
     return run(pred, consts, carry)
+
+
+@custom_vmap
+def _held(carry):
+    """The carry, behind a barrier, which XLA takes away before it looks for copies.
+
+    Until then it settles in which order the results are computed. Lion's update and its
+    momentum each read what the other overwrites: with the update first, the sums alone are
+    copied, else the momentum as well. The rule for vmap is for JAX 0.4, where a barrier has
+    none.
+    """
+    return lax.optimization_barrier(carry)
+
+
+@_held.def_vmap
+def _(axis_size, in_batched, carry):
+    del axis_size
+    return carry, in_batched[0]
 
 
 def _conditional(runs: Any, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:

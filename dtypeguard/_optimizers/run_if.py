@@ -9,6 +9,8 @@ from jax import lax, tree_util
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
+from .._leaves.compat import barrier, zero_tangent
+
 
 def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: Any) -> Any:
     """`lax.cond(pred, function, ...)` that copies nothing, whichever branch is taken.
@@ -32,7 +34,10 @@ def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: A
 
     @jax.custom_jvp
     def run(pred, consts, carry):
-        turn = lambda state: (jnp.zeros_like(pred), function(consts, _held(state[1])))
+        # Lion's update and its momentum each read what the other overwrites. Behind the
+        # barrier XLA computes the update first, in the order in which it is written, and
+        # copies the sums alone; else the momentum first, and copies that as well.
+        turn = lambda state: (jnp.zeros_like(pred), function(consts, barrier(state[1])))
         return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
 
     def run_jvp(primals, tangents):
@@ -40,24 +45,6 @@ def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: A
 
     run.defjvp(run_jvp, symbolic_zeros=True)
     return run(pred, consts, carry)
-
-
-@custom_vmap
-def _held(carry):
-    """The carry, behind a barrier, which XLA takes away before it looks for copies.
-
-    Until then it settles in which order the results are computed. Lion's update and its
-    momentum each read what the other overwrites: with the update first, the sums alone are
-    copied, else the momentum as well. The rule for vmap is for JAX 0.4, where a barrier has
-    none.
-    """
-    return lax.optimization_barrier(carry)
-
-
-@_held.def_vmap
-def _(axis_size, in_batched, carry):
-    del axis_size
-    return carry, in_batched[0]
 
 
 def _conditional(runs: Any, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -85,7 +72,12 @@ def _jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> Any:
         new = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
         return function(*tree_util.tree_unflatten(treedef, new))
 
-    return jax.jvp(of_moving, [leaves[i] for i in moving], [tangents[i] for i in moving])
+    primals, tangents = ([tree[i] for i in moving] for tree in (leaves, tangents))
+    outputs, changes = jax.jvp(of_moving, primals, tangents)
+    has_none = lambda change: change.dtype == jax.dtypes.float0
+    return outputs, tree_util.tree_map(
+        lambda x, t: zero_tangent(x) if has_none(t) else t, outputs, changes
+    )
 
 
 @custom_vmap

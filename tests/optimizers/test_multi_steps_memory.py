@@ -68,7 +68,7 @@ def test_in_bfloat16_it_needs_that_of_one_moment(name, leaves):
 def test_lion_copies_the_sums_alone(dtype, leaves):
     """Its update and its momentum each read what the other overwrites."""
     opt = multi_steps(optax.lion(1e-3), 4)
-    assert temporary_memory(opt, shapes(dtype, leaves)) < 1.1
+    assert temporary_memory(opt, shapes(dtype, leaves)) < (1.1 if dtype == F32 else 1.3)
 
 
 @third_party

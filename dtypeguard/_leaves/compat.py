@@ -47,8 +47,13 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
 
 
 def barrier(tree: Any) -> Any:
-    """`lax.optimization_barrier`; on JAX 0.4, where `vmap` has no rule for it, nothing."""
-    return lax.optimization_barrier(tree) if _JAX >= (0, 5) else tree
+    """`lax.optimization_barrier`; on JAX 0.4, where `vmap` has no rule for it, nothing.
+
+    One for each leaf: in one, they would all vary over each other's axes of shard_map.
+    """
+    if _JAX < (0, 5):
+        return tree
+    return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 
 
 def zero_tangent(primal: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from .._leaves.compat import PromotionError, x64_enabled
-from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.errors import DtypeDriftError, Said, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .first_state import as_arrays, own_buffers
@@ -183,7 +183,10 @@ def _guard_transformation(
                     raise
                 dtype, outputs = rescued
                 reason = str(error).strip().partition("\n")[0]
-                said.warn_once(f"update failed and was run in {dtype} instead: {reason}")
+                said.warn_once(
+                    f"update failed and was run in {dtype} instead: {reason}"
+                    + more("Guard an optimizer")
+                )
                 # Wide by our own doing, which has been told: no drift of the optimizer's.
                 return settle(
                     outputs, given, replace(policy, on_drift="cast"), said.warn_once

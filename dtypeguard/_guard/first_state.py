@@ -116,6 +116,6 @@ def own_buffers(state: Any, params: Any) -> Any:
 
 def _copied(leaf: Any) -> Any:
     copy = jnp.array(leaf, copy=True)
-    if isinstance(leaf, Tracer) or copy.sharding == leaf.sharding:
+    if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy
     return jax.device_put(copy, leaf.sharding)  # from a host's memory it came to the device

@@ -82,7 +82,7 @@ def changes(call: Call) -> list[Change]:
 
     Equinox's loops compare before a jaxpr is made, and where JAX's is not found the body
     is traced once more. That may fail, over what is no longer alive outside of a
-    transformation: then there are none.
+    transformation: then there are no lines, and of JAX's no changes.
     """
     loop = loop_of(call)
     if loop is None:
@@ -95,7 +95,21 @@ def changes(call: Call) -> list[Change]:
         if found:
             return found
     traced = again.jaxpr if call.is_equinox or not held else None
-    return [] if traced is None else list(_changes(loop, _graph(loop, traced), again))
+    if traced is not None:
+        return list(_changes(loop, _graph(loop, traced), again))
+    return list(_compared(call, loop)) if call.is_equinox else []
+
+
+def _compared(call: Call, loop: Loop) -> Iterator[Change]:
+    """What Equinox compares, without lines."""
+    last = call.frames[-1].f_locals
+    pair = last.get("buffer_val"), last.get("buffer_val2")
+    if call.name == "scan":  # its loop carries an index and the results as well
+        pair = tuple(each[1] for each in pair if isinstance(each, tuple) and len(each) == 3)
+    before, after = map(tree_util.tree_leaves, pair)
+    for path, old, new in zip(loop.paths(), before, after):
+        if differ(old, new):
+            yield Change(path, old, new, None, None)
 
 
 def _graph(loop: Loop, closed: Any) -> Graph:

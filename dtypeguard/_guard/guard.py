@@ -11,7 +11,7 @@ import optax
 
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import is_wide_scalar, narrow_scalar
-from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.errors import DtypeDriftError, Said, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .first_state import as_arrays, own_buffers
@@ -204,7 +204,10 @@ def _guard_transformation(
                     raise
                 dtype, outputs = rescued
                 reason = str(error).strip().partition("\n")[0]
-                said.warn_once(f"update failed and was run in {dtype} instead: {reason}")
+                said.warn_once(
+                    f"update failed and was run in {dtype} instead: {reason}"
+                    + more("Guard an optimizer")
+                )
                 # Wide by our own doing, which has been told: no drift of the optimizer's.
                 return settle(
                     outputs, given, replace(policy, on_drift="cast"), said.warn_once

@@ -8,7 +8,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import broadcasts, cast, dtype_of, fits, is_weak, kind
-from .._leaves.errors import DtypeDriftError
+from .._leaves.errors import DtypeDriftError, more
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
 from .given import Given
 from .policy import Policy
@@ -104,7 +104,7 @@ def settle_carried(part: Part, tree: Any, given: Given, policy: Policy) -> Settl
         if _structure_of_leaves(tree) != _structure_of_leaves(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
-            raise DtypeDriftError(table(headline, rows))
+            raise DtypeDriftError(table(headline, rows) + _page(part))
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
     return _settle(part, tree, given.leaves, same, policy)
@@ -130,7 +130,8 @@ def tell(
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         unsafe = _UNSAFE if any(row.castable for row in refused) else ""
-        raise DtypeDriftError(table(headline, refused) + unsafe.format(part.wrapper))
+        message = table(headline, refused) + unsafe.format(part.wrapper)
+        raise DtypeDriftError(message + _page(part))
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
         message = table(headline, drifted)
@@ -287,6 +288,10 @@ def _brought_back(dtype: Any, new_dtype: Any) -> str:
     if kind(dtype) == "bool" and kind(new_dtype) == "int":
         return "return x != 0; a bool holds no count: start from an int if it counts"
     return f"return x.astype(jnp.{dtype})"
+
+
+def _page(part: Part) -> str:
+    return more("Guard an optimizer" if part.wrapper == "guard" else "Guard a step")
 
 
 def _other_kind(part: Part, dtype: Any, new_dtype: Any) -> str:

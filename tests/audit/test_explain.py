@@ -506,3 +506,15 @@ def test_a_loop_of_equinox_that_closes_over_what_is_gone(name, kind):
     (note,) = notes(raised(lambda: jax.vmap(train)(jnp.ones(2, jnp.float32))))
     assert re.search(r"\['w'\]  bfloat16\[3\] -> float32\[3\]", note)
     assert "dtypeguard.guard_step(" in note
+
+
+def test_a_constant_that_is_returned():
+    wide = np.zeros(3, np.float32)
+
+    def body(carry, _):
+        new = {"w": wide}
+        return new, None  # returned: constant
+
+    (note,) = notes(raised(lambda: scan(body, {"w": BF16}, None, 3)))
+    row = f"  carry['w']  bfloat16[3] -> float32[3]  {line('returned: constant')}"
+    assert row in note.splitlines()

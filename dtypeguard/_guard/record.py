@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from .._leaves.abstract import eval_shape
 from .._leaves.arguments import short
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.errors import DtypeDriftError, more
@@ -45,7 +45,7 @@ def record(opt: Any, params: Any) -> Any:
     guarded: Any = guard(opt)
     if not hasattr(guarded, "init"):
         raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
-    return eqx.filter_eval_shape(guarded.init, params)
+    return eval_shape(guarded.init, params)
 
 
 @public

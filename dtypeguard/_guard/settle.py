@@ -168,7 +168,7 @@ def _settle(
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
-                drifted[i] = (f"return x.astype(jnp.{dtype})",)
+                drifted[i] = (_brought_back(dtype, new_dtype),)
             settled[i] = cast(leaf, dtype)
     if not (settled or refused):
         return Settled(tree, [], [])
@@ -281,6 +281,13 @@ _UNSAFE = (
     "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
     'between all of them: {}(..., policy=dtypeguard.Policy(casting="unsafe")).'
 )
+
+
+def _brought_back(dtype: Any, new_dtype: Any) -> str:
+    """What to write in the update instead, for a leaf named x that is cast."""
+    if kind(dtype) == "bool" and kind(new_dtype) == "int":
+        return "return x != 0; a bool holds no count: start from an int if it counts"
+    return f"return x.astype(jnp.{dtype})"
 
 
 def _page(part: Part) -> str:

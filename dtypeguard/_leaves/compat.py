@@ -1,9 +1,11 @@
 """The names and behaviours that differ between JAX and Optax releases, in one place."""
 
 import contextlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import custom_derivatives, lax
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -42,3 +44,24 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     from jax import experimental
 
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
+
+
+def barrier(tree: Any) -> Any:
+    """`lax.optimization_barrier`; on JAX 0.4, where `vmap` has no rule for it, nothing.
+
+    One for each leaf: in one, they would all vary over each other's axes of shard_map.
+    """
+    if _JAX < (0, 5):
+        return tree
+    return jax.tree_util.tree_map(lax.optimization_barrier, tree)
+
+
+def zero_tangent(primal: Any) -> Any:
+    """What a rule of `custom_jvp` gives for an integer or a key, which have no tangent.
+
+    Up to JAX 0.4.33 in the type of the primal, since then in float0.
+    """
+    if hasattr(custom_derivatives, "zero_from_primal"):
+        return custom_derivatives.zero_from_primal(primal, symbolic_zeros=True)
+    aval = jax.core.raise_to_shaped(jax.core.get_aval(primal))  # pyright: ignore[reportAttributeAccessIssue]: gone since
+    return custom_derivatives.SymbolicZero(aval)

@@ -11,7 +11,14 @@ from jax import tree_util
 
 from .._leaves.arguments import short
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide
+from .._leaves.dtypes import (
+    cast,
+    dtype_of,
+    is_weak,
+    is_wide,
+    is_wide_scalar,
+    narrow_scalar,
+)
 from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
@@ -123,7 +130,9 @@ def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> "_GuardedS
     made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
         return made
-    kept = vars(step).setdefault("_dtypeguard_steps", {})
+    owner, kept = vars(step).get("_dtypeguard_steps", (None, {}))
+    if owner is not step:  # those of another, which functools.wraps copied
+        owner, kept = vars(step)["_dtypeguard_steps"] = step, {}
     return kept.setdefault(made, made)
 
 
@@ -204,6 +213,8 @@ def _run(
     except (TypeError, PromotionError) as error:
         if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(given, args, kwargs):
             raise
+        args = tuple(map(_without_wide_scalars, args))
+        kwargs = {name: _without_wide_scalars(value) for name, value in kwargs.items()}
         args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in given))
         try:
             with set_x64(False):
@@ -259,5 +270,13 @@ def _promotes(leaf: Any) -> bool:
 
 
 def _any_wide(given: list[Given], *others: Any) -> bool:
-    leaves = [leaf for each in given for leaf in each.leaves]
-    return any(map(is_wide, [*leaves, *tree_util.tree_leaves(others)]))
+    carried = [leaf for each in given for leaf in each.leaves]
+    # A Python number that is not carried is one under jit too, where it is traced.
+    counts = lambda leaf: is_wide(leaf) and not is_wide_scalar(leaf)
+    return any(map(is_wide, carried)) or any(map(counts, tree_util.tree_leaves(others)))
+
+
+def _without_wide_scalars(tree: Any) -> Any:
+    if not any(map(is_wide_scalar, tree_util.tree_leaves(tree))):
+        return tree  # the very object
+    return tree_util.tree_map(narrow_scalar, tree)

@@ -38,10 +38,11 @@ def check_contract(
     """Checks that an optimizer keeps its types wherever JAX needs it to.
 
     Over the dtypes of params and gradients, with `jax_enable_x64` off and on (the flag is
-    restored): the types of the state and of the updates, `scan`, `cond`, `while_loop`,
-    accumulation in `optax.MultiSteps`, one compilation of a jitted step, buffers that can
-    be donated, a checkpoint loaded back into the tree of the state, and no 64-bit
-    operation where no input is 64-bit. Nearly all of it is traced and not run.
+    restored): one first state whether `init` is traced or not, the types of the state and
+    of the updates, `scan`, `cond`, `while_loop`, accumulation in `optax.MultiSteps`, one
+    compilation of a jitted step, buffers that can be donated, a checkpoint loaded back
+    into the tree of the state, and no 64-bit operation where no input is 64-bit. Nearly
+    all of it is traced and not run.
 
     Args:
         opt_or_factory: a gradient transformation, or a function without arguments that

@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         description="With a target: which leaf of its state or updates changes its type, "
         "from what to what, and on which line. Exits 0 if none does, else 1. Without: "
         "traces every optimizer of the installed optax, bare and guarded, over param and "
-        "gradient dtypes, with x64 off and on: eval_shape, scan, cond, MultiSteps, "
+        "gradient dtypes, with x64 off and on: init, eval_shape, scan, cond, MultiSteps, "
         "compilations. Exits 0 if nothing guarded fails, else 1.",
         epilog="Example: dtypeguard audit optax.contrib:prodigy --set learning_rate=1.0 "
         "--params bfloat16,float32 --grads float32 --x64",

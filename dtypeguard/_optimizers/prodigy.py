@@ -22,7 +22,6 @@ from .prodigy_leaf import (
     Scalars,
     direction,
     every,
-    first_point,
     learn,
     rounded_step,
     store,
@@ -53,7 +52,8 @@ class ProdigyState(NamedTuple):
         exp_avg_sq: average of `(d * g)**2`, likewise.
         grad_sum: weighted sum of the gradients, `s` in the paper, likewise; of every
             `slice_p`-th entry, flat, unless `slice_p` is 1.
-        params0: the initial params, as `grad_sum`; a 0-d zero for one that was all zero.
+        params0: the initial params, as `grad_sum`. A 0-d zero may stand for a param that
+            was all zero, as in the authors' code and in states of older versions.
         estim_lr: the estimate `d`. Like the other floating scalars float32, or float64 if
             a param is.
         numerator_weighted: weighted sum of `<g, p0 - p>`, `r` in the paper.
@@ -145,10 +145,8 @@ def prodigy(
 
     Returns:
         The corresponding `optax.GradientTransformationExtraArgs`. The updates have the
-        dtypes of the params, the state those of the state that came in. Params that are
-        concretely all zero at `init` keep no copy, so under `jax.jit` or
-        `jax.eval_shape` the shapes in `params0` can differ from an eager `init`'s. A
-        param whose gradient is None is left alone.
+        dtypes of the params, the state those of the state that came in. A param whose
+        gradient is None is left alone.
 
     Raises:
         TypeError: if `slice_p` is no int or another argument no number, or (by `init` and
@@ -192,11 +190,12 @@ def prodigy(
         leaves, treedef = real_leaves(params, "prodigy")
         dtype = at_least_float32(*leaves)
         some_zeros = lambda leaf: jnp.zeros_like(every(slice_p, leaf))
+        some_copied = lambda leaf: jnp.array(every(slice_p, leaf), copy=True)
         return ProdigyState(
             exp_avg=tree_of(treedef, jnp.zeros_like, leaves) if averages else (),
             exp_avg_sq=tree_of(treedef, jnp.zeros_like, leaves),
             grad_sum=tree_of(treedef, some_zeros, leaves),
-            params0=tree_of(treedef, functools.partial(first_point, slice_p), leaves),
+            params0=tree_of(treedef, some_copied, leaves),
             estim_lr=jnp.array(estim_lr0, dtype),
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),

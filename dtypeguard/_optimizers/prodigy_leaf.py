@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 from .._leaves.dtypes import cast
 from .._rounding.rounding import round_with, rounds
@@ -114,14 +112,6 @@ def every(slice_p: int, leaf: Any) -> Any:
         return leaf
     flat = jnp.reshape(leaf, (math.prod(leaf.shape),))
     return lax.slice(flat, (0,), flat.shape, (slice_p,))
-
-
-def first_point(slice_p: int, param: Any) -> jax.Array:
-    """A copy of a param's entries, or one zero for all where that is known to do."""
-    is_set = jnp.any(param)  # traced under jit, whether or not the param is
-    if not isinstance(is_set, Tracer) and not np.any(jax.device_get(is_set)):
-        return jnp.zeros((), param.dtype)
-    return jnp.array(every(slice_p, param), copy=True)
 
 
 def _in_units(param: Any, h: Scalars, d: Any, moments: Moments, *, load: bool) -> Moments:

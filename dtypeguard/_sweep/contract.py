@@ -67,6 +67,11 @@ def _traced(check: Callable[[Subject], None]) -> Callable[[Trial], None]:
     return rule
 
 
+def _init(trial: Trial) -> None:
+    eager = trial.opt.init(checks.some_zeros(trial.inputs.params))
+    _traced(lambda subject: checks.init(eager, subject.state))(trial)
+
+
 def _while_loop(subject: Subject) -> None:
     def body(carry):
         number, params, state = carry
@@ -110,6 +115,7 @@ def _blind_to_x64(trial: Trial) -> None:
 
 
 RULES: dict[str, Callable[[Trial], None]] = {
+    "init": _init,
     "state_types": lambda trial: trial.fault("state"),
     "update_types": lambda trial: trial.fault("updates"),
     "scan": _traced(checks.scan),

@@ -4,7 +4,7 @@ import dataclasses
 import multiprocessing
 import textwrap
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -15,8 +15,8 @@ from .._audit.audit import audit
 from .._guard.guard import guard
 from .._leaves.compat import set_x64
 from .._leaves.errors import DtypeGuardWarning
-from . import catalog
-from .checks import CHECKS, Fault, Skip, Subject
+from . import catalog, checks
+from .checks import CHECKS, NAMES, Fault, Skip, Subject
 from .entry import Entry, Inputs, split
 
 _MIXED = (jnp.bfloat16, jnp.float32)
@@ -92,9 +92,19 @@ def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
 def examine(
     entry: Entry, configuration: Configuration, guarded: bool, origins: bool = False
 ) -> Outcome:
-    """Runs every check on one optimizer in one configuration, all abstractly."""
+    """Runs every check on one optimizer in one configuration; of it, only `init` runs."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
+    make = lambda: guard(entry.build()) if guarded else entry.build()
+
+    def judge(name, check, *args):
+        try:
+            check(*args)
+        except Skip as reason:
+            skipped[name] = str(reason)
+        except Exception as error:
+            failures[name] = one_line(error)
+
     with (
         set_x64(configuration.x64),
         jax.numpy_dtype_promotion("standard"),
@@ -107,21 +117,21 @@ def examine(
         def run_checks(params, updates, arrays):
             extra_args = arrays | others
             try:
-                opt = guard(entry.build()) if guarded else entry.build()
-                subject = Subject(opt, Inputs(params, updates, extra_args))
+                subject = Subject(make(), Inputs(params, updates, extra_args))
             except Exception as error:
-                failures.update(dict.fromkeys(CHECKS, f"init: {one_line(error)}"))
+                failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
+            if "init" not in failures:
+                judge("init", checks.init, eager, subject.state)
             for name, check in CHECKS.items():
-                try:
-                    check(subject)
-                except Skip as reason:
-                    skipped[name] = str(reason)
-                except Exception as error:
-                    failures[name] = one_line(error)
+                judge(name, check, subject)
 
+        try:
+            eager = make().init(checks.some_zeros(inputs.params))
+        except Exception as error:
+            failures["init"] = one_line(error)
         jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
-        found = _origins(entry, inputs, guarded) if origins and failures else []
+        found = _origins(make, inputs) if origins and failures else []
     return Outcome(
         entry.id,
         configuration.name,
@@ -134,11 +144,10 @@ def examine(
     )
 
 
-def _origins(entry: Entry, inputs: Inputs, guarded: bool) -> list[str]:
+def _origins(make: Callable[[], Any], inputs: Inputs) -> list[str]:
     try:
-        opt = guard(entry.build()) if guarded else entry.build()
         params, updates, extra_args = inputs
-        return audit(opt, params, updates=updates, extra_args=extra_args).lines()
+        return audit(make(), params, updates=updates, extra_args=extra_args).lines()
     except Exception as error:
         return [one_line(error)]
 

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import lax, tree_util
 
 from dtypeguard._sweep import catalog
-from dtypeguard._sweep.checks import CHECKS
+from dtypeguard._sweep.checks import CHECKS, NAMES
 from dtypeguard._sweep.entry import Entry
 from dtypeguard._sweep.sweep import CONFIGURATIONS, examine, sweep, sweep_entry
 
@@ -22,12 +23,13 @@ class _State(NamedTuple):
     leaf: Any
 
 
-def _planted(leaf, change, *, out=lambda updates, params: updates):
+def _planted(leaf, change, *, out=lambda updates, params: updates, of_params=None):
     """An optimizer with one leaf of state, and a fault."""
+    first = of_params or (lambda params: leaf())
 
     def make():
         return optax.GradientTransformation(
-            lambda params: _State(leaf()),
+            lambda params: _State(first(params)),
             lambda updates, state, params=None: (
                 out(updates, params),
                 _State(change(state.leaf)),
@@ -57,6 +59,16 @@ def _wide(updates, params):
 
 def _no_step_in_scan(leaf):
     return jnp.concatenate([leaf, leaf])
+
+
+def _no_copy_of_zeros(params):
+    is_set = jnp.any(params["b"])  # as of Prodigy, whose authors keep a single zero
+    saves = not isinstance(is_set, jax.core.Tracer) and not is_set
+    return jnp.zeros(()) if saves else jnp.array(params["b"], copy=True)
+
+
+def _weak_if_traced(params):
+    return jnp.asarray(0 if isinstance(params["b"], jax.core.Tracer) else np.int32(0))
 
 
 def _raise(leaf):
@@ -91,6 +103,16 @@ FAULTS = {
         set(CHECKS),
         "state: another tree, 0 -> 1 leaves",
     ),
+    "state by the values of the params": (
+        _planted(None, lambda leaf: leaf, of_params=_no_copy_of_zeros),
+        {"init"},
+        "state.leaf: float32 of shape () -> bfloat16 of shape (3,) where init is traced",
+    ),
+    "state by who calls": (
+        _planted(None, lambda leaf: leaf, of_params=_weak_if_traced),
+        {"init"},
+        "state.leaf: int32 of shape () -> int32 (weak) of shape () where init is traced",
+    ),
     "raises": (
         _planted(_counter, _raise),
         set(CHECKS),
@@ -109,12 +131,12 @@ def test_a_planted_fault_fails_its_checks(name):
     assert ("MultiSteps" in checks) <= ("MultiSteps" in outcome.failures)
     assert outcome.skipped == {}
     if reason is not None:
-        first = next(check for check in CHECKS if check in checks)
+        first = next(check for check in NAMES if check in checks)
         assert outcome.failures[first].startswith(reason)
 
 
 def test_every_check_fails_for_some_fault():
-    assert set().union(*(checks for _, checks, _ in FAULTS.values())) == set(CHECKS)
+    assert set().union(*(checks for _, checks, _ in FAULTS.values())) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", ["wide update", "state weak type"])
@@ -132,7 +154,7 @@ def test_a_fault_the_guard_cannot_cure_fails_guarded():
 def test_a_failing_init_fails_every_check():
     entry = _planted(lambda: jnp.zeros(2) + jnp.zeros(3), _increment)
     outcome = examine(entry, BF16, guarded=False)
-    assert set(outcome.failures) == set(CHECKS)
+    assert set(outcome.failures) == set(NAMES)
     assert outcome.failures["scan"].startswith("init: ")
 
 

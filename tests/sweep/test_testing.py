@@ -73,6 +73,11 @@ def _widen(updates, params):
     return jax.tree_util.tree_map(lambda u: u * scale, updates)
 
 
+def _size_by_value(params):
+    is_set = jnp.any(params["b"])
+    return jnp.zeros(1 if isinstance(is_set, jax.core.Tracer) or is_set else 2)
+
+
 def _in_float64(leaf):
     wide = leaf.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
     return (wide * 2).astype(jnp.float32)
@@ -116,6 +121,7 @@ BROKEN = {
         lambda: _optimizer(lambda p: (), lambda m: (jnp.zeros(()),)),
         {"state_types", "scan", "cond", "while_loop", "accumulation"},
     ),
+    "a size by the params' values": (lambda: _optimizer(_size_by_value), {"init"}),
     "wide updates": (lambda: _optimizer(out=_widen), {"update_types"}),
     "params in the state": (lambda: _optimizer(lambda p: p), {"donation"}),
     "a leaf that is no array": (

@@ -3,9 +3,9 @@
 `--cost` stops after the cost of a step, which comes first, `--training` leaves it out.
 
 Two models, four optimizers, four settings: the final training loss, the bytes of params
-and optimizer state, the time of a train step over float32's. Draws precision.svg beside
-this file. What an optimizer step and its random bits cost is measured by itself. The
-models compute in float32 in every setting: what is compared is the optimizer.
+and optimizer state, the time of a train step over float32's. Draws
+docs/precision.svg. What an optimizer step and its random bits cost is measured by itself.
+The models compute in float32 in every setting: what is compared is the optimizer.
 """
 
 import functools
@@ -215,7 +215,7 @@ def training():
                 )
             curves = {setting: run.curve for setting, run in runs.items()}
             panels[-1].append((f"{model.title}, {name}", curves))
-    path = pathlib.Path(__file__).with_suffix(".svg")
+    path = pathlib.Path(__file__).parents[1] / "docs" / "precision.svg"
     draw(panels, path)
     print(f"\ncurves: {path.name}")
 

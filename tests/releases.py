@@ -2,7 +2,7 @@
 
     python tests/releases.py           # the oldest and the newest, without the long tests
     python tests/releases.py --all     # all six, with them
-    python tests/releases.py --write   # all six, the reports alone, for the README's table
+    python tests/releases.py --write   # all six, the reports alone, for docs/releases.md
 
 Each release gets an environment of its own under `.releases/`, made by pip and kept until
 its pins change. Exits 1 if a test fails.
@@ -21,7 +21,7 @@ import venv
 
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "releases.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",
@@ -86,14 +86,14 @@ def run(python: pathlib.Path, *args: str, **kwargs) -> subprocess.CompletedProce
 
 
 def table_in(text: str) -> dict[str, dict[str, str]]:
-    """The cells of the table in a README: by the release of Optax, then by the report."""
+    """The cells of the table on a page: by the release of Optax, then by the report."""
     lines = _TABLE.search(text)[0].splitlines()[1:-1]
     head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
     return {row[0].split()[1].rstrip(","): dict(zip(head[1:], row[1:])) for row in rows}
 
 
 def table(found: dict[str, dict[str, str]]) -> str:
-    """As the README has it: a line for each release, a column for each report."""
+    """As the page has it: a line for each release, a column for each report."""
     titles = list(next(iter(found.values())))
     lines = [["", *titles], ["---"] * (len(titles) + 1)]
     for release, cells in found.items():
@@ -106,7 +106,7 @@ def main() -> int:
     """Makes the environments, runs all in each, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="all six, the long tests too")
-    parser.add_argument("--write", action="store_true", help="the README's table")
+    parser.add_argument("--write", action="store_true", help="the table on its page")
     args = parser.parse_args()
     every = args.all or args.write
     found, pythons = {}, {}
@@ -120,8 +120,8 @@ def main() -> int:
         print(f"optax {release}: reports in {time.monotonic() - start:.0f} s", flush=True)
     print(table(found), flush=True)
     if args.write:
-        text = README.read_text()
-        README.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], text))
+        text = PAGE.read_text()
+        PAGE.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], text))
         return 0
     failed = []
     for release, python in pythons.items():

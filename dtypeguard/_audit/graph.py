@@ -45,8 +45,14 @@ class Graph:
         self.constants: dict[int, tuple[Any, ...]] = {}
         self.steps: list[Step] = []
         self._reached: dict[int, int] | None = None
-        self.inputs = [self._new(var.aval) for var in closed_jaxpr.jaxpr.invars]
-        self.outputs = self._add(closed_jaxpr.jaxpr, self.inputs, ())
+        self.inputs = [self._new(aval) for aval in closed_jaxpr.in_avals]
+        self.outputs = self._outputs(closed_jaxpr)
+
+    def _outputs(self, closed_jaxpr: Any) -> list[int]:
+        try:
+            return self._add(closed_jaxpr.jaxpr, self.inputs, ())
+        except Exception:  # an audit without its lines is better than none
+            return self._opaque("jaxpr", self.inputs, closed_jaxpr.out_avals, ())
 
     def origins(self, value: int) -> int:
         """Which of `inputs` a value depends on, as the bits of an integer."""
@@ -92,54 +98,67 @@ class Graph:
         for equation in jaxpr.eqns:
             given = [read(var, equation) for var in equation.invars]
             equations = (equation, *outer)
-            made = self._enter(equation, given, equations)
+            try:
+                made = self._enter(equation, given, equations)
+            except Exception:  # JAX has changed what is inside of it
+                made = None
             if made is None:
-                step = Step(
-                    equation.primitive.name, tuple(given), equations, len(self.steps)
-                )
-                self.steps.append(step)
-                made = [self._new(var.aval) for var in equation.outvars]
-                self.made_by |= dict.fromkeys(made, step)
+                avals = [var.aval for var in equation.outvars]
+                made = self._opaque(equation.primitive.name, given, avals, equations)
             known |= zip(equation.outvars, made)
         return [read(var) for var in jaxpr.outvars]
+
+    def _opaque(
+        self, name: str, given: Sequence[int], avals: Sequence[Any], equations: Any
+    ) -> list[int]:
+        """The outputs of a step that is not looked into."""
+        step = Step(name, tuple(given), equations, len(self.steps))
+        self.steps.append(step)
+        made = [self._new(aval) for aval in avals]
+        self.made_by |= dict.fromkeys(made, step)
+        return made
 
     def _enter(
         self, equation: Any, given: list[int], equations: tuple[Any, ...]
     ) -> list[int] | None:
-        """The outputs of an equation that has jaxprs of its own; None if it has none."""
+        """The outputs of an equation that has jaxprs of its own; None if it has none.
+
+        How many of the operands are constants and how many the carry is told by the
+        jaxprs inside: the names that JAX has for these numbers are not the same in all
+        releases.
+        """
         params = equation.params
-        add: Callable[[Any, Sequence[int]], list[int]] = lambda closed, inputs: self._add(
-            getattr(closed, "jaxpr", closed), inputs, equations
+        add: Callable[[Any, Sequence[int]], list[int]] = lambda jaxpr, inputs: self._add(
+            jaxpr, inputs, equations
         )
         outputs = [self._new(var.aval) for var in equation.outvars]
         if equation.primitive.name == "cond":
             for branch in params["branches"]:
-                self._join(outputs, add(branch, given[1:]))
+                self._join(outputs, add(_inside(branch), given[1:]))
         elif equation.primitive.name == "while":
-            consts = params["cond_nconsts"]
-            start = consts + params["body_nconsts"]
+            body = _inside(params["body_jaxpr"])
+            consts = len(given) - len(body.invars)  # those of the condition
+            start = len(given) - len(outputs)
             carry = [self._new(self.avals[value], [value]) for value in given[start:]]
-            self._join(carry, add(params["body_jaxpr"], given[consts:start] + carry))
+            self._join(carry, add(body, given[consts:start] + carry))
             self._join(outputs, carry)
         elif equation.primitive.name == "scan":
-            closed, consts, count = (
-                params["jaxpr"],
-                params["num_consts"],
-                params["num_carry"],
-            )
-            inner = closed.jaxpr.invars
+            body = _inside(params["jaxpr"])
             # Inside, the scanned arrays have an axis less, and the carry comes round again.
+            scanned = _scanned(equation.invars, body.invars)
+            count = len(outputs) - _scanned(equation.outvars, body.outvars)
+            consts = len(given) - scanned - count
             entered = [
                 self._new(var.aval, [value])
-                for var, value in zip(inner[consts:], given[consts:])
+                for var, value in zip(body.invars[consts:], given[consts:])
             ]
-            made = add(closed, given[:consts] + entered)
+            made = add(body, given[:consts] + entered)
             self._join(entered[:count], made[:count])
             self._join(outputs, entered[:count] + made[count:])
         else:
-            for inside in _jaxprs(params):
-                if (len(inside.invars), len(inside.outvars)) == (len(given), len(outputs)):
-                    self._join(outputs, add(inside, given))
+            for jaxpr in _jaxprs(params):
+                if (len(jaxpr.invars), len(jaxpr.outvars)) == (len(given), len(outputs)):
+                    self._join(outputs, add(jaxpr, given))
                     break
             else:
                 return None
@@ -150,8 +169,19 @@ class Graph:
             self.same.setdefault(value, []).append(other)
 
 
+def _inside(jaxpr: Any) -> Any:
+    """A jaxpr, whether closed or not."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _scanned(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """How many variables, which stand last, have an axis more outside of a scan."""
+    axes = lambda var: len(getattr(var.aval, "shape", ()))
+    return sum(axes(outer) > axes(inner) for outer, inner in zip(outside, inside))
+
+
 def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
     for name, param in params.items():
-        jaxpr = getattr(param, "jaxpr", param)
+        jaxpr = _inside(param)
         if hasattr(jaxpr, "eqns") and name != "update_jaxpr":
             yield jaxpr

@@ -13,7 +13,7 @@ import re
 import sysconfig
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib
@@ -75,8 +75,8 @@ def origin_of(equations: Sequence[Any]) -> Origin | None:
     """
     for equation in equations:
         for frame in _own_frames(equation):
-            if is_users(frame.file_name):
-                return _origin(frame.file_name, frame.line_num, frame.function_name)
+            if is_users(frame.file):
+                return _origin(*frame)
     return None
 
 
@@ -103,9 +103,10 @@ _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta._
 def is_explicit(equations: Sequence[Any]) -> bool:
     """Whether a conversion was asked for: by `astype`, `asarray` and the like."""
     frames = itertools.takewhile(
-        lambda frame: not is_users(frame.file_name), _own_frames(equations[0])
+        lambda frame: not is_users(frame.file),
+        itertools.chain.from_iterable(map(_own_frames, equations[:1])),
     )
-    called = [frame.function_name for frame in frames]
+    called = [frame.function for frame in frames]
     # What the user called comes last; behind it may be some wrappers of JAX's.
     return any(name in _CASTS for name in called[-6:]) and not any(
         "promote" in name for name in called
@@ -116,10 +117,19 @@ def _origin(file: str, line: int, function: str) -> Origin:
     return Origin(file, line, function, linecache.getline(file, line).strip())
 
 
-def _own_frames(equation: Any) -> Iterator[Any]:
+class _Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
+def _own_frames(equation: Any) -> Iterator[_Frame]:
     """The frames of an equation inside the jaxpr that it belongs to, innermost first."""
-    traceback = getattr(equation.source_info, "traceback", None)
-    for frame in () if traceback is None else traceback.frames:
-        if not is_users(frame.file_name) and _TRACING.fullmatch(frame.function_name):
-            return
-        yield frame
+    try:
+        for frame in equation.source_info.traceback.frames:
+            found = _Frame(frame.file_name, frame.line_num, frame.function_name)
+            if not is_users(found.file) and _TRACING.fullmatch(found.function):
+                return
+            yield found
+    except AttributeError:  # there is no traceback, or JAX has come to tell it otherwise
+        return

@@ -90,8 +90,8 @@ def fromage(
         >>> params = jnp.array([1.0, 0.0])
         >>> grads = jnp.zeros(2)
         >>> updates, state = opt.update(grads, opt.init(params), params)
-        >>> print(updates[0])
-        -5e-09
+        >>> f"{updates[0]:.1e}"
+        '-5.0e-09'
 
     References:
         Bernstein, Vahdat, Yue and Liu, "On the distance between two neural networks and

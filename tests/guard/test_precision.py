@@ -593,7 +593,7 @@ def test_donation_and_one_compilation():
     jax.default_backend() != "cpu" or jax.__version_info__ < (0, 7, 2),
     reason="XLA's CPU backend does so from JAX 0.7.2 on",
 )
-def test_a_donated_step_copies_nothing_with_the_option_that_the_readme_names():
+def test_a_donated_step_copies_nothing_with_the_option_that_the_docs_name():
     opt = guard(optax.adam(1e-3), policy=Policy(**vars(ALL_BF16) | {"updates_dtype": F32}))
     option = {"xla_cpu_copy_insertion_use_region_analysis": True}
 

@@ -144,11 +144,11 @@ class Report:
 
     Args:
         id: its name in the tests.
-        title: its name in the README.
+        title: its name in docs/releases.md.
         needs: the name in Optax that an old release may lack.
         run: the user's program, given an optimizer.
         bare: makes that optimizer with Optax alone.
-        parts: makes it with dtypeguard, in each way that the README names.
+        parts: makes it with dtypeguard, in each way that the pages name.
         live: how the bare program fails, by the release of Optax. In any other of
             `releases.py` it passes, or the optimizer is missing.
         x64: whether the program runs with `jax_enable_x64`.
@@ -241,7 +241,7 @@ def outcome(report: Report, build: Callable[[], Any]) -> str:
 
 
 def cell(report: Report) -> str:
-    """The report's cell in the README's table, as the installed release gives it."""
+    """The cell in the table of docs/releases.md, as the installed release gives it."""
     bare = outcome(report, report.bare)
     if bare == MISSING:
         return "not there yet"

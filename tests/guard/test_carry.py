@@ -1,0 +1,229 @@
+"""What a step carries: which argument comes back, and as which item of the result."""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import pytest
+
+from dtypeguard._guard.carry import carry_of
+
+ONE, TWO, THREE = jnp.ones(1), jnp.ones(2), jnp.ones(3)
+
+
+class Pair(NamedTuple):
+    params: Any
+    state: Any
+
+
+class Both(eqx.Module):
+    params: Any
+    state: Any
+
+
+def step(params, opt_state, batch=None, *rest, rate=0.1, **options):
+    return params, opt_state, batch
+
+
+def round_trip(carry, args, kwargs, result):
+    """What a carry takes of a call and of a result, and both with other values."""
+    values = carry.take(args, kwargs)
+    back = carry.take_result(result, values)
+    assert carry.put_result(result, values, back) is result
+    other = tuple(f"new {number}" for number in range(len(back)))
+    return (
+        values,
+        back,
+        carry.put(args, kwargs, other),
+        carry.put_result(result, values, other),
+    )
+
+
+@pytest.mark.parametrize(
+    ("carry", "labels"),
+    [
+        (0, ("params",)),
+        (1, ("opt_state",)),
+        ("opt_state", ("opt_state",)),
+        ((0, "opt_state"), ("params", "opt_state")),
+        ("rate", ("rate",)),
+        ("anything", ("anything",)),
+        (4, ("rest[1]",)),
+    ],
+)
+def test_label_is_the_name_of_the_parameter(carry, labels):
+    assert carry_of("guard_step", step, carry).labels == labels
+
+
+def test_argument_is_found_by_position_by_name_and_by_default():
+    carry = carry_of("guard_step", step, ("batch", "rate"))
+    assert carry.take((1, 2, 3), {"rate": 4}) == (3, 4)
+    assert carry.take((1,), {"opt_state": 2, "batch": 3}) == (3, 0.1)
+    assert carry.put((1, 2, 3), {}, (5, 6)) == ((1, 2, 5), {"rate": 6})
+    assert carry.put((1, 2), {}, (5, 6)) == ((1, 2), {"batch": 5, "rate": 6})
+
+
+def test_a_position_among_those_without_a_name():
+    carry = carry_of("guard_step", step, 4)
+    assert carry.take((0, 1, 2, 3, 4), {}) == (4,)
+    assert carry.put((0, 1, 2, 3, 4), {}, (5,)) == ((0, 1, 2, 3, 5), {})
+
+
+def test_a_partial_counts_what_is_left():
+    assert carry_of("guard_step", functools.partial(step, 1)).labels == ("opt_state",)
+    by_name = functools.partial(step, params=1)
+    assert carry_of("guard_step", by_name, "opt_state").labels == ("opt_state",)
+
+
+def test_what_a_call_lacks_is_named():
+    carry = carry_of("guard_step", step, (0, "opt_state"))
+    match = (
+        r"step was called with 1 arguments by position and batch by name: give it opt_state"
+    )
+    with pytest.raises(TypeError, match=match):
+        carry.take((1,), {"batch": 2})
+
+
+@pytest.mark.parametrize(
+    ("value", "result", "back", "rebuilt"),
+    [
+        (ONE, TWO, TWO, "new 0"),
+        (ONE, (TWO, THREE), TWO, ("new 0", THREE)),
+        (ONE, [TWO, THREE], TWO, ["new 0", THREE]),
+        ((ONE, TWO), (TWO, THREE), (TWO, THREE), "new 0"),
+        ((ONE, TWO), ((TWO, ONE), THREE), (TWO, ONE), ("new 0", THREE)),
+        ({"a": ONE}, {"a": TWO}, {"a": TWO}, "new 0"),
+        ({"a": ONE}, ({"a": TWO}, None), {"a": TWO}, ("new 0", None)),
+        (ONE, Pair(TWO, THREE), TWO, Pair("new 0", THREE)),
+        (Pair(ONE, TWO), Pair(TWO, THREE), Pair(TWO, THREE), "new 0"),
+        (None, (None, ONE), None, ("new 0", ONE)),
+        ((), ((), ONE), (), ("new 0", ONE)),
+        # What is wrong is the carry, and not which item it is.
+        (Pair(ONE, TWO), Pair(TWO, None), Pair(TWO, None), "new 0"),
+        ((ONE, TWO, THREE), (TWO, THREE), (TWO, THREE), "new 0"),
+        ((ONE, TWO), ((TWO, ONE, ONE), THREE), (TWO, ONE, ONE), ("new 0", THREE)),
+    ],
+)
+def test_one_carry_is_the_whole_result_or_the_first_item(value, result, back, rebuilt):
+    carry = carry_of("guard_step", step)
+    assert round_trip(carry, (value,), {}, result)[1::2] == ((back,), rebuilt)
+
+
+def test_a_tuple_of_carries_is_the_first_items_in_its_order():
+    carry = carry_of("guard_step", step, ("opt_state", "params"))
+    result = (TWO, ONE, THREE)
+    _, back, call, rebuilt = round_trip(carry, (ONE, TWO), {}, result)
+    assert back == (TWO, ONE)
+    assert call == (("new 1", "new 0"), {})
+    assert rebuilt == ("new 0", "new 1", THREE)
+
+
+def test_a_tuple_of_one_is_the_first_item_and_never_the_whole():
+    carry = carry_of("guard_step", step, (0,))
+    assert carry.take_result(((ONE, TWO), THREE), ((ONE, TWO),)) == ((ONE, TWO),)
+
+
+@pytest.mark.parametrize(
+    ("result", "returned", "rebuilt"),
+    [
+        ((ONE, TWO, THREE), 1, (ONE, "new 0", THREE)),
+        ((ONE, TWO, THREE), -2, (ONE, "new 0", THREE)),
+        ({"loss": ONE, "a": TWO}, "a", {"loss": ONE, "a": "new 0"}),
+        ({1: ONE, 0: TWO}, 0, {1: ONE, 0: "new 0"}),
+        (Pair(ONE, TWO), 1, Pair(ONE, "new 0")),
+        (Pair(ONE, TWO), "state", Pair(ONE, "new 0")),
+    ],
+)
+def test_returned_names_the_item_and_the_result_keeps_its_type(result, returned, rebuilt):
+    carry = carry_of("guard_step", step, 0, returned)
+    made = round_trip(carry, (TWO,), {}, result)
+    assert made[1] == (TWO,)
+    assert made[3] == rebuilt
+    assert type(made[3]) is type(rebuilt)
+    assert not isinstance(rebuilt, dict) or [*made[3]] == [*rebuilt]
+
+
+def test_returned_names_a_field_of_a_module():
+    carry = carry_of("guard_step", step, (0, 1), ("state", "params"))
+    made = round_trip(carry, (TWO, ONE), {}, Both(ONE, TWO))
+    assert made[1] == (TWO, ONE)
+    assert (made[3].params, made[3].state) == ("new 1", "new 0")
+
+
+@pytest.mark.parametrize(
+    ("function", "carry", "message"),
+    [
+        (step, True, r"got carry=True. Write the position or the name"),
+        (step, (), r"got carry=\(\). Write the position or the name"),
+        (step, 0.5, r"got carry=0.5. Write the position or the name"),
+        (
+            step,
+            -1,
+            r'carry=-1, but step takes .* Write one of carry=0 or "params", carry=1',
+        ),
+        (lambda state: state, 1, r'step takes \(state\). Write carry=0 or "state"\.'),
+        (lambda *, state: state, 0, r'takes \(\*, state\). Write carry="state"\.'),
+        (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
+        (lambda: 0, 0, r"takes no arguments. A step takes its carry"),
+        (step, (0, "params"), r"names an argument twice: params, params. Name each once"),
+        (3, 0, r"guard_step got 3. Give it a step: a function"),
+        (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant(function, carry, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        carry_of("guard_step", function, carry)
+
+
+def test_returned_of_another_length():
+    message = r"carry=\(0, 1\) and returned=\(0,\): one is 2 long and the other 1"
+    with pytest.raises(ValueError, match=message):
+        carry_of("guard_step", step, (0, 1), (0,))
+
+
+@pytest.mark.parametrize(
+    ("carry", "returned", "result", "message"),
+    [
+        (0, None, None, r"step returned None. Write return params\."),
+        (0, 0, None, r"step returned None. Write return params\."),
+        ((0, 1), None, None, r"step returned None. Write return params, opt_state\."),
+        (
+            0,
+            None,
+            {"loss": ONE, "params": {"w": ONE}},
+            r"a dict with the items 'loss', 'params'. Say which of them the new params is: "
+            r"guard_step\(..., returned='params'\)",
+        ),
+        (
+            (0, 1),
+            None,
+            {"a": {"w": ONE}, "b": ONE, "loss": None},
+            r"new params and opt_state is: guard_step\(..., returned=\('a', 'b'\)\)",
+        ),
+        (
+            0,
+            2,
+            ({"w": ONE}, ONE),
+            r"items 0, 1; returned=2 names another item. .*returned=0\)",
+        ),
+        (0, "a", {"b": {"w": ONE}}, r"returned='a' names another item. .*returned='b'\)"),
+        ((0, 1), (0, -2), (ONE, ONE), r"returned=\(0, -2\) names another item"),
+        (
+            (0, 1),
+            None,
+            ({"w": ONE},),
+            r"tuple with the items 0, and not the new params and",
+        ),
+        (
+            0,
+            None,
+            ONE,
+            r"returned float32\[1\], and not the new params. Write return params",
+        ),
+    ],
+)
+def test_a_result_without_the_carry(carry, returned, result, message):
+    resolved = carry_of("guard_step", step, carry, returned)
+    with pytest.raises(TypeError, match=message):
+        resolved.take_result(result, ({"w": ONE}, ONE)[: len(resolved.places)])

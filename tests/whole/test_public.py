@@ -1,0 +1,151 @@
+"""Every public name: where it says it comes from, how it pickles, and its examples."""
+
+import ast
+import doctest
+import inspect
+import pathlib
+import pickle
+import types
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import assert_same
+
+import dtypeguard
+import dtypeguard.testing
+
+# Examples show third-party optimizers under JAX's own promotion, as their readers have it.
+pytestmark = pytest.mark.third_party
+
+PARAMS = {"w": jnp.ones(3, jnp.bfloat16)}
+
+
+def _defined_in(module):
+    """What a file defines at its top level, underscored names aside."""
+    tree = ast.parse(pathlib.Path(module.__file__).read_text())
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = dict.fromkeys(node.name for node in tree.body if isinstance(node, kinds))
+    return [name for name in names if not name.startswith("_")]
+
+
+def _exported_by(module):
+    """What an `__init__.py` imports under the same name, for users."""
+    return [
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and not isinstance(thing, types.ModuleType)
+    ]
+
+
+NAMES = {
+    f"{module.__name__}.{name}": (module, getattr(module, name))
+    for module, names in (
+        (dtypeguard, _exported_by(dtypeguard)),
+        (dtypeguard.testing, _defined_in(dtypeguard.testing)),
+    )
+    for name in names
+}
+CLASSES = {name: thing for name, (_, thing) in NAMES.items() if inspect.isclass(thing)}
+
+
+def _documented(name, thing):
+    """The thing, and if it is a class what it defines itself, each by its name."""
+    yield name, thing
+    for attribute, member in vars(thing).items() if inspect.isclass(thing) else ():
+        if not attribute.startswith("_") and (inspect.getdoc(member) or "").strip():
+            yield f"{name}.{attribute}", member
+
+
+# By name, since doctest's own finder looks for what says that it belongs to a module.
+EXAMPLES = {
+    inner: doctest.DocTestParser().get_doctest(
+        inspect.getdoc(member), vars(module).copy(), inner, None, None
+    )
+    for name, (module, thing) in NAMES.items()
+    for inner, member in _documented(name, thing)
+    if ">>>" in (inspect.getdoc(member) or "")
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_module_is_the_one_that_users_import(name):
+    module, thing = NAMES[name]
+    assert f"{thing.__module__}.{thing.__qualname__}" == name
+    assert thing is getattr(module, thing.__name__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_documented(name):
+    first, _, rest = inspect.getdoc(NAMES[name][1]).partition("\n")
+    assert first.endswith(".")
+    assert not rest or rest.startswith("\n")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name):
+    """Docstring examples print what they say."""
+    lines = []
+    result = doctest.DocTestRunner().run(EXAMPLES[name], out=lines.append)
+    assert result.failed == 0, "".join(lines)
+    assert result.attempted > 0
+
+
+def test_what_is_called_shows_an_example():
+    """Functions and `Policy`, that is; a state, an error or a report need not."""
+    called = {name for name, (_, thing) in NAMES.items() if inspect.isfunction(thing)}
+    assert {*called, "dtypeguard.Policy"} <= set(EXAMPLES)
+
+
+def _pickled(thing, protocol):
+    """Its pickle and what comes back from it. No class in it may name a room."""
+    data = pickle.dumps(thing, protocol)
+    assert b"dtypeguard" in data
+    assert b"dtypeguard._" not in data
+    return pickle.loads(data)
+
+
+@pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
+@pytest.mark.parametrize("name", CLASSES)
+def test_pickled_classes_name_no_room(name, protocol):
+    assert _pickled(CLASSES[name], protocol) is CLASSES[name]
+
+
+def _state(opt):
+    return opt.init(PARAMS)
+
+
+STATES = {
+    "ProdigyState": lambda: _state(dtypeguard.prodigy()),
+    "FromageState": lambda: _state(dtypeguard.fromage(1e-3)),
+    "RoundingState": lambda: _state(
+        dtypeguard.guard(optax.adam(1e-3), policy=dtypeguard.Policy(rounding="stochastic"))
+    ),
+    "multi_steps": lambda: _state(dtypeguard.multi_steps(dtypeguard.prodigy(), 2)),
+}
+
+
+@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
+@pytest.mark.parametrize("name", STATES)
+def test_pickled_states_name_no_room(name, protocol):
+    state = STATES[name]()
+    assert_same(_pickled(state, protocol), state)
+
+
+def test_pickled_errors_policies_and_reports_name_no_room():
+    drifting = optax.GradientTransformation(
+        lambda params: jnp.zeros((), jnp.int32), lambda u, s, p=None: (u, s + 0.5)
+    )
+    with pytest.raises(dtypeguard.DtypeDriftError, match="int32") as raised:
+        jax.eval_shape(dtypeguard.guard(drifting).update, PARAMS, jnp.int32(0))
+    again = _pickled(raised.value, pickle.HIGHEST_PROTOCOL)
+    assert type(again) is dtypeguard.DtypeDriftError
+    assert str(again) == str(raised.value)
+    for thing in (
+        dtypeguard.DtypeGuardWarning("said"),
+        dtypeguard.Policy(compute_dtype=jnp.float32, state_dtype="params"),
+        dtypeguard.audit(dtypeguard.guard(optax.adam(1e-3)), PARAMS),
+    ):
+        again = _pickled(thing, pickle.HIGHEST_PROTOCOL)
+        assert (type(again), repr(again)) == (type(thing), repr(thing))

@@ -20,6 +20,14 @@ class Moments(NamedTuple):
     s: Any
 
 
+class Learned(NamedTuple):
+    """What one param learns: its new moments, its shares of `<g, p0 - p>` and `|s|_1`."""
+
+    moments: Moments
+    toward: Any
+    length: Any
+
+
 class Scalars(NamedTuple):
     """What one step has in common for all params, in its dtype for scalars.
 
@@ -38,8 +46,8 @@ class Scalars(NamedTuple):
 
 def learn(
     scalars: Scalars, slice_p: int, param: Any, grad: Any, stored: Moments, param0: Any
-) -> tuple[Moments, Any, Any]:
-    """The new moments, and what the param adds to `<g, p0 - p>` and to `|s|_1`.
+) -> Learned:
+    """`m`, `v` and `s` of one param, and what it adds to the two sums.
 
     All in float32, or float64 for a param that is.
     """
@@ -54,7 +62,8 @@ def learn(
         v=h.beta2 * v + h.beta2_rest * (h.d * g) ** 2,
         s=h.beta3 * s + h.weight * some_g,
     )
-    return new, jnp.sum(some_g * (own(param0) - some_p)), jnp.sum(jnp.abs(new.s))
+    toward = jnp.sum(some_g * (own(param0) - some_p))
+    return Learned(new, toward, jnp.sum(jnp.abs(new.s)))
 
 
 def store(

@@ -94,6 +94,52 @@ def test_a_dtype_without_zero_stores_nothing():
         opt.init(params_of())
 
 
+NARROW_RANGE = [F16, jnp.float8_e4m3fn, jnp.float8_e5m2]
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", NARROW_RANGE, ids=lambda d: jnp.dtype(d).name)
+def test_a_whole_state_below_the_range_of_bfloat16_is_refused(dtype, rounding):
+    """Of Adam, `nu` underflows: to nearest for good, at random most of the time."""
+    name = jnp.dtype(dtype).name
+    told = rf"Policy\(state_dtype={name}\): .*state_dtype=jnp.bfloat16.*\*.mu\*"
+    with pytest.raises(ValueError, match=told):
+        Policy(compute_dtype=F32, state_dtype=dtype, rounding=rounding)
+    policy = Policy(compute_dtype=F32, state_dtype="params", rounding=rounding)
+    told = "Policy.state_dtype='params'.*state_dtype=jnp.bfloat16"
+    with pytest.raises(ValueError, match=told):
+        guard(optax.adam(1.0), policy=policy).init(params_of(dtype))
+    guard(optax.adam(1.0), policy=policy).init(params_of(BF16))
+    # Who names leaves has the choice.
+    for rule in ({"*.mu*": dtype}, lambda path, leaf: dtype if ".mu" in path else None):
+        opt = guard(optax.adam(1.0), policy=Policy(state_dtype=rule, rounding=rounding))
+        state = opt.init(params_of(F32))
+        adam = (state if rounding == "nearest" else state.inner_state)[0]
+        assert (adam.mu["w"].dtype, adam.nu["w"].dtype) == (dtype, F32)
+
+
+@pytest.mark.parametrize("dtype", [BF16, *NARROW_RANGE], ids=lambda d: jnp.dtype(d).name)
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_why_it_is_refused(dtype, rounding):
+    """Adam's steps have the size of its rate; below bfloat16 not, or it forgets all."""
+    policy = Policy(compute_dtype=F32, state_dtype={"*": dtype}, rounding=rounding)
+    opt = guard(optax.adam(1.0), policy=policy)
+    params = jnp.zeros(1024)
+
+    def step(state, number):
+        key = jax.random.fold_in(jax.random.PRNGKey(0), number)
+        grads = 1e-5 * jax.random.normal(key, (1024,))
+        updates, state = opt.update(grads, state, params)
+        return state, jnp.sqrt(jnp.mean(jnp.square(updates)))
+
+    run = jax.jit(lambda state: lax.scan(step, state, jnp.arange(100)))
+    state, sizes = run(opt.init(params))
+    adam = (state if rounding == "nearest" else state.inner_state)[0]
+    blows_up = float(sizes[-20:].mean()) > 3
+    forgets = not (np.any(adam.mu.astype(F32)) or np.any(adam.nu.astype(F32)))
+    assert (blows_up or forgets) == (dtype != BF16)
+
+
 def test_error_texts():
     with pytest.raises(ValueError, match=r"Policy\(compute_dtype=bfloat16\): .* Write "):
         Policy(compute_dtype=BF16)

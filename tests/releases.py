@@ -1,14 +1,16 @@
 """Runs the contract tests and the five reports on old and new releases of Optax and JAX.
 
-    python tests/releases.py           # the oldest and the newest, without the long tests
-    python tests/releases.py --all     # all six, with them
-    python tests/releases.py --write   # all six, the reports alone, for docs/releases.md
+    python tests/releases.py           # the oldest, the newest, and the newest Python found
+    python tests/releases.py --all     # all of them, with the long tests
+    python tests/releases.py --write   # all of them, the reports alone, for their page
 
 Each release gets an environment of its own under `.releases/`, made by pip and kept until
-its pins change. Exits 1 if a test fails.
+its pins change. On newer Pythons than this one nothing is pinned: there it is whatever pip
+gives a new user today. Exits 1 if a test fails.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -17,7 +19,8 @@ import shutil
 import subprocess
 import sys
 import time
-import venv
+from collections.abc import Iterator
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
@@ -28,6 +31,9 @@ TESTS = (
     "guard/test_guard_edges",
     "guard/test_compose",
     "guard/test_record",
+    "audit/test_audit",
+    "audit/test_graph",
+    "audit/test_origins",
 )
 LONG_TESTS = (
     "whole/test_digits",
@@ -54,29 +60,78 @@ RELEASES = {
     "0.2.8": ("jax==0.10.2", "chex==0.1.92", *_NEW),
 }
 OLDEST, *_, NEWEST = RELEASES
+PYTHONS = "3.13", "3.12"
+_UNPINNED = "optax", "jax", "numpy", "scipy", "scikit-learn", "equinox"
 _EVERYWHERE = "jaxtyping==0.3.11", "pytest==9.2.0", "pytest-xdist", "rich"
 _TABLE = re.compile(r"(<!-- releases -->\n).*?(<!-- /releases -->)", flags=re.DOTALL)
 
 
-def pins(release: str) -> list[str]:
-    """What is installed for a release of Optax."""
+class Environment(NamedTuple):
+    """A Python with one release of Optax and JAX.
+
+    Args:
+        name: the folder that it is in.
+        base: the Python that it is made from.
+        requirements: what pip installs.
+        upgraded: whether pip looks for newer releases every time.
+    """
+
+    name: str
+    base: str
+    requirements: tuple[str, ...]
+    upgraded: bool = False
+
+    def python(self) -> pathlib.Path:
+        """Its Python, made anew if the requirements or the base have changed."""
+        home = CACHE / self.name
+        python, stamp = home / "bin" / "python", home / "pins.txt"
+        of_base = [self.base, "-c", "import sys; print(sys.version)"]
+        version = subprocess.run(of_base, check=True, text=True, stdout=subprocess.PIPE)
+        wanted = "\n".join([version.stdout.strip(), *self.requirements])
+        is_made = stamp.exists() and stamp.read_text() == wanted
+        if not is_made:
+            shutil.rmtree(home, ignore_errors=True)
+            subprocess.run([self.base, "-m", "venv", home], check=True)
+        if self.upgraded or not is_made:
+            pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+            upgrade = ["-U", "--upgrade-strategy", "eager"] if self.upgraded else []
+            subprocess.run([*pip, *upgrade, *self.requirements], check=True)
+            stamp.write_text(wanted)  # last, so that half an environment is not kept
+        return python
+
+
+def pinned(release: str) -> Environment:
+    """That of a release of Optax, with the JAX of its time."""
     jax = RELEASES[release][0]
     jaxlib = jax.replace("jax==", "jaxlib==")
-    return [f"optax=={release}", jaxlib, *RELEASES[release], *_EVERYWHERE]
+    requirements = f"optax=={release}", jaxlib, *RELEASES[release], *_EVERYWHERE
+    return Environment(f"optax-{release}", sys.executable, requirements)
 
 
-def environment(release: str) -> pathlib.Path:
-    """The Python of a release's environment, made anew if its pins have changed."""
-    home = CACHE / f"optax-{release}"
-    python, stamp = home / "bin" / "python", home / "pins.txt"
-    wanted = "\n".join([sys.version, *pins(release)])
-    if not (stamp.exists() and stamp.read_text() == wanted):
-        shutil.rmtree(home, ignore_errors=True)
-        venv.create(home, with_pip=True)
-        pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, *pins(release)], check=True)
-        stamp.write_text(wanted)  # last, so that half an environment is not kept
-    return python
+def newest() -> Iterator[Environment]:
+    """That of each newer Python that there is, with what pip gives there."""
+    for version in PYTHONS:
+        base = next(filter(_runs, _places(version)), None)
+        if base is not None:
+            requirements = *_UNPINNED, *_EVERYWHERE
+            yield Environment(f"python-{version}", base, requirements, upgraded=True)
+
+
+def _places(version: str) -> Iterator[str]:
+    found = shutil.which(f"python{version}")
+    if found:
+        yield found
+    root = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+    for home in sorted(root.glob(f"versions/{version}.*"), reverse=True):
+        yield str(home / "bin" / f"python{version}")
+
+
+def _runs(python: str) -> bool:
+    """Whether it is one: pyenv has a name on PATH for each that it could install."""
+    try:
+        return not subprocess.run([python, "--version"], capture_output=True).returncode
+    except OSError:
+        return False
 
 
 def run(python: pathlib.Path, *args: str, **kwargs) -> subprocess.CompletedProcess:
@@ -85,55 +140,71 @@ def run(python: pathlib.Path, *args: str, **kwargs) -> subprocess.CompletedProce
     return subprocess.run([python, *args], cwd=ROOT, env=variables, text=True, **kwargs)
 
 
+def versions(python: pathlib.Path) -> str:
+    """What an environment has, as the first cell of its line: "optax 0.2.8, jax 0.10.2"."""
+    code = "import jax, optax; print(f'optax {optax.__version__}, jax {jax.__version__}')"
+    return run(python, "-c", code, check=True, stdout=subprocess.PIPE).stdout.strip()
+
+
 def table_in(text: str) -> dict[str, dict[str, str]]:
-    """The cells of the table on a page: by the release of Optax, then by the report."""
+    """The cells of the table on a page: by their line's first, then by the report."""
     lines = _TABLE.search(text)[0].splitlines()[1:-1]
     head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
-    return {row[0].split()[1].rstrip(","): dict(zip(head[1:], row[1:])) for row in rows}
+    return {row[0]: dict(zip(head[1:], row[1:])) for row in rows}
 
 
 def table(found: dict[str, dict[str, str]]) -> str:
     """As the page has it: a line for each release, a column for each report."""
     titles = list(next(iter(found.values())))
     lines = [["", *titles], ["---"] * (len(titles) + 1)]
-    for release, cells in found.items():
-        lines.append([f"optax {release}, {RELEASES[release][0].replace('==', ' ')}"])
-        lines[-1] += cells.values()
+    lines += [[label, *cells.values()] for label, cells in found.items()]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def chosen(every: bool) -> list[Environment]:
+    """All environments, or the oldest, the newest and that of the newest Python."""
+    found = list(newest())
+    if not found:
+        print(f"Found no Python {' or '.join(PYTHONS)}: left out.", file=sys.stderr)
+    releases = RELEASES if every else (OLDEST, NEWEST)
+    return [*map(pinned, releases), *(found if every else found[:1])]
 
 
 def main() -> int:
     """Makes the environments, runs all in each, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--all", action="store_true", help="all six, the long tests too")
+    parser.add_argument("--all", action="store_true", help="all, the long tests too")
     parser.add_argument("--write", action="store_true", help="the table on its page")
     args = parser.parse_args()
-    every = args.all or args.write
     found, pythons = {}, {}
-    for release in list(RELEASES) if every else [OLDEST, NEWEST]:
+    for environment in chosen(args.all or args.write):
         start = time.monotonic()
-        pythons[release] = environment(release)
+        python = environment.python()
+        label = versions(python)
+        if environment.upgraded:
+            label += f", {environment.name.replace('-', ' ').title()}"
+        pythons[label] = python
         reports = run(
-            pythons[release], "tests/support/reports.py", check=True, stdout=subprocess.PIPE
+            python, "tests/support/reports.py", check=True, stdout=subprocess.PIPE
         )
-        found[release] = json.loads(reports.stdout)
-        print(f"optax {release}: reports in {time.monotonic() - start:.0f} s", flush=True)
+        found[label] = json.loads(reports.stdout)
+        print(f"{label}: reports in {time.monotonic() - start:.0f} s", flush=True)
     print(table(found), flush=True)
     if args.write:
         text = PAGE.read_text()
         PAGE.write_text(_TABLE.sub(lambda m: m[1] + table(found) + m[2], text))
         return 0
+    names = itertools.chain(TESTS, LONG_TESTS if args.all else ())
+    files = [f"tests/{name}.py" for name in names]
+    options = "-n", "2", "-p", "no:cacheprovider"
     failed = []
-    for release, python in pythons.items():
+    for label, python in pythons.items():
         start = time.monotonic()
-        files = [f"tests/{name}.py" for name in (TESTS + LONG_TESTS if args.all else TESTS)]
-        if run(
-            python, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *files
-        ).returncode:
-            failed.append(release)
-        print(f"optax {release}: tests in {time.monotonic() - start:.0f} s", flush=True)
+        if run(python, "-m", "pytest", *options, *files).returncode:
+            failed.append(label)
+        print(f"{label}: tests in {time.monotonic() - start:.0f} s", flush=True)
     if failed:
-        print(f"Tests failed with optax {', '.join(failed)}.", file=sys.stderr)
+        print(f"Tests failed with {'; '.join(failed)}.", file=sys.stderr)
     return bool(failed)
 
 

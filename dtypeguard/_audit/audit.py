@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,19 +18,14 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, is_wide
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.rows import ABSENT, by_path, describe, tree_rows, type_name
-from .blame import blame, source
+from .._leaves.rows import ABSENT, by_path, describe
 from .constants import Watch
-from .drift import Drift, WideOperation
-from .graph import Step
-from .origins import Origin, origin_of
+from .drift import Drift
+from .lines import Lines, carried_drifts, has, is_castable, is_small, wide_operations
+from .origins import Origin
 from .report import AuditReport
 from .trace_error import reduce_error
 from .traced import Refused, Traced, trace
-
-# Watching costs half as much again as tracing. Where there are more params than this it
-# is done in a second trace, and only if a constant turns up.
-_FEW = 50
 
 
 @public
@@ -85,7 +80,7 @@ def audit(
     for name, tree in (("params", params), ("updates", updates)):
         check_arrays("audit", name, tree)
     inputs = (params, updates, extra_args)
-    few = len(tree_util.tree_leaves(params)) <= _FEW
+    few = is_small(params)
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what an update warns of, it says when it runs
@@ -98,25 +93,18 @@ def audit(
             error = reduce_error(refused.__cause__, *refused.args)
             refusal = _refusal(opt, inputs, error.message)
             return AuditReport(error=error, refusal=refusal, name=name_of(opt))
-        lines = _Lines(traced, watch if few else None, again)
-        drifts = (*_state_drifts(traced, lines), *_update_drifts(traced, lines, inputs))
+        lines = Lines(traced, watch if few else None, again)
+        of_state = carried_drifts(traced, lines, "state")
+        drifts = (*of_state, *_update_drifts(traced, lines, inputs))
         is_blind = not any(map(is_wide, tree_util.tree_leaves(inputs)))
+        wide = wide_operations(traced.first, traced.step)
         return AuditReport(
             drifts=drifts,
-            wide_operations=tuple(_wide_operations(traced)) if is_blind else (),
+            wide_operations=tuple(wide) if is_blind else (),
             compilations=2 if any(drift.where == "state" for drift in drifts) else 1,
-            refusal=None if all(map(_is_castable, drifts)) else _refusal(opt, inputs),
+            refusal=None if all(map(is_castable, drifts)) else _refusal(opt, inputs),
             name=name_of(opt),
         )
-
-
-def _is_castable(drift: Drift) -> bool:
-    if drift.kind == "dtype":
-        try:
-            return fits(jnp.dtype(drift.before), jnp.dtype(drift.after))
-        except TypeError:  # the name of a PRNG key's dtype is none of NumPy's
-            return False
-    return drift.kind == "weak_type"
 
 
 def _refusal(opt: Any, inputs: Any, told: str = "") -> str | None:
@@ -131,96 +119,15 @@ def _refusal(opt: Any, inputs: Any, told: str = "") -> str | None:
     return "" if why == told else why
 
 
-class _Lines:
-    """Finds the lines of source behind what was traced."""
-
-    def __init__(self, traced: Traced, watch: Watch | None, again: Callable[[], Traced]):
-        self._traced = self._watched = traced
-        self._watch = watch
-        self._again = again
-
-    def of(
-        self, output: int, matches: Callable[[Any], bool], leaves: int
-    ) -> dict[str, Origin | None]:
-        """The origin and the cause of a property of an output of the update."""
-        graph = self._traced.update
-        if output in graph.constants:
-            return {"origin": self._of_constant(graph.outputs.index(output))}
-        found = blame(graph, output, matches, leaves)
-        cause = _origin(found.cause)
-        if cause is not None and found.constant:
-            cause = self._watching().maker(cause, matches)
-        return {"origin": _origin(found.promotion), "cause": cause}
-
-    def of_weak_leaf(self, number: int) -> Origin | None:
-        """The line of `init` that made a leaf of the state weak."""
-        init = self._traced.init
-        made = _origin(source(init, init.outputs[number], is_weak))
-        if made is None:
-            made = self._made("state", number)
-        return made
-
-    def _of_constant(self, number: int) -> Origin | None:
-        """The line that made an output of the update that no equation makes."""
-        leaves_of_state = len(self._traced.new_state.arrays)
-        if number < leaves_of_state:
-            return self._made("new_state", number)
-        return self._made("new_updates", number - leaves_of_state)
-
-    def _made(self, tree: str, number: int) -> Origin | None:
-        watch, parts = self._watching(), getattr(self._watched, tree)
-        nodes = parts.arrays[number], *parts.holders(number)
-        return next(filter(None, map(watch.made, nodes)), None)
-
-    def _watching(self) -> Watch:
-        if self._watch is None:
-            self._watch = Watch()
-            with self._watch:
-                self._watched = self._again()
-        return self._watch
-
-
-def _state_drifts(traced: Traced, lines: _Lines) -> Iterator[Drift]:
-    state, new_state, graph = traced.state, traced.new_state, traced.update
-    first = len(graph.inputs) - traced.extras - len(state.arrays)
-    after = dict(zip(new_state.paths, graph.outputs))
-    if state.treedef != new_state.treedef or state.paths != new_state.paths:
-        for row in tree_rows("", state.tree, new_state.tree, ""):
-            yield Drift(row.path, "structure", row.before, row.after, "state")
-    for number, path in enumerate(state.paths):
-        if path not in after:
-            continue
-        leaf, new = first + number, after[path]
-        was, is_now = graph.avals[leaf], graph.avals[new]
-        if was.dtype != is_now.dtype:
-            found = lines.of(new, _has("dtype", is_now.dtype), 1 << leaf)
-            yield Drift(path, "dtype", str(was.dtype), str(is_now.dtype), "state", **found)
-        if was.shape != is_now.shape:
-            found = lines.of(new, _has("shape", is_now.shape), 1 << leaf)
-            yield Drift(path, "shape", describe(was), describe(is_now), "state", **found)
-        if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
-            if is_weak(was):
-                found = {"origin": lines.of_weak_leaf(number)}
-            else:
-                found = lines.of(new, is_weak, 1 << leaf)
-            yield Drift(
-                path,
-                "weak_type",
-                str(type_name(was)),
-                str(type_name(is_now)),
-                "state",
-                **found,
-            )
-
-
-def _update_drifts(traced: Traced, lines: _Lines, inputs: Any) -> Iterator[Drift]:
+def _update_drifts(traced: Traced, lines: Lines, inputs: Any) -> Iterator[Drift]:
     """The updates that change the dtype or shape of their param under `p + u`."""
-    graph = traced.update
+    graph = traced.step
+    new_state, new_updates = traced.returned
     params = {path: n for n, path in enumerate(by_path(inputs[0]))}
     gradients = {path: len(params) + n for n, path in enumerate(by_path(inputs[1]))}
     shapes = [np.shape(leaf) for leaf in tree_util.tree_leaves(inputs[1])]
-    outputs = graph.outputs[len(traced.new_state.arrays) :]
-    for path, output in zip(traced.new_updates.paths, outputs):
+    outputs = graph.outputs[len(new_state.arrays) :]
+    for path, output in zip(new_updates.paths, outputs):
         update = graph.avals[output]
         if path not in params:
             if path not in gradients:
@@ -231,7 +138,7 @@ def _update_drifts(traced: Traced, lines: _Lines, inputs: Any) -> Iterator[Drift
         leaves = 1 << params[path] | 1 << gradient
         # A batch of gradients, one for each example, may stay one.
         if not broadcasts(update.shape, param.shape) and update.shape not in shapes:
-            found = lines.of(output, _has("shape", update.shape), leaves)
+            found = lines.of(output, has("shape", update.shape), leaves)
             types = describe(param), describe(update)
             yield Drift(path, "shape", *types, "updates", **found)
         if not _promotes(param, update):
@@ -239,21 +146,8 @@ def _update_drifts(traced: Traced, lines: _Lines, inputs: Any) -> Iterator[Drift
         found: dict[str, Origin | None] = {}
         # One that is as wide as its gradient was not promoted.
         if graph.avals[gradient].dtype != update.dtype:
-            found = lines.of(output, _has("dtype", update.dtype), leaves)
+            found = lines.of(output, has("dtype", update.dtype), leaves)
         yield Drift(path, "dtype", str(param.dtype), str(update.dtype), "updates", **found)
-
-
-def _wide_operations(traced: Traced) -> Iterator[WideOperation]:
-    for graph in (traced.init, traced.update):
-        for value, step in graph.made_by.items():
-            aval = graph.avals[value]
-            if str(getattr(aval, "dtype", "")) in ("float64", "complex128"):
-                is_array, made = aval.shape != (), describe(aval).removesuffix(",weak")
-                yield WideOperation(step.primitive, made, is_array, _origin(step))
-
-
-def _has(name: str, value: Any) -> Callable[[Any], bool]:
-    return lambda aval: getattr(aval, name, None) == value
 
 
 def _promotes(param: Any, update: Any) -> bool:
@@ -266,10 +160,6 @@ def _promotes(param: Any, update: Any) -> bool:
             return jnp.promote_types(param.dtype, update.dtype) != param.dtype
     except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
         return True
-
-
-def _origin(step: Step | None) -> Origin | None:
-    return None if step is None else origin_of(step.equations)
 
 
 # An optimizer made by one of these is better called what the user calls it.

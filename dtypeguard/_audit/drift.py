@@ -6,22 +6,23 @@ from typing import Literal
 from .origins import Origin
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
+Where = Literal["state", "updates", "carry"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """A leaf that came out of an update with another type than it went in with.
+    """A leaf that came out of an update or a step with another type than it went in with.
 
     Attributes:
         path: of the leaf, in the state or in the updates, as `jax.tree_util.keystr`
-            prints it.
+            prints it. In a carry with the name of the parameter before it.
         kind: what changed: "structure", "shape", "dtype" or "weak_type". Of updates, a
             shape that the param does not have and a leaf that there is no param for.
         before: what it was; for a leaf of the updates, what its param is.
         after: what it is then.
-        where: "state" or "updates".
-        origin: the line of the promotion, or for a weak type the line of `init` that
-            made the leaf. None if there is none: a gradient may be as wide.
+        where: "state" or "updates" of an optimizer, "carry" of a step.
+        origin: the line of the promotion. For a leaf that was weak at first the line that
+            made it so, in `init` say. None if there is none: a gradient may be as wide.
         cause: the line that made the wider operand of that promotion. None if the leaf
             was cast explicitly, or if the operand is an input.
     """
@@ -30,7 +31,7 @@ class Drift:
     kind: Kind
     before: str
     after: str
-    where: Literal["state", "updates"]
+    where: Where
     origin: Origin | None = None
     cause: Origin | None = None
 

@@ -1,18 +1,19 @@
-"""An optimizer's `init` and `update`, traced for shapes and dtypes alone."""
+"""An optimizer's `init` and `update`, or a step, traced for shapes and dtypes alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import tree_util
 
+from .._guard.carry import Carry
 from .._leaves.dtypes import dtype_of
 from .graph import Graph
 
 
 class Refused(Exception):
-    """`init` or `update`, which its one argument names, does not trace.
+    """What its one argument names does not trace: "init", "update", "step" or "inputs".
 
     `__cause__` tells why.
     """
@@ -29,15 +30,15 @@ class Parts:
 
     Args:
         tree: any.
-        static: a type whose instances are none of these.
+        static: types whose instances are none of these.
     """
 
-    def __init__(self, tree: Any, static: type | tuple[()] = ()):
+    def __init__(self, tree: Any, static: Collection[type] = ()):
         self.tree = tree
         leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
         self._leaves = [leaf for _, leaf in leaves]
         self._is_array = [
-            _is_array(leaf) and not isinstance(leaf, static) for leaf in self._leaves
+            _is_array(leaf) and type(leaf) not in static for leaf in self._leaves
         ]
         arrays = [pair for pair, is_array in zip(leaves, self._is_array) if is_array]
         self.arrays = [leaf for _, leaf in arrays]
@@ -69,31 +70,34 @@ class Traced(NamedTuple):
     """What one audit sees.
 
     Attributes:
-        init: the graph of `init`. Its outputs are the array leaves of `state`.
-        update: that of `update`. Its inputs are the leaves of the params, of the updates,
-            of the state and of the extra args, its outputs those of the new state and of
-            the new updates.
-        state: what `init` returned.
-        new_state: what `update` returned for it.
-        new_updates: likewise.
-        extras: the number of array leaves of the extra args.
+        first: the graph of what made the carry, `init` say, whose outputs are the array
+            leaves of `carried`; None where it was given.
+        step: that of `update` or of a step. Some of its inputs are the array leaves of
+            `carried`, its outputs those of `returned`.
+        start: the number of inputs before these.
+        names: what each carry is called: the state of an optimizer is not.
+        carried: what goes in.
+        returned: as many trees that come out for it, and of an update the new updates.
     """
 
-    init: Graph
-    update: Graph
-    state: Parts
-    new_state: Parts
-    new_updates: Parts
-    extras: int
+    first: Graph | None
+    step: Graph
+    start: int
+    names: Sequence[str]
+    carried: Sequence[Parts]
+    returned: Sequence[Parts]
 
 
 def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Traced:
     """Traces `init`, and `update` on what it gives.
 
+    The inputs of `update` are the leaves of the params, of the updates, of the state and
+    of the extra args.
+
     Raises:
         Refused: if either raises.
     """
-    extra = Parts(extra_args, static=bool)  # one chooses what is traced
+    extra = Parts(extra_args, static={bool})  # one chooses what is traced
     traced: dict[str, Any] = {}
 
     # Traced inside of init, update is given the types of init's state, weak ones too.
@@ -111,18 +115,85 @@ def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Tr
                 )
             except Exception as error:
                 raise Refused("update") from error
-            traced["new_state"], traced["new_updates"] = (
-                Parts(new_state),
-                Parts(new_updates),
-            )
-            return traced["new_state"].arrays, traced["new_updates"].arrays
+            traced["returned"] = Parts(new_state), Parts(new_updates)
+            return [parts.arrays for parts in traced["returned"]]
 
         inputs = params, updates, state.arrays, extra_arrays
-        traced["state"], traced["update"] = state, Graph(jax.make_jaxpr(update)(*inputs))
+        traced["step"] = Graph(jax.make_jaxpr(update)(*inputs))
+        traced["carried"] = (state,)
         return state.arrays
 
-    closed_jaxpr = jax.make_jaxpr(init)(params, updates, extra.arrays)
-    return Traced(init=Graph(closed_jaxpr), extras=len(extra.arrays), **traced)
+    first = Graph(jax.make_jaxpr(init)(params, updates, extra.arrays))
+    start = len(tree_util.tree_leaves((params, updates)))
+    return Traced(first=first, start=start, names=("",), **traced)
+
+
+# Between the arguments of a step such a number may choose what is traced. As a constant it
+# promotes as it does as an argument.
+_NUMBERS = {bool, int, float, complex}
+
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def trace_step(
+    step: Callable[..., Any],
+    carry: Carry,
+    make: Callable[[], Inputs],
+    *,
+    traced_inputs: bool = False,
+    strong: bool = False,
+) -> Traced:
+    """Traces a step.
+
+    The inputs of its graph are the array leaves of what it carries, and of the rest.
+
+    Args:
+        step: the step.
+        carry: which of its arguments come back.
+        make: gives its arguments, by position and by name.
+        traced_inputs: whether `make` is traced too, and not run.
+        strong: whether the carry goes in strongly typed, whatever it is.
+
+    Raises:
+        Refused: if the step raises, or `make` where it is traced.
+    """
+    traced: dict[str, Any] = {}
+
+    def first():
+        try:
+            args, kwargs = make()
+        except Exception as error:
+            raise Refused("inputs") from error
+        values = carry.take(args, kwargs)
+        carried = [Parts(value) for value in values]
+        rest = Parts(carry.put(args, kwargs, (None,) * len(values)), static=_NUMBERS)
+
+        def run(arrays, other_arrays):
+            given = tuple(parts.merged(some) for parts, some in zip(carried, arrays))
+            others, named = rest.merged(other_arrays)
+            args, kwargs = carry.put(others, named, given)
+            try:
+                result = step(*args, **kwargs)
+            except Exception as error:
+                raise Refused("step") from error
+            traced["returned"] = [Parts(x) for x in carry.take_result(result, values)]
+            return [parts.arrays for parts in traced["returned"]]
+
+        arrays = [parts.arrays for parts in carried]
+        if strong:
+            arrays = tree_util.tree_map(_strong, arrays)
+        traced["step"] = Graph(jax.make_jaxpr(run)(arrays, rest.arrays))
+        traced["carried"] = carried
+        return arrays
+
+    made = Graph(jax.make_jaxpr(first)()) if traced_inputs else first()
+    graph = made if isinstance(made, Graph) else None
+    return Traced(first=graph, start=0, names=carry.labels, **traced)
+
+
+def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
+    dtype = dtype_of(leaf)
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype if dtype is None else dtype)
 
 
 def _is_array(leaf: Any) -> bool:

@@ -1,5 +1,6 @@
 """A first state for control flow and donation: arrays, each with a buffer of its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,19 +35,19 @@ def as_arrays(state: Any) -> Any:
     return tree_util.tree_map_with_path(array, state)
 
 
-def own_buffers(state: Any, params: Any) -> Any:
+def own_buffers(state: Any, params: Sequence[Any]) -> Any:
     """A first state of strongly typed arrays, each with a buffer of its own.
 
     Args:
         state: what the inner `init` returned, without Python and NumPy numbers.
-        params: what it was called with.
+        params: the leaves of what it was called with.
 
     Returns:
         `state` with each array leaf as a strongly typed JAX array of its dtype, copied if
         it has up to four entries or is a PRNG key, or its buffer belongs to a leaf of
         `params` or to another leaf as well: XLA refuses to have one buffer donated twice.
     """
-    seen = {_buffer(leaf) for leaf in tree_util.tree_leaves(params)}
+    seen = {_buffer(leaf) for leaf in params}
 
     def own(leaf):
         dtype = dtype_of(leaf)

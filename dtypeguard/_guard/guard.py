@@ -14,10 +14,11 @@ from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .first_state import as_arrays, own_buffers
+from .given import Given
 from .policy import Policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
-from .scope import narrow_extra_args, wide_integers, without_x64
+from .scope import keep_extra_args, narrow_extra_args, wide_integers, without_x64
 from .settle import settle
 
 _P = ParamSpec("_P")
@@ -156,24 +157,28 @@ def _guard_transformation(
     asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
 
     def init(params):
+        given = Given(params)
         # In the scope as well: a Python float in the state is a float32 there.
-        first = lambda params: as_arrays(inner.init(params))
-        return own_buffers(without_x64(first, said.warn_once, params), params)
+        first = lambda _: as_arrays(inner.init(given.own()))
+        return own_buffers(without_x64(first, said.warn_once, params), given.leaves)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
         check_available(policy)
+        given = Given(updates), Given(state), Given(params)
+        own_extra_args = keep_extra_args(extra_args)
 
-        def step(updates, state, params, *_):
+        def step(*_):
             in_scope = callers_x64 and not x64_enabled()
-            extra = narrow_extra_args(extra_args) if in_scope else extra_args
-            inputs = (updates, state, params, extra)
+            convert = narrow_extra_args if in_scope else lambda extra_args: extra_args
+
+            own = lambda: (*(tree.own() for tree in given), convert(own_extra_args()))
             try:
-                outputs = update_inner(*inputs)
+                outputs = update_inner(*own())
             except DtypeDriftError:
                 raise
             except (TypeError, PromotionError) as error:
-                rescued = rescue(inner.init, update_inner, inputs)
+                rescued = rescue(inner.init, update_inner, own())
                 if rescued is None:
                     raise
                 dtype, outputs = rescued
@@ -181,9 +186,9 @@ def _guard_transformation(
                 said.warn_once(f"update failed and was run in {dtype} instead: {reason}")
                 # Wide by our own doing, which has been told: no drift of the optimizer's.
                 return settle(
-                    outputs, inputs[:3], replace(policy, on_drift="cast"), said.warn_once
+                    outputs, given, replace(policy, on_drift="cast"), said.warn_once
                 )
-            return settle(outputs, inputs[:3], policy, said.warn_once)
+            return settle(outputs, given, policy, said.warn_once)
 
         inputs = (updates, state, params, wide_integers(extra_args), asked)
         return without_x64(step, said.warn_once, *inputs)

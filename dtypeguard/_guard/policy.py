@@ -66,7 +66,7 @@ class Policy:
             What the inner optimizer casts by itself, as for `mu_dtype`, is beyond reach.
         casting: `"same_kind"` casts float to float, complex to complex, int to int and
             between bool and int, and refuses anything else with a
-            [`DtypeDriftError`][]; `"unsafe"` casts between all four kinds as
+            [`dtypeguard.DtypeDriftError`][]; `"unsafe"` casts between all four kinds as
             `jax.lax.convert_element_type` does (float to int truncates, complex to real
             drops the imaginary part).
         on_drift: what happens when a leaf of the state changes its dtype or weak type

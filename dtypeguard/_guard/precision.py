@@ -14,6 +14,7 @@ from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.public import public
 from .._rounding.rounding import round_with
 from .follow import cast_by_path, dtypes_of_init, followed
+from .given import Given
 from .policy import Policy, float_dtype
 from .scope import convert_extra_args
 from .settle import pair_updates
@@ -131,8 +132,8 @@ def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any
     """The new updates in the dtypes of the params, or of the updates, as they came in."""
     if float_dtype(policy.updates_dtype) is not None:
         return new_updates  # the guard inside has seen to it
-    like = None if policy.updates_dtype == "grads" else params
-    new_updates, recorded = pair_updates(new_updates, updates, like)
+    like = updates if policy.updates_dtype == "grads" else params
+    recorded = pair_updates(new_updates, Given(updates), Given(like))
     leaves, treedef = tree_util.tree_flatten(new_updates)
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
         if dtype_of(leaf) is not None and dtype_of(old) is not None:

@@ -10,6 +10,7 @@ import jax
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
 from .._leaves.errors import DtypeDriftError
+from .given import Given
 
 
 def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: Any) -> Any:
@@ -37,6 +38,13 @@ def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: 
     outputs = call(*inputs)
     warn(f"the optimizer runs with x64 on, since it failed with x64 off: {reason}")
     return outputs
+
+
+def keep_extra_args(extra_args: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Gives the extra args as they are now, each time in containers of their own."""
+    is_data = {name: not _is_function(name, value) for name, value in extra_args.items()}
+    given = Given({name: extra_args[name] for name in extra_args if is_data[name]})
+    return lambda: extra_args | given.own()
 
 
 def wide_integers(extra_args: dict[str, Any]) -> list[Any]:
@@ -69,10 +77,14 @@ def convert_extra_args(
 
     return {
         name: _Converting(value, convert, x64)
-        if callable(value) and name.endswith("_fn")
+        if _is_function(name, value)
         else jax.tree_util.tree_map(converted, value)
         for name, value in extra_args.items()
     }
+
+
+def _is_function(name: str, value: Any) -> bool:
+    return callable(value) and name.endswith("_fn")
 
 
 class _Converting:

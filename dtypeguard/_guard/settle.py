@@ -1,7 +1,7 @@
-"""Brings what an optimizer returned back to what it was given, or says why it cannot."""
+"""Brings what a function returned back to what it was given, or says why it cannot."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,16 +10,57 @@ from jax import tree_util
 from .._leaves.dtypes import broadcasts, cast, dtype_of, fits, is_weak, kind
 from .._leaves.errors import DtypeDriftError
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
+from .given import Given
 from .policy import Policy
 
 
-def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None]) -> Any:
+class Part(NamedTuple):
+    """A part of what a function returns that has a record, and what is said of it.
+
+    Attributes:
+        name: stands before the paths of its leaves.
+        function: what returned it.
+        wrapper: what a user wraps that function in, to have it cast.
+        is_carried: whether it comes in again: then a weak type is a drift, and what is no
+            array stays what it is. If not, it is added to its record.
+    """
+
+    name: str
+    function: str = "update"
+    wrapper: str = "guard"
+    is_carried: bool = True
+
+
+class Settled(NamedTuple):
+    """A tree with its leaves as they were recorded, and what there is to say of them.
+
+    Attributes:
+        tree: as it was returned, its array leaves cast.
+        refused: the leaves that cannot be brought back.
+        drifted: those that were.
+    """
+
+    tree: Any
+    refused: list[Row]
+    drifted: list[Row]
+
+
+_STATE = Part("state")
+_UPDATES = Part("updates", is_carried=False)
+
+
+def settle(
+    outputs: tuple[Any, Any],
+    given: tuple[Given, Given, Given],
+    policy: Policy,
+    warn: Callable[[str], None],
+) -> tuple[Any, Any]:
     """What an update returned, in the dtypes of what it was given.
 
     Args:
         outputs: the new updates and the new state.
-        inputs: the updates, the state (of any provenance: its leaves are the record) and
-            the params or None.
+        given: the updates, the state (of any provenance: its leaves are the record) and
+            the params, which may be None.
         policy: which casts are allowed and what is said about them.
         warn: is given the message where `policy.on_drift` is "warn".
 
@@ -31,74 +72,116 @@ def settle(outputs: Any, inputs: Any, policy: Policy, warn: Callable[[str], None
         DtypeDriftError: if a tree, a shape or a kind has changed, or a dtype where
             `policy.on_drift` is "error". Names every such leaf.
     """
-    (new_updates, new_state), (updates, state, params) = outputs, inputs
-    same = lambda shape, old_shape: shape == old_shape
-    # A batch of per-example gradients may stay or shrink; else p + u keeps p's shape.
-    came_in = lambda shape: shape in map(np.shape, tree_util.tree_leaves(updates))
-    adds = lambda shape, p: params is None or broadcasts(shape, p) or came_in(shape)
-    new_state, *of_state = _settle(
-        "state", *_pair_state(new_state, state, updates), same, policy
-    )
-    new_updates, *of_updates = _settle(
-        "updates", *_as_asked(new_updates, updates, params, policy), adds, policy
-    )
-    refused, drifted = (a + b for a, b in zip(of_state, of_updates))
+    (new_updates, new_state), (updates, state, params) = outputs, given
+    if tree_util.tree_structure(new_state) != state.treedef:
+        new_state = _keep_where_none(new_state, state, updates)
+    of_state = settle_carried(_STATE, new_state, state, policy)
+    of_updates = _settle_updates(new_updates, updates, params, policy)
     if policy.widens_updates:
-        drifted = of_state[1]
+        of_updates = of_updates._replace(drifted=[])
+    tell((of_state, of_updates), _STATE, policy, warn)
+    return of_updates.tree, of_state.tree
+
+
+def settle_carried(part: Part, tree: Any, given: Given, policy: Policy) -> Settled:
+    """What a function carries, in the dtypes in which it came in.
+
+    Args:
+        part: which part of its results.
+        tree: it, as it came out.
+        given: it, as it came in.
+        policy: which casts are allowed.
+
+    Returns:
+        `tree` with every array leaf strongly typed and in its dtype in `given`, and what
+        `tell` is to say.
+
+    Raises:
+        DtypeDriftError: if the tree has changed.
+    """
+    if tree_util.tree_structure(tree) != given.treedef:
+        before = given.own()
+        if _structure_of_leaves(tree) != _structure_of_leaves(before):
+            rows = tree_rows(part.name, before, tree, "return the tree that came in")
+            headline = f"{part.function} changed the tree of its {part.name}:"
+            raise DtypeDriftError(table(headline, rows))
+        tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
+    same = lambda _, shape, old_shape: shape == old_shape
+    return _settle(part, tree, given.leaves, same, policy)
+
+
+def tell(
+    settled: Sequence[Settled], part: Part, policy: Policy, warn: Callable[[str], None]
+) -> None:
+    """Says of all that a function returned what the policy wants said.
+
+    Args:
+        settled: its parts.
+        part: one of them, for the words.
+        policy: what is said.
+        warn: is given the message where `policy.on_drift` is "warn".
+
+    Raises:
+        DtypeDriftError: if a leaf was refused, or has drifted where `policy.on_drift` is
+            "error". Names every such leaf.
+    """
+    refused = [row for each in settled for row in each.refused]
+    drifted = [row for each in settled for row in each.drifted]
     if refused:
-        headline = f"update returned {count(refused)} that cannot be brought back:"
+        headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         unsafe = _UNSAFE if any(row.castable for row in refused) else ""
-        raise DtypeDriftError(table(headline, refused) + unsafe)
+        raise DtypeDriftError(table(headline, refused) + unsafe.format(part.wrapper))
     if drifted and policy.on_drift != "cast":
-        message = table(f"update changed the dtype of {count(drifted)}:", drifted)
+        headline = f"{part.function} changed the dtype of {count(drifted)}:"
+        message = table(headline, drifted)
         if policy.on_drift == "error":
-            raise DtypeDriftError(message + _CAST)
+            raise DtypeDriftError(message + _CAST.format(part.wrapper))
         warn(message)
-    return new_updates, new_state
 
 
 def _settle(
-    where: str,
+    part: Part,
     tree: Any,
     recorded: list[Any],
-    shape_fits: Callable[[tuple[int, ...], tuple[int, ...]], bool],
+    shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
-) -> tuple[Any, list[Row], list[Row]]:
+) -> Settled:
     """The one place where a leaf that came out is kept, cast or refused."""
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        if _is_settled(leaf, old, may_be_weak=where == "updates"):
+        if _is_settled(leaf, old, may_be_weak=not part.is_carried):
             continue
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
-        if where == "updates" and (dtype is None or new_dtype is None):
+        if not part.is_carried and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep
         if dtype is None:
             if new_dtype is not None or not _has_same_type(leaf, old):
                 refused[i] = ("return it as it came in",)
         elif new_dtype is None:
             refused[i] = (f"return an array of jnp.{dtype}",)
-        elif not shape_fits(np.shape(leaf), np.shape(old)):
+        elif not shape_fits(i, np.shape(leaf), np.shape(old)):
             refused[i] = (f"return it in shape {np.shape(old)}",)
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
-            refused[i] = (_other_kind(where, dtype, new_dtype), True)
+            refused[i] = (_other_kind(part, dtype, new_dtype), True)
         else:
-            weakened = where == "state" and is_weak(leaf) and not is_weak(old)
+            weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
                 drifted[i] = (f"return x.astype(jnp.{dtype})",)
             settled[i] = cast(leaf, dtype)
     if not (settled or refused):
-        return tree, [], []
+        return Settled(tree, [], [])
 
     def rows(remedies: dict[int, tuple[Any, ...]]) -> list[Row]:
         names = paths(tree) if remedies else []
         return [
-            Row(where + names[i], describe(recorded[i]), describe(leaves[i]), *remedy)
+            Row(part.name + names[i], describe(recorded[i]), describe(leaves[i]), *remedy)
             for i, remedy in remedies.items()
         ]
 
     brought_back = [settled.get(i, leaf) for i, leaf in enumerate(leaves)]
-    return tree_util.tree_unflatten(treedef, brought_back), rows(refused), rows(drifted)
+    tree = tree_util.tree_unflatten(treedef, brought_back)
+    return Settled(tree, rows(refused), rows(drifted))
 
 
 def _is_settled(leaf: Any, old: Any, may_be_weak: bool) -> bool:
@@ -119,22 +202,6 @@ def _has_same_type(leaf: Any, old: Any) -> bool:
     return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
 
 
-def _pair_state(new_state: Any, state: Any, updates: Any) -> tuple[Any, list[Any]]:
-    """The new state and, for each of its leaves, the leaf that came in.
-
-    For a gradient that is None optax leaves None in the state: that leaf of the state
-    learns nothing and stays as it was.
-    """
-    recorded, treedef = tree_util.tree_flatten(state)
-    if tree_util.tree_structure(new_state) != treedef:
-        new_state = _keep_where_none(new_state, state, updates)
-        if _structure_of_leaves(new_state) != _structure_of_leaves(state):
-            rows = tree_rows("state", state, new_state, "return the tree that came in")
-            raise DtypeDriftError(table("update changed the tree of its state:", rows))
-        new_state = tree_util.tree_unflatten(treedef, tree_util.tree_leaves(new_state))
-    return new_state, recorded
-
-
 def _structure_of_leaves(tree: Any) -> Any:
     """A structure in which nodes without leaves are one: () may go for an EmptyState."""
     is_empty = lambda node: not tree_util.tree_leaves(node)
@@ -142,57 +209,83 @@ def _structure_of_leaves(tree: Any) -> Any:
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
 
 
-def _keep_where_none(new_state: Any, state: Any, updates: Any) -> Any:
+def _keep_where_none(new_state: Any, state: Given, updates: Given) -> Any:
+    """The new state with what came in where it and a gradient are None.
+
+    For a gradient that is None optax leaves None in the state: that leaf of the state
+    learns nothing and stays as it was.
+    """
     is_none = lambda leaf: leaf is None
-    if not any(map(is_none, tree_util.tree_leaves(updates, is_leaf=is_none))):
+    if not any(map(is_none, tree_util.tree_leaves(updates.own(), is_leaf=is_none))):
         return new_state
     keep = lambda new, old: old if new is None else new
     try:
-        return tree_util.tree_map(keep, new_state, state, is_leaf=is_none)
+        return tree_util.tree_map(keep, new_state, state.own(), is_leaf=is_none)
     except ValueError:  # the trees differ in more than None
         return new_state
 
 
-def _as_asked(new_updates: Any, updates: Any, params: Any, policy: Policy):
-    """As `pair_updates`, with the dtypes of the record as `policy.updates_dtype` says."""
+def _settle_updates(
+    new_updates: Any, updates: Given, params: Given, policy: Policy
+) -> Settled:
+    """The new updates in the dtypes of the params, or as `policy.updates_dtype` says."""
     asked = policy.updates_dtype
-    if asked is None or isinstance(asked, str):
-        return pair_updates(new_updates, updates, None if asked == "grads" else params)
-    new_updates, recorded = pair_updates(new_updates, updates, params)
-    is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
-    like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
-    return new_updates, [like(leaf) if is_float(leaf) else leaf for leaf in recorded]
+    recorded = pair_updates(new_updates, updates, updates if asked == "grads" else params)
+    if not (asked is None or isinstance(asked, str)):
+        is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
+        like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
+        recorded = [like(leaf) if is_float(leaf) else leaf for leaf in recorded]
+
+    def adds(number, shape, old_shape):
+        # Else p + u keeps p's shape; a batch of per-example gradients may stay one.
+        return (
+            not params.leaves
+            or broadcasts(shape, old_shape)
+            or shape == np.shape(_gradient(number, new_updates, updates))
+        )
+
+    return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def pair_updates(new_updates: Any, updates: Any, params: Any) -> tuple[Any, list[Any]]:
-    """The new updates and, for each of their leaves, its param or the incoming update.
+def _gradient(number: int, new_updates: Any, updates: Given) -> Any:
+    """The gradient that a leaf of the new updates came from; None if there is none."""
+    if tree_util.tree_structure(new_updates) == updates.treedef:
+        return updates.leaves[number]
+    return by_path(updates.own()).get(paths(new_updates)[number])
+
+
+def pair_updates(new_updates: Any, updates: Given, params: Given) -> list[Any]:
+    """For each leaf of the new updates its param or the incoming update.
 
     Leaves of `params` may be missing (None or `MaskedNode` stand there).
+
+    Raises:
+        DtypeDriftError: if a leaf has neither.
     """
-    record = updates if params is None else params
-    recorded, treedef = tree_util.tree_flatten(record)
-    if tree_util.tree_structure(new_updates) == treedef:
-        return new_updates, recorded
-    known = by_path(updates)
-    known |= {k: v for k, v in by_path(params).items() if dtype_of(v) is not None}
+    record = params if params.leaves else updates
+    if tree_util.tree_structure(new_updates) == record.treedef:
+        return record.leaves
+    known = by_path(updates.own())
+    of_params = by_path(params.own())
+    known |= {k: v for k, v in of_params.items() if dtype_of(v) is not None}
     new = by_path(new_updates)
     if not new.keys() <= known.keys():
-        rows = tree_rows("updates", record, new_updates, "return the tree of params")
+        rows = tree_rows("updates", record.own(), new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
-    return new_updates, [known[path] for path in new]
+    return [known[path] for path in new]
 
 
-_CAST = '\nTo have them cast back: guard(..., policy=dtypeguard.Policy(on_drift="cast")).'
+_CAST = '\nTo have them cast back: {}(..., policy=dtypeguard.Policy(on_drift="cast")).'
 _UNSAFE = (
     "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
-    'between all of them: guard(..., policy=dtypeguard.Policy(casting="unsafe")).'
+    'between all of them: {}(..., policy=dtypeguard.Policy(casting="unsafe")).'
 )
 
 
-def _other_kind(where: str, dtype: Any, new_dtype: Any) -> str:
+def _other_kind(part: Part, dtype: Any, new_dtype: Any) -> str:
     """What to write in the update instead, for a leaf named x."""
     kinds = kind(dtype), kind(new_dtype)
-    if where == "updates" and kinds[0] in ("bool", "int"):
+    if not part.is_carried and kinds[0] in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     if kinds == ("float", "complex"):
         return f"return jnp.real(x).astype(jnp.{dtype})"

@@ -19,6 +19,7 @@ _CODE = re.compile(
     r"^```python\n(?P<code>.*?)^```$(?:\n\n^```text\n(?P<shown>.*?)^```$)?",
     flags=re.DOTALL | re.MULTILINE,
 )
+_REMEDY = re.compile(r"Write\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
 _RUN = re.compile(
     r"^<!-- run: (?P<command>.*?)(?: \(optax (?P<optax>\S+)\))? -->\n"
     r"(?:```text\n(?P<text>.*?)^```$|(?P<table>(?:\|.*\n)+))",
@@ -34,11 +35,14 @@ class Block(NamedTuple):
         code: the program.
         shown: the lines of the text block right behind it: what it prints, warns of or
             raises.
+        remedies: pairs of what is to be written, and in place of what, in the words
+            "Write `this` in place of `that`" behind it.
     """
 
     id: str
     code: str
     shown: list[str]
+    remedies: list[tuple[str, str]]
 
 
 class Run(NamedTuple):
@@ -59,9 +63,17 @@ class Run(NamedTuple):
 
 def blocks(page: pathlib.Path) -> list[Block]:
     """The blocks of Python on a page."""
+    text = page.read_text()
+    found = list(_CODE.finditer(text))
+    ends = [block.start() for block in found[1:]] + [len(text)]
     return [
-        Block(f"{page.stem}-{number}", found["code"], lines_of(found["shown"] or ""))
-        for number, found in enumerate(_CODE.finditer(page.read_text()), 1)
+        Block(
+            f"{page.stem}-{number}",
+            block["code"],
+            lines_of(block["shown"] or ""),
+            _REMEDY.findall(text[block.end() : end]),
+        )
+        for number, (block, end) in enumerate(zip(found, ends), 1)
     ]
 
 
@@ -79,8 +91,13 @@ def runs(page: pathlib.Path) -> list[Run]:
 
 
 def lines_of(shown: str) -> list[str]:
-    """The lines of a text block that are to be found; `...` stands for others."""
-    return [line for line in shown.splitlines() if line.strip() not in ("", "...")]
+    """The lines of a text block that hold more than `...`."""
+    return [line.rstrip() for line in shown.splitlines() if line.strip() not in ("", "...")]
+
+
+def missing(lines: list[str], output: str) -> list[str]:
+    """The lines that are not in the output; `...` within one stands for anything."""
+    return [line for line in lines if not all(part in output for part in line.split("..."))]
 
 
 def run_code(code: str, names: dict[str, Any] | None = None) -> str:

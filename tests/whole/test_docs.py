@@ -8,7 +8,18 @@ import sys
 
 import optax
 import pytest
-from pages import DOCS, PAGES, README, ROOT, blocks, lines_of, prose, run_code, runs
+from pages import (
+    DOCS,
+    PAGES,
+    README,
+    ROOT,
+    blocks,
+    lines_of,
+    missing,
+    prose,
+    run_code,
+    runs,
+)
 
 from dtypeguard._cli.main import main
 
@@ -25,8 +36,18 @@ def test_code_runs(block):
     output = run_code(block.code)
     if not block.shown:
         assert not re.search(r"(Error|Warning): ", output), output
-    missing = [line for line in block.shown if line.rstrip() not in output]
-    assert not missing, f"{missing} not in\n{output}"
+    assert not missing(block.shown, output), output
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.remedies], ids=lambda block: block.id
+)
+def test_remedies_help(block):
+    assert re.search(r"Error: ", run_code(block.code))
+    for this, that in block.remedies:
+        assert that in block.code
+        output = run_code(block.code.replace(that, this))
+        assert not re.search(r"(Error|Warning): ", output), output
 
 
 def test_the_first_block_drifts_and_then_does_not():
@@ -55,8 +76,7 @@ def test_output(run):
             [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        missing = [line for line in lines_of(run.text) if line not in done.stdout]
-        assert not missing, f"{missing} not in\n{done.stdout}"
+        assert not missing(lines_of(run.text), done.stdout), done.stdout
 
 
 def timeless(text):
@@ -94,6 +114,23 @@ def anchors(page):
     headings = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+def test_the_tests_that_keep_the_contract_exist():
+    named = re.findall(
+        r"^- `(\S+\.py)`: ((?:.|\n  )*)", (DOCS / "contract.md").read_text(), re.M
+    )
+    assert len(named) > 8
+    for file, tests in named:
+        source = (ROOT / file).read_text()
+        names = re.findall(r"`(test_\w+)`", tests)
+        assert names
+        assert not [name for name in names if f"def {name}(" not in source], file
+
+
+def test_every_rule_of_the_contract_has_a_test():
+    rules = re.split(r"^## ", (DOCS / "contract.md").read_text(), flags=re.MULTILINE)[1:]
+    assert all("`test_" in rule for rule in rules)
 
 
 def test_every_page_is_linked_from_the_first_one():

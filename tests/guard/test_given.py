@@ -1,0 +1,284 @@
+"""What an update was given is kept, whatever the update does to its containers."""
+
+import collections
+import copy
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+from dtypeguard._guard.given import Given
+
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
+
+
+@tree_util.register_pytree_node_class
+class Node:
+    """A node of attributes, which are set in place."""
+
+    def __init__(self, m, n):
+        self.m, self.n = m, n
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+    __hash__ = object.__hash__
+
+    def tree_flatten(self):
+        return (self.m, self.n), "static"
+
+    @classmethod
+    def tree_unflatten(cls, static, children):
+        assert static == "static"
+        return cls(*children)
+
+
+class Frozen(eqx.Module):
+    inside: dict
+    static: str = eqx.field(static=True)
+
+
+ACCESS = {
+    "dict": (lambda s: s["m"], lambda s, m: s.__setitem__("m", m)),
+    "attribute": (lambda s: s.m, lambda s, m: setattr(s, "m", m)),
+    "list": (lambda s: s[0], lambda s, m: s.__setitem__(0, m)),
+    "nested": (lambda s: s[0][0]["m"], lambda s, m: s[0][0].__setitem__("m", m)),
+    "module": (lambda s: s.inside["m"], lambda s, m: s.inside.__setitem__("m", m)),
+}
+CONTAINERS = {
+    "dict": (lambda m, n: {"m": m, "n": n}, *ACCESS["dict"]),
+    "ordered dict": (
+        lambda m, n: collections.OrderedDict([("n", n), ("m", m)]),
+        *ACCESS["dict"],
+    ),
+    "default dict": (
+        lambda m, n: collections.defaultdict(list, {"n": n, "m": m}),
+        *ACCESS["dict"],
+    ),
+    "list": (lambda m, n: [m, n], *ACCESS["list"]),
+    "attributes": (Node, *ACCESS["attribute"]),
+    "dict in a list in a tuple": (lambda m, n: ([{"m": m}, None], n), *ACCESS["nested"]),
+    "dict in a module": (
+        lambda m, n: Frozen({"m": m, "n": n}, "static"),
+        *ACCESS["module"],
+    ),
+}
+
+
+def in_place(make, read, write, widened=F32, m=lambda: jnp.zeros(3, BF16)):
+    """An optimizer that changes the containers of its state and returns them."""
+
+    def update(updates, state, params=None):
+        write(state, read(state).astype(widened) * jnp.asarray(0.5, widened))
+        return updates, state
+
+    return optax.GradientTransformation(
+        lambda params: make(m(), jnp.zeros((), I32)), update
+    )
+
+
+@pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_state_changed_in_place_keeps_its_types(name, jitted):
+    opt = guard(in_place(*CONTAINERS[name]))
+    state = opt.init(PARAMS)
+    before = types(state), tree_util.tree_leaves(state)
+    update = jax.jit(opt.update) if jitted else opt.update
+    _, new_state = update(PARAMS, state, PARAMS)
+    assert types(new_state) == types(state) == before[0]
+    # The caller's own is as it was, leaf by leaf.
+    assert all(a is b for a, b in zip(tree_util.tree_leaves(state), before[1]))
+    update(PARAMS, new_state, PARAMS)
+    if jitted:
+        assert update._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))
+def test_another_kind_in_place_is_refused(name):
+    opt = guard(in_place(*CONTAINERS[name], m=lambda: jnp.zeros(3, I32)))
+    with pytest.raises(DtypeDriftError, match=re.escape("int32[3] -> float32[3]")):
+        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+
+
+def test_what_drifts_in_place_is_told():
+    opt = guard(in_place(*CONTAINERS["dict"]), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=re.escape("state['m']  bfloat16[3] -> floa")):
+        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+
+
+@pytest.mark.parametrize("make", [dict, collections.OrderedDict])
+def test_a_leaf_may_be_taken_out_and_put_back(make):
+    def update(updates, state, params=None):
+        m = state.pop("m")
+        n = state.pop("n")
+        return updates, make(m=m + 1, n=n)
+
+    opt = guard(
+        optax.GradientTransformation(lambda params: make(m=F32(0), n=I32(0)), update)
+    )
+    state = opt.init(PARAMS)
+    _, new_state = opt.update(PARAMS, state, PARAMS)
+    assert_same(new_state, make(m=jnp.ones((), F32), n=jnp.zeros((), I32)))
+    assert_same(state, make(m=jnp.zeros((), F32), n=jnp.zeros((), I32)))
+
+
+def test_a_leaf_taken_out_for_good_is_refused():
+    def update(updates, state, params=None):
+        del state["m"]
+        return updates, state
+
+    make = lambda params: {"m": F32(0), "n": I32(0)}
+    opt = guard(optax.GradientTransformation(make, update))
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("state['m']  float32[] -> (absent)")
+    ):
+        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+
+
+def test_updates_params_and_extra_args_changed_in_place():
+    def update(updates, state, params=None, *, batch):
+        for tree in (updates, params):
+            for name in tree:
+                tree[name] = tree[name].astype(F32)
+        del params["b"]
+        batch["x"].append(batch["x"][0])
+        return updates, state
+
+    opt = guard(optax.GradientTransformationExtraArgs(lambda params: (), update))
+    params, grads, batch = dict(PARAMS), dict(PARAMS), {"x": [jnp.ones(2)]}
+    for _ in range(2):
+        updates, _ = opt.update(grads, opt.init(params), params, batch=batch)
+        assert types(updates) == types(PARAMS)
+    for tree in (params, grads):
+        assert_same(tree, PARAMS)
+    assert len(batch["x"]) == 1
+
+
+def test_params_changed_in_place_by_init():
+    opt = guard(
+        optax.GradientTransformation(
+            lambda p: {"m": p.pop("w")}, lambda u, s, p=None: (u, s)
+        )
+    )
+    params = dict(PARAMS)
+    state = opt.init(params)
+    assert_same(params, PARAMS)
+    # The leaf that was taken out is known for one of the params all the same.
+    pointer = params["w"].unsafe_buffer_pointer()
+    assert state["m"].unsafe_buffer_pointer() != pointer
+
+
+def rescued_after_a_change(updates, state, params=None, *, batch):
+    """Changes its containers before it fails."""
+    for tree in (state, updates, params, batch):
+        tree["w"] = tree["w"][0]
+        tree.pop("b")
+    loop = lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), updates["w"])
+    new = {"w": jnp.full(3, loop), "b": jnp.zeros(2)}
+    return new, new
+
+
+@pytest.mark.third_party
+def test_the_second_attempt_is_given_what_came_in():
+    opt = guard(
+        optax.GradientTransformationExtraArgs(lambda params: params, rescued_after_a_change)
+    )
+    state, batch = opt.init(PARAMS), dict(PARAMS)
+    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
+        updates, new_state = opt.update(PARAMS, state, PARAMS, batch=batch)
+    assert types(updates) == types(PARAMS)
+    assert types(new_state) == types(PARAMS)
+    assert_same((state, batch), (PARAMS, PARAMS))
+
+
+@needs_x64_scope
+def test_the_attempt_with_x64_is_given_what_came_in():
+    def update(updates, state, params=None):
+        return updates, {"m": state.pop("m") + jnp.asarray(2**40).astype(I32)}
+
+    make = lambda params: {"m": jnp.zeros(3, I32)}
+    opt = guard(optax.GradientTransformation(make, update))
+    with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
+        _, state = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+    assert_same(state, {"m": jnp.zeros(3, I32)})
+
+
+def test_a_container_that_the_optimizer_keeps_hold_of():
+    held = {"m": jnp.zeros(3, BF16)}
+
+    def update(updates, state, params=None):
+        held["m"] = held["m"].astype(F32) + 1
+        return updates, held
+
+    opt = guard(optax.GradientTransformation(lambda params: held, update))
+    # As it is, without init: what came in is what is changed.
+    _, state = opt.update(PARAMS, held, PARAMS)
+    assert_same(state, {"m": jnp.ones(3, BF16)})
+
+
+def test_dicts_keep_the_order_of_their_keys():
+    seen = []
+
+    def update(updates, state, params=None, *, batch):
+        seen.append([list(tree) for tree in (updates, params, params["in"], batch)])
+        return updates, state
+
+    opt = guard(optax.GradientTransformationExtraArgs(lambda params: (), update))
+    params = {"w": F32(1), "a": F32(1), "in": {"z": F32(1), "b": F32(2), "a": F32(3)}}
+    batch = collections.defaultdict(int, {"y": F32(1), "x": F32(2)})
+    opt.update(params, (), params, batch=batch)
+    assert seen == [[["w", "a", "in"], ["w", "a", "in"], ["z", "b", "a"], ["y", "x"]]]
+
+
+def test_only_containers_are_new():
+    function, scale = jax.nn.relu, np.ones(3)
+    tree = [
+        {"f": function, "none": None, "scale": scale},
+        optax.MaskedNode(),
+        (),
+        Node(1, 2),
+    ]
+    own = Given(tree).own()
+    assert tree_util.tree_structure(own) == tree_util.tree_structure(tree)
+    assert own[0] is not tree[0]
+    assert own[3] is not tree[3]
+    assert own[0]["f"] is function
+    assert own[0]["scale"] is scale
+    assert copy.copy(own[0]) == tree[0] | {"scale": scale}
+
+
+# Shapes ---------------------------------------------------------------------------------
+
+
+def test_a_shape_of_another_gradient_is_no_excuse():
+    def update(updates, state, params=None):
+        return updates | {"w": updates["b"]}, state
+
+    opt = guard(optax.GradientTransformation(lambda params: (), update))
+    params = {"w": jnp.ones(3), "b": jnp.ones((5, 3))}
+    expected = "updates['w']  float32[3] -> float32[5,3]  return it in shape (3,)"
+    with pytest.raises(DtypeDriftError, match=re.escape(expected)):
+        opt.update(params, (), params)
+
+
+@pytest.mark.parametrize("missing", [None, optax.MaskedNode()])
+def test_a_leafs_own_gradient_is_found_where_others_are_missing(missing):
+    """Per-example gradients of `w`, and none of `a`, which comes first."""
+    per_example = {"a": missing, "b": jnp.ones((5, 3)), "w": jnp.ones((4, 3))}
+    params = {"a": jnp.ones((4, 3)), "b": jnp.ones((5, 3)), "w": jnp.ones(3)}
+    keep = lambda updates, state, params=None: (updates, state)
+    grow = lambda u, s, p=None: ({"a": jnp.ones((4, 3)), "b": u["b"], "w": u["b"]}, s)
+    for update in (keep, lambda u, s, p=None: (dict(u, a=jnp.ones((4, 3))), s)):
+        opt = guard(optax.GradientTransformation(lambda params: (), update))
+        assert opt.update(per_example, (), params)[0]["w"].shape == (4, 3)
+    opt = guard(optax.GradientTransformation(lambda params: (), grow))
+    with pytest.raises(DtypeDriftError, match=re.escape("updates['w']")):
+        opt.update(per_example, (), params)

@@ -1,0 +1,119 @@
+"""The site of the pages: built strictly, with every public name, loading nothing else."""
+
+import ast
+import html.parser
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import types
+
+import pytest
+from helpers import need
+from pages import DOCS, ROOT
+
+import dtypeguard.testing
+
+# In a style sheet; what stands behind `data:` is an image in itself.
+ELSEWHERE = r"""(url\(|@import)\s*["']?(https?:)?//"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built from a copy: workers do not write into each other's."""
+    for name in ("zensical", "mkdocstrings_handlers.python"):
+        need(name)
+    docs = tmp_path_factory.mktemp("site") / "docs"
+    built = shutil.ignore_patterns("_site", ".cache")
+    shutil.copytree(DOCS, docs, ignore=built)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", "zensical.toml"]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command,
+        cwd=docs,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return docs / "_site"
+
+
+def public_names():
+    """What users may import, by its dotted name."""
+    for name, thing in vars(dtypeguard).items():
+        if not (name.startswith("_") or isinstance(thing, types.ModuleType)):
+            yield f"dtypeguard.{name}"
+    tree = ast.parse(pathlib.Path(dtypeguard.testing.__file__).read_text())
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        for target in targets:
+            name = getattr(target, "id", getattr(target, "name", "_"))
+            if not name.startswith("_"):
+                yield f"dtypeguard.testing.{name}"
+
+
+def test_every_public_name_is_on_the_api_page(site):
+    shown = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), flags=re.MULTILINE)
+    assert sorted(shown) == sorted(public_names())
+    page = (site / "api" / "index.html").read_text()
+    assert not [name for name in shown if f'id="{name}"' not in page]
+
+
+def test_examples_are_shown_as_code(site):
+    page = (site / "api" / "index.html").read_text()
+    assert "admonition" not in page
+    assert page.count("Examples:") > 10
+
+
+class _Loads(html.parser.HTMLParser):
+    """What a page loads: links that a reader may follow aside."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            follows = tag == "a" or (
+                tag == "link" and dict(attrs).get("rel") == "canonical"
+            )
+            if name in ("src", "srcset", "href", "data", "poster", "style") and not follows:
+                self.found.append(value or "")
+
+
+def test_it_loads_nothing_from_elsewhere(site):
+    """Zensical's script fetches more for diagrams, tabs of images and code that runs."""
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        text = page.read_text()
+        assert not [load for load in _Loads(text).found if "//" in load], page
+        assert not re.search(r'class="[^"]*\b(mermaid|glightbox|pyodide)\b', text), page
+    for style in site.rglob("*.css"):
+        assert not re.search(ELSEWHERE, style.read_text()), style
+
+
+def test_the_check_sees_what_is_loaded():
+    page = '<a href="//a"></a><img src="//b"><link href="//c"><script src="//d"></script>'
+    assert _Loads(page).found == ["//b", "//c", "//d"]
+    assert re.search(ELSEWHERE, "@import url(https://a)")
+    assert re.search(ELSEWHERE, "src: url('//a/font.woff2')")
+    assert not re.search(
+        ELSEWHERE, "url(\"data:image/svg+xml,<svg xmlns='http://www.w3.org/'>\")"
+    )
+
+
+def test_a_search_finds_the_messages_of_jax(site):
+    found = (site / "search.json").read_text()
+    for message in (
+        "scan body function carry input and carry output must have equal types",
+        "while_loop body function carry input and carry output must have equal types",
+        "cond branches must have equal output types but they differ",
+        "can only be traced 1 times",
+        "have no available implicit dtype promotion path",
+    ):
+        assert message in found

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.compat import has_float64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import by_path, describe
 from .policy import float_dtype, refuse_blanket, storable
@@ -53,7 +54,7 @@ def stored_dtypes(
         stored[path] = single if is_narrow_scalar else dtype
         if state_dtype == "params":
             refuse_blanket(stored[path], given=state_dtype)
-        if jax.dtypes.canonicalize_dtype(stored[path]) != stored[path]:
+        if stored[path] == np.float64 and not has_float64():
             raise ValueError(
                 f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
                 "or turn on jax_enable_x64."

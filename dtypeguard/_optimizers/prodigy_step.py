@@ -84,6 +84,7 @@ def _shared(options: Options, state: ProdigyState, dtype: Any) -> _Shared:
     if options.use_bias_correction:
         complement = functools.partial(_one_minus_power, scalar(steps_taken))
         rate *= jnp.sqrt(complement(options.beta2)) / complement(options.beta1)
+    weight = d / d0 * d * (1 if options.safeguard_warmup else rate)
     moments = Scalars(
         d=d,
         d0=d0,
@@ -92,7 +93,7 @@ def _shared(options: Options, state: ProdigyState, dtype: Any) -> _Shared:
         beta2=scalar(options.beta2),
         beta2_rest=scalar(1 - options.beta2),
         beta3=scalar(options.beta3),
-        weight=d / d0 * d * (1 if options.safeguard_warmup else rate),
+        weight=weight,
     )
     return _Shared(moments, rate, active, steps_taken)
 
@@ -130,8 +131,8 @@ def _move(
     average = own(found.d) * own(grad)
     if options.averages:
         average = jnp.where(own(shared.moments.beta1) == 0, average, new.m)
-    eps = found.d * cast(options.eps, dtype)
-    move = own(d * shared.rate) * direction(param, eps, new, average)
+    move = own(d * shared.rate)
+    move *= direction(param, found.d * cast(options.eps, dtype), new, average)
     if decays and not is_plain_zero(options.weight_decay):
         move += own(cast(options.weight_decay, dtype) * d * shared.rate) * own(param)
     return jnp.where(found.moves, -move, 0)

@@ -16,7 +16,7 @@ from jax import lax, tree_util
 from .._audit.audit import audit
 from .._audit.report import AuditReport
 from .._guard.record import record, restore
-from .._leaves.compat import HAS_X64_SCOPE, set_x64
+from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of
 from . import checks
 from .checks import Fault, Skip, Subject, same_types
@@ -138,17 +138,13 @@ def broken(
     """The rules that an optimizer breaks, each in every configuration where it does.
 
     Args:
-        make: makes the optimizer; called under the x64 flag of the configuration.
+        make: makes the optimizer; called under the flags of the configuration.
         inputs: makes what it is fed, likewise.
         rules: names of `RULES`.
         configurations: of the sweep.
     """
     for configuration in configurations:
-        with (
-            set_x64(configuration.x64),
-            jax.numpy_dtype_promotion("standard"),
-            warnings.catch_warnings(),
-        ):
+        with configuration.flags(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = Trial(make(), inputs(configuration))
             for rule in rules:

@@ -97,6 +97,7 @@ def test_a_dtype_without_zero_stores_nothing():
 NARROW_RANGE = [F16, jnp.float8_e4m3fn, jnp.float8_e5m2]
 
 
+@pytest.mark.third_party
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("dtype", NARROW_RANGE, ids=lambda d: jnp.dtype(d).name)
 def test_a_whole_state_below_the_range_of_bfloat16_is_refused(dtype, rounding):
@@ -118,6 +119,7 @@ def test_a_whole_state_below_the_range_of_bfloat16_is_refused(dtype, rounding):
         assert (adam.mu["w"].dtype, adam.nu["w"].dtype) == (dtype, F32)
 
 
+@pytest.mark.third_party
 @pytest.mark.parametrize("dtype", [BF16, *NARROW_RANGE], ids=lambda d: jnp.dtype(d).name)
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_why_it_is_refused(dtype, rounding):
@@ -270,7 +272,7 @@ def test_computes_what_float32_computes():
 STORED = {
     "as init makes it": (None, "float32"),
     "a dtype": (BF16, "bfloat16"),
-    "float8": (jnp.float8_e4m3fn, "float8_e4m3fn"),
+    "float8": ({"*": jnp.float8_e4m3fn}, "float8_e4m3fn"),
     "as the params": ("params", "bfloat16"),
     "by pattern": ({"*sum*": F16, "*": BF16}, "float16"),
     "by another pattern": ({"*scale*": BF16}, "float32"),

@@ -64,8 +64,11 @@ def prodigy(
     param, `p0 - p` would stay zero and `d` with it; so for params narrower than float32
     `p + u` is rounded stochastically: the update leads to a neighbour of the exact
     result, to each with the odds that make the mean exact. So is what the state keeps of
-    them. Float16 cannot hold `d * g` or its square: the state of float16 params is in units
-    of `d` (see `prodigy_leaf.py`).
+    them. (No update in bfloat16 does so where a step more than halves or doubles a param:
+    there the mean is within 1 in 128 of the step. With `compute_dtype` and `updates_dtype`
+    float32 in the [`dtypeguard.Policy`][] of a guard around it, the updates are float32 and
+    [`dtypeguard.apply_updates`][] rounds the sum itself.) Float16 cannot hold `d * g` or
+    its square: the state of float16 params is in units of `d` (see `prodigy_leaf.py`).
 
     Sharded params: the sums `<g, p0 - p>` and `|s|_1` are the only communication, with
     `slice_p=1`. Flattening a sharded param for any other may gather it, and JAX refuses to

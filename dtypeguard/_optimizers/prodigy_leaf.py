@@ -100,6 +100,11 @@ def rounded_step(param: Any, step: Any, words: tuple[Any, ...]) -> Any:
     The exact sum is rounded stochastically, and the step is the way there: `p + u` to
     nearest loses every `u` below half the spacing at `p`, however often it is added.
 
+    That the mean is exact holds where the sum is between half and twice the param, since
+    the way there then has so few digits that the dtype holds it. Beyond, in a step that
+    nearly cancels the param say, the way is rounded to nearest, and the mean is off by up
+    to `finfo(dtype).eps` of the step.
+
     Args:
         param: of any floating dtype.
         step: a float32 array for params narrower than that.

@@ -66,8 +66,8 @@ _WIDE = (
     ("f32/f64", jnp.float32, jnp.float64),
 )
 # float64 arrays while x64 is off, and an error for whoever asks for one: only dtypes that
-# it makes a difference to. (In JAX 0.10 eval_shape, and so optax.MultiSteps, takes a float64
-# of the first kind for a float32: so no float64 params with other gradients.)
+# it makes a difference to. (In JAX 0.10 eval_shape, and so optax.MultiSteps, takes such a
+# float64 for a float32: hence no float64 params with other gradients.)
 _EXPLICIT = (
     Configuration("f64 allow", jnp.float64, jnp.float64, False, "allow"),
     Configuration("f32/f64 allow", jnp.float32, jnp.float64, False, "allow"),

@@ -13,7 +13,7 @@ from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
-from dtypeguard._leaves.compat import HAS_X64_SCOPE
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64, HAS_X64_SCOPE, set_explicit_x64
 from dtypeguard._sweep.catalog import entries
 from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
@@ -227,6 +227,29 @@ def test_float64_needs_x64():
     opt = guard(optax.sgd(0.1), policy=Policy(compute_dtype=jnp.float64))
     with pytest.raises(ValueError, match=re.escape("write compute_dtype=jnp.float32")):
         opt.init(params_of())
+
+
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+def test_float64_with_x64_off_where_jax_allows_it():
+    """`jax_explicit_x64_dtypes="allow"`: float64 arrays of those who ask for them."""
+    wide = Policy(compute_dtype=jnp.float64, updates_dtype=jnp.float64)
+    seen = {}
+    with set_explicit_x64("allow"):
+        opt, params = guard(spy(seen), policy=wide), params_of()
+        state = opt.init(params)
+        step = jax.jit(opt.update)
+        for _ in range(2):
+            updates, state = step(grads_of(params), state, params)
+        assert seen["init"] == seen["update"] == seen["state"]["sum"] == {"float64"}
+        assert updates["w"].dtype == state["sum"]["w"].dtype == jnp.float64
+        assert step._cache_size() == 1
+        stored = Policy(compute_dtype=F32, state_dtype=jnp.float64)
+        assert guard(spy({}), policy=stored).init(params)["sum"]["w"].dtype == jnp.float64
+        assert types(dtypeguard.restore(state, dtypeguard.record(opt, params))) == types(
+            state
+        )
+    with set_explicit_x64("error"), pytest.raises(ValueError, match="needs x64"):
+        opt.init(params)
 
 
 @pytest.mark.third_party

@@ -10,6 +10,7 @@ import optax
 import pytest
 from jax import lax, tree_util
 
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog
 from dtypeguard._sweep.checks import CHECKS, NAMES
 from dtypeguard._sweep.entry import Entry
@@ -205,12 +206,21 @@ def test_extra_args_reach_the_optimizer_inside_multi_steps():
     assert set(seen) == {(jnp.dtype("bfloat16"), True)}
 
 
-def test_the_configurations_are_the_fifteen():
-    names = {False: [], True: []}
+def test_the_configurations():
+    names = {}
     for configuration in CONFIGURATIONS:
-        names[configuration.x64].append(configuration.name)
+        key = configuration.x64, configuration.explicit
+        names.setdefault(key, []).append(configuration.name)
     narrow = ["bf16", "f16", "f32", "mixed", "bf16/f32", "f32/bf16"]
-    assert names == {False: narrow, True: [*narrow, "f64", "f64/f32", "f32/f64"]}
+    expected = {
+        (False, "warn"): narrow,
+        (True, "warn"): [*narrow, "f64", "f64/f32", "f32/f64"],
+        (False, "allow"): ["f64 allow", "f32/f64 allow"],
+        (False, "error"): ["bf16/f32 error"],
+    }
+    if not HAS_EXPLICIT_X64:
+        del expected[False, "allow"], expected[False, "error"]
+    assert names == expected
     mixed = catalog.find("optax.sgd").inputs(BY_NAME["mixed", False].params, "float32")
     assert len({leaf.dtype for leaf in tree_util.tree_leaves(mixed.params)}) == 2
 
@@ -228,14 +238,49 @@ def test_known_drifts():
         ("bf16/f32", False),
         ("bf16/f32", True),
         ("f32/f64", True),
-    }
+    } | ({("f32/f64 allow", False), ("bf16/f32 error", False)} & set(failed))
 
 
 def test_guarded_optimizers_pass():
     for entry_id in ("optax.lars", "optax.contrib.prodigy"):
         outcomes = [o for o in sweep_entry(catalog.find(entry_id)) if o.guarded]
-        assert len(outcomes) == 15
+        assert len(outcomes) == len(CONFIGURATIONS)
         assert [o for o in outcomes if o.failures] == []
+
+
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+def test_64_bits_asked_for_by_name():
+    """Optax's own arrays are what is asked for; and the flag is what it was, after all."""
+
+    def make():
+        zeros = lambda params: tree_util.tree_map(
+            lambda p: jnp.zeros(3, jnp.float64), params
+        )
+        return optax.GradientTransformation(zeros, lambda u, s, p=None: (u, s))
+
+    entry = _without_trial(Entry("planted", make), ())
+    found = {
+        name: examine(entry, BY_NAME[name, False], guarded=True).failures
+        for name in ("f64 allow", "bf16/f32 error")
+    }
+    assert found["f64 allow"] == {}
+    assert set(found["bf16/f32 error"]) == set(NAMES)
+    assert "float64" in found["bf16/f32 error"]["scan"]
+    with pytest.warns(UserWarning, match="float64"):
+        assert jnp.zeros(3, jnp.float64).dtype == jnp.float32
+    with BY_NAME["f64 allow", False].flags():
+        inputs = catalog.find("optax.adam").inputs(jnp.float64, jnp.float64)
+        assert {leaf.dtype for leaf in tree_util.tree_leaves(inputs)} == {
+            jnp.dtype("float64")
+        }
+
+
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+@pytest.mark.parametrize("entry", catalog.entries()[0], ids=lambda entry: entry.id)
+def test_guarded_every_one_holds_where_64_bits_are_asked_for_by_name(entry):
+    for configuration in CONFIGURATIONS:
+        if configuration.explicit != "warn":
+            assert examine(entry, configuration, guarded=True).failures == {}
 
 
 @pytest.mark.third_party
@@ -286,4 +331,4 @@ def test_two_processes_find_what_one_does():
         for jobs in (1, 2)
     )
     assert alone == together
-    assert len(alone) == 2 * 15 * 2
+    assert len(alone) == 2 * len(CONFIGURATIONS) * 2

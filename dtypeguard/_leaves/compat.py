@@ -46,7 +46,8 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
 
 
 # Since JAX 0.10 or so: what asking for a 64-bit dtype by name means while x64 is off.
-HAS_EXPLICIT_X64 = hasattr(jax.config, "jax_explicit_x64_dtypes")
+_EXPLICIT_X64 = "jax_explicit_x64_dtypes"
+HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)
 
 
 def has_float64() -> bool:
@@ -68,12 +69,12 @@ def set_explicit_x64(mode: str) -> Iterator[None]:
     if mode == before:
         yield
         return
-    jax.config.update("jax_explicit_x64_dtypes", mode)
+    jax.config.update(_EXPLICIT_X64, mode)
     try:
         yield
     finally:
-        jax.config.update("jax_explicit_x64_dtypes", before)
+        jax.config.update(_EXPLICIT_X64, before)
 
 
 def _explicit_x64() -> str:
-    return jax.config.jax_explicit_x64_dtypes.name.lower() if HAS_EXPLICIT_X64 else "warn"
+    return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"

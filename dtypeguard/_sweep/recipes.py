@@ -181,6 +181,11 @@ LEFT_OUT: dict[str, str] = {
     ),
 }
 
+# What does not take the float64 of `jax_explicit_x64_dtypes="allow"`, whatever is inside.
+NO_EXPLICIT_FLOAT64: dict[str, str] = {
+    "optax.MultiSteps": "it makes its zeros from eval_shape, in which float64 is float32",
+}
+
 # Other ways to call a factory that is in the catalogue: a state or an update of other
 # dtypes than its plain call makes.
 VARIANTS: dict[str, dict[str, Callable[[Any], Any]]] = {

@@ -19,6 +19,7 @@ from .._leaves.errors import DtypeGuardWarning
 from . import catalog, checks
 from .checks import CHECKS, NAMES, Fault, Skip, Subject
 from .entry import Entry, Inputs, split
+from .recipes import NO_EXPLICIT_FLOAT64
 
 _MIXED = (jnp.bfloat16, jnp.float32)
 
@@ -117,6 +118,9 @@ def examine(
     """Runs every check on one optimizer in one configuration; of it, only `init` runs."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
+    if configuration.explicit == "allow" and entry.name in NO_EXPLICIT_FLOAT64:
+        skipped["explicit float64"] = NO_EXPLICIT_FLOAT64[entry.name]
+        return Outcome(entry.id, configuration.name, False, guarded, failures, skipped, 0)
     make = lambda: guard(entry.build()) if guarded else entry.build()
 
     def judge(name, check, *args):

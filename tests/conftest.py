@@ -1,7 +1,28 @@
-"""Strict dtype promotion for our own code; standard only where a test says so."""
+"""What holds for every test: dtype promotion, and what is compiled once for all."""
+
+import os
+import pathlib
 
 import jax
 import pytest
+
+
+def pytest_configure(config):
+    """Programs that are compiled are kept: for the other worker, children, the next run.
+
+    In pytest's cache, which `--cache-clear` empties; JAX tells apart the programs, flags
+    and versions. Through the environment, since several tests start processes.
+    """
+    if hasattr(config, "cache"):
+        folder = pathlib.Path(config.cache.mkdir("compiled")) / f"jax-{jax.__version__}"
+        options = {
+            "jax_compilation_cache_dir": str(folder),
+            "jax_persistent_cache_min_compile_time_secs": 0.0,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+        }
+        for name, value in options.items():
+            os.environ.setdefault(name.upper(), str(value))
+            jax.config.update(name, value)
 
 
 @pytest.fixture(autouse=True)

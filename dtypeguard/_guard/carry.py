@@ -150,7 +150,6 @@ def carry_of(
     step: Any,
     carry: int | str | tuple[int | str, ...] = 0,
     returned: Any = None,
-    offset: int = 0,
 ) -> Carry:
     """Which arguments of a step come back, and as which items of its result.
 
@@ -160,7 +159,6 @@ def carry_of(
         carry: the argument that comes back by position or name, or a tuple of them.
         returned: the item of the result that it comes back as: an int, a key of a dict or
             the name of a field; or a tuple of as many as `carry` has.
-        offset: what a position counts from; 1 for a method that is not bound.
 
     Raises:
         TypeError: if `step` or `carry` is nothing of the kind.
@@ -171,7 +169,7 @@ def carry_of(
             f"{owner} got {short(step)}. Give it a step: a function that takes its carry "
             "and returns it."
         )
-    places = places_of(step, carry, owner, offset)
+    places = places_of(owner, step, carry)
     is_one = not isinstance(carry, tuple)
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)

@@ -11,10 +11,54 @@ from jax.core import Tracer
 
 from .._leaves.arguments import short
 from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.public import public
 
 
-def as_arrays(state: Any) -> Any:
+@public
+def strong(tree: Any) -> Any:
+    """A first carry: numbers and arrays as strongly typed arrays with buffers of their own.
+
+    It is to the carry of a step what `init` of a guarded optimizer is to its state. A
+    first carry that holds `0.0`, or a weakly typed `jnp.zeros(3) * 2` of some package's
+    reset, has other types than the second: a jitted step compiles twice for it. And one
+    array that is two leaves, such as params that are the first average of themselves as
+    well, cannot be donated.
+
+    Args:
+        tree: what is carried first. `None`, functions and strings stay.
+
+    Returns:
+        The tree with each Python or NumPy number and each array as a strongly typed JAX
+        array, in the dtype that it has, or that JAX gives it. All are copies: `tree` can
+        be used after they were donated.
+
+    Raises:
+        OverflowError: if an integer is beyond those that JAX has under the x64 flag as it
+            is now.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp
+        >>> params = {"w": jnp.ones(3, jnp.bfloat16)}
+        >>> params, average, count = dtypeguard.strong((params, params, 0))
+        >>> count.dtype, count.weak_type
+        (dtype('int32'), False)
+    """
+    remedy = "turn on jax_enable_x64, or start from a smaller number"
+    arrays = as_arrays(tree, "strong: tree", remedy)
+    return own_buffers(arrays, tree_util.tree_leaves(tree))
+
+
+def as_arrays(
+    state: Any,
+    where: str = "state",
+    remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
+) -> Any:
     """A state whose Python and NumPy numbers are JAX arrays.
+
+    Args:
+        state: any tree.
+        where: what it is called in a message.
+        remedy: against a number that is too large.
 
     Raises:
         OverflowError: if an integer is beyond those that JAX has under the x64 flag as it
@@ -27,8 +71,8 @@ def as_arrays(state: Any) -> Any:
             return leaf
         if kind(dtype) == "int" and np.any(np.asarray(leaf).astype(dtype) != leaf):
             raise OverflowError(
-                f"state{tree_util.keystr(path)} is {short(leaf)}, which does not fit into "
-                f"{dtype}: turn on jax_enable_x64, or have init return a smaller number."
+                f"{where}{tree_util.keystr(path)} is {short(leaf)}, which does not fit "
+                f"into {dtype}: {remedy}."
             )
         return jnp.array(leaf, dtype, copy=True)
 

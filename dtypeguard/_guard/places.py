@@ -34,15 +34,16 @@ class Place(NamedTuple):
 
 
 def places_of(
-    step: Any, carry: int | str | tuple[int | str, ...], owner: str, offset: int = 0
+    owner: str, step: Any, carry: int | str | tuple[int | str, ...]
 ) -> tuple[Place, ...]:
     """The arguments of a step that `carry` names.
 
     Args:
-        step: any callable.
-        carry: a position or name, or a tuple of them.
         owner: who asks: what the messages say to write.
-        offset: what a position counts from; 1 for a method that is not bound.
+        step: any callable.
+        carry: a position or name, or a tuple of them. Positions are counted after a first
+            parameter called `self` or `cls`: one decorator does for a method, above or
+            below that of a `jit`.
 
     Raises:
         TypeError: if `carry` is nothing of the kind.
@@ -62,9 +63,9 @@ def places_of(
         signature = None
     places = []
     for key in asked:
-        place = _place(signature, key + offset if isinstance(key, int) else key)
-        if place is None or (isinstance(key, int) and key < 0):
-            raise ValueError(_unknown(step, signature, key, owner, offset))
+        place = _place(signature, key)
+        if place is None:
+            raise ValueError(_unknown(owner, step, signature, key))
         places.append(place)
     labels = [place.label for place in places]
     if len(set(labels)) < len(labels):
@@ -84,20 +85,29 @@ def name_of_step(step: Any) -> str:
 
 def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
     """The argument at a position or of a name; None where there can be none."""
+    if isinstance(key, int) and key < 0:
+        return None
     if signature is None:
         return Place(key, None, key) if isinstance(key, str) else _unnamed("args", key, 0)
     parameters = list(signature.parameters.values())
-    by_position = [p for p in parameters if p.kind in _BY_POSITION]
+    by_position, first = _by_position(parameters)
     if isinstance(key, str):
         found = signature.parameters.get(key)
         if found is not None and found.kind in (*_BY_POSITION, *_BY_NAME):
             return _named(found, by_position)
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         return Place(key, None, key) if takes_any else None
+    key += first
     if key < len(by_position):
         return _named(by_position[key], by_position)
     rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
     return _unnamed(rest[0], key, len(by_position)) if rest else None
+
+
+def _by_position(parameters: list[Any]) -> tuple[list[Any], int]:
+    """The parameters that can be given by position, and the first one that is counted."""
+    found = [p for p in parameters if p.kind in _BY_POSITION]
+    return found, int(bool(found) and found[0].name in ("self", "cls"))
 
 
 def _named(parameter: inspect.Parameter, by_position: list[Any]) -> Place:
@@ -111,16 +121,15 @@ def _unnamed(rest: str, position: int, start: int) -> Place:
 
 
 def _unknown(
-    step: Any, signature: inspect.Signature | None, key: int | str, owner: str, offset: int
+    owner: str, step: Any, signature: inspect.Signature | None, key: int | str
 ) -> str:
     text = f"{owner} got carry={key!r}, "
     if signature is None:
-        return (
-            f"{text}which is no position. Write the position of the carry, such as carry=0."
-        )
+        return f"{text}which is no position. Write that of the carry, such as carry=0."
     parameters = list(signature.parameters.values())
-    by_position = [p.name for p in parameters if p.kind in _BY_POSITION][offset:]
-    choices = [f'carry={number} or "{name}"' for number, name in enumerate(by_position)]
+    by_position, first = _by_position(parameters)
+    names = [p.name for p in by_position[first:]]
+    choices = [f'carry={number} or "{name}"' for number, name in enumerate(names)]
     choices += [f'carry="{p.name}"' for p in parameters if p.kind is p.KEYWORD_ONLY]
     what = f"takes {signature}" if choices else "takes no arguments"
     write = "one of " if len(choices) > 1 else ""

@@ -146,7 +146,10 @@ class _Idle:
     """Keeps its updates and its state, which has the strongly typed state of a subject."""
 
     def __init__(self, subject: Subject):
-        self.init = lambda params: own_buffers(as_arrays(subject.init(params)), params)
+        leaves = tree_util.tree_leaves
+        self.init = lambda params: own_buffers(
+            as_arrays(subject.init(params)), leaves(params)
+        )
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         """What came in."""

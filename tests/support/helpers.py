@@ -19,6 +19,12 @@ from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64 as set_x64
 
 SUPPORT = pathlib.Path(__file__).parent
 OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])
+# For a process of its own, as for the tests in pyproject.toml.
+WARNINGS_ARE_ERRORS = (
+    *("-W", "error"),
+    *("-W", "ignore:Error reading persistent compilation cache"),
+    *("-W", "ignore:Error writing persistent compilation cache"),
+)
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
 
 
@@ -63,7 +69,7 @@ def child_variables(devices: int = 1) -> dict[str, str]:
 def output_on_eight_devices(script: pathlib.Path, *arguments: str) -> str:
     """What a script prints in a process with eight simulated devices."""
     run = subprocess.run(
-        [sys.executable, "-W", "error", str(script), *arguments],
+        [sys.executable, *WARNINGS_ARE_ERRORS, str(script), *arguments],
         env=child_variables(devices=8),
         capture_output=True,
         text=True,

@@ -98,18 +98,27 @@ def is_half_written(folder):
     return any(".orbax-checkpoint-tmp" in path.name for path in folder.glob("*"))
 
 
-def test_killed_and_resumed_with_the_guard_and_without(digests, tmp_path):
-    """Each run goes on from what the last one left; every second one is guarded."""
+KILLS = [
+    ("bare", "half written"),
+    ("guarded", "within"),
+    ("bare", "within"),
+    ("guarded", "half written"),
+    ("bare", "saving"),
+    ("guarded", None),
+]
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param([KILLS[1], KILLS[0], KILLS[5]], id="on, off, on"),
+        pytest.param(KILLS, id="all", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_killed_and_resumed_with_the_guard_and_without(kills, digests, tmp_path):
+    """Each run goes on from what the last one left, guarded or not."""
     need("orbax.checkpoint")
     folder = tmp_path / "checkpoints"
-    kills = [
-        ("bare", "half written"),
-        ("guarded", "within"),
-        ("bare", "within"),
-        ("guarded", "half written"),
-        ("bare", "saving"),
-        ("guarded", None),
-    ]
     saved = 0
     with open(tmp_path / "log", "w") as log:
         for wrap, moment in kills:

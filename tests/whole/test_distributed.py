@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import SUPPORT, child_variables
+from helpers import SUPPORT, WARNINGS_ARE_ERRORS, child_variables
 
 SCRIPT = SUPPORT / "two_processes.py"
 LIMIT = 240  # seconds
@@ -40,7 +40,14 @@ def run(count):
     port = str(free_port())
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(SCRIPT), port, str(number), str(count)],
+            [
+                sys.executable,
+                *WARNINGS_ARE_ERRORS,
+                str(SCRIPT),
+                port,
+                str(number),
+                str(count),
+            ],
             env=child_variables(devices=4 // count),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -43,7 +43,7 @@ def test_code_runs(block):
     "block", [block for block in BLOCKS if block.remedies], ids=lambda block: block.id
 )
 def test_remedies_help(block):
-    assert re.search(r"Error: ", run_code(block.code))
+    assert block.shown  # so that `test_code_runs` has seen what they help against
     for this, that in block.remedies:
         assert that in block.code
         output = run_code(block.code.replace(that, this))
@@ -157,3 +157,6 @@ def test_ci_runs_the_test_command():
     assert "grep -m 1 'pytest' README.md" in script
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
+    *_, exhaustive, last = script.splitlines()
+    assert exhaustive.startswith(".venv/bin/python -m pytest -n 2 -m exhaustive ")
+    assert last == 'bash -c "$test_command"'

@@ -48,7 +48,10 @@ def train(opt, dtype, apply):
     return np.array([float(value) for value, _ in runs]), sum(x.nbytes for x in leaves)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    ["adam", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("lion", "adamw"))],
+)
 def test_within_a_tenth_of_float32_in_half_the_bytes(name):
     make = OPTIMIZERS[name]
     plain = lambda params, updates, key: optax.apply_updates(params, updates)

@@ -1,0 +1,513 @@
+"""Steps of public packages, bare and guarded: which give back the types they were given.
+
+    python -m venv .steps
+    .steps/bin/pip install -e . brax gymnax six jumanji jaxopt blackjax evosax flashbax \
+        numpyro mujoco-mjx
+    .steps/bin/python benchmarks/steps.py
+
+Each step is evaluated abstractly, once, on the first carry that its own package makes, in
+float32: with x64 off, with x64 on throughout, and with x64 on where the carry was made with
+it off (loaded, say, or made before somebody turned the flag on). It fails if it raises, or
+gives any leaf of its carry back in another type. Guarded it is `guard_step(step)` on
+`strong(carry)`. A step that is stable on `strong(carry)` bare, with x64 off, has to compile
+to the same program guarded: what XLA is given is compared, and where that differs the
+optimized HLO. The script exits 1 if that is not so, or if a step fails that does not bare.
+
+`--costs` prints, for some of the stable steps, guarded over bare: the time of lowering and
+that of an eager call. What is missing or does not import is named below the table.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import tree_util
+from timing import ratio, setting
+
+import dtypeguard
+from dtypeguard._guard.carry import carry_of
+from dtypeguard._leaves.compat import set_x64
+from dtypeguard._leaves.dtypes import dtype_of
+from dtypeguard._sweep.checks import Fault, same_types
+from dtypeguard._sweep.hlo import optimized_hlo
+from dtypeguard._sweep.sweep import one_line
+
+
+class Step(NamedTuple):
+    """A step, what it is called with first, and what of it is carried."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    carry: Any = 0
+    returned: Any = None
+
+
+Steps = Iterator[tuple[str, Callable[[], Step]]]
+SETTINGS = {
+    "x64 off": (False, False),
+    "x64 on": (True, True),
+    "made off, on": (False, True),
+}
+
+
+def brax() -> Steps:
+    """Environments with their physics and, of two of them, the wrapper for training."""
+    envs = importlib.import_module("brax.envs")
+
+    def make(name, **options):
+        env = envs.get_environment(name, **options)
+        state = jax.jit(env.reset)(jax.random.PRNGKey(0))
+        return Step(env.step, (state, jnp.zeros(env.action_size)))
+
+    for name in envs._envs:
+        yield name, lambda name=name: make(name)
+    for backend in ("spring", "positional"):
+        for name in ("ant", "halfcheetah"):
+            yield f"{name}[{backend}]", lambda n=name, b=backend: make(n, backend=b)
+
+
+def gymnax() -> Steps:
+    """Every environment: `env.step(key, state, action, params)`."""
+    module = importlib.import_module("gymnax")
+
+    def make(name):
+        env, params = module.make(name)
+        key = jax.random.PRNGKey(0)
+        _, state = env.reset(key, params)
+        action = env.action_space(params).sample(key)
+        return Step(env.step, (key, state, action, params), 1, 1)
+
+    for name in module.registered_envs:
+        yield name, lambda name=name: make(name)
+
+
+def jumanji() -> Steps:
+    """Every environment: `env.step(state, action)`."""
+    module = importlib.import_module("jumanji")
+
+    def make(name):
+        env = module.make(name)
+        state, _ = env.reset(jax.random.PRNGKey(0))
+        spec = env.action_spec
+        action = (
+            spec.generate_value() if callable(getattr(spec, "generate_value", None)) else 0
+        )
+        return Step(env.step, (state, jnp.asarray(action)))
+
+    for name in sorted(module.registered_environments()):
+        yield name, lambda name=name: make(name)
+
+
+def jaxopt() -> Steps:
+    """Solvers of a least-squares problem: `solver.update(params, state, ...)`."""
+    module = importlib.import_module("jaxopt")
+    residual = lambda w, x, y: x @ w - y
+    loss = lambda w, x, y: jnp.mean(residual(w, x, y) ** 2)
+    contraction = lambda w, x, y: w - 0.1 * x.T @ (x @ w - y)
+    made = {
+        "GradientDescent": lambda: module.GradientDescent(loss),
+        "ProjectedGradient": lambda: module.ProjectedGradient(
+            lambda w: loss(w, jnp.eye(4) + 0.5, jnp.arange(4.0)),
+            module.projection.projection_non_negative,
+        ),
+        "LBFGS": lambda: module.LBFGS(loss),
+        "LBFGS[backtracking]": lambda: module.LBFGS(loss, linesearch="backtracking"),
+        "BFGS": lambda: module.BFGS(loss),
+        "NonlinearCG": lambda: module.NonlinearCG(loss),
+        "ArmijoSGD": lambda: module.ArmijoSGD(loss),
+        "PolyakSGD": lambda: module.PolyakSGD(loss),
+        "OptaxSolver": lambda: module.OptaxSolver(
+            loss, importlib.import_module("optax").adam(0.1)
+        ),
+        "GaussNewton": lambda: module.GaussNewton(residual),
+        "LevenbergMarquardt": lambda: module.LevenbergMarquardt(residual),
+        "FixedPointIteration": lambda: module.FixedPointIteration(contraction),
+        "AndersonAcceleration": lambda: module.AndersonAcceleration(contraction),
+        "Broyden": lambda: module.Broyden(lambda w, x, y: x.T @ residual(w, x, y)),
+    }
+
+    def make(build):
+        data = jnp.eye(4) + 0.5, jnp.arange(4.0)
+        solver, params = build(), jnp.ones(4)
+        state = solver.init_state(params, *data)
+        return Step(solver.update, (params, state, *data), (0, 1))
+
+    for name, build in made.items():
+        yield name, lambda build=build: make(build)
+
+
+def blackjax() -> Steps:
+    """Samplers of a normal distribution: `kernel.step(key, state)`."""
+    module = importlib.import_module("blackjax")
+    logdensity = lambda x: -0.5 * jnp.sum(x**2)
+    matrix, keyed = jnp.ones, {"rng_key": jax.random.PRNGKey(0)}
+    made = {
+        "hmc": lambda: module.hmc(logdensity, 0.1, matrix(3), 5),
+        "nuts": lambda: module.nuts(logdensity, 0.1, matrix(3)),
+        "mala": lambda: module.mala(logdensity, 0.1),
+        "ghmc": lambda: module.ghmc(logdensity, 0.1, matrix(3), 0.1, 0.1),
+        "barker": lambda: module.barker_proposal(logdensity, 0.1),
+        "mclmc": lambda: module.mclmc(logdensity, 1.0, 0.1, matrix(3)),
+        "random_walk": lambda: module.additive_step_random_walk(
+            logdensity, module.mcmc.random_walk.normal(0.1 * jnp.ones(3))
+        ),
+        "elliptical_slice": lambda: module.elliptical_slice(
+            logdensity, mean=jnp.zeros(3), cov=jnp.eye(3)
+        ),
+        "rmhmc": lambda: module.rmhmc(logdensity, 0.1, matrix(3), 5),
+        "dynamic_hmc": lambda: module.dynamic_hmc(logdensity, 0.1, matrix(3)),
+        "meanfield_vi": lambda: module.meanfield_vi(logdensity, _adam(), 5),
+        "fullrank_vi": lambda: module.fullrank_vi(logdensity, _adam(), 5),
+    }
+
+    def make(build):
+        kernel = build()
+        position = jnp.zeros(3)
+        try:
+            state = kernel.init(position)
+        except TypeError:
+            state = kernel.init(position, **keyed)
+        return Step(kernel.step, (keyed["rng_key"], state), 1)
+
+    for name, build in made.items():
+        yield name, lambda build=build: make(build)
+
+
+def evosax() -> Steps:
+    """Strategies that tell their fitness: `es.tell(key, population, fitness, state, params)`."""
+    module = importlib.import_module("evosax.algorithms")
+
+    def make(name):
+        key, solution = jax.random.PRNGKey(0), jnp.zeros(3)
+        kind = getattr(module, name)
+        es = kind(population_size=8, solution=solution)
+        params = es.default_params
+        if "population" in name.lower() or _takes(es.init, "population"):
+            population = jnp.zeros((8, 3))
+            state = es.init(key, population, jnp.zeros(8), params)
+        else:
+            state = es.init(key, solution, params)
+        population, state = es.ask(key, state, params)
+        fitness = jnp.arange(8.0)
+        return Step(es.tell, (key, population, fitness, state, params), "state")
+
+    for name in dir(module):
+        if isinstance(getattr(module, name), type):
+            yield name, lambda name=name: make(name)
+
+
+def flashbax() -> Steps:
+    """Buffers: `buffer.add(state, batch)`."""
+    module = importlib.import_module("flashbax")
+    item = {"obs": jnp.zeros(3), "reward": jnp.zeros(()), "done": jnp.zeros((), bool)}
+    several = lambda *n: tree_util.tree_map(
+        lambda x: jnp.zeros((*n, *x.shape), x.dtype), item
+    )
+    made = {
+        "flat": lambda: (module.make_flat_buffer(32, 4, 2), item),
+        "flat[batches]": lambda: (
+            module.make_flat_buffer(32, 4, 2, add_batch_size=2),
+            several(2),
+        ),
+        "item": lambda: (module.make_item_buffer(32, 4, 2), item),
+        "trajectory": lambda: (
+            module.make_trajectory_buffer(
+                add_batch_size=2,
+                sample_batch_size=2,
+                sample_sequence_length=2,
+                period=1,
+                min_length_time_axis=4,
+                max_length_time_axis=16,
+            ),
+            several(2, 1),
+        ),
+        "prioritised": lambda: (
+            module.make_prioritised_flat_buffer(32, 4, 2),
+            item,
+        ),
+    }
+
+    def make(build):
+        buffer, batch = build()
+        return Step(buffer.add, (buffer.init(item), batch))
+
+    for name, build in made.items():
+        yield name, lambda build=build: make(build)
+
+
+def numpyro() -> Steps:
+    """Kernels and stochastic variational inference: `sample(state, ...)`, `update(state)`."""
+    module, infer = (importlib.import_module(f"numpyro{name}") for name in ("", ".infer"))
+    guide = importlib.import_module("numpyro.infer.autoguide")
+    optim = importlib.import_module("numpyro.optim")
+
+    def model():
+        x = module.sample(
+            "x", module.distributions.Normal(0.0, 1.0).expand([3]).to_event(1)
+        )
+        module.sample("y", module.distributions.Normal(x.sum(), 1.0), obs=jnp.asarray(0.5))
+
+    def kernel(kind, **options):
+        made = kind(model, **options)
+        state = made.init(jax.random.PRNGKey(0), 10, None, (), {})
+        return Step(made.sample, (state, (), {}))
+
+    def svi(optimizer):
+        made = infer.SVI(model, guide.AutoNormal(model), optimizer, infer.Trace_ELBO())
+        return Step(made.update, (made.init(jax.random.PRNGKey(0)),))
+
+    for name in ("HMC", "NUTS", "SA", "BarkerMH"):
+        yield name, lambda name=name: kernel(getattr(infer, name))
+    for name in ("Adam", "ClippedAdam", "Momentum", "RMSProp", "SM3", "Adagrad"):
+        yield f"SVI[{name}]", lambda name=name: svi(getattr(optim, name)(0.1))
+
+
+def mjx() -> Steps:
+    """`mjx.step(model, data)` of three small models."""
+    mujoco, module = (importlib.import_module(name) for name in ("mujoco", "mujoco.mjx"))
+    body = '<geom size=".1"/>'
+    joints = {
+        "ball": '<freejoint/><geom size=".1"/>',
+        "pendulum": f'<joint axis="0 1 0"/>{body}',
+        "two pendulums": (
+            f'<joint axis="0 1 0"/>{body}<body pos="0 0 -.3"><joint axis="0 1 0"/>{body}</body>'
+        ),
+    }
+
+    def make(inside):
+        world = f"<mujoco><worldbody><body>{inside}</body></worldbody></mujoco>"
+        model = module.put_model(mujoco.MjModel.from_xml_string(world))
+        return Step(module.step, (model, module.make_data(model)), 1)
+
+    for name, inside in joints.items():
+        yield name, lambda inside=inside: make(inside)
+
+
+PACKAGES = {
+    "brax": brax,
+    "gymnax": gymnax,
+    "jumanji": jumanji,
+    "jaxopt": jaxopt,
+    "blackjax": blackjax,
+    "evosax": evosax,
+    "flashbax": flashbax,
+    "numpyro": numpyro,
+    "mujoco-mjx": mjx,
+}
+
+
+class Result(NamedTuple):
+    """What became of one step, by setting: None, or why it failed."""
+
+    package: str
+    name: str
+    bare: dict[str, str | None]
+    guarded: dict[str, str | None]
+    other_program: bool | None  # None: it is not stable bare
+
+
+def main() -> int:
+    """Runs what is installed; 1 if the guard broke or changed what ran."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--filter", default="", help="a part of the package's name")
+    parser.add_argument("--costs", action="store_true", help="print what a guard costs")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if options.costs:
+        return _costs(options.filter)
+    left_out: list[str] = []
+    results = [*_results(options.filter, left_out)]
+    _print_table(results)
+    broken = [*_broken(results)]
+    stable = [r for r in results if r.other_program is not None]
+    same = sum(not r.other_program for r in stable)
+    print(
+        f"\n{len(results)} steps. Stable bare on strong(carry), x64 off: {len(stable)}, of which "
+        f"{same} compile to the same program guarded (jax {jax.__version__})"
+    )
+    for line in (*left_out, *broken, *_guarded_failures(results)):
+        print(f"- {line}")
+    return 1 if broken or same < len(stable) else 0
+
+
+def _results(chosen: str, left_out: list[str]) -> Iterator[Result]:
+    for package, name, make in _steps(chosen, left_out):
+        bare, guarded = {}, {}
+        try:
+            for setting_name, (made_with, run_with) in SETTINGS.items():
+                with set_x64(made_with):
+                    step = make()
+                with set_x64(run_with):
+                    bare[setting_name] = _failure(step, guard=False)
+                    guarded[setting_name] = _failure(step, guard=True)
+        except Exception as error:
+            left_out.append(f"{package} {name} makes no first carry: {one_line(error)}")
+            continue
+        other = None
+        with set_x64(False):
+            step = _strong(make())
+            if _failure(step, guard=False) is None:
+                other = _has_other_program(step)
+        print(".", end="", file=sys.stderr, flush=True)
+        yield Result(package, name, bare, guarded, other)
+
+
+def _steps(chosen: str, left_out: list[str]) -> Iterator[tuple[str, str, Any]]:
+    for package, steps in PACKAGES.items():
+        if chosen not in package:
+            continue
+        try:
+            version = importlib.metadata.version(package)
+            for name, make in steps():
+                yield f"{package} {version}", name, make
+        except importlib.metadata.PackageNotFoundError:
+            left_out.append(f"{package} is not installed: pip install {package}")
+        except Exception as error:
+            left_out.append(f"{package} does not import: {one_line(error)}")
+
+
+def _failure(step: Step, *, guard: bool) -> str | None:
+    """Why one abstract step does not give back the types of its carry."""
+    call, carry, args = _prepared(step, guard)
+    before = carry.take(args, {})
+    try:
+        after = carry.take_result(_eval_shape(call, args), before)
+        for label, old, new in zip(carry.labels, before, after):
+            same_types(label, old, new)
+    except Fault as fault:
+        return str(fault)
+    except Exception as error:
+        return f"raises {one_line(error)}"
+    return None
+
+
+def _prepared(step: Step, guard: bool) -> tuple[Any, Any, tuple[Any, ...]]:
+    carry = carry_of("guard_step", step.call, step.carry, step.returned)
+    if not guard:
+        return step.call, carry, step.args
+    call = dtypeguard.guard_step(step.call, carry=step.carry, returned=step.returned)
+    return call, carry, _strong(step).args
+
+
+def _strong(step: Step) -> Step:
+    """A step that is called with `strong(carry)`."""
+    carry = carry_of("guard_step", step.call, step.carry, step.returned)
+    args, _ = carry.put(step.args, {}, dtypeguard.strong(carry.take(step.args, {})))
+    return step._replace(args=args)
+
+
+def _eval_shape(call: Any, args: tuple[Any, ...]) -> Any:
+    run, leaves, tree_of = _on_arrays(call, args)
+    return tree_of(jax.eval_shape(run, leaves))
+
+
+def _on_arrays(call: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any], Any]:
+    """A function of the array leaves alone, these, and what makes a tree of its results."""
+    leaves, treedef = tree_util.tree_flatten(args)
+    is_array = [hasattr(leaf, "dtype") or dtype_of(leaf) is not None for leaf in leaves]
+    seen = {}
+
+    def step(arrays):
+        arrays = iter(arrays)
+        given = [next(arrays) if flag else leaf for leaf, flag in zip(leaves, is_array)]
+        out, seen["tree"] = tree_util.tree_flatten(call(*treedef.unflatten(given)))
+        seen["others"] = [None if isinstance(leaf, jax.Array) else leaf for leaf in out]
+        seen["others"] = [None if dtype_of(x) is not None else x for x in seen["others"]]
+        return [x for x, other in zip(out, seen["others"]) if other is None]
+
+    def tree_of(results):
+        results = iter(results)
+        filled = [next(results) if other is None else other for other in seen["others"]]
+        return seen["tree"].unflatten(filled)
+
+    return step, [x for x, flag in zip(leaves, is_array) if flag], tree_of
+
+
+def _has_other_program(step: Step) -> bool:
+    """Whether a stable step compiles to another program guarded."""
+    sides = [_on_arrays(*_prepared(step, guard)[::2])[:2] for guard in (False, True)]
+    texts = [jax.jit(run).lower(arrays).as_text() for run, arrays in sides]
+    if texts[0] == texts[1]:  # what XLA is given
+        return False
+    return optimized_hlo(*sides[0]) != optimized_hlo(*sides[1])
+
+
+def _print_table(results: list[Result]) -> None:
+    heads = [f"{side}, {name}" for name in SETTINGS for side in ("bare", "guarded")]
+    print(f"\n| steps that fail | steps | {' | '.join(heads)} |")
+    print("|---" * (2 + len(heads)) + "|")
+    packages = [*dict.fromkeys(r.package for r in results)]
+    for package in [*packages, "all"]:
+        rows = [r for r in results if package in (r.package, "all")]
+        counts = [
+            str(sum(getattr(row, side)[name] is not None for row in rows))
+            for name in SETTINGS
+            for side in ("bare", "guarded")
+        ]
+        print(f"| {package} | {len(rows)} | {' | '.join(counts)} |")
+    for name in SETTINGS:
+        raising = [
+            r.bare[name] for r in results if (r.bare[name] or "").startswith("raises")
+        ]
+        print(f"{name}: {len(raising)} of those that fail bare do not trace")
+
+
+def _broken(results: list[Result]) -> Iterator[str]:
+    for row in results:
+        if row.other_program:
+            yield f"another program: {row.package} {row.name}"
+        for name in SETTINGS:
+            bare, guarded = row.bare[name], row.guarded[name]
+            if guarded is not None and bare is None:
+                yield f"broken by the guard: {row.package} {row.name}, {name}: {guarded}"
+
+
+def _guarded_failures(results: list[Result]) -> Iterator[str]:
+    for row in results:
+        for name, reason in row.guarded.items():
+            if reason is not None and row.bare[name] is not None:
+                yield f"fails bare and guarded: {row.package} {row.name}, {name}: {reason}"
+
+
+def _costs(chosen: str) -> int:
+    """Lowering and eager calls, guarded over bare, of every fifth stable step."""
+    print(setting())
+    stable = []
+    for package, name, make in _steps(chosen, []):
+        step = make()
+        if _failure(step, guard=False) is None:
+            stable.append((f"{package} {name}", step))
+    for name, step in stable[::5]:
+        (bare, _, args), (guarded, _, own) = (_prepared(step, g) for g in (False, True))
+
+        def lower(call, args):
+            run, arrays, _ = _on_arrays(call, args)
+            jax.jit(run).lower(arrays)
+
+        sides = [lambda: lower(bare, args), lambda: lower(guarded, own)]
+        lowering, lowering_ms = ratio(*sides, 5)
+        jitted = (
+            jax.jit(bare),
+            dtypeguard.guard_step(jax.jit(bare), carry=step.carry, returned=step.returned),
+        )
+        del jitted
+        print(f"  {name:<40} lowering {lowering:.3f} ({lowering_ms:.1f} ms bare)")
+    return 0
+
+
+def _adam() -> Any:
+    return importlib.import_module("optax").adam(0.1)
+
+
+def _takes(function: Any, name: str) -> bool:
+    return name in importlib.import_module("inspect").signature(function).parameters
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""The guard of any step: what it carries comes back in the types that it came in."""
+
+import copy
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+import equinox as eqx
+from jax import tree_util
+
+from .._leaves.arguments import short
+from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
+from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide
+from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.functions import is_transformation
+from .._leaves.public import public
+from .carry import Carry, carry_of
+from .given import Given
+from .policy import Policy
+from .settle import Part, settle_carried, tell
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Carry = int | str | tuple[int | str, ...]
+
+
+@overload
+def guard_step(
+    step: None = None,
+    *,
+    carry: _Carry = 0,
+    returned: Any = None,
+    policy: Policy | None = None,
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+@overload
+def guard_step(
+    step: Callable[_P, _T],
+    *,
+    carry: _Carry = 0,
+    returned: Any = None,
+    policy: Policy | None = None,
+) -> Callable[_P, _T]: ...
+@public
+def guard_step(
+    step: Any = None,
+    *,
+    carry: _Carry = 0,
+    returned: Any = None,
+    policy: Policy | None = None,
+) -> Any:
+    """Makes a step give back the types of what it carries.
+
+    A step is what a loop calls: it takes params, an optimizer's state, an average, a
+    counter, an environment, and returns the next ones. One line in it that promotes, and
+    `lax.scan` refuses its carry, or the jitted step compiles twice.
+
+    - Every array leaf of what comes back has the dtype that it came in with, and is
+      strongly typed. The other results are left alone.
+    - What comes in weakly typed, a Python number say, is strongly typed before the step
+      sees it, so that `guard_step(jax.jit(step))` compiles once.
+    - Casts stay within a kind, as those of [`dtypeguard.guard`][] do.
+    - The step runs under the caller's flags. If it raises over types with x64 on, and no
+      input is 64-bit, it runs once more with x64 off, and a `DtypeGuardWarning` tells so
+      (JAX >= 0.7).
+
+    A step that keeps its types already compiles to the same program. `jit` may stand
+    inside or outside.
+
+    Args:
+        step: a function, a method, or anything else that can be called. Left out, as in
+            `@guard_step(carry="state")`, `guard_step` returns the decorator.
+        carry: the argument that comes back, by position or name, or a tuple of them.
+            Positions are counted without a first parameter called `self` or `cls`.
+        returned: the item of the result that it comes back as: an int, a key where the
+            result is a dict, the name of a field where it has fields; or a tuple of as
+            many as `carry` has. By default one carry is the whole result where that has
+            its tree, and the first item otherwise, and a tuple of carries is the first
+            items in its order. The result keeps its own type.
+        policy: `Policy(casting=..., on_drift=...)`: what is cast and what is said.
+
+    Returns:
+        A step with the same signature; on a method, a method.
+
+    Raises:
+        TypeError: if `step`, `carry` or `policy` is nothing of the kind.
+        ValueError: if the step has no such argument, `returned` has another length, or
+            the policy asks for another precision.
+        DtypeDriftError: by the step, while it is traced, if the carry's tree or a shape
+            changes or a cast would change a leaf's kind; names every such leaf.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp
+        >>> def step(average, x):
+        ...     return 0.9 * average + 0.1 * x, None
+        >>> start, xs = jnp.zeros((), jnp.bfloat16), jnp.ones(3, jnp.float32)
+        >>> average, _ = jax.lax.scan(dtypeguard.guard_step(step), start, xs)
+        >>> average.dtype
+        dtype(bfloat16)
+    """
+    policy = _checked(policy)
+    if is_transformation(step):
+        raise TypeError(
+            f"guard_step got {short(step)}, which is an optimizer. Write "
+            "dtypeguard.guard(optimizer)."
+        )
+    if step is None:
+        options = {"carry": carry, "returned": returned, "policy": policy}
+        return functools.partial(guard_step, **options)
+    if isinstance(step, (classmethod, staticmethod)):
+        return type(step)(_guarded(step.__func__, carry, returned, policy))
+    return _guarded(step, carry, returned, policy)
+
+
+def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> "_GuardedStep":
+    """The guarded step of a function, made once for it and kept where the function is.
+
+    JAX forgets what it traced with the function that it traced: a loop that guards its
+    body anew in each turn would compile in each.
+    """
+    if isinstance(step, _GuardedStep) and step.is_guarded_so(carry, returned, policy):
+        return step
+    made = _GuardedStep(step, carry, returned, policy)
+    if not isinstance(step, types.FunctionType):
+        return made
+    kept = vars(step).setdefault("_dtypeguard_steps", {})
+    return kept.setdefault(made, made)
+
+
+def _checked(policy: Policy | None) -> Policy:
+    if policy is None:
+        return Policy()
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f"guard_step got policy={short(policy)}. Write a dtypeguard.Policy, such as "
+            'policy=dtypeguard.Policy(on_drift="error").'
+        )
+    allowed = Policy(casting=policy.casting, on_drift=policy.on_drift)
+    if policy != allowed:
+        raise ValueError(
+            f"guard_step got policy={policy}. A step computes in the precision that it is "
+            f"written in. Write policy={allowed}, and give the rest to "
+            "dtypeguard.guard(optimizer, policy=...) inside the step."
+        )
+    return policy
+
+
+class _GuardedStep:
+    """A step that keeps the types of its carry; equal to another of the same parts."""
+
+    def __init__(self, step: Any, carry: Any, returned: Any, policy: Policy):
+        self._step = step
+        self._parts = (step, carry, returned, policy)
+        self._carry = carry_of("guard_step", step, carry, returned)
+        self._said = Said()
+        functools.update_wrapper(self, step, updated=())
+        self.__name__ = self._carry.step
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return _run(self._step, self._carry, self._parts[-1], self._said, args, kwargs)
+
+    def is_guarded_so(self, carry: Any, returned: Any, policy: Policy) -> bool:
+        """Whether it was made with these options."""
+        return self._parts[1:] == (carry, returned, policy)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        is_bound = isinstance(self._step, types.MethodType)
+        if instance is None or is_bound or not hasattr(type(self._step), "__get__"):
+            return self
+        # A module's method is a tree, for filter_jit to find the arrays in.
+        is_module = isinstance(instance, eqx.Module)
+        return (eqx.Partial if is_module else types.MethodType)(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _GuardedStep) and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self._parts)
+        except TypeError:  # a module with arrays
+            return id(self._step)
+
+    def __repr__(self) -> str:
+        return f"<guard_step of {self._step!r}>"
+
+
+def _run(
+    step: Any,
+    carry: Carry,
+    policy: Policy,
+    said: Said,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """One call, and where it raises over types maybe a second with x64 off."""
+    # Kept: the step may change the containers that it is given.
+    given = [Given(value) for value in carry.take(args, kwargs)]
+    try:
+        return _attempt(step, carry, policy, said, given, args, kwargs)
+    except DtypeDriftError:
+        raise
+    except (TypeError, PromotionError) as error:
+        if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(given, args, kwargs):
+            raise
+        args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in given))
+        try:
+            with set_x64(False):
+                result = _attempt(step, carry, policy, said, given, args, kwargs)
+        except Exception:  # whatever it is, the first error tells the user more
+            result = _FAILED
+        if result is _FAILED:
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        said.warn_once(f"{carry.step} failed with x64 on and was run with it off: {reason}")
+        return result
+
+
+_FAILED = object()
+
+
+def _attempt(
+    step: Any,
+    carry: Carry,
+    policy: Policy,
+    said: Said,
+    given: list[Given],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    typed = [_strongly_typed(each) for each in given]
+    values = tuple(each.own() for each in typed)
+    if any(one is not other for one, other in zip(typed, given)):
+        # Else the step has the very objects: a module of nnx is changed in place.
+        args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in typed))
+    result = step(*args, **kwargs)
+    parts = [Part(label, carry.step, carry.owner) for label in carry.labels]
+    settled = [
+        settle_carried(part, tree, each, policy)
+        for part, tree, each in zip(parts, carry.take_result(result, values), typed)
+    ]
+    tell(settled, parts[0], policy, said.warn_once)
+    return carry.put_result(result, values, tuple(each.tree for each in settled))
+
+
+def _strongly_typed(given: Given) -> Given:
+    """With strongly typed leaves; the very same where it has them already."""
+    if not any(map(is_weak, given.leaves)):
+        return given
+    typed = copy.copy(given)
+    typed.leaves = [cast(x, dtype_of(x)) if is_weak(x) else x for x in given.leaves]
+    return typed
+
+
+def _any_wide(given: list[Given], *others: Any) -> bool:
+    leaves = [leaf for each in given for leaf in each.leaves]
+    return any(map(is_wide, [*leaves, *tree_util.tree_leaves(others)]))

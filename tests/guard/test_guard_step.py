@@ -1,0 +1,605 @@
+"""guard_step and strong: any step gives back the types of what it carries."""
+
+import functools
+import inspect
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+
+import dtypeguard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step, strong
+from dtypeguard._sweep.hlo import optimized_hlo
+
+pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+
+
+class Moments(NamedTuple):
+    mean: Any
+    count: Any
+
+
+def drifting(state, x=1.0):
+    """A running mean in bfloat16 that comes back in float32, and its count."""
+    mean = state["mean"] + 0.1 * jnp.asarray(x, F32)
+    return {"mean": mean, "count": state["count"] + 1}, mean
+
+
+def first():
+    return {"mean": jnp.zeros(3, BF16), "count": jnp.zeros((), I32)}
+
+
+def assert_kept(before, after):
+    assert types(before) == types(after)
+
+
+# What a bare step changes and a guarded one does not.
+DRIFTS = {
+    "average": (lambda c: 0.9 * c + c.astype(F32), jnp.ones(2, BF16)),
+    "narrower": (lambda c: c.astype(BF16), jnp.ones(2, F32)),
+    "counter": (lambda c: c.astype(jnp.int8), jnp.ones((), I32)),
+    "flag": (lambda c: c + 1, jnp.asarray(True)),
+    "sum of flags": (lambda c: c > 0, jnp.ones((), I32)),
+    "weak": (lambda c: jnp.asarray(1.0), jnp.ones((), F32)),
+    "a number": (lambda c: c * 2, 1.5),
+    "numpy": (lambda c: c * jnp.ones((), F32), np.ones(2, np.float16)),
+    "named tuple": (
+        lambda c: Moments(c.mean * jnp.ones((), F32), c.count + 1),
+        Moments(jnp.ones(2, BF16), 0),
+    ),
+    "module": (
+        lambda c: tree_util.tree_map(lambda x: x * jnp.ones((), F32), c),
+        eqx.filter(
+            eqx.nn.Linear(2, 2, dtype=jnp.float16, key=jax.random.key(0)), eqx.is_array
+        ),
+    ),
+}
+STABLE = {
+    "sum": (lambda c: c + 1, jnp.ones(2, F32)),
+    "adam": (
+        lambda c: optax.apply_updates(c[0], optax.adam(0.1).update(c[0], c[1], c[0])[0]),
+        None,
+    ),
+    "scan inside": (
+        lambda c: lax.scan(lambda c, x: (c + x, None), c, jnp.ones((3, 2)))[0],
+        jnp.ones(2),
+    ),
+    "key": (lambda c: jax.random.split(c)[0], jax.random.key(0)),
+    "none and functions": (lambda c: (c[0] * 2, None, c[2]), (jnp.ones(2), None, jnp.tanh)),
+    "jit inside": (jax.jit(lambda c: {"a": jnp.sin(c["a"])}), {"a": jnp.ones(3, BF16)}),
+    "empty": (lambda c: (), ()),
+}
+STABLE["adam"] = (
+    lambda c: (lambda u, s: (optax.apply_updates(c[0], u), s))(
+        *optax.adam(0.1).update(c[0], c[1], c[0])
+    ),
+    (jnp.ones(3), optax.adam(0.1).init(jnp.ones(3))),
+)
+
+
+@pytest.mark.parametrize("name", DRIFTS)
+@pytest.mark.parametrize("x64", [False, True])
+def test_carry_keeps_its_types(name, x64):
+    step, carry = DRIFTS[name]
+    with set_x64(x64):
+        carry = strong(carry)
+        assert types(jax.eval_shape(step, carry)) != types(carry) or "number" in name
+        guarded = guard_step(step)
+        for after in (guarded(carry), jax.jit(guarded)(carry)):
+            assert_kept(carry, after)
+        looped, _ = lax.scan(lambda c, _: (guarded(c), None), carry, None, length=2)
+        assert_kept(carry, looped)
+        looped = lax.while_loop(lambda c: jnp.asarray(False), guarded, carry)
+        assert_kept(carry, lax.cond(jnp.asarray(True), guarded, lambda c: c, looped))
+
+
+@pytest.mark.parametrize("name", STABLE)
+def test_stable_step_compiles_to_the_same_program(name):
+    step, carry = STABLE[name]
+    arrays, static = eqx.partition(carry, eqx.is_array)
+    run = lambda f: lambda arrays: eqx.filter(f(eqx.combine(arrays, static)), eqx.is_array)
+    bare, guarded = run(step), run(guard_step(step))
+    assert optimized_hlo(guarded, arrays) == optimized_hlo(bare, arrays)
+    assert_same(jax.jit(guarded)(arrays), jax.jit(bare)(arrays))
+
+
+def test_the_other_results_are_left_alone():
+    step = lambda c, x: (c * x, {"loss": x * 2, "step": 3, "f": jnp.tanh})
+    new, others = guard_step(step)(jnp.ones(2, BF16), jnp.ones(2, F32))
+    assert new.dtype == BF16
+    assert others["loss"].dtype == F32
+    assert others["step"] == 3
+    assert others["f"] is jnp.tanh
+
+
+class OptStep(NamedTuple):
+    params: Any
+    state: Any
+
+
+def update(params, state, *, scale):
+    return OptStep(params * scale, state + 0.5 * scale)
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (update, {"carry": (0, 1)}),
+        (update, {"carry": ("params", "state"), "returned": ("params", "state")}),
+        (
+            lambda p, s, scale: (None, s * scale, p * scale),
+            {"carry": (0, 1), "returned": (2, 1)},
+        ),
+        (
+            lambda p, s, scale: {"b": s * scale, "a": p * scale},
+            {"carry": (0, 1), "returned": ("a", "b")},
+        ),
+        (lambda scale, p, s: [p * scale, s * scale], {"carry": ("p", "s")}),
+        (lambda p, *, s, scale: (s * scale, p * scale), {"carry": ("s", "p")}),
+    ],
+)
+def test_which_arguments_come_back_as_which_results(step, options):
+    values = {"params": jnp.ones(2, BF16), "state": jnp.ones(2, jnp.float16)}
+    names = {"p": "params", "s": "state"}
+    taken = {}
+    for name in inspect.signature(step).parameters:
+        taken[name] = values.get(names.get(name, name), jnp.ones((), F32))
+    bare, guarded = step(**taken), guard_step(step, **options)(**taken)
+    assert type(bare) is type(guarded)
+    assert {leaf.dtype for leaf in tree_util.tree_leaves(bare)} == {jnp.dtype(F32)}
+    dtypes = [leaf.dtype for leaf in tree_util.tree_leaves(guarded)]
+    assert sorted(map(str, dtypes)) == ["bfloat16", "float16"]
+
+
+def test_it_reads_naturally_in_control_flow():
+    xs = jnp.ones((4, 3), F32)
+    with pytest.raises(TypeError, match="carry"):
+        lax.scan(drifting, first(), xs)
+    carry, means = lax.scan(guard_step(drifting), first(), xs)
+    assert_kept(first(), carry)
+    assert means.dtype == F32  # no carry
+    body = lambda i, c: c * jnp.float32(2)
+    looped = lax.fori_loop(0, 3, guard_step(body, carry=1), jnp.ones(2, BF16))
+    np.testing.assert_array_equal(looped, jnp.full(2, 8, BF16))
+    assert lax.fori_loop(0, 3, guard_step(lambda i, c: c + i, carry=1), 1) == 4
+
+
+def test_decorator_with_and_without_arguments():
+    @guard_step
+    def plain(state, x=1.0):
+        """A docstring."""
+        return drifting(state, x)
+
+    @guard_step(carry="state", returned=1)
+    def named(x, state):
+        return x, drifting(state, x)[0]
+
+    assert_kept(first(), plain(first())[0])
+    assert_kept(first(), named(2.0, first())[1])
+    assert plain.__name__ == "plain"
+    assert plain.__doc__ == "A docstring."
+    assert str(inspect.signature(plain)) == "(state, x=1.0)"
+
+
+class Trainer:
+    """Methods, with a jit above and below."""
+
+    scale = 2.0
+
+    @guard_step
+    def step(self, state, x):
+        return drifting(state, self.scale * x)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    @guard_step
+    def jitted(self, state, x):
+        return drifting(state, self.scale * x)
+
+    @guard_step(carry="state")
+    @functools.partial(jax.jit, static_argnames="self")
+    def jit_inside(self, x, state):
+        return drifting(state, self.scale * x)
+
+    @guard_step
+    @classmethod
+    def class_above(cls, state, x):
+        return drifting(state, cls.scale * x)
+
+    @classmethod
+    @guard_step
+    def class_below(cls, state, x):
+        return drifting(state, cls.scale * x)
+
+    @guard_step
+    @staticmethod
+    def static(state, x):
+        return drifting(state, 2 * x)
+
+
+@pytest.mark.parametrize("name", ["step", "jitted", "class_above", "class_below", "static"])
+def test_method(name):
+    trainer = Trainer()
+    new, mean = getattr(trainer, name)(first(), 1.0)
+    assert_kept(first(), new)
+    np.testing.assert_allclose(mean, 0.2, rtol=1e-6)
+    looped, _ = lax.scan(getattr(trainer, name), first(), jnp.ones(3, F32))
+    assert_kept(first(), looped)
+
+
+def test_bound_method_is_traced_once_and_has_its_signature():
+    trainer = Trainer()
+    assert trainer.step == trainer.step
+    assert hash(trainer.step) == hash(trainer.step)
+    assert str(inspect.signature(trainer.step)) == "(state, x)"
+    assert_kept(first(), Trainer.step(trainer, first(), 1.0)[0])
+    assert_kept(first(), trainer.jit_inside(1.0, first())[0])
+    assert_kept(first(), guard_step(trainer.jit_inside, carry=1)(1.0, first())[0])
+
+
+class Module(eqx.Module):
+    weight: jax.Array
+
+    @guard_step
+    def step(self, state, x):
+        return state + self.weight * x, x
+
+    @guard_step(carry="self")
+    def train(self, x):
+        return tree_util.tree_map(lambda w: w - 0.1 * x, self)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, eqx.filter_jit])
+def test_method_of_a_module(wrap):
+    module = Module(jnp.ones(3, F32))
+    state, _ = wrap(module.step)(jnp.zeros(3, BF16), 1.0)
+    assert state.dtype == BF16
+    body = lambda state, x: module.step(state, x)  # lax.scan hashes what it is given
+    assert lax.scan(body, state, jnp.ones(2, F32))[0].dtype == BF16
+    # The module's arrays are arguments of a jit, and no constants in it.
+    arrays = tree_util.tree_leaves(module.step)
+    assert any(leaf is module.weight for leaf in arrays)
+    trained = Module(jnp.ones(3, BF16)).train(jnp.ones((), F32))
+    assert isinstance(trained, Module)
+    assert trained.weight.dtype == BF16
+
+
+def test_callable_object_and_partial():
+    class Step:
+        def __call__(self, rate, state):
+            return drifting(state, rate)
+
+    assert_kept(first(), guard_step(Step(), carry=1)(1.0, first())[0])
+    assert_kept(first(), guard_step(functools.partial(Step(), 1.0))(first())[0])
+    by_name = functools.partial(drifting, x=jnp.ones((), F32))
+    assert_kept(first(), guard_step(by_name)(first())[0])
+
+
+def test_jit_inside_compiles_once_for_a_weak_carry():
+    start = {"n": 0, "x": jnp.asarray(0.0)}
+
+    def traces(wrap):
+        seen = []
+
+        def step(state):
+            seen.append(types(state))
+            return {"n": state["n"] + jnp.ones((), I32), "x": state["x"] * 2.0}
+
+        run, state = wrap(jax.jit(step)), start
+        for _ in range(3):
+            state = run(state)
+        return len(seen)
+
+    assert traces(lambda step: step) == 2
+    assert traces(guard_step) == 1
+    assert start == {"n": 0, "x": 0.0}
+
+
+def test_jit_outside_compiles_once_after_strong():
+    traces = []
+
+    @jax.jit
+    @guard_step
+    def step(state):
+        traces.append(1)
+        return {"n": state["n"] + 1, "x": state["x"] * 2.0}
+
+    state = strong({"n": 0, "x": 1.0})
+    for _ in range(3):
+        state = step(state)
+    assert len(traces) == 1
+
+
+def test_guarding_a_body_anew_in_each_turn_traces_it_once():
+    traces = []
+
+    def body(carry, x):
+        traces.append(1)
+        return carry + x, None
+
+    for _ in range(3):
+        lax.scan(guard_step(body), jnp.zeros(3, BF16), jnp.ones((2, 3), BF16))
+    assert len(traces) == 1
+    assert guard_step(body) is guard_step(body)
+    assert guard_step(body) != guard_step(body, carry=1, returned=0)
+
+
+def test_static_arguments_of_the_jit_outside_go_by_name():
+    @functools.partial(jax.jit, static_argnames=("turns", "activation"))
+    @guard_step
+    def step(state, *, turns, activation=jnp.tanh):
+        for _ in range(turns):
+            state = activation(state) * jnp.ones((), F32)
+        return state
+
+    assert step(jnp.ones(2, BF16), turns=2, activation=jnp.sin).dtype == BF16
+
+
+def test_vmap_and_grad_go_through():
+    step = lambda c, x: (c * x, (c * x).sum())
+    carry, xs = jnp.ones((2, 3), BF16), jnp.ones((2, 3), F32)
+    assert jax.vmap(guard_step(step))(carry, xs)[0].dtype == BF16
+    loss = lambda x, step: step(carry, x)[0].astype(F32).sum()
+    assert_same(jax.grad(loss)(xs, guard_step(step)), jax.grad(loss)(xs, step))
+
+
+def test_donated_carry():
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state):
+        return tree_util.tree_map(
+            lambda x: x + (jnp.int8(1) if x.dtype == I32 else F32(1)), state
+        )
+
+    params = jnp.zeros(3, BF16)
+    state = strong({"params": params, "average": params, "n": 0})
+    guarded = guard_step(step)
+    for _ in range(2):
+        state = guarded(state)
+    np.testing.assert_array_equal(state["average"], jnp.full(3, 2, BF16))
+    np.testing.assert_array_equal(params, jnp.zeros(3, BF16))  # not donated
+
+
+def test_a_step_may_change_the_containers_it_is_given():
+    @guard_step
+    def step(state):
+        state["mean"] = state["mean"] + jnp.ones((), F32)
+        state["count"] = state["count"] + 1
+        return state
+
+    state = {"mean": jnp.zeros(2, BF16), "count": jnp.zeros((), I32)}
+    assert_kept(first() | {"mean": state["mean"]}, step(state))
+
+    @guard_step
+    def grows(state):
+        state["other"] = 1
+        return state, None
+
+    with pytest.raises(DtypeDriftError, match=r"state\['other'\]  \(absent\) -> int"):
+        grows(first())
+
+
+def test_guarding_twice_is_harmless():
+    once = guard_step(drifting)
+    assert guard_step(once) is once
+    nested = guard_step(
+        guard_step(lambda a, b: (a * jnp.float32(1), b * jnp.float32(1))),
+        carry=1,
+        returned=1,
+    )
+    assert [x.dtype for x in nested(jnp.ones(2, BF16), jnp.ones(2, BF16))] == [BF16, BF16]
+    stricter = guard_step(once, policy=Policy(on_drift="error"))
+    assert_kept(first(), stricter(first())[0])
+
+
+def test_refuses_what_cannot_be_brought_back_by_the_parameters_name():
+    class State(NamedTuple):
+        done: Any
+        at: Any
+
+    def step(x, state):
+        return {"state": State(state.done + 0.5, state.at[:2])}
+
+    guarded = guard_step(step, carry=1, returned="state")
+    with pytest.raises(DtypeDriftError) as error:
+        jax.eval_shape(guarded, 0, State(jnp.zeros((), I32), jnp.zeros(3)))
+    assert str(error.value) == (
+        "step returned 2 leaves that cannot be brought back:\n"
+        "  state.done  int32[]    -> float32[],weak  "
+        "return jnp.round(x).astype(jnp.int32)\n"
+        "  state.at    float32[3] -> float32[2]      return it in shape (3,)\n"
+        "Safe casts stay within float, complex or int, or go between bool and int. To cast "
+        'between all of them: guard_step(..., policy=dtypeguard.Policy(casting="unsafe")).'
+    )
+    unsafe = guard_step(step, carry=1, returned="state", policy=Policy(casting="unsafe"))
+    cast = unsafe(0, State(jnp.ones((), I32), jnp.zeros(2)))["state"]
+    assert cast.done.dtype == I32
+
+
+def test_a_path_goes_on_from_the_argument():
+    def scan_body(carry, x):
+        return (carry[0], carry[1], {"w": carry[2]["w"] * 0.5}), x
+
+    start = (0, jnp.ones(2), {"w": jnp.ones(2, I32)})
+    with pytest.raises(DtypeDriftError, match=r"carry\[2\]\['w'\]  int32\[2\] -> float32"):
+        guard_step(scan_body)(start, None)
+
+
+def test_another_tree_is_refused_by_its_leaves():
+    with pytest.raises(DtypeDriftError) as error:
+        guard_step(lambda state: {"a": state["a"]})({"a": 1, "b": jnp.ones(2)})
+    assert str(error.value) == (
+        "step changed the tree of its state:\n"
+        "  state['b']  float32[2] -> (absent)  return the tree that came in"
+    )
+
+
+def test_on_drift():
+    seen = guard_step(drifting, policy=Policy(on_drift="warn"))
+    message = r"drifting changed the dtype of 1 leaf:\n  state\['mean'\]  bfloat16"
+    with pytest.warns(DtypeGuardWarning, match=message) as caught:
+        for _ in range(2):
+            assert_kept(first(), seen(first())[0])
+    assert len(caught) == 1
+    refused = guard_step(drifting, policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=re.escape("guard_step(..., policy=")):
+        refused(first())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"policy": "error"},
+            TypeError,
+            "guard_step got policy='error'. Write a dtypeguard",
+        ),
+        (
+            {"policy": Policy(compute_dtype=F32, on_drift="warn")},
+            ValueError,
+            r"Write policy=Policy\(on_drift='warn'\), and give the rest",
+        ),
+        (
+            {"policy": Policy(state_dtype=BF16)},
+            ValueError,
+            "A step computes in the precision",
+        ),
+        (
+            {"policy": Policy(updates_dtype=F32)},
+            ValueError,
+            "A step computes in the precision",
+        ),
+        ({"policy": Policy(rounding="stochastic")}, ValueError, "rounding='stochastic'"),
+        ({"policy": Policy(seed=3)}, ValueError, "seed=3"),
+        (
+            {"carry": 2},
+            ValueError,
+            r"carry=2, but drifting takes \(state, x=1.0\). Write one",
+        ),
+        ({"returned": (0, 1)}, ValueError, "one is 1 long and the other 2"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        guard_step(drifting, **options)
+
+
+def test_what_is_no_step():
+    with pytest.raises(TypeError, match=r"is an optimizer. Write dtypeguard\.guard"):
+        guard_step(optax.adam(1e-3))
+    with pytest.raises(TypeError, match="drifting was called with 0 arguments by position"):
+        guard_step(drifting)()
+    with pytest.raises(TypeError, match=r"step returned None\. Write return state"):
+        guard_step(lambda state: None)(first())
+
+
+@pytest.fixture
+def mixes_under_x64():
+    """A step that only traces with x64 off: its literal is 64-bit with it on."""
+
+    def step(state):
+        state.setdefault("calls", 1)  # the second attempt starts from what came in
+        return {"x": lax.add(state["x"], jnp.asarray(np.float64(1.0)))}
+
+    return step
+
+
+@needs_x64_scope
+def test_runs_with_x64_off_where_it_fails_with_it_on(mixes_under_x64):
+    guarded = guard_step(mixes_under_x64)
+    with set_x64(True):
+        state = {"x": jnp.ones((), F32)}
+        with pytest.raises(TypeError, match="same dtypes"):
+            mixes_under_x64(dict(state))
+        message = "step failed with x64 on and was run with it off: lax.add requires"
+        with pytest.warns(DtypeGuardWarning, match=message):
+            assert guarded(state)["x"].dtype == F32
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            jax.jit(guarded)({"x": jnp.ones((), F32)})  # said once
+        # 64-bit input: the error that it has bare.
+        with pytest.raises(TypeError, match="same dtypes"):
+            guarded({"x": jnp.ones((), F32), "y": jnp.ones(2, jnp.float64)})
+
+
+@needs_x64_scope
+def test_the_first_error_stays_where_x64_is_not_to_blame():
+    def step(state, x):
+        return lax.add(state, jnp.ones(2, jnp.int8))
+
+    for x64 in (False, True):
+        with set_x64(x64), pytest.raises(TypeError, match="float32, int8") as error:
+            guard_step(step)(jnp.ones(2, F32), 1.0)
+        assert error.value.__cause__ is None
+
+
+def test_runs_under_the_callers_flags():
+    step = guard_step(lambda c: (c, jnp.sum(jnp.asarray(np.ones(2)))))
+    with set_x64(True):
+        carry, total = step(jnp.ones(2, F32))
+        assert (carry.dtype, total.dtype) == (F32, jnp.float64)
+        assert step(jnp.ones(2, jnp.float64))[0].dtype == jnp.float64
+
+
+def test_strong_makes_arrays_with_buffers_of_their_own():
+    params = jnp.ones(8, BF16)
+    tree = {
+        "params": params,
+        "average": params,
+        "numbers": (1, 2.0, True, np.float32(3), np.ones(2, np.float16)),
+        "weak": jnp.asarray(1.0),
+        "key": jax.random.key(0),
+        "others": (None, jnp.tanh, "text"),
+    }
+    made = strong(tree)
+    assert tree_util.tree_structure(made) == tree_util.tree_structure(tree)
+    assert made["others"] == tree["others"]
+    arrays = [x for x in tree_util.tree_leaves(made) if isinstance(x, jax.Array)]
+    assert len(arrays) == 9
+    plain = [x for x in arrays if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    assert not any(x.weak_type for x in plain)
+    dtypes = [x.dtype for x in made["numbers"]]
+    assert dtypes == [I32, F32, jnp.bool_, F32, jnp.float16]
+    buffers = {x.unsafe_buffer_pointer() for x in [*plain, params]}
+    assert len(buffers) == len(plain) + 1
+    assert_same(made["params"], params)
+    jax.jit(lambda c: c, donate_argnums=0)(made["average"])
+    assert_same(params, jnp.ones(8, BF16))
+    traced = jax.eval_shape(lambda: strong({"a": 1.0}))["a"]
+    assert (traced.dtype, traced.weak_type) == (F32, False)
+
+
+def test_strong_refuses_an_integer_that_does_not_fit():
+    message = re.escape("strong: tree['n'] is 5000000000, which does not fit into int32")
+    with pytest.raises(OverflowError, match=message):
+        strong({"n": 5 * 10**9})
+
+
+def test_with_a_guarded_optimizer_inside():
+    opt = guard(optax.adam(1e-2))
+    params = {"w": jnp.ones(3, BF16)}
+
+    @guard_step(carry=("params", "opt_state", "average"))
+    def step(params, opt_state, average, x):
+        grads = jax.grad(lambda p: jnp.sum(p["w"].astype(F32) * x))(params)
+        updates, opt_state = opt.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        average = tree_util.tree_map(
+            lambda a, p: 0.9 * a + 0.1 * p.astype(F32), average, params
+        )
+        return params, opt_state, average, x.sum()
+
+    carry = strong((params, opt.init(params), params))
+    run = lambda carry, x: (step(*carry, x)[:3], None)
+    assert_kept(carry, lax.scan(run, carry, jnp.ones((4, 3), F32))[0])
+
+
+def test_public_names_say_where_they_are_imported_from():
+    assert guard_step.__module__ == strong.__module__ == dtypeguard.__name__

@@ -1,6 +1,7 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
 from ._audit.audit import audit as audit
+from ._audit.explain import explain as explain
 from ._audit.report import AuditReport as AuditReport
 from ._guard.first_state import strong as strong
 from ._guard.guard import guard as guard

@@ -4,4 +4,6 @@ May import the rooms of the guard (`_guard` and below). Read `audit.py` first. `
 traces an update, `graph.py` reads the jaxpr, `blame.py` finds the equation that widened a
 leaf, `origins.py` its line (the one file that reads JAX's source information),
 `constants.py` the line that made a constant; `report.py` tells.
+`explain.py` does so for an error: `control_flow.py` reads its traceback, `loops.py` and
+`branches.py` find the leaves, `notes.py` tells.
 """

@@ -9,7 +9,7 @@ import functools
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -52,7 +52,12 @@ class Watch:
         That line itself if it makes it, or if nothing is known of it.
         """
         used = self._used.get((user.file, user.line), ())
-        makers = {maker for value, maker in used if matches(value) and not is_weak(value)}
+        alike = [pair for pair in used if matches(pair[0]) and not is_weak(pair[0])]
+        # A tracer may be what the line itself has computed from the constant.
+        constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
+        makers = {maker for _, maker in constants or alike}
+        if len(makers) > 1 and not constants:
+            makers = {each for each in makers if each.line != user.line}
         return makers.pop() if len(makers) == 1 else user
 
     def made(self, value: Any) -> Origin | None:
@@ -88,7 +93,7 @@ class Watch:
         if event == "return" and type(arg) not in _SCALARS and arg is not None:
             # A NamedTuple is made by code that has no file, or by JAX when it maps a tree.
             maker: FrameType | None = frame
-            while maker is not None and not _is_written(maker.f_code.co_filename):
+            while maker is not None and not _is_written(maker.f_code):
                 maker = maker.f_back
             if maker is not None:
                 origin = origin_of_frame(maker)
@@ -101,8 +106,10 @@ class Watch:
         return self._return_from_user
 
 
-def _is_written(file: str) -> bool:
-    return file != "<string>" and is_users(file)
+def _is_written(code: CodeType) -> bool:
+    # A module of Equinox's hands out its fields by a function of its own.
+    is_access = code.co_name in ("__getattribute__", "__getattr__")
+    return code.co_filename != "<string>" and is_users(code.co_filename) and not is_access
 
 
 def _is_array(value: Any) -> bool:

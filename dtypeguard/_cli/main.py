@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard audit`."""
+"""The command line: `dtypeguard audit` and `dtypeguard run`."""
 
 import argparse
 import contextlib
@@ -17,6 +17,7 @@ from .._sweep.html import page
 from .._sweep.report import Report
 from .._sweep.sweep import sweep
 from .display import progress, show, show_audit
+from .run import HELP, run
 from .target import FORMS, UsageError, audit_target
 
 CLEAN, DRIFT, USAGE = 0, 1, 2
@@ -30,8 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if the audited optimizer is clean, or in a sweep if no guarded configuration
-        fails; 1 if not; 2 for wrong usage.
+        fails; 1 if not; 2 for wrong usage. Of `run`, what it says.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] == "run":  # what is behind it belongs to the script
+        try:
+            return run(argv[1:])
+        except UsageError as error:
+            return _refuse(str(error), command="run")
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why
@@ -148,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser(
+        "run", help="run a script; errors over types name the lines", description=HELP
+    )
     audit = commands.add_parser(
         "audit",
         help="which leaves of an optimizer drift, and on which line of source",
@@ -219,8 +229,8 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name.lower(), f"*{pattern}*")
 
 
-def _refuse(*lines: str) -> int:
-    print("dtypeguard audit:", *lines, sep="\n  ", file=sys.stderr)
+def _refuse(*lines: str, command: str = "audit") -> int:
+    print(f"dtypeguard {command}:", *lines, sep="\n  ", file=sys.stderr)
     return USAGE
 
 

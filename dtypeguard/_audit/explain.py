@@ -1,0 +1,150 @@
+"""A context in which JAX's errors over types say whose line of source they come from."""
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from .._leaves.public import public
+from .control_flow import calls, without_jax
+from .notes import note
+
+
+@public
+def explain() -> contextlib.AbstractContextManager[None]:
+    """A context in which errors over types from JAX's control flow name your lines.
+
+    An error that leaves `jax.lax.scan`, `while_loop`, `fori_loop`, `cond` or `switch`, or
+    Equinox's loops, because types differ gets notes: every leaf with its path and both
+    types, the line that promoted it and the line that forced it, and what to write. It
+    stays the same object with the same message; Python prints the notes below it. All
+    other errors pass untouched. It is a decorator as well: `@dtypeguard.explain()`.
+
+    Within the context JAX's option `jax_traceback_filtering` is "off", in all threads,
+    since JAX's own frames hold what the notes tell. They are taken out of the traceback
+    of an error that leaves the context. Nothing else is changed, and nothing is slower.
+
+    To name the line that made a constant, the body of the loop is traced once more.
+
+    Returns:
+        A context manager, which can be used many times and nested.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp
+        >>> def body(carry, x):
+        ...     return carry * x, None
+        >>> try:
+        ...     with dtypeguard.explain():
+        ...         jax.lax.scan(body, jnp.ones(3, jnp.bfloat16), jnp.ones((2, 3)))
+        ... except TypeError as error:
+        ...     print(error.__notes__[-1].splitlines()[0])
+        dtypeguard: 1 leaf of the carry of scan comes back in another type.
+    """
+    return _Explaining()
+
+
+class _Explaining(contextlib.ContextDecorator):
+    def __enter__(self) -> None:
+        _UNFILTERED.enter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        is_filtered = _UNFILTERED.leave()
+        if isinstance(error, Exception):
+            explain_error(error)
+            if is_filtered:
+                for part in printed(error):
+                    part.__traceback__ = without_jax(part.__traceback__)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        is_later = (
+            inspect.isgeneratorfunction,
+            inspect.iscoroutinefunction,
+            inspect.isasyncgenfunction,
+        )
+        if any(kind(function) for kind in is_later):
+            raise TypeError(
+                f"explain() got {function!r}, whose body runs only after it has been "
+                "called. Write `with dtypeguard.explain():` inside of it."
+            )
+        return super().__call__(function)
+
+
+def explain_error(error: BaseException) -> None:
+    """Adds the notes to an error, and to those that Python prints with it."""
+    for part in printed(error):
+        if isinstance(part, (TypeError, ValueError)) and not _is_explained(part):
+            try:
+                found = _note(part)
+            except Exception:  # a note may be missing; the error must not be
+                found = None
+            if found:
+                part.add_note(found)
+
+
+def _note(error: Exception) -> str | None:
+    message = str(error)
+    for call in calls(error):
+        found = note(call, message)
+        if found:
+            return found
+    return None
+
+
+def _is_explained(error: BaseException) -> bool:
+    return any(
+        str(text).startswith("dtypeguard: ") for text in getattr(error, "__notes__", ())
+    )
+
+
+def printed(error: BaseException) -> Iterator[BaseException]:
+    """An error, those that led to it, and those that it is a group of."""
+    queue, seen = [error], set()
+    for part in queue:
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        before = part.__cause__
+        if before is None and not part.__suppress_context__:
+            before = part.__context__
+        queue += [before] if before is not None else []
+        queue += (
+            getattr(part, "exceptions", ()) if isinstance(part, BaseExceptionGroup) else ()
+        )
+
+
+class _Unfiltered:
+    """Holds JAX's option off while any context is open, in whatever thread and order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._before = ""
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._open:
+                self._before = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+                jax.config.update("jax_traceback_filtering", "off")
+            self._open += 1
+
+    def leave(self) -> bool:
+        """Whether JAX takes frames out where no context is open."""
+        with self._lock:
+            self._open -= 1
+            now = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+            if not self._open and now == "off":
+                jax.config.update("jax_traceback_filtering", self._before)
+            return self._before != "off"
+
+
+_UNFILTERED = _Unfiltered()

@@ -1,0 +1,111 @@
+"""Runs a script or a module as `python` itself would, from inside of another program."""
+
+import builtins
+import importlib.machinery
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+
+class Program(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        code: compiled.
+        argv0: the first of `sys.argv`.
+        path0: the first of `sys.path`.
+        names: what its `__main__` has besides.
+    """
+
+    code: CodeType
+    argv0: str
+    path0: str
+    names: dict[str, Any]
+
+
+class NotFound(Exception):
+    """There is no such script or module."""
+
+
+def script(file: str) -> Program:
+    """`python FILE`, also for a directory or archive with a `__main__.py`.
+
+    Raises:
+        NotFound: if it cannot be read.
+        SyntaxError: of the script.
+    """
+    finder = pkgutil.get_importer(file)
+    if finder is not None and hasattr(finder, "find_spec"):
+        spec = finder.find_spec("__main__")
+        if spec is None:
+            raise NotFound(f"can't find '__main__' module in {file!r}")
+        return _of_spec(spec, file, os.path.abspath(file))
+    try:
+        with open(file, "rb") as source:
+            text = source.read()
+    except OSError as error:
+        raise NotFound(f"can't open file {file!r}: {error.strerror}") from None
+    path = os.path.join(os.getcwd(), file)
+    names = {
+        "__file__": path,
+        "__cached__": None,
+        "__loader__": importlib.machinery.SourceFileLoader("__main__", path),
+    }
+    folder = os.path.dirname(os.path.realpath(file))
+    return Program(compile(text, path, "exec", dont_inherit=True), file, folder, names)
+
+
+def module(name: str) -> Program:
+    """`python -m NAME`, also for a package with a `__main__.py`.
+
+    Raises:
+        NotFound: if there is no such module.
+    """
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()  # it is looked for there
+    spec = _spec(name)
+    if spec.submodule_search_locations is not None:
+        spec = _spec(f"{name}.__main__")
+    return _of_spec(spec, spec.origin or name, os.getcwd())
+
+
+def execute(program: Program, arguments: Sequence[str]) -> None:
+    """Runs a program in a `__main__` of its own, which stays until the process ends."""
+    main = ModuleType("__main__")
+    names = {"__builtins__": builtins, "__spec__": None, "__annotations__": {}}
+    if sys.version_info >= (3, 14):
+        del names["__annotations__"]
+    main.__dict__.update(names, **program.names)
+    sys.modules["__main__"] = main
+    sys.argv[:] = [program.argv0, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = program.path0
+    exec(program.code, main.__dict__)
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise NotFound(f"no module named {name}: {error}") from error
+    if spec is None:
+        raise NotFound(f"no module named {name}")
+    return spec
+
+
+def _of_spec(spec: importlib.machinery.ModuleSpec, argv0: str, path0: str) -> Program:
+    code = getattr(spec.loader, "get_code", lambda name: None)(spec.name)
+    if code is None:
+        raise NotFound(f"{spec.name} has no code to run")
+    names = {
+        "__file__": spec.origin,
+        "__cached__": spec.cached,
+        "__loader__": spec.loader,
+        "__package__": spec.parent,
+        "__spec__": spec,
+    }
+    return Program(code, argv0, path0, names)

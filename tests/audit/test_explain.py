@@ -1,0 +1,425 @@
+"""Errors over types name the lines; all else passes as it is, and nothing stays changed."""
+
+import asyncio
+import concurrent.futures
+import pathlib
+import re
+import threading
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.lax import scan  # bound before any context is entered
+
+import dtypeguard
+from dtypeguard import explain
+from dtypeguard._audit import control_flow
+
+SCALE = np.float32(2)  # operand: global
+BF16 = jnp.zeros(3, jnp.bfloat16)
+HERE = pathlib.Path(__file__)
+JAX = str(pathlib.Path(jax.__file__).parent)
+
+pytestmark = pytest.mark.third_party
+
+
+def line(mark):
+    """The line of this file that has a mark, as the notes write it."""
+    lines = HERE.read_text().splitlines()
+    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
+    return f"{HERE.relative_to(pathlib.Path.cwd())}:{number}"
+
+
+def drifting(carry, _=None):
+    moved = carry["w"] * SCALE  # promotion: global
+    return {"w": moved}, None
+
+
+def fail():
+    return scan(drifting, {"w": BF16}, None, 3)
+
+
+def raised(call, context=explain):
+    """The error that leaves a context."""
+    try:
+        with context():
+            call()
+    except Exception as error:
+        return error
+    pytest.fail("it did not raise")
+
+
+def notes(error):
+    """What the context added."""
+    return [n for n in getattr(error, "__notes__", []) if n.startswith("dtypeguard: ")]
+
+
+def test_the_note_has_paths_types_lines_and_what_to_write():
+    (note,) = notes(raised(fail))
+    promotion, operand = line("promotion: global"), line("operand: global")
+    head, row, first, second, advice = note.splitlines()
+    assert head == "dtypeguard: 1 leaf of the carry of scan comes back in another type."
+    types = "bfloat16[3] -> float32[3]"
+    assert row == f"  carry['w']  {types}  {promotion}  forced by {operand}"
+    assert re.fullmatch(rf"  {promotion} +moved = .*# promotion: global", first)
+    assert re.fullmatch(rf"  {operand} +SCALE = .*# operand: global", second)
+    assert advice == (
+        "Write lax.scan(dtypeguard.guard_step(drifting), init, xs), or cast on the line "
+        "that is named: x.astype(jnp.bfloat16)."
+    )
+
+
+def test_the_error_is_the_one_that_jax_raised():
+    bare = raised(fail, context=lambda: pytest.MonkeyPatch.context())
+    kept = []
+
+    def keep():
+        try:
+            fail()
+        except TypeError as error:
+            kept.append(error)
+            raise
+
+    error = raised(keep)
+    assert error is kept[0]
+    assert type(error) is type(bare) is TypeError
+    assert (str(error), error.args) == (str(bare), bare.args)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    assert not [f for f in frames if f.f_code.co_filename.startswith(JAX)]
+    assert frames[-1].f_code is fail.__code__
+
+
+def test_jax_keeps_its_frames_where_the_user_wants_them():
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        error = raised(fail)
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+    files = [f.filename for f in traceback.extract_tb(error.__traceback__)]
+    assert notes(error)
+    assert any(file.startswith(JAX) for file in files)
+
+
+def _structure():
+    scan(lambda c, _: ((c, c), None), BF16, None, 3)
+
+
+def _not_a_pair():
+    scan(lambda c, _: c, BF16, None, 3)
+
+
+def _lengths():
+    scan(lambda c, x: (c * SCALE, x), BF16, (jnp.ones(3), jnp.ones(4)))
+
+
+def _inside():
+    scan(lambda c, _: (jnp.dot(c, jnp.ones(4)) * SCALE, None), BF16, None, 3)
+
+
+def _no_types():
+    def body(carry):
+        raise TypeError("the float32 and bfloat16 in this message are the body's own")
+
+    jax.lax.while_loop(lambda c: True, body, BF16)
+
+
+def _not_bool():
+    jax.lax.while_loop(lambda c: c, lambda c: c * SCALE, BF16[0])
+
+
+def _in_an_argument():
+    fail_with = {}
+    scan(fail_with["float32 and bfloat16"], {"w": BF16}, None, 3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [_structure, _not_a_pair, _lengths, _inside, _no_types, _not_bool, _in_an_argument],
+)
+def test_other_errors_pass_without_a_note(call):
+    bare = raised(call, context=lambda: pytest.MonkeyPatch.context())
+    error = raised(call)
+    assert notes(error) == []
+    assert (type(error), str(error)) == (type(bare), str(bare))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_what_is_no_error_passes(error):
+    with pytest.raises(type(error)) as info, explain():
+        raise error
+    assert info.value is error
+    assert not hasattr(error, "__notes__")
+
+
+def test_nothing_is_patched():
+    names = ("scan", "while_loop", "fori_loop", "cond", "switch")
+    functions = [getattr(jax.lax, name) for name in names]
+    before = jax.config.jax_traceback_filtering
+    compiled = []
+    add = jax.jit(lambda x: compiled.append(x) or x + 1)
+    add(1.0)
+    with explain():
+        assert [getattr(jax.lax, name) for name in names] == functions
+        add(1.0)
+    add(1.0)
+    raised(fail)
+    assert jax.config.jax_traceback_filtering == before
+    assert len(compiled) == 1
+
+
+def test_nested_contexts_explain_once():
+    def inner():
+        with explain():
+            fail()
+
+    assert len(notes(raised(inner))) == 1
+    error = raised(fail)
+    again = raised(lambda: (_ for _ in ()).throw(error))
+    assert again is error
+    assert len(notes(error)) == 1
+
+
+def test_one_context_many_times():
+    context = explain()
+    before = jax.config.jax_traceback_filtering
+    with context, context:
+        assert jax.config.jax_traceback_filtering == "off"
+    assert jax.config.jax_traceback_filtering == before
+    assert notes(raised(fail, context=lambda: context))
+
+
+def test_caught_inside_and_raised_as_the_cause_of_another():
+    def call():
+        try:
+            fail()
+        except TypeError as error:
+            raise RuntimeError("training failed") from error
+
+    error = raised(call)
+    assert notes(error) == []
+    assert len(notes(error.__cause__)) == 1
+
+
+def test_caught_inside_and_gone():
+    with explain(), pytest.raises(TypeError) as info:
+        fail()
+    assert notes(info.value) == []
+
+
+def test_hidden_by_from_none():
+    def call():
+        try:
+            fail()
+        except TypeError:
+            raise RuntimeError("training failed") from None
+
+    error = raised(call)
+    assert notes(error) == notes(error.__context__) == []
+
+
+def test_in_a_group():
+    def call():
+        errors = []
+        try:
+            fail()
+        except TypeError as error:
+            errors.append(error)
+        raise ExceptionGroup("two", [*errors, ValueError("of another kind")])
+
+    error = raised(call)
+    assert [len(notes(each)) for each in error.exceptions] == [1, 0]
+
+
+def test_threads_and_contexts_that_end_in_another_order():
+    before = jax.config.jax_traceback_filtering
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with explain():
+            entered.set()
+            leave.wait(30)
+
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        holding = pool.submit(hold)
+        entered.wait(30)
+        errors = list(pool.map(raised, [fail] * 8))
+        assert all(len(notes(error)) == 1 for error in errors)
+        assert jax.config.jax_traceback_filtering == "off"
+        leave.set()
+        holding.result()
+    assert jax.config.jax_traceback_filtering == before
+
+
+def test_an_error_of_a_worker_is_explained_where_it_is_raised_again():
+    def call():
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(fail).result()
+
+    assert len(notes(raised(call))) == 1
+
+
+def test_generators_and_coroutines():
+    before = jax.config.jax_traceback_filtering
+
+    def generate():
+        with explain():
+            yield 1
+            fail()
+
+    stepping, left = generate(), generate()
+    assert next(stepping) == next(left) == 1
+    left.close()
+    with pytest.raises(TypeError, match="carry") as info:
+        next(stepping)
+    assert len(notes(info.value)) == 1
+    assert jax.config.jax_traceback_filtering == before
+
+    async def run():
+        with explain():
+            await asyncio.sleep(0)
+            fail()
+
+    async def both():
+        return await asyncio.gather(run(), run(), return_exceptions=True)
+
+    assert [len(notes(error)) for error in asyncio.run(both())] == [1, 1]
+    assert jax.config.jax_traceback_filtering == before
+
+
+def test_decorator():
+    @explain()
+    def train(value):
+        return fail() if value is None else value
+
+    assert train(3) == 3
+    assert len(notes(raised(lambda: train(None), context=pytest.MonkeyPatch.context))) == 1
+
+
+def test_decorated_bodies_that_run_later_are_refused():
+    def generator():
+        yield
+
+    async def coroutine():
+        pass
+
+    async def asynchronous():
+        yield
+
+    for function in (generator, coroutine, asynchronous):
+        with pytest.raises(TypeError, match=r"Write `with dtypeguard.explain\(\):` inside"):
+            explain()(function)
+
+
+def test_what_is_not_known_costs_the_note_and_not_the_error(monkeypatch):
+    def broken(error):
+        raise AttributeError("JAX has changed")
+
+    monkeypatch.setattr(control_flow, "calls", broken)
+    monkeypatch.setattr("dtypeguard._audit.explain.calls", broken)
+    error = raised(fail)
+    assert type(error) is TypeError
+    assert notes(error) == []
+
+
+def test_jaxprs_that_are_not_found_cost_no_note(monkeypatch):
+    monkeypatch.setattr(control_flow.Call, "jaxprs", lambda self: iter(()))
+    (note,) = notes(raised(fail))
+    assert f"forced by {line('operand: global')}" in note
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: jax.jit(f),
+        lambda f: lambda x: jax.grad(lambda x: f(x).astype(jnp.float32).sum())(x),
+        lambda f: lambda x: jax.vmap(f)(jnp.stack([x, x])),
+        lambda f: jax.jit(jax.vmap(jax.checkpoint(f), axis_size=2, in_axes=None)),
+        lambda f: lambda x: jax.eval_shape(f, x),
+        lambda f: lambda x: scan(lambda c, _: (f(c), None), x, None, 2),
+    ],
+    ids=["jit", "grad", "vmap", "jit-vmap-checkpoint", "eval_shape", "scan"],
+)
+def test_inside_transformations(transform):
+    def train(x):
+        scale = jnp.exp(x).astype(jnp.float32)  # what is closed over is traced as well
+
+        def body(average, _):
+            return average * scale, None  # promotion: closure
+
+        return scan(body, x, None, 3)[0]
+
+    (note,) = notes(raised(lambda: transform(train)(BF16)))
+    assert f"  average  bfloat16[3] -> float32[3]  {line('promotion: closure')}" in note
+
+
+@pytest.mark.parametrize(
+    ("init", "body", "advice"),
+    [
+        (
+            jnp.zeros((), jnp.int32),
+            lambda n: n + 0.5,
+            "return jnp.round(x).astype(jnp.int32)",
+        ),
+        (jnp.zeros(3), lambda x: x + 1j, "return jnp.real(x).astype(jnp.float32)"),
+        (
+            jnp.zeros((), bool),
+            lambda b: b + 1,
+            "cast on the line that is named: x.astype(jnp.b",
+        ),
+        (
+            jnp.zeros(3),
+            lambda x: jnp.stack([x, x]),
+            "Return carry as float32[3], or start it as float32[2,3].",
+        ),
+    ],
+    ids=["int", "complex", "bool", "shape"],
+)
+def test_what_to_write(init, body, advice):
+    (note,) = notes(
+        raised(lambda: scan(lambda carry, _: (body(carry), None), init, None, 3))
+    )
+    assert advice in note
+
+
+def test_an_optimizer_is_to_be_guarded():
+    params = {"w": BF16}
+    grads = {"w": jnp.ones(3, jnp.float32)}
+
+    def train(opt):
+        def step(state, _):
+            return opt.update(grads, state, params)[1], None
+
+        return scan(step, opt.init(params), None, 3)
+
+    opt = optax.adam(1e-3)
+    (note,) = notes(raised(lambda: train(opt)))
+    assert re.search(r"  state\[0\].mu\['w'\]  bfloat16\[3\] -> float32\[3\]  optax/", note)
+    assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).")
+    train(dtypeguard.guard(opt))
+
+
+@pytest.mark.parametrize("name", ["state", "args", "partial", "method"])
+def test_the_name_of_the_carry(name):
+    class Model:
+        def step(self, state, x):
+            return state * SCALE, x
+
+    body, path = {
+        "state": (lambda state, x: (state * SCALE, x), "state"),
+        "args": (lambda *args: (args[0] * SCALE, args[1]), "args[0]"),
+        "partial": (jax.tree_util.Partial(lambda s, c, x: (c * s, x), SCALE), "c"),
+        "method": (Model().step, "state"),
+    }[name]
+    (note,) = notes(raised(lambda: scan(body, BF16, None, 3)))
+    assert f"\n  {path}  bfloat16[3] -> float32[3]  " in note
+
+
+def test_many_leaves_each_on_a_line():
+    init = {f"w{n}": BF16 for n in range(30)}
+    double = lambda carry, _: (jax.tree_util.tree_map(lambda x: x * SCALE, carry), None)
+    (note,) = notes(raised(lambda: scan(double, init, None, 3)))
+    assert len(re.findall(r"carry\['w\d+'\] +bfloat16\[3\] -> float32\[3\]", note)) == 30

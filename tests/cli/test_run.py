@@ -1,0 +1,429 @@
+"""`dtypeguard run`: scripts as under `python`, their errors with the lines behind them."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import jax
+import pytest
+from helpers import SUPPORT, child_variables
+
+from dtypeguard._audit.origins import short
+from dtypeguard._cli.main import main
+
+SCRIPTS = SUPPORT / "scripts"
+
+pytestmark = pytest.mark.third_party
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line in this process, which is as before then."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    x64 = jax.config.jax_enable_x64
+
+    def call(*arguments):
+        code = main(["run", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    yield call
+    jax.config.update("jax_enable_x64", x64)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Writes a script."""
+
+    def write(text, name="script.py"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+        return file
+
+    return write
+
+
+CASES = [
+    ("scan.py",),
+    ("while_loop.py",),
+    ("fori_loop.py",),
+    ("fori_loop.py", "traced"),
+    ("cond.py",),
+    ("switch.py",),
+    ("equinox_loops.py", "scan", "lax"),
+    ("equinox_loops.py", "scan", "checkpointed"),
+    ("equinox_loops.py", "while_loop", "lax"),
+    ("equinox_loops.py", "while_loop", "checkpointed"),
+    ("equinox_loops.py", "while_loop", "bounded"),
+    # Programs that were reported to the packages they name.
+    ("energy.py",),
+    ("types_and_shapes.py",),
+    ("time_axis.py",),
+    ("descent.py",),
+    ("flux.py",),
+    ("metrics.py",),
+]
+
+
+@pytest.mark.parametrize("arguments", CASES, ids=" ".join)
+def test_failing_scripts(run, arguments):
+    file = SCRIPTS / arguments[0]
+    code, out, err = run(file, *arguments[1:])
+    assert (code, out) == (1, "")
+    assert err.startswith("Traceback (most recent call last):\n")
+    note = [_spaced(text) for text in err[err.index("dtypeguard: ") :].splitlines()]
+    lines = file.read_text().splitlines()
+    marks = {
+        (name, word): f"{short(str(file))}:{n}"
+        for n, text in enumerate(lines, 1)
+        for word, name in re.findall(r"# ([^ :]+): (\w+)$", text)
+        if word != "told"
+    }
+    told = [re.fullmatch(r"# told: (\w+): (.*)", text) for text in lines]
+    assert sum(map(bool, told)) >= 1
+    for name, row in (match.groups() for match in told if match):
+        row = _spaced(row)
+        (printed,) = [text for text in note if text.startswith(row)]
+        of_row = {word: at for (of, word), at in marks.items() if of == name}
+        if "promotion" in of_row:
+            promotion = of_row["promotion"]
+            users = {promotion, *([""] if "operand" not in of_row else [])}
+            forced = {of_row["operand"]} if "operand" in of_row else users
+            if jax.__version_info__ < (
+                0,
+                5,
+            ):  # what closes over a tracer is not traced again
+                forced |= users
+            told_at, _, told_cause = printed.removeprefix(f"{row}  ").partition(
+                "  forced by "
+            )
+            assert (told_at, told_cause in forced) == (promotion, True), printed
+        else:
+            (branch,) = [
+                word for word in ("true_fun", "false_fun", *_BRANCHES) if word in row
+            ]
+            assert printed.endswith(f"  {of_row[branch]}" if branch in of_row else row)
+
+
+def _spaced(text):
+    return re.sub(" {2,}", "  ", text.strip())
+
+
+_BRANCHES = [f"branches[{n}]" for n in range(3)]
+
+
+def test_a_cond_of_optax(run):
+    code, _, err = run(SCRIPTS / "apply_if_finite.py")
+    assert code == 1
+    note = err[err.index("dtypeguard: ") :]
+    assert re.search(
+        r"  result\[1\]\[0\]\.trace\['w'\]  true_fun   float32\[3\]   optax/", note
+    )
+    assert re.search(r"false_fun  bfloat16\[3\]  a constant, or closed over", note)
+    assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).\n")
+
+
+def test_the_advice_for_optax_holds(run, script):
+    text = (SCRIPTS / "apply_if_finite.py").read_text()
+    text = text.replace(
+        "momentum=0.9), 3)", "momentum=0.9), 3)\nopt = dtypeguard.guard(opt)"
+    )
+    file = script(f"import warnings, dtypeguard\nwarnings.simplefilter('ignore')\n{text}")
+    assert run(file) == (0, "", "")
+
+
+def test_what_is_printed_is_what_python_prints_and_the_notes(script):
+    file = SCRIPTS / "cond.py"
+    bare = _python(file)
+    code, out, err = _command(file)
+    assert (bare[0], bare[1]) == (code, out) == (1, "")
+    trace, note = err.split("dtypeguard: ")
+    # JAX says that it took frames out; here it did not.
+    assert bare[2].startswith(trace.rstrip("\n"))
+    assert note.startswith("the branches of cond")
+
+
+def _python(*arguments, **kwargs):
+    return _run([sys.executable, *map(str, arguments)], **kwargs)
+
+
+def _command(*arguments, **kwargs):
+    return _run([sys.executable, "-m", "dtypeguard", "run", *map(str, arguments)], **kwargs)
+
+
+def _run(command, **kwargs):
+    env = child_variables() | kwargs.pop("env", {})
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=200, **kwargs
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+SHOW = """
+import os, sys
+g = dict(globals())
+for name in ("__name__", "__file__", "__cached__", "__package__", "__doc__"):
+    print(name, g.get(name, "(absent)"))
+print(getattr(__spec__, "name", None), type(__loader__).__name__, sorted(g))
+print(sys.argv, sys.path[0], vars(sys.modules["__main__"]) is globals())
+print("jax" in sys.modules, "jax.numpy" in sys.modules and "jax" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "show.py -x --help a",
+        "-m pkg.show -v",
+        "-m pkg.sub a",
+        "pkg/../show.py",
+        "pkg/sub a",
+    ],
+)
+def test_main_is_as_under_python(run, script, arguments, monkeypatch, tmp_path):
+    for name in ("show.py", "pkg/show.py", "pkg/sub/__main__.py", "pkg/sub/__init__.py"):
+        script("" if name.endswith("__init__.py") else SHOW, name)
+    script("", "pkg/__init__.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    bare = _python(*arguments.split())
+    assert bare[0] == 0, bare[2]
+    assert run(*arguments.split()) == bare
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pkg"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "err"),
+    [
+        ("sys.exit()", None, ""),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no data')", "no data", ""),
+        ("import argparse; argparse.ArgumentParser(prog='p').parse_args()", 2, "usage: p"),
+        ("raise SystemExit(True)", True, ""),
+    ],
+)
+def test_exit_codes(run, script, capsys, statement, code, err):
+    with pytest.raises(SystemExit) as info:
+        run(script(f"import sys\n{statement}"), "--epochs")
+    assert info.value.code == code
+    assert capsys.readouterr().err.startswith(err)
+
+
+def test_other_errors_are_printed_as_python_does(run, script):
+    file = script("def f():\n    raise KeyError('a')\nf()")
+    code, _, err = run(file)
+    assert (code, err) == (1, _python(file)[2])
+
+
+def test_a_syntax_error(run, script):
+    file = script("x = (\n")
+    assert run(file) == _python(file)
+
+
+def test_an_excepthook_of_the_script(run, script):
+    file = script("""
+        import sys
+        sys.excepthook = lambda kind, error, trace: print("mine", kind.__name__, error)
+        raise ValueError("v")
+    """)
+    assert run(file) == (1, "mine ValueError v\n", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ends by a signal")
+def test_interrupted(script):
+    file = script("print('ready', flush=True)\nraise KeyboardInterrupt")
+    code, out, err = _command(file)
+    assert (code, out) == (-signal.SIGINT, "ready\n")
+    assert err == _python(file)[2]
+
+
+def test_processes_that_import_main_again(script):
+    file = script("""
+        import multiprocessing, sys
+
+        class Thing:
+            pass
+
+        def work(x):
+            return type(x).__module__, __name__
+
+        if __name__ == "__main__":
+            multiprocessing.set_start_method("spawn")
+            with multiprocessing.Pool(1) as pool:
+                print(pool.map(work, [Thing()]))
+    """)
+    assert _command(file) == _python(file) == (0, "[('__mp_main__', '__mp_main__')]\n", "")
+
+
+def test_options_set_before_jax_is_imported(run, script):
+    file = script("""
+        import os, sys
+        assert "jax" not in sys.modules
+        os.environ["JAX_ENABLE_X64"] = "1"
+        os.environ["JAX_NO_SUCH_OPTION"] = "1"
+        import jax.numpy as jnp
+        from jax import numpy
+        print(jnp.ones(()).dtype, jnp is numpy, sys.modules["jax"].__spec__.name)
+    """)
+    before = dict(os.environ)
+    try:
+        assert run(file) == (0, "float64 True jax\n", "")
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert sys.modules["jax"] is jax
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no_such_script.py"], "can't open file 'no_such_script.py': No such file"),
+        (["-m", "no_such_module"], "no module named no_such_module. usage: dtypeguard run"),
+        (["-m", "no.such.module"], "no module named no.such.module"),
+        (["-m"], "'-m' names no script. usage: dtypeguard run"),
+        (["--x64", "train.py"], "'--x64 train.py' names no script. usage: dtypeguard run"),
+    ],
+)
+def test_wrong_usage(run, arguments, message):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_help(run, capsys):
+    code, out, _ = run("--help")
+    assert code == 0
+    assert out.startswith("usage: dtypeguard run [-m] SCRIPT [ARGS ...]\n")
+    assert main(["--help"]) == 0
+    assert re.search(r"run +run a script", capsys.readouterr().out)
+
+
+def test_an_error_in_a_thread(run, script):
+    text = (SCRIPTS / "switch.py").read_text()
+    body = textwrap.indent(text.partition('"""\n\n')[2], "    ")
+    thread = "t = threading.Thread(target=f)\nt.start()\nt.join()"
+    file = script(f"import threading\n\ndef f():\n{body}\n{thread}")
+    before = threading.excepthook
+    printed = []
+    threading.excepthook = lambda args: printed.append(args.exc_value)
+    try:
+        assert run(file)[0] == 0
+        (error,) = printed
+    finally:
+        threading.excepthook = before
+    assert error.__notes__[-1].startswith("dtypeguard: the branches of switch")
+
+
+RECOMPILES = """
+    import functools
+    import jax, jax.numpy as jnp, numpy as np
+    from jax import jit
+
+    @jit
+    def step(state, x):
+        return {"w": state["w"] * x, "n": state["n"] + 1}
+
+    state = {"w": 1.0, "n": jnp.zeros((), jnp.int32)}
+    for _ in range(3):
+        state = step(state, jnp.float32(2))
+
+    @functools.partial(jit, static_argnames="times")
+    def scaled(x, times, *more, **rest):
+        return helper(x) * times
+
+    @jit
+    def helper(x):
+        return x + 1
+
+    scaled(jnp.zeros(3), times=2)
+    scaled(jnp.zeros(3), times=3)  # another static argument
+    scaled(jnp.zeros(4), times=3)  # another shape
+    scaled(jnp.zeros(4, jnp.bfloat16), times=3)  # another dtype alone
+    scaled(jnp.zeros(4, jnp.float16), times=4)  # both
+
+    def stable(x):
+        return jax.lax.scan(lambda c, _: (c + 1.5, None), x, None, 3)
+
+    for _ in range(2):
+        jit(stable)(1.0)
+
+    class Model:
+        @functools.partial(jit, static_argnums=0)
+        def loss(self, batch):
+            return batch["x"].sum()
+
+    model = Model()
+    model.loss({"x": jnp.zeros(3)})
+    model.loss({"x": np.zeros(3, np.int32)})
+    lowered = step.lower(state, jnp.float32(1)).as_text()
+    print(step.__name__, lowered[:7], scaled.__wrapped__.__name__)
+"""
+
+
+def test_functions_that_were_compiled_again_for_a_type(run, script):
+    file = script(RECOMPILES)
+    before = jax.jit
+    code, out, err = run(file)
+    assert jax.jit is before
+    assert (code, out) == (0, "step module  scaled\n")
+    where = lambda n: f"({short(str(file))}:{n})"
+    lines = file.read_text().splitlines()
+    first = {
+        name: next(n for n, text in enumerate(lines, 1) if f"def {name}(" in text) - 1
+        for name in ("step", "scaled", "loss")
+    }
+    assert err.splitlines() == [
+        "dtypeguard run: 3 functions were compiled again only because the type of an "
+        "argument changed.",
+        f"  step {where(first['step'])}",
+        "    state['w']  float32 (weak) -> float32",
+        f"  scaled {where(first['scaled'])}",
+        "    x  float32 -> bfloat16",
+        f"  loss {where(first['loss'])}",
+        "    batch['x']  float32 -> int32",
+        "Weak types come from Python numbers: give jax.Arrays from the first call on, such "
+        "as dtypeguard.strong(state).",
+        "Where a step gives back another dtype than it was given: "
+        "dtypeguard.guard_step(step), or dtypeguard.guard(opt) for an optimizer.",
+    ]
+
+
+def test_the_list_comes_after_an_error_and_before_an_exit(run, script, capsys):
+    text = textwrap.dedent(RECOMPILES)
+    code, _, err = run(script(text + "\nraise ValueError('v')"))
+    assert code == 1
+    assert 0 < err.index("ValueError: v") < err.index("dtypeguard run: 3 functions")
+    with pytest.raises(SystemExit):
+        run(script(text + "\nraise SystemExit(3)"))
+    assert "dtypeguard run: 3 functions" in capsys.readouterr().err
+
+
+def test_a_function_is_compiled_as_often_as_without(run, script):
+    file = script("""
+        import jax, jax.numpy as jnp
+        traced = []
+
+        def f(x):
+            traced.append(x)
+            return x + 1
+
+        for _ in range(3):
+            jax.jit(f)(jnp.zeros(3))
+        print(len(traced))
+    """)
+    assert run(file) == (0, "1\n", "")
+
+
+def test_the_scripts_are_found():
+    assert len(list(SCRIPTS.glob("*.py"))) >= 7
+    assert pathlib.Path(SCRIPTS / "scan.py").exists()

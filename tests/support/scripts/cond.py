@@ -1,0 +1,23 @@
+"""Gradients that are clipped if they are large, in another type then."""
+
+import jax
+import jax.numpy as jnp
+
+
+def clip(grads):
+    norm = jnp.sqrt(sum(jnp.sum(g.astype(jnp.float32) ** 2) for g in grads.values()))
+    return {name: g / norm for name, g in grads.items()}  # true_fun: clip
+
+
+def keep(grads):
+    return {name: 2 * g for name, g in grads.items()}  # false_fun: clip
+
+
+@jax.jit
+def limit(grads, is_large):
+    return jax.lax.cond(is_large, clip, keep, grads)
+
+
+limit({"w": jnp.ones(3, jnp.bfloat16)}, True)
+# told: clip: result['w']  true_fun   float32[3]
+# told: clip: false_fun  bfloat16[3]

@@ -60,9 +60,11 @@ class _Explaining(contextlib.ContextDecorator):
         is_filtered = _UNFILTERED.leave()
         if isinstance(error, Exception):
             explain_error(error)
-            if is_filtered:
-                for part in printed(error):
-                    part.__traceback__ = without_jax(part.__traceback__)
+            for part in printed(error) if is_filtered else ():
+                trace = without_jax(part.__traceback__)
+                if trace is not part.__traceback__:
+                    with contextlib.suppress(Exception):  # an error may be frozen
+                        part.__traceback__ = trace
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         is_later = (
@@ -82,12 +84,10 @@ def explain_error(error: BaseException) -> None:
     """Adds the notes to an error, and to those that Python prints with it."""
     for part in printed(error):
         if isinstance(part, (TypeError, ValueError)) and not _is_explained(part):
-            try:
+            with contextlib.suppress(Exception):  # a note may be missing, not the error
                 found = _note(part)
-            except Exception:  # a note may be missing; the error must not be
-                found = None
-            if found:
-                part.add_note(found)
+                if found:
+                    part.add_note(found)
 
 
 def _note(error: Exception) -> str | None:

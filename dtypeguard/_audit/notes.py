@@ -9,7 +9,7 @@ from .._leaves.rows import columns, describe
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import Change, changes, loop_of
-from .origins import Origin, short
+from .origins import Origin, is_installed, short
 
 
 def note(call: Call, message: str) -> str | None:
@@ -96,9 +96,9 @@ def _loop_advice(call: Call, found: Sequence[Change]) -> list[str]:
     if castable and not advice:
         dtypes = dict.fromkeys(str(each.before.dtype) for each in castable)
         casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
-        advice.append(
-            f"Write {_guarded(call)}, or cast on the line that is named: {casts}."
-        )
+        # What a package calls is not the user's to write.
+        guarded = "" if is_installed(call.caller) else f"Write {_guarded(call)}, or cast"
+        advice.append(f"{guarded or 'Cast'} on the line that is named: {casts}.")
     for each in rest:
         if each not in castable:
             advice.append(_other_kind(each.path, each.before.dtype, each.after.dtype))

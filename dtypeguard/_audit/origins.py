@@ -58,6 +58,11 @@ def short(file: str) -> str:
     return file
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file is part of an installed package."""
+    return file.startswith(_PACKAGES)
+
+
 @functools.cache
 def is_users(file: str) -> bool:
     """Whether a file is part of neither JAX, NumPy, Python nor dtypeguard."""

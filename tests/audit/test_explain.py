@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import need
 from jax.lax import scan  # bound before any context is entered
 
 import dtypeguard
@@ -423,3 +424,68 @@ def test_many_leaves_each_on_a_line():
     double = lambda carry, _: (jax.tree_util.tree_map(lambda x: x * SCALE, carry), None)
     (note,) = notes(raised(lambda: scan(double, init, None, 3)))
     assert len(re.findall(r"carry\['w\d+'\] +bfloat16\[3\] -> float32\[3\]", note)) == 30
+
+
+@pytest.mark.parametrize(
+    "kind", ["scan", "while_loop", "fori_loop", "eqxi scan", "eqxi while"]
+)
+def test_what_is_to_be_written_for_a_loop_helps(kind):
+    eqxi = need("equinox.internal")
+    guard_step = dtypeguard.guard_step
+
+    def body(n, w):
+        return n + 1, w * SCALE
+
+    lax, init = jax.lax, (jnp.zeros((), jnp.int32), BF16)
+    of_pair = lambda carry: body(*carry)
+    of_scan = lambda carry, _: (body(*carry), None)
+    of_index = lambda _, carry: body(*carry)
+    going_on = lambda carry: carry[0] < 3
+    bare, written, guarded = {
+        "scan": (
+            lambda: lax.scan(of_scan, init, None, 3),
+            "lax.scan(dtypeguard.guard_step(body), init, xs)",
+            lambda: lax.scan(guard_step(of_scan), init, None, 3),
+        ),
+        "while_loop": (
+            lambda: lax.while_loop(going_on, of_pair, init),
+            "lax.while_loop(cond_fun, dtypeguard.guard_step(body), init_val)",
+            lambda: lax.while_loop(going_on, guard_step(of_pair), init),
+        ),
+        "fori_loop": (
+            lambda: lax.fori_loop(0, 3, of_index, init),
+            "lax.fori_loop(lower, upper, dtypeguard.guard_step(body, carry=1), init_val)",
+            lambda: lax.fori_loop(0, 3, guard_step(of_index, carry=1), init),
+        ),
+        "eqxi scan": (
+            lambda: eqxi.scan(of_scan, init, None, 3, kind="checkpointed"),
+            "eqx.internal.scan(dtypeguard.guard_step(body), init, xs)",
+            lambda: eqxi.scan(guard_step(of_scan), init, None, 3, kind="checkpointed"),
+        ),
+        "eqxi while": (
+            lambda: eqxi.while_loop(going_on, of_pair, init, kind="lax"),
+            "eqx.internal.while_loop(cond_fun, dtypeguard.guard_step(body), init_val)",
+            lambda: eqxi.while_loop(going_on, guard_step(of_pair), init, kind="lax"),
+        ),
+    }[kind]
+    (note,) = notes(raised(bare))
+    assert f"Write {written}, or cast" in note
+    assert BF16.dtype in [leaf.dtype for leaf in jax.tree_util.tree_leaves(guarded())]
+
+
+def test_the_condition_of_a_loop_is_not_taken_for_its_body():
+    body = lambda x: x * SCALE  # promotion: body
+    (note,) = notes(raised(lambda: jax.lax.while_loop(lambda x: x < 3, body, BF16[0])))
+    assert f"\n  x  bfloat16[] -> float32[]  {line('promotion: body')}" in note
+
+
+def test_a_loop_that_a_package_calls_is_not_to_be_written_anew():
+    nnx = need("flax.nnx")
+
+    def body(carry):
+        return carry * SCALE  # promotion: nnx
+
+    scanned = nnx.scan(in_axes=nnx.Carry, out_axes=nnx.Carry, length=3)(body)
+    (note,) = notes(raised(lambda: scanned(BF16)))
+    assert f"bfloat16[3] -> float32[3]  {line('promotion: nnx')}" in note
+    assert note.endswith("Cast on the line that is named: x.astype(jnp.bfloat16).")

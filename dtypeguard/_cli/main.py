@@ -149,6 +149,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Every command with its options. As long as they are many, a call for each."""
     parser = _Parser(
         prog="dtypeguard",
         description="Any Optax optimizer gives back the dtypes it was given.",

@@ -56,9 +56,9 @@ class Policy:
             Below the range of bfloat16, which is float32's, only named leaves are stored,
             as in `{"*.mu*": jnp.float16}`. Adam's `nu` does not survive there: gradients of
             1e-5 have squares of 1e-10, the smallest float16 is 6e-8, and steps come out a
-            hundred times too large; in 8 bits gradients of 0.01 are too small already. First
-            moments and momentum hold in float16, and in float8_e5m2 for gradients from 0.01
-            up or so; of Lion, which takes the sign, in 8 bits too.
+            hundred times too large; in 8 bits gradients of 0.01 are too small already.
+            First moments and momentum hold in float16, and in float8_e5m2 for gradients
+            from 0.01 up or so; of Lion, which takes the sign, in 8 bits too.
 
             It tells what `init` makes. `update` keeps each leaf of any state in the dtype
             in which it came, and shows it to the inner optimizer in `compute_dtype`, or

@@ -13,13 +13,15 @@ gives any leaf of its carry back in another type. Guarded it is `guard_step(step
 to the same program guarded: what XLA is given is compared, and where that differs the
 optimized HLO. The script exits 1 if that is not so, or if a step fails that does not bare.
 
-`--costs` prints, for some of the stable steps, guarded over bare: the time of lowering and
-that of an eager call. What is missing or does not import is named below the table.
+`--costs` prints, guarded over bare, the time of lowering some of the stable steps and that
+of a call from Python. What is missing or does not import is named below the table.
 """
 
 import argparse
+import functools
 import importlib
 import importlib.metadata
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -57,12 +59,13 @@ SETTINGS = {
 
 
 def brax() -> Steps:
-    """Environments with their physics and, of two of them, the wrapper for training."""
+    """Every environment, two of them with other physics: `env.step(state, action)`."""
     envs = importlib.import_module("brax.envs")
 
     def make(name, **options):
         env = envs.get_environment(name, **options)
-        state = jax.jit(env.reset)(jax.random.PRNGKey(0))
+        # Shapes alone: nobody resets one that is not jitted, and compiling takes minutes.
+        state = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
         return Step(env.step, (state, jnp.zeros(env.action_size)))
 
     for name in envs._envs:
@@ -112,10 +115,6 @@ def jaxopt() -> Steps:
     contraction = lambda w, x, y: w - 0.1 * x.T @ (x @ w - y)
     made = {
         "GradientDescent": lambda: module.GradientDescent(loss),
-        "ProjectedGradient": lambda: module.ProjectedGradient(
-            lambda w: loss(w, jnp.eye(4) + 0.5, jnp.arange(4.0)),
-            module.projection.projection_non_negative,
-        ),
         "LBFGS": lambda: module.LBFGS(loss),
         "LBFGS[backtracking]": lambda: module.LBFGS(loss, linesearch="backtracking"),
         "BFGS": lambda: module.BFGS(loss),
@@ -180,7 +179,7 @@ def blackjax() -> Steps:
 
 
 def evosax() -> Steps:
-    """Strategies that tell their fitness: `es.tell(key, population, fitness, state, params)`."""
+    """Every strategy: `es.tell(key, population, fitness, state, params)`."""
     module = importlib.import_module("evosax.algorithms")
 
     def make(name):
@@ -188,7 +187,7 @@ def evosax() -> Steps:
         kind = getattr(module, name)
         es = kind(population_size=8, solution=solution)
         params = es.default_params
-        if "population" in name.lower() or _takes(es.init, "population"):
+        if "population" in inspect.signature(es.init).parameters:
             population = jnp.zeros((8, 3))
             state = es.init(key, population, jnp.zeros(8), params)
         else:
@@ -242,7 +241,7 @@ def flashbax() -> Steps:
 
 
 def numpyro() -> Steps:
-    """Kernels and stochastic variational inference: `sample(state, ...)`, `update(state)`."""
+    """Kernels, `kernel.sample(state, ...)`, and inference by `svi.update(state)`."""
     module, infer = (importlib.import_module(f"numpyro{name}") for name in ("", ".infer"))
     guide = importlib.import_module("numpyro.infer.autoguide")
     optim = importlib.import_module("numpyro.optim")
@@ -272,12 +271,11 @@ def mjx() -> Steps:
     """`mjx.step(model, data)` of three small models."""
     mujoco, module = (importlib.import_module(name) for name in ("mujoco", "mujoco.mjx"))
     body = '<geom size=".1"/>'
+    hinge = f'<joint axis="0 1 0"/>{body}'
     joints = {
-        "ball": '<freejoint/><geom size=".1"/>',
-        "pendulum": f'<joint axis="0 1 0"/>{body}',
-        "two pendulums": (
-            f'<joint axis="0 1 0"/>{body}<body pos="0 0 -.3"><joint axis="0 1 0"/>{body}</body>'
-        ),
+        "ball": f"<freejoint/>{body}",
+        "pendulum": hinge,
+        "two pendulums": f'{hinge}<body pos="0 0 -.3">{hinge}</body>',
     }
 
     def make(inside):
@@ -290,7 +288,6 @@ def mjx() -> Steps:
 
 
 PACKAGES = {
-    "brax": brax,
     "gymnax": gymnax,
     "jumanji": jumanji,
     "jaxopt": jaxopt,
@@ -299,6 +296,7 @@ PACKAGES = {
     "flashbax": flashbax,
     "numpyro": numpyro,
     "mujoco-mjx": mjx,
+    "brax": brax,
 }
 
 
@@ -315,52 +313,54 @@ class Result(NamedTuple):
 def main() -> int:
     """Runs what is installed; 1 if the guard broke or changed what ran."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--filter", default="", help="a part of the package's name")
+    parser.add_argument("--only", nargs="+", default=[*PACKAGES], choices=[*PACKAGES])
     parser.add_argument("--costs", action="store_true", help="print what a guard costs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.costs:
-        return _costs(options.filter)
+        return _costs(options.only)
     left_out: list[str] = []
-    results = [*_results(options.filter, left_out)]
+    results = [*_results(options.only, left_out)]
     _print_table(results)
     broken = [*_broken(results)]
     stable = [r for r in results if r.other_program is not None]
     same = sum(not r.other_program for r in stable)
     print(
-        f"\n{len(results)} steps. Stable bare on strong(carry), x64 off: {len(stable)}, of which "
-        f"{same} compile to the same program guarded (jax {jax.__version__})"
+        f"\n{len(results)} steps. Stable bare on strong(carry), x64 off: {len(stable)}, of "
+        f"which {same} compile to the same program guarded (jax {jax.__version__})"
     )
     for line in (*left_out, *broken, *_guarded_failures(results)):
         print(f"- {line}")
     return 1 if broken or same < len(stable) else 0
 
 
-def _results(chosen: str, left_out: list[str]) -> Iterator[Result]:
+def _results(chosen: list[str], left_out: list[str]) -> Iterator[Result]:
     for package, name, make in _steps(chosen, left_out):
-        bare, guarded = {}, {}
+        steps = {}
         try:
-            for setting_name, (made_with, run_with) in SETTINGS.items():
-                with set_x64(made_with):
-                    step = make()
-                with set_x64(run_with):
-                    bare[setting_name] = _failure(step, guard=False)
-                    guarded[setting_name] = _failure(step, guard=True)
+            for flag in (False, True):
+                with set_x64(flag):
+                    steps[flag] = make()
         except Exception as error:
             left_out.append(f"{package} {name} makes no first carry: {one_line(error)}")
             continue
+        bare, guarded = {}, {}
+        for setting_name, (made_with, run_with) in SETTINGS.items():
+            with set_x64(run_with):
+                bare[setting_name] = _failure(steps[made_with], guard=False)
+                guarded[setting_name] = _failure(steps[made_with], guard=True)
         other = None
         with set_x64(False):
-            step = _strong(make())
+            step = _strong(steps[False])
             if _failure(step, guard=False) is None:
                 other = _has_other_program(step)
-        print(".", end="", file=sys.stderr, flush=True)
+        print(f"{package} {name}", file=sys.stderr, flush=True)
         yield Result(package, name, bare, guarded, other)
 
 
-def _steps(chosen: str, left_out: list[str]) -> Iterator[tuple[str, str, Any]]:
+def _steps(chosen: list[str], left_out: list[str]) -> Iterator[tuple[str, str, Any]]:
     for package, steps in PACKAGES.items():
-        if chosen not in package:
+        if package not in chosen:
             continue
         try:
             version = importlib.metadata.version(package)
@@ -398,8 +398,13 @@ def _prepared(step: Step, guard: bool) -> tuple[Any, Any, tuple[Any, ...]]:
 def _strong(step: Step) -> Step:
     """A step that is called with `strong(carry)`."""
     carry = carry_of("guard_step", step.call, step.carry, step.returned)
-    args, _ = carry.put(step.args, {}, dtypeguard.strong(carry.take(step.args, {})))
-    return step._replace(args=args)
+    first = carry.take(step.args, {})
+    is_abstract = any(
+        isinstance(leaf, jax.ShapeDtypeStruct) for leaf in tree_util.tree_leaves(first)
+    )
+    strong = dtypeguard.strong
+    first = jax.eval_shape(strong, first) if is_abstract else strong(first)
+    return step._replace(args=carry.put(step.args, {}, first)[0])
 
 
 def _eval_shape(call: Any, args: tuple[Any, ...]) -> Any:
@@ -475,38 +480,50 @@ def _guarded_failures(results: list[Result]) -> Iterator[str]:
                 yield f"fails bare and guarded: {row.package} {row.name}, {name}: {reason}"
 
 
-def _costs(chosen: str) -> int:
-    """Lowering and eager calls, guarded over bare, of every fifth stable step."""
+def _costs(chosen: list[str]) -> int:
+    """Guarded over bare: lowering every fifth stable step, and calling a jitted one."""
     print(setting())
+    print("\nlowering (tracing included)")
     stable = []
     for package, name, make in _steps(chosen, []):
-        step = make()
+        try:
+            step = _strong(make())
+        except Exception:  # what makes no first carry is named by the table
+            continue
         if _failure(step, guard=False) is None:
             stable.append((f"{package} {name}", step))
     for name, step in stable[::5]:
-        (bare, _, args), (guarded, _, own) = (_prepared(step, g) for g in (False, True))
+        sides = [_on_arrays(*_prepared(step, flag)[::2])[:2] for flag in (False, True)]
 
-        def lower(call, args):
-            run, arrays, _ = _on_arrays(call, args)
-            jax.jit(run).lower(arrays)
+        def lower(run, arrays):
+            jax.jit(lambda arrays: run(arrays)).lower(arrays)  # jit keeps what it traced
 
-        sides = [lambda: lower(bare, args), lambda: lower(guarded, own)]
-        lowering, lowering_ms = ratio(*sides, 5)
-        jitted = (
-            jax.jit(bare),
-            dtypeguard.guard_step(jax.jit(bare), carry=step.carry, returned=step.returned),
-        )
-        del jitted
-        print(f"  {name:<40} lowering {lowering:.3f} ({lowering_ms:.1f} ms bare)")
+        bare, guarded = (functools.partial(lower, *side) for side in sides)
+        times, bare_ms = ratio(bare, guarded, 7)
+        print(f"  {name:<40} {times:.2f}   ({bare_ms:.1f} ms bare)", flush=True)
+    print("\na call of guard_step(jax.jit(step)): Adam, leaves of 64x64")
+    for leaves in (1, 10, 100):
+        times, bare_ms = ratio(*_adam_steps(leaves), 21)
+        print(f"  {leaves:>3} params {times:.2f}   ({1e3 * bare_ms:.0f} us bare)")
     return 0
+
+
+def _adam_steps(leaves: int) -> list[Callable[[], Any]]:
+    opt = _adam()
+    params = {str(number): jnp.ones((64, 64)) for number in range(leaves)}
+
+    @jax.jit
+    def step(params, state):
+        updates, state = opt.update(params, state, params)
+        return tree_util.tree_map(jnp.add, params, updates), state
+
+    guarded = dtypeguard.guard_step(step, carry=(0, 1))
+    args = dtypeguard.strong((params, opt.init(params)))
+    return [functools.partial(side, *args) for side in (step, guarded)]
 
 
 def _adam() -> Any:
     return importlib.import_module("optax").adam(0.1)
-
-
-def _takes(function: Any, name: str) -> bool:
-    return name in importlib.import_module("inspect").signature(function).parameters
 
 
 if __name__ == "__main__":

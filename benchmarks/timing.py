@@ -20,12 +20,6 @@ def ratio(bare, ours, rounds):
     Returns:
         The median, over rounds, of the ratio within a round; and the median time.
     """
-
-    def seconds(function):
-        start = time.perf_counter()
-        jax.block_until_ready(function())
-        return time.perf_counter() - start
-
     seconds(bare), seconds(ours)
     pairs = []
     for number in range(rounds):
@@ -34,6 +28,13 @@ def ratio(bare, ours, rounds):
         pairs.append((seconds(bare) if first is None else first, second))
     milliseconds = 1e3 * statistics.median(b for b, _ in pairs)
     return statistics.median(o / b for b, o in pairs), milliseconds
+
+
+def seconds(function):
+    """How long a function without arguments takes, its outputs waited for."""
+    start = time.perf_counter()
+    jax.block_until_ready(function())
+    return time.perf_counter() - start
 
 
 def setting():
@@ -53,12 +54,16 @@ def problem(leaves, side, dtype=jnp.float32):
 class Training:
     """A jitted train step that is given its params and state, and the buffers it takes.
 
-    A call takes `steps` steps with the same gradients. The params and the state go in and
-    come out in one order: JAX pairs donated buffers with outputs in order.
+    A call takes a step, always with the same gradients, or with some that it makes of the
+    params. The params and the state go in and come out in one order: JAX pairs donated
+    buffers with outputs in order.
     """
 
-    def __init__(self, opt, params, grads, steps=1):
+    def __init__(self, opt, params, grads=None):
         def step(params, state, grads):
+            if grads is None:
+                make = lambda p: p * jnp.asarray(0.01, p.dtype)
+                grads = jax.tree_util.tree_map(make, params)
             updates, state = opt.update(grads, state, params)
             return optax.apply_updates(params, updates), state
 
@@ -69,11 +74,10 @@ class Training:
         self.state_bytes = size(self.carry[1])
         self.step = step.lower(*self.carry, grads).compile()
         self.temporary_bytes = self.step.memory_analysis().temp_size_in_bytes
-        self.grads, self.steps = grads, steps
+        self.grads = grads
 
     def __call__(self):
-        for _ in range(self.steps):
-            self.carry = self.step(*self.carry, self.grads)
+        self.carry = self.step(*self.carry, self.grads)
         return self.carry
 
 

@@ -1,4 +1,4 @@
-"""For the test-suites of people who write optimizers: the types that theirs keep."""
+"""For the test-suites of people who write optimizers or steps: the types that they keep."""
 
 import functools
 import inspect
@@ -10,7 +10,10 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from ._audit.audit import name_of
+from ._guard.carry import carry_of
+from ._guard.first_state import strong
 from ._guard.guard import guard
+from ._guard.guard_step import guard_step
 from ._leaves.arguments import check_arrays, check_extra_args, short
 from ._leaves.dtypes import cast, dtype_of, kind
 from ._leaves.functions import is_transformation, parameters, required
@@ -18,10 +21,14 @@ from ._leaves.rows import columns
 from ._sweep.contract import RULES as _RULES, Broken, broken
 from ._sweep.entry import Entry, Inputs
 from ._sweep.recipes import Recipe
+from ._sweep.step_contract import STEP_RULES as _STEP_RULES, StepTrial, broken_rules
 from ._sweep.sweep import CONFIGURATIONS, Configuration
 
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""
+
+STEP_RULES = tuple(_STEP_RULES)
+"""The names of the rules that `check_step` checks."""
 
 _NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
 
@@ -88,6 +95,72 @@ def check_contract(
             )
         )
         raise AssertionError(_tell(_name(opt_or_factory), failures, mended))
+
+
+def check_step(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    carry: int | str | tuple[int | str, ...] = 0,
+    returned: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    rules: str | Iterable[str] = STEP_RULES,
+) -> None:
+    """Checks that a step keeps the types of what it carries wherever JAX needs it to.
+
+    Under the flags as they are: the types of one step, the carry in `scan`, in `cond`
+    beside no step and in `while_loop`, one compilation of a jitted step, and buffers that
+    can be donated. All of it is traced and not run.
+
+    Args:
+        step: a function that takes what it carries and returns it, guarded or not.
+        *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s for leaves. Python
+            numbers that are not carried, functions and strings are handed on as they are.
+        carry: the argument that comes back, by position or name, or a tuple of them.
+        returned: the item of the result that it comes back as, or a tuple of as many; by
+            default as in [`dtypeguard.guard_step`][].
+        kwargs: its arguments by name.
+        rules: which of `STEP_RULES` to check.
+
+    Raises:
+        AssertionError: if a rule is broken. One error that names every such rule and how,
+            and what to write.
+        TypeError: if `step` or `carry` is nothing of the kind.
+        ValueError: if a rule is not known, or the step has no such argument.
+
+    Example:
+        >>> import dtypeguard, jax.numpy as jnp
+        >>> def step(average, x):
+        ...     return 0.9 * average + 0.1 * x, None
+        >>> average, x = jnp.zeros(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
+        >>> check_step(dtypeguard.guard_step(step), average, x)
+    """
+    rules = _known("rules", rules, STEP_RULES)
+    resolved = carry_of("check_step", step, carry, returned)
+    named = dict(kwargs or {})
+    trial = StepTrial(step, resolved, args, named)
+    if failures := [*broken_rules(trial, rules)]:
+        first = tree_util.tree_map(_as_array, resolved.take(args, named))
+        own, own_named = resolved.put(args, named, strong(first))
+        guarded = guard_step(step, carry=carry, returned=returned)
+        left = [*broken_rules(StepTrial(guarded, resolved, own, own_named), rules)]
+        options = "" if carry == 0 else f", carry={carry!r}"
+        options += "" if returned is None else f", returned={returned!r}"
+        lines = "\n".join(f"  {line}" for line in columns(failures))
+        wrap = (
+            f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and begin with "
+            f"dtypeguard.strong({', '.join(resolved.labels)})."
+        )
+        left_over = {failure.rule for failure in left}
+        if "traces" in left_over or left_over >= {rule for rule, _ in failures}:
+            wrap = f"dtypeguard.guard_step does not mend this: {left[0].reason}."
+        elif left:
+            wrap += f" What that does not mend: {', '.join(sorted(left_over))}."
+        broken_ones = "1 rule" if len(failures) == 1 else f"{len(failures)} rules"
+        raise AssertionError(
+            f"{resolved.step} breaks {broken_ones} of a step's contract:\n{lines}\n{wrap} "
+            "dtypeguard.audit_step tells the lines of source."
+        )
 
 
 def parametrize_with_checks(

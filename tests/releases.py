@@ -40,6 +40,7 @@ LONG_TESTS = (
     "sweep/test_contract",
     "optimizers/test_multi_steps",
     "optimizers/test_prodigy",
+    "audit/test_explain",
 )
 _OLD = (
     "numpy==1.26.4",

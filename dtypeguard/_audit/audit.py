@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import tree_util
 
 from .._guard.guard import bare, guard
@@ -125,7 +124,6 @@ def _update_drifts(traced: Traced, lines: Lines, inputs: Any) -> Iterator[Drift]
     new_state, new_updates = traced.returned
     params = {path: n for n, path in enumerate(by_path(inputs[0]))}
     gradients = {path: len(params) + n for n, path in enumerate(by_path(inputs[1]))}
-    shapes = [np.shape(leaf) for leaf in tree_util.tree_leaves(inputs[1])]
     outputs = graph.outputs[len(new_state.arrays) :]
     for path, output in zip(new_updates.paths, outputs):
         update = graph.avals[output]
@@ -137,7 +135,8 @@ def _update_drifts(traced: Traced, lines: Lines, inputs: Any) -> Iterator[Drift]
         gradient = gradients.get(path, params[path])
         leaves = 1 << params[path] | 1 << gradient
         # A batch of gradients, one for each example, may stay one.
-        if not broadcasts(update.shape, param.shape) and update.shape not in shapes:
+        shapes = (param.shape, graph.avals[gradient].shape)
+        if not (broadcasts(update.shape, shapes[0]) or update.shape == shapes[1]):
             found = lines.of(output, has("shape", update.shape), leaves)
             types = describe(param), describe(update)
             yield Drift(path, "shape", *types, "updates", **found)

@@ -15,6 +15,7 @@ from .blame import blame
 from .constants import Watch
 from .control_flow import Call, with_inputs
 from .graph import Graph
+from .lines import has
 from .origins import Origin, origin_of
 
 
@@ -82,7 +83,7 @@ def changes(call: Call) -> list[Change]:
 
     Equinox's loops compare before a jaxpr is made, and where JAX's is not found the body
     is traced once more. That may fail, over what is no longer alive outside of a
-    transformation: then there are none.
+    transformation: then there are no lines, and of JAX's no changes.
     """
     loop = loop_of(call)
     if loop is None:
@@ -95,7 +96,21 @@ def changes(call: Call) -> list[Change]:
         if found:
             return found
     traced = again.jaxpr if call.is_equinox or not held else None
-    return [] if traced is None else list(_changes(loop, _graph(loop, traced), again))
+    if traced is not None:
+        return list(_changes(loop, _graph(loop, traced), again))
+    return list(_compared(call, loop)) if call.is_equinox else []
+
+
+def _compared(call: Call, loop: Loop) -> Iterator[Change]:
+    """What Equinox compares, without lines."""
+    last = call.frames[-1].f_locals
+    pair = last.get("buffer_val"), last.get("buffer_val2")
+    if call.name == "scan":  # its loop carries an index and the results as well
+        pair = tuple(each[1] for each in pair if isinstance(each, tuple) and len(each) == 3)
+    before, after = map(tree_util.tree_leaves, pair)
+    for path, old, new in zip(loop.paths(), before, after):
+        if differ(old, new):
+            yield Change(path, old, new, None, None)
 
 
 def _graph(loop: Loop, closed: Any) -> Graph:
@@ -118,15 +133,16 @@ def _changes(loop: Loop, graph: Graph, again: "_Again") -> Iterator[Change]:
         leaf, new = graph.inputs[first + number], graph.outputs[skipped + number]
         before, after = graph.avals[leaf], graph.avals[new]
         if differ(before, after):
-            matches = is_like(after, before)
-            yield Change(path, before, after, *_lines(graph, new, matches, leaf, again))
+            if new in graph.constants:
+                lines = again.made(number), None
+            else:
+                lines = _lines(graph, new, is_like(after, before), leaf, again)
+            yield Change(path, before, after, *lines)
 
 
 def _lines(
     graph: Graph, output: int, matches: Callable[[Any], bool], leaf: int, again: "_Again"
 ) -> tuple[Origin | None, Origin | None]:
-    if output in graph.constants:
-        return origin_of(graph.constants[output]), None
     found = blame(graph, output, matches, 1 << leaf)
     origin, cause = (
         None if step is None else origin_of(step.equations)
@@ -144,6 +160,7 @@ class _Again:
         self._loop = loop
         self._watch: Watch | None = None
         self._jaxpr: Any = None
+        self._result: Any = None
 
     @property
     def jaxpr(self) -> Any:
@@ -156,11 +173,21 @@ class _Again:
                     inputs = tree_util.tree_map(_type, self._loop.inputs)
                     with self._watch:
                         # By another function, since JAX may have kept what it traced.
-                        body = lambda *given: self._loop.body(*given)
-                        self._jaxpr = jax.make_jaxpr(body)(*inputs)
+                        self._jaxpr = jax.make_jaxpr(self._body)(*inputs)
                 except Exception:
                     self._jaxpr = None
         return self._jaxpr
+
+    def _body(self, *inputs: Any) -> Any:
+        self._result = self._loop.body(*inputs)
+        return self._result
+
+    def made(self, number: int) -> Origin | None:
+        """The line that made or returned a leaf of the carry which no equation makes."""
+        if self.jaxpr is None or self._watch is None:
+            return None
+        leaf = tree_util.tree_leaves(self._result)[number]
+        return self._watch.made(leaf) or self._watch.made(self._result)
 
     def maker(self, user: Origin, matches: Callable[[Any], bool]) -> Origin:
         """The line that made the constant that the line `user` uses, if it can be told."""
@@ -176,9 +203,8 @@ def differ(before: Any, after: Any) -> bool:
 
 def is_like(aval: Any, other: Any) -> Callable[[Any], bool]:
     """Whether an abstract value has what `aval` has and `other` has not: dtype or shape."""
-    if _dtype(aval) != _dtype(other):
-        return lambda value: _dtype(value) == _dtype(aval)
-    return lambda value: getattr(value, "shape", None) == aval.shape
+    name = "dtype" if _dtype(aval) != _dtype(other) else "shape"
+    return has(name, getattr(aval, name, None))
 
 
 def _dtype(value: Any) -> Any:

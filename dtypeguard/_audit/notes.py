@@ -98,7 +98,10 @@ def _loop_advice(call: Call, found: Sequence[Change]) -> list[str]:
         casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
         # What a package calls is not the user's to write.
         guarded = "" if is_installed(call.caller) else f"Write {_guarded(call)}, or cast"
-        advice.append(f"{guarded or 'Cast'} on the line that is named: {casts}.")
+        where = (
+            " on the line that is named" if any(each.origin for each in castable) else ""
+        )
+        advice.append(f"{guarded or 'Cast'}{where}: {casts}.")
     for each in rest:
         if each not in castable:
             advice.append(_other_kind(each.path, each.before.dtype, each.after.dtype))

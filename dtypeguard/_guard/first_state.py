@@ -1,6 +1,5 @@
 """A first state for control flow and donation: arrays, each with a buffer of its own."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -79,42 +78,44 @@ def as_arrays(
     return tree_util.tree_map_with_path(array, state)
 
 
-def own_buffers(state: Any, params: Sequence[Any]) -> Any:
+def own_buffers(state: Any, params: Any) -> Any:
     """A first state of strongly typed arrays, each with a buffer of its own.
+
+    What the optimizer holds for its next `init` (a table of rates, a key) and what is a
+    leaf of `params` or stands in two places must not be donated with the state. Who else
+    holds an array cannot be told, so each is copied, one after another: `state` is freed
+    meanwhile where nobody holds it.
 
     Args:
         state: what the inner `init` returned, without Python and NumPy numbers.
-        params: the leaves of what it was called with.
+        params: what it was called with.
 
     Returns:
-        `state` with each array leaf as a strongly typed JAX array of its dtype, copied if
-        it has up to four entries or is a PRNG key, or its buffer belongs to a leaf of
-        `params` or to another leaf as well: XLA refuses to have one buffer donated twice.
+        `state` with each array leaf as a strongly typed JAX array of its dtype. Of traced
+        ones those are copied that are leaves of `params` or occur twice: a compiled
+        program gives back buffers of its own.
     """
-    seen = {_buffer(leaf) for leaf in params}
+    seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
 
     def own(leaf):
         dtype = dtype_of(leaf)
         if dtype is None and not isinstance(leaf, jax.Array):
             return leaf
-        # A hyperparameter or a key, maybe a raw one of two or four numbers, may be what
-        # the optimizer holds for its next `init`.
-        is_held = dtype is None or np.size(leaf) <= 4
-        if is_held or _buffer(leaf) in seen:
-            leaf = jnp.array(leaf, copy=True)
-        seen.add(_buffer(leaf))
-        return leaf if dtype is None else cast(leaf, dtype)
+        made = leaf if dtype is None else cast(leaf, dtype)
+        if made is leaf and (id(leaf) in seen or not isinstance(leaf, Tracer)):
+            made = _copied(leaf)
+        seen.add(id(leaf))
+        return made
 
-    return tree_util.tree_map(own, state)
+    leaves, treedef = tree_util.tree_flatten(state)
+    del state
+    for i in range(len(leaves)):
+        leaves[i] = own(leaves[i])
+    return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _buffer(leaf: Any) -> int:
-    """What two leaves have in common if they share memory (traced: if they are one)."""
-    if isinstance(leaf, np.ndarray):
-        return leaf.ctypes.data
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
-        try:
-            return leaf.addressable_data(0).unsafe_buffer_pointer()
-        except Exception:  # no shard in this process, or a platform without pointers
-            return id(leaf)
-    return id(leaf)
+def _copied(leaf: Any) -> Any:
+    copy = jnp.array(leaf, copy=True)
+    if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
+        return copy
+    return jax.device_put(copy, leaf.sharding)  # from a host's memory it came to the device

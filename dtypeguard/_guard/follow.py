@@ -3,43 +3,83 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
+import jax
 from jax import tree_util
+from jax.core import Tracer
 
+from .._leaves.abstract import eval_shape
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.rows import by_path
+
+_Convert = Callable[[Any], Any]
+
+
+def cast_following(
+    state: Any, init: Callable[..., Any], params: Any, before: _Convert, after: _Convert
+) -> Any:
+    """A state with the leaves cast that follow the dtype of the params; see `followed`.
+
+    Every floating leaf where `init` does not trace, since it looks at values.
+    """
+    try:
+        dtypes = followed(init, params, before, after)
+    except Exception:  # its own business: `init` may never be called here
+        return tree_util.tree_map(after, state)
+    return cast_by_path(state, dtypes)
 
 
 def followed(
     init: Callable[..., Any],
     params: Any,
-    before: Callable[[Any], Any],
-    after: Callable[[Any], Any],
+    before: _Convert,
+    after: _Convert,
+    *,
+    may_run: bool = False,
 ) -> dict[str, Any]:
     """The leaves of a state whose dtype changes with that of the params, by path.
 
-    Nothing is run: `init` is traced twice.
-
     Args:
-        init: an optimizer's init.
+        init: an optimizer's init. It is traced twice.
         params: what it takes.
         before: maps a leaf of `params` to one of another dtype.
         after: the same, to the dtypes that are asked about.
+        may_run: see `dtypes_of_init`.
 
     Returns:
         For each such leaf its dtype in `init` of the params mapped by `after`.
     """
     was, becomes = (
-        dtypes_of_init(lambda p, to=to: init(tree_util.tree_map(to, p)), params)
+        dtypes_of_init(
+            lambda p, to=to: init(tree_util.tree_map(to, p)), params, may_run=may_run
+        )
         for to in (before, after)
     )
     return {p: d for p, d in becomes.items() if d is not None and was.get(p, d) != d}
 
 
-def dtypes_of_init(init: Callable[..., Any], params: Any) -> dict[str, Any]:
-    """The dtype of each leaf of a first state by path; None for what is no array."""
-    leaves = by_path(eqx.filter_eval_shape(init, params))
-    return {path: dtype_of(leaf) for path, leaf in leaves.items()}
+def dtypes_of_init(
+    init: Callable[..., Any], params: Any, *, may_run: bool = False
+) -> dict[str, Any]:
+    """The dtype of each leaf of a first state by path; None for what is no array.
+
+    Args:
+        init: an optimizer's init. It is traced.
+        params: what it takes, or a whole model of which it takes the arrays.
+        may_run: whether it is run if it cannot be traced.
+    """
+    is_array = lambda leaf: dtype_of(leaf) is not None or isinstance(leaf, jax.Array)
+    leaves = tree_util.tree_leaves(params)
+    try:
+        state = eval_shape(init, params)
+    except Exception:
+        if not all(map(is_array, leaves)):
+            arrays = tree_util.tree_map(lambda x: x if is_array(x) else None, params)
+            return dtypes_of_init(init, arrays, may_run=may_run)
+        is_known = lambda leaf: not isinstance(leaf, (Tracer, jax.ShapeDtypeStruct))
+        if not (may_run and all(map(is_known, leaves))):
+            raise
+        state = init(params)
+    return {path: dtype_of(leaf) for path, leaf in by_path(state).items()}
 
 
 def cast_by_path(tree: Any, dtypes: dict[str, Any]) -> Any:

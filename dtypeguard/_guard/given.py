@@ -1,6 +1,8 @@
 """Trees as they came in, whatever is done to their containers afterwards."""
 
+import copy
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from jax import tree_util
@@ -50,3 +52,9 @@ class Given:
         if self._orders:
             tree_util.tree_flatten(tree, is_leaf=reorder)
         return tree
+
+    def map(self, function: Callable[[Any], Any]) -> "Given":
+        """The tree with each leaf as `function` maps it."""
+        mapped = copy.copy(self)
+        mapped.leaves = [function(leaf) for leaf in self.leaves]
+        return mapped

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 
 from .._leaves.compat import PromotionError, x64_enabled
-from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.dtypes import is_wide_scalar, narrow_scalar
+from .._leaves.errors import DtypeDriftError, Said, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .first_state import as_arrays, own_buffers
@@ -34,8 +35,21 @@ class _HasInitAndUpdate(Protocol):
     def update(self) -> Callable[..., Any]: ...
 
 
+class _Guard(Protocol):
+    """`guard` with its policy given: the decorator."""
+
+    @overload
+    def __call__(
+        self, inner: _HasInitAndUpdate, /
+    ) -> optax.GradientTransformationExtraArgs: ...
+    @overload
+    def __call__(
+        self, inner: Callable[_P, Any], /
+    ) -> Callable[_P, optax.GradientTransformationExtraArgs]: ...
+
+
 @overload
-def guard(inner: None = None, *, policy: Policy | None = None) -> Callable[[Any], Any]: ...
+def guard(inner: None = None, *, policy: Policy | None = None) -> _Guard: ...
 @overload
 def guard(
     inner: _HasInitAndUpdate, *, policy: Policy | None = None
@@ -69,13 +83,19 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
       run once more in the promoted dtype, at least float32, with a `DtypeGuardWarning`.
       Before JAX 0.7 and with x64 on, at least float64.
 
-    Where the bare optimizer keeps its types already, the guarded one compiles to the
-    same program.
+    Where the bare optimizer keeps its types already and x64 is off, the guarded one
+    compiles to the same program and gives the same bits. With x64 on the bare one may
+    compute scalars in float64 where the guarded one computes in float32: last bits differ.
+
+    An update may change the containers that it is given in place: it is given its own.
 
     Args:
         inner: a gradient transformation, any object with `init` and `update` such as
             `optax.MultiSteps`, or a function that returns one of these. Left out, as in
-            `@guard(policy=...)`, `guard` returns the decorator.
+            `@guard(policy=...)`, `guard` returns the decorator. Other methods are not
+            carried over. The state is the inner one, so keep the object to ask it:
+            `multi = optax.MultiSteps(...)`, `opt = guard(multi)`,
+            `multi.has_updated(state)`.
         policy: what is computed in, stored, cast and said; `Policy()` by default. A
             guarded transformation keeps the policy it has unless another is given here.
 
@@ -165,14 +185,15 @@ def _guard_transformation(
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
         check_available(policy)
-        given = Given(updates), Given(state), Given(params)
+        all_given = Given(updates), Given(state), Given(params)
         own_extra_args = keep_extra_args(extra_args)
 
         def step(*_):
-            in_scope = callers_x64 and not x64_enabled()
-            convert = narrow_extra_args if in_scope else lambda extra_args: extra_args
-
-            own = lambda: (*(tree.own() for tree in given), convert(own_extra_args()))
+            given, extra = all_given, own_extra_args
+            if callers_x64 and not x64_enabled():
+                given = given[0], given[1].map(narrow_scalar), given[2]
+                extra = lambda: narrow_extra_args(own_extra_args())
+            own = lambda: (*(tree.own() for tree in given), extra())
             try:
                 outputs = update_inner(*own())
             except DtypeDriftError:
@@ -183,14 +204,18 @@ def _guard_transformation(
                     raise
                 dtype, outputs = rescued
                 reason = str(error).strip().partition("\n")[0]
-                said.warn_once(f"update failed and was run in {dtype} instead: {reason}")
+                said.warn_once(
+                    f"update failed and was run in {dtype} instead: {reason}"
+                    + more("Guard an optimizer")
+                )
                 # Wide by our own doing, which has been told: no drift of the optimizer's.
                 return settle(
                     outputs, given, replace(policy, on_drift="cast"), said.warn_once
                 )
             return settle(outputs, given, policy, said.warn_once)
 
-        inputs = (updates, state, params, wide_integers(extra_args), asked)
+        arrays = [leaf for leaf in all_given[1].leaves if not is_wide_scalar(leaf)]
+        inputs = (updates, arrays, params, wide_integers(extra_args), asked)
         return without_x64(step, said.warn_once, *inputs)
 
     guarded = optax.GradientTransformationExtraArgs(init, update)

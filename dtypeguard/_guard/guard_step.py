@@ -2,11 +2,11 @@
 
 import copy
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-import equinox as eqx
 from jax import tree_util
 
 from .._leaves.arguments import short
@@ -168,8 +168,10 @@ class _GuardedStep:
         if instance is None or is_bound or not hasattr(type(self._step), "__get__"):
             return self
         # A module's method is a tree, for filter_jit to find the arrays in.
-        is_module = isinstance(instance, eqx.Module)
-        return (eqx.Partial if is_module else types.MethodType)(self, instance)
+        eqx = sys.modules.get("equinox")  # not imported for those who have no module
+        if eqx is not None and isinstance(instance, eqx.Module):
+            return eqx.Partial(self, instance)
+        return types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _GuardedStep) and self._parts == other._parts

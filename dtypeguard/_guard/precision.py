@@ -10,10 +10,10 @@ import optax
 from jax import tree_util
 
 from .._leaves.compat import has_float64
-from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
 from .._rounding.rounding import round_with
-from .follow import cast_by_path, dtypes_of_init, followed
+from .follow import cast_by_path, cast_following, dtypes_of_init, followed
 from .given import Given
 from .policy import Policy, float_dtype
 from .scope import convert_extra_args
@@ -61,15 +61,13 @@ def in_precision(
     widen_state = _at_least(jnp.dtype(policy.compute_dtype if computes else "float32"))
     widen = widen_state if computes else lambda leaf: leaf
 
-    def following(params):
-        return followed(guarded.init, params, _narrowest, widen_state)
-
     def init(params):
         check_available(policy)
         state = guarded.init(tree_util.tree_map(widen, params))
         if policy.state_dtype is not None:
-            own = lambda: dtypes_of_init(guarded.init, params)
-            dtypes = stored_dtypes(policy.state_dtype, state, following(params), own)
+            own = lambda: dtypes_of_init(guarded.init, params, may_run=True)
+            paths = followed(guarded.init, params, _narrowest, widen_state, may_run=True)
+            dtypes = stored_dtypes(policy.state_dtype, state, paths, own)
             state = cast_by_path(state, dtypes)
         if not stochastic:
             return state
@@ -78,7 +76,8 @@ def in_precision(
     def update(updates, state, params=None, **extra_args):
         check_available(policy)
         stored = _inner_state(state, stochastic)
-        seen = cast_by_path(stored, following(updates if params is None else params))
+        like_params = updates if params is None else params
+        seen = cast_following(stored, guarded.init, like_params, _narrowest, widen_state)
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
         if computes:
             extra_args = convert_extra_args(extra_args, widen)
@@ -89,10 +88,10 @@ def in_precision(
             new_updates = _deliver(new_updates, updates, params, policy)
         if not stochastic:
             to_nearest = lambda leaf, dtype, _: cast(leaf, dtype)
-            return new_updates, _store(new_state, stored, to_nearest)
+            return new_updates, _store(new_state, seen, stored, to_nearest)
         step = state.rounding_step + jnp.uint32(1)
         narrow = rounding_to(state.rounding_seed, step)
-        new_state = _store(new_state, stored, narrow)
+        new_state = _store(new_state, seen, stored, narrow)
         return new_updates, RoundingState(new_state, state.rounding_seed, step)
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -119,12 +118,17 @@ def _narrowest(leaf: Any) -> Any:
     return cast(leaf, jnp.dtype("bfloat16")) if kind(dtype_of(leaf)) == "float" else leaf
 
 
-def _store(new_state: Any, state: Any, narrow: Callable[[Any, Any, int], Any]) -> Any:
-    """The new state in the dtypes in which the old one was stored."""
+def _store(
+    new_state: Any, seen: Any, stored: Any, narrow: Callable[[Any, Any, int], Any]
+) -> Any:
+    """The new state with what was seen in another dtype than stored as it was stored."""
     leaves, treedef = tree_util.tree_flatten(new_state)
-    for i, (leaf, old) in enumerate(zip(leaves, tree_util.tree_leaves(state))):
-        if dtype_of(leaf) is not None and dtype_of(leaf) != dtype_of(old):
-            leaves[i] = narrow(leaf, dtype_of(old), i)
+    for i, (was_seen, old) in enumerate(zip(*map(tree_util.tree_leaves, (seen, stored)))):
+        # A Python number has no dtype to be stored in, under `jit` neither.
+        is_number = not hasattr(old, "dtype") or is_wide_scalar(old)
+        is_as_seen = is_number or dtype_of(was_seen) == dtype_of(old)
+        if not is_as_seen and dtype_of(leaves[i]) is not None:
+            leaves[i] = narrow(leaves[i], dtype_of(old), i)
     return tree_util.tree_unflatten(treedef, leaves)
 
 

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from .._leaves.abstract import eval_shape
 from .._leaves.arguments import short
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.errors import DtypeDriftError
+from .._leaves.errors import DtypeDriftError, more
 from .._leaves.public import public
 from .._leaves.rows import Row, count, describe, paths, table, tree_rows
 from .guard import guard
@@ -45,7 +45,7 @@ def record(opt: Any, params: Any) -> Any:
     guarded: Any = guard(opt)
     if not hasattr(guarded, "init"):
         raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
-    return eqx.filter_eval_shape(guarded.init, params)
+    return eval_shape(guarded.init, params)
 
 
 @public
@@ -79,7 +79,8 @@ def restore(state: Any, record: Any) -> Any:
     """
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
         rows = tree_rows("state", record, state, "load into the recorded tree")
-        raise DtypeDriftError(table("The state has another tree than the record:", rows))
+        headline = "The state has another tree than the record:"
+        raise DtypeDriftError(table(headline, rows) + more("Load a checkpoint"))
     leaves, treedef = tree_util.tree_flatten(state)
     wanted = tree_util.tree_leaves(record)
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
@@ -89,7 +90,8 @@ def restore(state: Any, record: Any) -> Any:
         if remedy
     ]
     if rows:
-        raise DtypeDriftError(table(f"{count(rows)} cannot be restored:", rows))
+        headline = f"{count(rows)} cannot be restored:"
+        raise DtypeDriftError(table(headline, rows) + more("Load a checkpoint"))
     return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
 
 

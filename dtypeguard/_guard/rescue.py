@@ -9,7 +9,7 @@ from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, kind, promoted
-from .follow import cast_by_path, followed
+from .follow import cast_following
 from .scope import convert_extra_args
 
 
@@ -49,7 +49,7 @@ def rescue(
     try:
         # A Python float by itself is float32 to a guarded init, and float64 under x64 here.
         as_is = lambda leaf: cast(leaf, np.float32) if type(leaf) is float else leaf
-        state = cast_by_path(state, followed(init, like_params, as_is, promote))
+        state = cast_following(state, init, like_params, as_is, promote)
         extra_args = convert_extra_args(extra_args, promote)
         return dtype, update(widened(updates), state, widened(params), extra_args)
     except Exception:  # whatever it is, the first error tells the user more

@@ -9,7 +9,7 @@ import jax
 
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
-from .._leaves.errors import DtypeDriftError
+from .._leaves.errors import DtypeDriftError, more
 from .given import Given
 
 
@@ -36,7 +36,10 @@ def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: 
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
     outputs = call(*inputs)
-    warn(f"the optimizer runs with x64 on, since it failed with x64 off: {reason}")
+    warn(
+        f"the optimizer runs with x64 on, since it failed with x64 off: {reason}"
+        + more("Guard an optimizer")
+    )
     return outputs
 
 

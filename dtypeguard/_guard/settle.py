@@ -8,7 +8,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import broadcasts, cast, dtype_of, fits, is_weak, kind
-from .._leaves.errors import DtypeDriftError
+from .._leaves.errors import DtypeDriftError, more
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
 from .given import Given
 from .policy import Policy
@@ -104,7 +104,7 @@ def settle_carried(part: Part, tree: Any, given: Given, policy: Policy) -> Settl
         if _structure_of_leaves(tree) != _structure_of_leaves(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
-            raise DtypeDriftError(table(headline, rows))
+            raise DtypeDriftError(table(headline, rows) + _page(part))
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
     return _settle(part, tree, given.leaves, same, policy)
@@ -130,7 +130,8 @@ def tell(
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         unsafe = _UNSAFE if any(row.castable for row in refused) else ""
-        raise DtypeDriftError(table(headline, refused) + unsafe.format(part.wrapper))
+        message = table(headline, refused) + unsafe.format(part.wrapper)
+        raise DtypeDriftError(message + _page(part))
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
         message = table(headline, drifted)
@@ -167,7 +168,7 @@ def _settle(
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
-                drifted[i] = (f"return x.astype(jnp.{dtype})",)
+                drifted[i] = (_brought_back(dtype, new_dtype),)
             settled[i] = cast(leaf, dtype)
     if not (settled or refused):
         return Settled(tree, [], [])
@@ -280,6 +281,17 @@ _UNSAFE = (
     "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
     'between all of them: {}(..., policy=dtypeguard.Policy(casting="unsafe")).'
 )
+
+
+def _brought_back(dtype: Any, new_dtype: Any) -> str:
+    """What to write in the update instead, for a leaf named x that is cast."""
+    if kind(dtype) == "bool" and kind(new_dtype) == "int":
+        return "return x != 0; a bool holds no count: start from an int if it counts"
+    return f"return x.astype(jnp.{dtype})"
+
+
+def _page(part: Part) -> str:
+    return more("Guard an optimizer" if part.wrapper == "guard" else "Guard a step")
 
 
 def _other_kind(part: Part, dtype: Any, new_dtype: Any) -> str:

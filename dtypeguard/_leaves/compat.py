@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import custom_derivatives, lax
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -78,3 +80,24 @@ def set_explicit_x64(mode: str) -> Iterator[None]:
 
 def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
+
+
+def barrier(tree: Any) -> Any:
+    """`lax.optimization_barrier`; on JAX 0.4, where `vmap` has no rule for it, nothing.
+
+    One for each leaf: in one, they would all vary over each other's axes of shard_map.
+    """
+    if _JAX < (0, 5):
+        return tree
+    return jax.tree_util.tree_map(lax.optimization_barrier, tree)
+
+
+def zero_tangent(primal: Any) -> Any:
+    """What a rule of `custom_jvp` gives for an integer or a key, which have no tangent.
+
+    Up to JAX 0.4.33 in the type of the primal, since then in float0.
+    """
+    if hasattr(custom_derivatives, "zero_from_primal"):
+        return custom_derivatives.zero_from_primal(primal, symbolic_zeros=True)
+    aval = jax.core.raise_to_shaped(jax.core.get_aval(primal))  # pyright: ignore[reportAttributeAccessIssue]: gone since
+    return custom_derivatives.SymbolicZero(aval)

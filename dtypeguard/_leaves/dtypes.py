@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 _FAMILIES = {
     "bool": np.bool_,
@@ -20,6 +21,7 @@ _NARROW = {
     np.dtype("complex128"): np.dtype("complex64"),
 }
 _WIDE = {np.dtype("int64"), np.dtype("uint64"), *_NARROW}
+_NARROW_SCALAR = _NARROW | {np.dtype("int64"): np.dtype("int32")}
 
 
 @functools.cache
@@ -71,6 +73,26 @@ def is_wide(leaf: Any) -> bool:
     Python scalars are not: they take the dtype of their surroundings.
     """
     return not _is_python_scalar(leaf) and dtype_of(leaf) in _WIDE
+
+
+def is_wide_scalar(leaf: Any) -> bool:
+    """Whether a leaf is a weakly typed 64-bit scalar: a Python number, under `jit`.
+
+    A number that is known and does not fit into 32 bits is not.
+    """
+    if not (getattr(leaf, "weak_type", False) and is_wide(leaf)) or np.ndim(leaf) > 0:
+        return False
+    if kind(leaf.dtype) != "int" or isinstance(leaf, Tracer):
+        return True
+    return -(2**31) <= int(leaf) < 2**31
+
+
+def narrow_scalar(leaf: Any) -> Any:
+    """A leaf that `is_wide_scalar` as a 32-bit array; any other as it is.
+
+    Strongly typed, since nothing makes one that is weak of another.
+    """
+    return cast(leaf, _NARROW_SCALAR[leaf.dtype]) if is_wide_scalar(leaf) else leaf
 
 
 def _is_python_scalar(leaf: Any) -> bool:

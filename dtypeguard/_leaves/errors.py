@@ -32,6 +32,11 @@ class DtypeGuardWarning(UserWarning):
     """
 
 
+def more(page: str) -> str:
+    """The last line of a message of which a page of the docs, by its title, says more."""
+    return f"\nMore on this: '{page}' in the docs of dtypeguard."
+
+
 def warn_caller(message: str) -> None:
     """Issues a `DtypeGuardWarning` at the line outside dtypeguard and JAX that led here."""
     frame, level = inspect.currentframe(), 1

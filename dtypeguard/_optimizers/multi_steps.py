@@ -1,25 +1,22 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import tree_util
-from jax.core import Tracer
 
 from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy
 from .._leaves.arguments import check_grads, check_state, short
-from .._leaves.compat import set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
+from .._leaves.compat import x64_enabled
+from .._leaves.dtypes import cast, dtype_of
 from .._leaves.errors import Said
 from .._leaves.public import public
-from .run_if import run_if
+from .accumulate import add_to, as_gradients, check_accumulator_dtype, first_sums
+from .emit import emit_if
 from .scalars import increment
 
 
@@ -95,16 +92,10 @@ def multi_steps(
     """
     inner = guard(inner)
     every_k: Any = every_k_schedule
-    is_fixed = _is_int(every_k)
-    if is_fixed and every_k < 1:
-        raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
-    if not is_fixed and not callable(every_k):
-        raise TypeError(
-            f"multi_steps got every_k_schedule={short(every_k)}: write an int from 1 up, "
-            "or a function of the number of gradient steps that returns one."
-        )
-    _check_options(inner, should_skip_update_fn, accumulator_dtype)
+    _check_options(inner, every_k, should_skip_update_fn)
+    check_accumulator_dtype(accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
+    policy = policy_of(inner)
     said = Said()
 
     def init(params):
@@ -117,96 +108,58 @@ def multi_steps(
             mini_step=zero,
             gradient_step=zero,
             inner_opt_state=inner.init(params),
-            acc_grads=tree_util.tree_map(accumulator, params),
+            acc_grads=first_sums(params, accumulator_dtype, callers_x64),
             skip_state=skip_state,
         )
-
-    def accumulator(param):
-        dtype = _accumulator_dtype(param, accumulator_dtype)
-        with set_x64(True) if callers_x64 else contextlib.nullcontext():
-            if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
-                return jnp.zeros(getattr(param, "shape", ()), dtype)
-            return jnp.zeros_like(param, dtype=dtype)  # and sharded as it is
-
-    def add(grad, acc, number):
-        if dtype_of(grad) is None:  # None, or the float0 of an integer param
-            return acc
-        _tell_if_narrowed(grad, acc, said)
-        dtype = promoted(dtype_of(grad), acc.dtype)
-        grad, wide = cast(grad, dtype), cast(acc, dtype)
-        if use_grad_mean:
-            grad = (grad - wide) / cast(number, dtype)
-        return cast(wide + grad, acc.dtype)
 
     def update(updates, state, params=None, **extra_args):
         check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
         state = tree_util.tree_map(_strong, state)
         mini_step, gradient_step, inner_state, acc_grads, skip_state = state
-        number = increment(mini_step)
-        k: Any = every_k(gradient_step) if callable(every_k) else every_k
-        # A schedule may well give a float; one that grew since then is no reason to wait.
-        emits = True if is_fixed and k == 1 else cast(number, dtype_of(k)) >= k
-
         check_grads("multi_steps", updates, acc_grads)
-        accs, treedef = tree_util.tree_flatten(acc_grads)
-        grads = treedef.flatten_up_to(updates)
-        sums = [add(grad, acc, number) for grad, acc in zip(grads, accs)]
+        number = increment(mini_step)
+        emits = _is_last(number, every_k, gradient_step)
+        sums = add_to(acc_grads, updates, number, use_grad_mean, said)
         if should_skip_update_fn is not None:
             skips, skip_state = should_skip_update_fn(updates, gradient_step, params)
             skips = _scalar_bool(skips)
             emits = ~skips & emits
-            number = jnp.where(skips, mini_step, number)
-            sums = [jnp.where(skips, acc, new) for acc, new in zip(accs, sums)]
+            keep = lambda old, new: jnp.where(skips, old, new)
+            number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
 
-        arrays, rest = eqx.partition(inner_state, eqx.is_array)
+        def step(sums, inner_state):
+            grads = as_gradients(sums, updates, policy.compute_dtype)
+            return inner.update(grads, inner_state, params, **extra_args)
 
-        def emit(sums, arrays):
-            like_grads = [
-                grad if dtype_of(grad) is None else cast(acc, dtype_of(grad))
-                for grad, acc in zip(grads, sums)
-            ]
-            new_updates, new_state = inner.update(
-                tree_util.tree_unflatten(treedef, like_grads),
-                eqx.combine(arrays, rest),
-                params,
-                **extra_args,
-            )
-            return new_updates, eqx.filter(new_state, eqx.is_array)
-
-        def turn(carry):
-            _, sums, arrays = carry
-            new_updates, arrays = emit(sums, arrays)
-            return new_updates, _zeros_of(sums), arrays
-
-        if not isinstance(emits, Tracer):  # without jit the branch is known
-            if emits:
-                new_updates, accs, arrays = turn((None, sums, arrays))
-            else:
-                new_updates, accs = _zeros_of(jax.eval_shape(emit, sums, arrays)[0]), sums
-        else:
-            emit = eqx.filter_closure_convert(emit, sums, arrays)  # traced once
-            # In a lambda: JAX hashes what it is given, and so all that was closed over.
-            shapes, _ = jax.eval_shape(lambda *args: emit(*args), sums, arrays)
-            nothing = _zeros_of(shapes)
-            new_updates, accs, arrays = run_if(emits, turn, (nothing, sums, arrays))
+        new_updates, sums, inner_state = emit_if(emits, step, sums, inner_state)
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),
             gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),
-            inner_opt_state=eqx.combine(arrays, rest),
-            acc_grads=tree_util.tree_unflatten(treedef, accs),
+            inner_opt_state=inner_state,
+            acc_grads=sums,
             skip_state=skip_state,
         )
 
     # Wider updates that the policy of the inner guard asks for are not narrowed here.
-    policy = Policy(updates_dtype=policy_of(inner).updates_dtype)
-    return guard(optax.GradientTransformationExtraArgs(init, update), policy=policy)
+    outer = Policy(updates_dtype=policy.updates_dtype)
+    return guard(optax.GradientTransformationExtraArgs(init, update), policy=outer)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _check_options(inner: Any, should_skip: Any, accumulator_dtype: Any) -> None:
+def _check_options(inner: Any, every_k: Any, should_skip: Any) -> None:
+    if _is_int(every_k):
+        if every_k < 1:
+            raise ValueError(
+                f"multi_steps got every_k_schedule={every_k}: write 1 or more."
+            )
+    elif not callable(every_k):
+        raise TypeError(
+            f"multi_steps got every_k_schedule={short(every_k)}: write an int from 1 up, "
+            "or a function of the number of gradient steps that returns one."
+        )
     if not hasattr(inner, "init"):
         raise TypeError(
             f"multi_steps got {inner!r}. Call it first, as in optax.adam(1e-3)."
@@ -216,45 +169,15 @@ def _check_options(inner: Any, should_skip: Any, accumulator_dtype: Any) -> None
             f"multi_steps got should_skip_update_fn={short(should_skip)}: write a "
             "function, such as optax.skip_not_finite, or None."
         )
-    try:
-        is_allowed = accumulator_dtype is None or kind(jnp.dtype(accumulator_dtype)) in (
-            "float",
-            "complex",
-        )
-    except TypeError:
-        is_allowed = False
-    if not is_allowed:
-        raise TypeError(
-            f"multi_steps got accumulator_dtype={short(accumulator_dtype)}: write a "
-            "floating dtype, such as jnp.float32, or None for those of the params."
-        )
 
 
-def _accumulator_dtype(param: Any, asked: Any) -> Any:
-    """The dtype asked for, or one of the kind of a param and of 64 bits if it has those."""
-    dtype = dtype_of(param)
-    if asked is None:
-        return np.dtype("float32") if dtype is None else dtype
-    asked = jnp.dtype(asked)
-    if kind(dtype) not in ("float", "complex"):
-        return asked
-    if is_wide(param):
-        return promoted(asked, dtype)
-    return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
-
-
-def _tell_if_narrowed(grad: Any, acc: Any, said: Said) -> None:
-    if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
-        message = (
-            f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "
-            f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
-        )
-        said.warn_once(message)
-
-
-def _zeros_of(tree: Any) -> Any:
-    """Of what they are like, which may tell a sharding or an axis of shard_map."""
-    return tree_util.tree_map(jnp.zeros_like, tree)
+def _is_last(number: Any, every_k: Any, gradient_step: Any) -> Any:
+    """Whether a gradient step ends with the mini-step of a number, counted from 1."""
+    if _is_int(every_k) and every_k == 1:
+        return True
+    k: Any = every_k(gradient_step) if callable(every_k) else every_k
+    # A schedule may well give a float; one that grew since then is no reason to wait.
+    return cast(number, dtype_of(k)) >= k
 
 
 def _strong(leaf: Any) -> Any:

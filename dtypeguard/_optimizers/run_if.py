@@ -3,50 +3,81 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax, tree_util
 from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
+
+from .._leaves.compat import barrier, zero_tangent
 
 
-def run_if(pred: Any, function: Callable[[Any], Any], carry: Any) -> Any:
-    """`lax.cond(pred, function, lambda carry: carry, carry)` that copies nothing.
+def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: Any) -> Any:
+    """`lax.cond(pred, function, ...)` that copies nothing, whichever branch is taken.
 
-    XLA gives a conditional's results buffers of their own, copied to on either branch; a
-    loop's carry stays in place. So this is a loop of one turn or none, and where it is
-    differentiated, which a loop cannot be backwards, a conditional again.
+    Where a branch cannot write over its operands, XLA gives the results of a conditional
+    buffers of their own, and fills them on the other branch too; the carry of a loop stays
+    in place there. So this is a loop of one turn or none, and where it is differentiated,
+    which a loop cannot be backwards, a conditional.
 
     Args:
         pred: a scalar bool.
-        function: maps a tree of arrays to one of the same types.
-        carry: that tree.
+        function: of `consts` and `carry`, closed over no array that is traced; gives back
+            a carry of the same types.
+        consts: a tree of arrays.
+        carry: another.
 
     Returns:
-        `function(carry)`, or `carry`. Under `jax.vmap` with a batched `pred` the function
-        runs where any member's is true, and each member gets its own of the two.
+        `function(consts, carry)`, or `carry`. Under `jax.vmap` with a batched `pred` the
+        function runs where any member's is true, and each gets its own of the two.
     """
-    return _run_if(pred, eqx.filter_closure_convert(function, carry), carry)
+
+    @jax.custom_jvp
+    def run(pred, consts, carry):
+        # Lion's update and its momentum each read what the other overwrites. Behind the
+        # barrier XLA computes the update first, in the order in which it is written, and
+        # copies the sums alone; else the momentum first, and copies that as well.
+        turn = lambda state: (jnp.zeros_like(pred), function(consts, barrier(state[1])))
+        return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
+
+    def run_jvp(primals, tangents):
+        return _jvp(_conditional(_any_member(primals[0]), function), primals, tangents)
+
+    run.defjvp(run_jvp, symbolic_zeros=True)
+    return run(pred, consts, carry)
 
 
-@eqx.filter_custom_jvp
-def _run_if(pred, function, carry):
-    turn = lambda state: (jnp.zeros_like(pred), function(state[1]))
-    return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
-
-
-@_run_if.def_jvp
-def _(primals, tangents):
-    runs = _any_member(primals[0])
-
-    def branch(pred, function, carry):
+def _conditional(runs: Any, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def branch(pred, consts, carry):
         # Members that do not run: neither their values nor a NaN in their derivatives.
         own = lambda new, old: tree_util.tree_map(
             lambda a, b: jnp.where(pred, a, b), new, old
         )
-        turn = lambda carry: own(function(own(carry, lax.stop_gradient(carry))), carry)
+        turn = lambda carry: own(
+            function(consts, own(carry, lax.stop_gradient(carry))), carry
+        )
         return lax.cond(runs, turn, lambda carry: carry, carry)
 
-    return eqx.filter_jvp(branch, primals, tangents)
+    return branch
+
+
+def _jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """`jax.jvp` with respect to the leaves that have a tangent."""
+    leaves, treedef = tree_util.tree_flatten(primals)
+    tangents = treedef.flatten_up_to(tangents)
+    moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+
+    def of_moving(*moved):
+        new = dict(zip(moving, moved))
+        new = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
+        return function(*tree_util.tree_unflatten(treedef, new))
+
+    primals, tangents = ([tree[i] for i in moving] for tree in (leaves, tangents))
+    outputs, changes = jax.jvp(of_moving, primals, tangents)
+    has_none = lambda change: change.dtype == jax.dtypes.float0
+    return outputs, tree_util.tree_map(
+        lambda x, t: zero_tangent(x) if has_none(t) else t, outputs, changes
+    )
 
 
 @custom_vmap

@@ -358,7 +358,7 @@ def test_json_markdown_and_html():
 
 def test_advice_of_several_lines_stays_in_lines():
     report = audit(one_leaf(counter, lambda n: n + 0.5), struct(F32))
-    first, row, _ = report.advice.splitlines()
+    first, row, *_ = report.advice.splitlines()
     assert f"{first}\n\n```text\n{row}\n" in report.to_markdown()
     assert f'<p class="lines">{first}\n{row.replace(">", "&gt;")}\n' in report.to_html()
     assert ".lines { white-space: pre-wrap; }" in report.to_html()

@@ -489,3 +489,32 @@ def test_a_loop_that_a_package_calls_is_not_to_be_written_anew():
     (note,) = notes(raised(lambda: scanned(BF16)))
     assert f"bfloat16[3] -> float32[3]  {line('promotion: nnx')}" in note
     assert note.endswith("Cast on the line that is named: x.astype(jnp.bfloat16).")
+
+
+@pytest.mark.parametrize("name", ["scan", "while_loop"])
+@pytest.mark.parametrize("kind", ["checkpointed", "lax"])
+def test_a_loop_of_equinox_that_closes_over_what_is_gone(name, kind):
+    eqxi = need("equinox.internal")
+
+    def train(scale):
+        body = lambda carry: {"n": carry["n"] + 1, "w": carry["w"] * scale}
+        init = {"n": jnp.zeros((), jnp.int32), "w": BF16}
+        if name == "scan":
+            return eqxi.scan(lambda carry, _: (body(carry), None), init, None, 3, kind=kind)
+        return eqxi.while_loop(lambda c: c["n"] < 3, body, init, max_steps=3, kind=kind)
+
+    (note,) = notes(raised(lambda: jax.vmap(train)(jnp.ones(2, jnp.float32))))
+    assert re.search(r"\['w'\]  bfloat16\[3\] -> float32\[3\]", note)
+    assert "dtypeguard.guard_step(" in note
+
+
+def test_a_constant_that_is_returned():
+    wide = np.zeros(3, np.float32)
+
+    def body(carry, _):
+        new = {"w": wide}
+        return new, None  # returned: constant
+
+    (note,) = notes(raised(lambda: scan(body, {"w": BF16}, None, 3)))
+    row = f"  carry['w']  bfloat16[3] -> float32[3]  {line('returned: constant')}"
+    assert row in note.splitlines()

@@ -693,7 +693,8 @@ def test_every_offending_leaf_is_named_and_only_those():
     assert re.fullmatch(
         r" *state\['mu'\] +float32\[3\] -> float32\[4\] +return .*\(3,\)", lines[2]
     )
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert lines[5] == "More on this: 'Guard an optimizer' in the docs of dtypeguard."
 
 
 @pytest.mark.parametrize(

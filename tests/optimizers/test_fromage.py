@@ -199,7 +199,7 @@ def test_state_and_updates_keep_their_types(dtype, grad_dtype, p_bound):
     params = make_params(dtype) | {"other": jnp.ones(3, F32)}
     grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))
     opt = fromage(0.01, p_bound=p_bound)
-    found = run(opt, params, 3, grads_of)
+    found = jax.eval_shape(lambda params: run(opt, params, 3, grads_of), params)
     assert types(found) == types((params, opt.init(params)))
 
 

@@ -83,7 +83,8 @@ def types(tree: Any) -> Any:
     """Dtype, weak type and shape of every leaf, as jit sees them, in the tree."""
 
     def describe(leaf):
-        dtype = leaf.dtype if isinstance(leaf, jax.Array) else jax.dtypes.result_type(leaf)
+        is_typed = isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
+        dtype = leaf.dtype if is_typed else jax.dtypes.result_type(leaf)
         weak = getattr(leaf, "weak_type", isinstance(leaf, (bool, int, float, complex)))
         return str(dtype), weak, np.shape(leaf)
 

@@ -19,7 +19,7 @@ _CODE = re.compile(
     r"^```python\n(?P<code>.*?)^```$(?:\n\n^```text\n(?P<shown>.*?)^```$)?",
     flags=re.DOTALL | re.MULTILINE,
 )
-_REMEDY = re.compile(r"Write\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
+_REMEDY = re.compile(r"\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
 _RUN = re.compile(
     r"^<!-- run: (?P<command>.*?)(?: \(optax (?P<optax>\S+)\))? -->\n"
     r"(?:```text\n(?P<text>.*?)^```$|(?P<table>(?:\|.*\n)+))",

@@ -133,7 +133,7 @@ def test_derivative_of_an_unrolled_optimization(entry):
         moved = tree_util.tree_map(lambda p: p * scale, params)
         carry = (moved, loop.opt.init(moved))
         for _ in range(2):
-            carry = loop.step(carry)
+            carry = loop.traced(carry)
         return sum(jnp.sum(leaf) for leaf in tree_util.tree_leaves(carry[0]))
 
     one = jnp.ones((), F32)

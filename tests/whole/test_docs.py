@@ -138,6 +138,15 @@ def test_every_page_is_linked_from_the_first_one():
     assert linked == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
 
 
+def test_the_pages_that_messages_name_exist():
+    titles = {page.read_text().partition("\n")[0].removeprefix("# ") for page in PAGES}
+    sources = [path.read_text() for path in (ROOT / "dtypeguard").rglob("*.py")]
+    calls = [call for text in sources for call in re.findall(r"\bmore\((.+?)\)", text)]
+    named = {page for call in calls for page in re.findall(r'"([A-Z].+?)"', call)}
+    assert len(named) > 2
+    assert named <= titles
+
+
 def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) <= 150
 

@@ -13,7 +13,12 @@ from dtypeguard import guard_step, strong
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
-BATCH, TRAINED, DOUBLES_AFTER = 100, 1400, 50
+BATCH, TRAINED, DOUBLES_AFTER = 100, 1400, 40
+
+
+def shuffled():
+    order = np.random.default_rng(0).permutation(len(data()[1]))
+    return tuple(part[order] for part in data())
 
 
 def first_carry():
@@ -30,7 +35,7 @@ def first_carry():
 
 def train_step(carry, number):
     """As people write it: float32 where it matters, and nobody looks at what returns."""
-    opt, images, labels = optax.adam(3e-3), *map(jnp.asarray, data())
+    opt, images, labels = optax.adam(3e-3), *map(jnp.asarray, shuffled())
     key, drawn = jax.random.split(carry["key"])
     batch = jax.random.randint(drawn, (BATCH,), 0, TRAINED)
     scale = carry["scale"].astype(F32)
@@ -40,7 +45,9 @@ def train_step(carry, number):
     grads = tree_util.tree_map(lambda g: g / scale, grads)
     # A batch that overflows, now and then.
     grads["b1"] = jnp.where(number % 97 == 96, jnp.inf, grads["b1"])
-    finite = jnp.isfinite(optax.global_norm(grads))
+    finite = jnp.all(
+        jnp.asarray([jnp.isfinite(g).all() for g in tree_util.tree_leaves(grads)])
+    )
 
     updates, opt_state = opt.update(grads, carry["opt_state"], carry["params"])
     params = tree_util.tree_map(lambda p, u: p + u, carry["params"], updates)
@@ -64,7 +71,7 @@ def train_step(carry, number):
 
 
 def accuracy(params):
-    images, labels = (part[TRAINED:] for part in data())
+    images, labels = (part[TRAINED:] for part in shuffled())
     params = tree_util.tree_map(lambda p: p.astype(F32), params)
     hidden = jax.nn.relu(images @ params["w1"] + params["b1"])
     return np.mean(np.argmax(hidden @ params["w2"] + params["b2"], axis=1) == labels)
@@ -94,6 +101,6 @@ def test_guarded_it_trains_in_bfloat16(x64):
     assert accuracy(carry["params"]) > 0.95
     assert accuracy(carry["average"]) > 0.95
     assert int(np.sum(~told["finite"])) == 800 // 97
-    # It halved at each of these and doubled after every fifty steps without one.
-    assert carry["scale"] != first_carry()["scale"]
+    # Of the 97 steps from one to the next 96 are good, which doubles it twice.
+    assert carry["scale"] == first_carry()["scale"] * 2 ** (2 * 8 - 8)
     assert told["loss"][-50:].mean() < 0.2

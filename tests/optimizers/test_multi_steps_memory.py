@@ -1,0 +1,303 @@
+"""multi_steps writes updates over the accumulator: what is saved, what does not fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+import pytest
+from helpers import assert_same, set_x64, types
+from jax import tree_util
+
+import dtypeguard
+from dtypeguard import Policy, guard, multi_steps
+from dtypeguard._optimizers.emit import emit_if
+
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+third_party = pytest.mark.third_party
+
+
+def temporary_memory(opt, params):
+    """What XLA sets aside for a donated train step, in copies of the params."""
+
+    def step(params, state):
+        grads = tree_util.tree_map(lambda p: p * jnp.asarray(0.01, p.dtype), params)
+        updates, state = opt.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.eval_shape(opt.init, params)
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, state).compile()
+    size = sum(p.size * p.dtype.itemsize for p in tree_util.tree_leaves(params))
+    return compiled.memory_analysis().temp_size_in_bytes / size
+
+
+def shapes(dtype, leaves):
+    return [jax.ShapeDtypeStruct((256, 256), dtype)] * leaves
+
+
+LEAN = {
+    "sgd": lambda: optax.sgd(1e-3),
+    "adam": lambda: optax.adam(1e-3),
+    "adamw": lambda: optax.adamw(1e-3),
+    "optax's prodigy": lambda: optax.contrib.prodigy(),
+    "prodigy": lambda: dtypeguard.prodigy(),
+}
+
+
+@third_party
+@pytest.mark.parametrize("leaves", [1, 4])
+@pytest.mark.parametrize("name", LEAN)
+def test_a_mini_step_needs_no_temporary_memory(name, leaves):
+    if name == "optax's prodigy" and not hasattr(optax.contrib, "prodigy"):
+        pytest.skip(f"optax {optax.__version__} has no contrib.prodigy")
+    opt = multi_steps(LEAN[name](), 4)
+    assert temporary_memory(opt, shapes(F32, leaves)) < 0.1
+
+
+@third_party
+@pytest.mark.parametrize("leaves", [1, 4])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_in_bfloat16_it_needs_that_of_one_moment(name, leaves):
+    opt = multi_steps(LEAN[name](), 4)
+    assert temporary_memory(opt, shapes(BF16, leaves)) < 1.1
+
+
+@third_party
+@pytest.mark.parametrize("leaves", [1, 4])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
+def test_lion_copies_the_sums_alone(dtype, leaves):
+    """Its update and its momentum each read what the other overwrites."""
+    opt = multi_steps(optax.lion(1e-3), 4)
+    assert temporary_memory(opt, shapes(dtype, leaves)) < (1.1 if dtype == F32 else 1.3)
+
+
+@third_party
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("name", [*LEAN, "lion"])
+def test_never_more_than_optax(name, dtype):
+    if name == "optax's prodigy" and not hasattr(optax.contrib, "prodigy"):
+        pytest.skip(f"optax {optax.__version__} has no contrib.prodigy")
+    make = (LEAN | {"lion": lambda: optax.lion(1e-3)})[name]
+    theirs = optax.MultiSteps(guard(make()), 4)
+    ours, theirs = (
+        temporary_memory(opt, shapes(dtype, 3)) for opt in (multi_steps(make(), 4), theirs)
+    )
+    assert ours <= theirs
+
+
+# What does not fit ---------------------------------------------------------------------
+
+
+def giving(updates_of, state_of=lambda params: ()):
+    """An optimizer whose updates are what a function makes of the gradients and params."""
+    update = lambda updates, state, params=None: (updates_of(updates, params), state)
+    return optax.GradientTransformation(state_of, update)
+
+
+def scaled(factor, dtype=None):
+    return lambda updates, params: tree_util.tree_map(
+        lambda g: (g * jnp.asarray(factor, g.dtype)).astype(dtype or g.dtype), updates
+    )
+
+
+def grads_at(number):
+    return {"w": jnp.arange(3, dtype=F32) + number, "b": jnp.full((2, 2), number, F32)}
+
+
+PARAMS = {"w": jnp.ones(3, F32), "b": jnp.ones((2, 2), F32)}
+IN_BF16 = tree_util.tree_map(lambda p: p.astype(BF16), PARAMS)
+in_dtype = lambda dtype, number: tree_util.tree_map(
+    lambda g: g.astype(dtype), grads_at(number)
+)
+BATCH = {"w": jnp.ones((5, 3), F32), "b": jnp.ones((5, 2, 2), F32)}
+CASES = {
+    # name: inner, options, params, gradients of mini-step n, the updates of n = 1 after 0
+    "another shape": (
+        giving(lambda g, _: tree_util.tree_map(lambda x: x.mean(0), g)),
+        {},
+        lambda: BATCH,
+        lambda n: tree_util.tree_map(lambda x: x * (n + 1), BATCH),
+    ),
+    "wider than the accumulator": (
+        guard(giving(scaled(0.3)), policy=Policy(compute_dtype=F32, updates_dtype=F32)),
+        {"accumulator_dtype": BF16},
+        lambda: IN_BF16,
+        lambda n: in_dtype(BF16, n),
+    ),
+    "float32 in float32 of bfloat16 params": (
+        guard(giving(scaled(0.3)), policy=Policy(compute_dtype=F32, updates_dtype=F32)),
+        {},
+        lambda: IN_BF16,
+        lambda n: in_dtype(BF16, n),
+    ),
+    "float16 in bfloat16": (
+        giving(scaled(0.3)),
+        {"accumulator_dtype": BF16},
+        lambda: in_dtype(jnp.float16, 0),
+        lambda n: in_dtype(jnp.float16, n),
+    ),
+    "integers": (
+        guard(giving(scaled(2, I32)), policy=Policy(casting="unsafe")),
+        {},
+        lambda: in_dtype(I32, 1),
+        lambda n: in_dtype(F32, n),
+    ),
+    "complex": (
+        giving(scaled(0.5j)),
+        {},
+        lambda: in_dtype(jnp.complex64, 1),
+        lambda n: in_dtype(jnp.complex64, n),
+    ),
+    "an update without a gradient": (
+        giving(lambda g, p: {"w": g["w"], "b": -p["b"]}),
+        {},
+        lambda: PARAMS,
+        lambda n: {"w": grads_at(n)["w"], "b": None},
+    ),
+    "no update for a gradient": (
+        giving(lambda g, _: {"w": g["w"], "b": None}),
+        {},
+        lambda: PARAMS,
+        grads_at,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_of_all_kinds_are_those_without_jit(name):
+    """Where no branch is made, and nothing written over anything."""
+    inner, options, params, grads = CASES[name]
+    params = params()
+    opt = multi_steps(inner, 2, **options)
+    state = eager_state = opt.init(params)
+    jitted = jax.jit(opt.update)
+    for number in range(5):
+        updates, state = jitted(grads(number), state, params)
+        expected, eager_state = opt.update(grads(number), eager_state, params)
+        assert types(updates) == types(expected)
+        assert_close((updates, state), (expected, eager_state))
+        emitted = number % 2 == 1
+        assert is_zero(updates) == (not emitted)
+        assert is_zero(state.acc_grads) == emitted
+
+
+def is_zero(tree):
+    return not any(np.any(np.asarray(leaf)) for leaf in tree_util.tree_leaves(tree))
+
+
+def assert_close(tree, other):
+    assert types(tree) == types(other)
+    for a, b in zip(tree_util.tree_leaves(tree), tree_util.tree_leaves(other)):
+        wide = np.complex128 if np.iscomplexobj(a) else np.float64
+        a, b = (np.asarray(x).astype(wide) for x in (a, b))
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_float64_updates_keep_their_bits_beside_a_float32_accumulator():
+    with set_x64(True):
+        third = lambda g, _: g.astype(jnp.float64) / 3
+        inner = guard(giving(third), policy=Policy(updates_dtype=jnp.float64))
+        opt = multi_steps(inner, 2)
+        params = jnp.ones(3, F32)
+        state, update = opt.init(params), jax.jit(opt.update)
+        for _ in range(2):
+            updates, state = update(params, state, params)
+        assert (updates.dtype, state.acc_grads.dtype) == (jnp.float64, F32)
+        np.testing.assert_array_equal(updates, np.full(3, 1 / 3))
+
+
+def test_updates_that_have_no_accumulator():
+    def step(sums, state):
+        return {"a": -sums["a"], "c": jnp.ones(2)}, state + 1
+
+    run = jax.jit(lambda emits, sums, state: emit_if(emits, step, sums, state))
+    sums, state = {"a": jnp.ones(3), "b": jnp.ones(3)}, jnp.zeros((), I32)
+    zeros = {"a": jnp.zeros(3), "b": jnp.zeros(3)}
+    updates = {"a": -jnp.ones(3), "c": jnp.ones(2)}
+    assert_same(run(True, sums, state), (updates, zeros, jnp.ones((), I32)))
+    assert_same(run(True, sums, state), emit_if(True, step, sums, state))
+    nothing = {"a": jnp.zeros(3), "c": jnp.zeros(2)}
+    assert_same(run(False, sums, state), (nothing, sums, state))
+    assert_same(run(False, sums, state), emit_if(False, step, sums, state))
+
+
+def test_leaves_of_the_updates_that_are_no_arrays():
+    """Those of an Equinox model, say: they come out on every mini-step, jitted or not."""
+
+    def step(sums, state):
+        return {"a": -sums["a"], "b": np.tanh}, {"n": state["n"] + 1, "name": "adam"}
+
+    sums, state = {"a": jnp.ones(3)}, {"n": jnp.zeros((), I32), "name": "adam"}
+    for emits in (True, False):
+        kept = {}
+
+        def run(emits, sums, n, kept=kept):
+            updates, sums, state = emit_if(emits, step, sums, {"n": n, "name": "adam"})
+            kept["b"], kept["name"] = updates.pop("b"), state.pop("name")
+            return updates, sums, state
+
+        found = jax.jit(run)(emits, sums, state["n"])
+        assert kept == {"b": np.tanh, "name": "adam"}
+        updates, accs, new_state = emit_if(emits, step, sums, state)
+        assert updates.pop("b") is np.tanh
+        assert new_state.pop("name") == "adam"
+        assert_same(found, (updates, accs, new_state))
+
+
+# Precision ------------------------------------------------------------------------------
+
+
+def seeing(params_like):
+    """An optimizer that keeps the gradients it was given, in the dtype they came in."""
+    return optax.GradientTransformation(
+        lambda params: tree_util.tree_map(lambda p: jnp.zeros_like(p, dtype=F32), params),
+        lambda updates, state, params=None: (
+            updates,
+            tree_util.tree_map(lambda g: g.astype(F32), updates),
+        ),
+    )
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("updates_dtype", [None, "grads", F32], ids=str)
+def test_a_policy_that_computes_in_float32_sees_the_mean_in_float32(updates_dtype, jit):
+    """Rounded to bfloat16 it would have lost what the accumulator kept."""
+    policy = Policy(compute_dtype=F32, updates_dtype=updates_dtype)
+    opt = multi_steps(guard(seeing(None), policy=policy), 2)
+    params = jnp.ones(3, BF16)
+    grads = [jnp.full(3, g, BF16) for g in (1.0, 1.0078125)]
+    for given in (params, None):
+        state = opt.init(params)
+        update = jax.jit(opt.update) if jit else opt.update
+        for grad in grads:
+            updates, state = update(grad, state, given)
+        np.testing.assert_array_equal(state.inner_opt_state, F32(1.00390625))
+        assert updates.dtype == (F32 if updates_dtype == F32 else BF16)
+
+
+def test_without_a_policy_the_mean_comes_in_the_dtype_of_the_gradients():
+    opt = multi_steps(seeing(None), 2)
+    params, state = jnp.ones(3, BF16), opt.init(jnp.ones(3, BF16))
+    for grad in (1.0, 1.0078125):
+        _, state = opt.update(jnp.full(3, grad, BF16), state, params)
+    np.testing.assert_array_equal(state.inner_opt_state, F32(1.0))
+
+
+@pytest.mark.skipif(
+    not hasattr(jax.config, "jax_explicit_x64_dtypes"), reason="needs JAX 0.10"
+)
+@pytest.mark.parametrize("grad_dtype", [F32, jnp.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("asked", [None, F32, jnp.float64], ids=str)
+def test_float64_arrays_while_x64_is_off(asked, grad_dtype):
+    jax.config.update("jax_explicit_x64_dtypes", "allow")
+    try:
+        params = {"w": jnp.ones(3, jnp.float64)}
+        opt = multi_steps(optax.sgd(0.5), 2, accumulator_dtype=asked)
+        state, update = opt.init(params), jax.jit(opt.update)
+        for number in (1, 2):
+            grads = {"w": jnp.full(3, 1 / number, grad_dtype)}
+            updates, state = update(grads, state, params)
+        assert state.acc_grads["w"].dtype == updates["w"].dtype == np.float64
+        np.testing.assert_array_equal(updates["w"], -0.375)
+    finally:
+        jax.config.update("jax_explicit_x64_dtypes", "warn")

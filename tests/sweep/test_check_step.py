@@ -1,0 +1,120 @@
+"""check_step: passes for what is guarded, and names every rule that is broken."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import set_x64
+
+import dtypeguard
+from dtypeguard import guard_step, strong
+from dtypeguard.testing import STEP_RULES, check_step
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def train(params, opt_state, average, x, *, decay=0.9):
+    opt = optax.adam(1e-3)
+    grads = jax.grad(lambda p: jnp.sum(p["w"].astype(F32) * x))(params)
+    updates, opt_state = opt.update(grads, opt_state, params)
+    params = optax.apply_updates(params, updates)
+    average = jax.tree_util.tree_map(
+        lambda a, p: decay * a + 0.1 * p.astype(F32), average, params
+    )
+    return params, opt_state, average, x.sum()
+
+
+def arguments(dtype):
+    params = {"w": jnp.ones(8, dtype)}
+    return params, optax.adam(1e-3).init(params), {"w": jnp.zeros(8, dtype)}, jnp.ones(8)
+
+
+CARRY = ("params", "opt_state", "average")
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_guarded_step_passes(x64):
+    with set_x64(x64):
+        first = strong(arguments(BF16)[:3])
+        x = jnp.ones(8, F32)
+        check_step(guard_step(train, carry=CARRY), *first, x, carry=CARRY)
+        shapes = jax.eval_shape(lambda: first)
+        check_step(guard_step(train, carry=CARRY), *shapes, x, carry=CARRY)
+
+
+def test_a_stable_step_passes_bare():
+    check_step(train, *strong(arguments(F32)), carry=CARRY)
+    check_step(lambda state: state * 2, 1.0)  # weak, and stays so
+    check_step(
+        lambda c: (jax.random.split(c[0])[0], None, c[2]),
+        (jax.random.key(0), None, jnp.tanh),
+    )
+
+
+def test_every_broken_rule_is_named():
+    params, opt_state, _, x = arguments(BF16)
+    with pytest.raises(AssertionError) as error:
+        check_step(train, params, opt_state, params, x, carry=CARRY, kwargs={"decay": 0.5})
+    text = str(error.value)
+    assert text.startswith("train breaks 6 rules of a step's contract:\n")
+    assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == [*STEP_RULES]
+    assert "types            average['w']: bfloat16 -> float32" in text
+    assert "params['w'] and average['w'] are one buffer" in text
+    carry = "carry=('params', 'opt_state', 'average')"
+    assert f"dtypeguard.guard_step(train, {carry})" in text
+    assert "dtypeguard.strong(params, opt_state, average)" in text
+
+
+@pytest.mark.parametrize(
+    ("step", "args", "rules"),
+    [
+        (lambda c: c * jnp.ones((), F32), (1.0,), ["one_compilation"]),
+        (lambda c: jnp.asarray(1.0), (jnp.ones((), F32),), ["types", "one_compilation"]),
+        (lambda c, x: c + x, (jnp.ones(4), jnp.ones(4)), []),
+    ],
+)
+def test_a_rule_by_itself(step, args, rules):
+    if not rules:
+        check_step(step, *args)
+        with pytest.raises(AssertionError, match="c and another argument are one buffer"):
+            check_step(step, args[0], args[0])
+        return
+    with pytest.raises(AssertionError) as error:
+        check_step(step, *args)
+    assert set(rules) <= set(re.findall(r"^  (\w+) ", str(error.value), re.MULTILINE))
+    left = [rule for rule in STEP_RULES if f"\n  {rule} " not in str(error.value)]
+    check_step(step, *args, rules=left)
+
+
+def test_what_a_guard_does_not_mend_is_told():
+    with pytest.raises(
+        AssertionError, match=r"guard_step does not mend this: DtypeDriftError"
+    ):
+        check_step(lambda state: state + 0.5, jnp.ones(2, jnp.int32))
+
+    def raises(state):
+        raise RuntimeError("no such thing")
+
+    match = "breaks 1 rule of a step's contract:\n  traces  RuntimeError: no such thing\n"
+    with pytest.raises(AssertionError, match=match):
+        check_step(raises, jnp.ones(2))
+
+
+def test_a_leaf_that_only_one_side_has():
+    with pytest.raises(AssertionError, match=r"came in and went out: state\['b'\]"):
+        check_step(lambda state: {"a": state["a"]}, {"a": jnp.ones(2), "b": jnp.ones(3)})
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="check_step got carry=7, but train takes"):
+        check_step(train, *arguments(F32), carry=7)
+    with pytest.raises(
+        ValueError, match="no rule is called 'scans'; there are types, scan"
+    ):
+        check_step(train, *arguments(F32), carry=CARRY, rules=["scans"])
+    with pytest.raises(TypeError, match=r"check_step got 3\. Give it a step"):
+        check_step(3)
+    assert dtypeguard.testing.check_step is check_step

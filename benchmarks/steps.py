@@ -320,7 +320,12 @@ def main() -> int:
     if options.costs:
         return _costs(options.only)
     left_out: list[str] = []
-    results = [*_results(options.only, left_out)]
+    results = []
+    try:
+        for result in _results(options.only, left_out):
+            results.append(result)
+    except KeyboardInterrupt:
+        left_out.append("stopped: the steps after these are not counted")
     _print_table(results)
     broken = [*_broken(results)]
     stable = [r for r in results if r.other_program is not None]

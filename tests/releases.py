@@ -32,8 +32,10 @@ TESTS = (
     "guard/test_compose",
     "guard/test_record",
     "audit/test_audit",
+    "audit/test_audit_step",
     "audit/test_graph",
     "audit/test_origins",
+    "audit/test_step_origins",
 )
 LONG_TESTS = (
     "whole/test_digits",

@@ -9,7 +9,7 @@ import functools
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -91,9 +91,10 @@ class Watch:
     def _return_from_user(self, frame: FrameType, event: str, arg: Any):
         # Equal scalars may be one object, wherever they come from.
         if event == "return" and type(arg) not in _SCALARS and arg is not None:
-            # A NamedTuple is made by code that has no file, or by JAX when it maps a tree.
+            # A NamedTuple is made by code that has no file, or by JAX when it maps a tree,
+            # a dataclass of flax by its own `replace`.
             maker: FrameType | None = frame
-            while maker is not None and not _is_written(maker.f_code):
+            while maker is not None and not _is_makers(maker, arg):
                 maker = maker.f_back
             if maker is not None:
                 origin = origin_of_frame(maker)
@@ -106,10 +107,14 @@ class Watch:
         return self._return_from_user
 
 
-def _is_written(code: CodeType) -> bool:
+def _is_makers(frame: FrameType, made: Any) -> bool:
+    """Whether a function is one that somebody wrote for what it makes."""
+    name, file = frame.f_code.co_name, frame.f_code.co_filename
+    if name == "replace" and type(frame.f_locals.get("self")) is type(made):
+        return False
     # A module of Equinox's hands out its fields by a function of its own.
-    is_access = code.co_name in ("__getattribute__", "__getattr__")
-    return code.co_filename != "<string>" and is_users(code.co_filename) and not is_access
+    is_access = name in ("__getattribute__", "__getattr__")
+    return file != "<string>" and is_users(file) and not is_access
 
 
 def _is_array(value: Any) -> bool:
@@ -123,6 +128,11 @@ def _arrays(values: Iterable[Any]) -> Iterator[Any]:
             yield from _arrays(value)
         elif _is_array(value):
             yield value
+
+
+def bound(frame: FrameType | None, value: Any) -> Origin | None:
+    """The assignment of the variable by which a function has an array or a container."""
+    return None if type(value) in _SCALARS else _binding(frame, value)
 
 
 def _binding(frame: FrameType | None, value: Any) -> Origin | None:

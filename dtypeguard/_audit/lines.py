@@ -96,8 +96,8 @@ def _nodes(trees: Sequence[Parts], number: int) -> Sequence[Any]:
     return ()
 
 
-def carried_drifts(traced: Traced, lines: Lines, where: Where) -> Iterator[Drift]:
-    """The leaves of all carries that changed."""
+def carried_drifts(traced: Traced, lines: Lines | None, where: Where) -> Iterator[Drift]:
+    """The leaves of all carries that changed; without their lines where these are None."""
     leaf, outputs = traced.start, traced.step.outputs
     for name, before, after in zip(traced.names, traced.carried, traced.returned):
         if before.treedef != after.treedef or before.paths != after.paths:
@@ -112,10 +112,10 @@ def carried_drifts(traced: Traced, lines: Lines, where: Where) -> Iterator[Drift
 
 
 def _leaf_drifts(
-    traced: Traced, lines: Lines, leaf: int, new: int, path: str, where: Where
+    traced: Traced, lines: Lines | None, leaf: int, new: int, path: str, where: Where
 ) -> Iterator[Drift]:
     was, is_now = (traced.step.avals[value] for value in (leaf, new))
-    of = lambda matches: lines.of(new, matches, 1 << leaf)
+    of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else {}
     if was.dtype != is_now.dtype:
         types = str(was.dtype), str(is_now.dtype)
         yield Drift(path, "dtype", *types, where, **of(has("dtype", is_now.dtype)))
@@ -123,7 +123,7 @@ def _leaf_drifts(
         types = describe(was), describe(is_now)
         yield Drift(path, "shape", *types, where, **of(has("shape", is_now.shape)))
     if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
-        if is_weak(was):
+        if lines and is_weak(was):
             found = {"origin": lines.of_weak_leaf(leaf - traced.start)}
         else:
             found = of(is_weak)

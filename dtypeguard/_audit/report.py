@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+from typing import Literal
 
 from .._leaves.public import public
 from .._leaves.rows import columns
@@ -15,16 +16,18 @@ from .trace_error import TraceError
 @public
 @dataclasses.dataclass(frozen=True)
 class AuditReport:
-    """What `dtypeguard.audit` found; `print` it.
+    """What `dtypeguard.audit` or `audit_step` found; `print` it.
 
     Attributes:
         drifts: the leaves that changed.
         wide_operations: 64-bit floating operations although no input is 64-bit.
         compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
         error: why it does not trace; None if it does.
-        refusal: why `dtypeguard.guard` does not mend this, empty if for the same reason;
-            None if it does, or if all is well.
-        name: what to call the optimizer in the advice at the end.
+        refusal: why `dtypeguard.guard` or `guard_step` does not mend this, empty if for
+            the same reason; None if it does, or if all is well.
+        name: what to call the optimizer or step in the advice at the end.
+        subject: "optimizer" or "step".
+        remedy: what mends a step, as a sentence.
     """
 
     drifts: tuple[Drift, ...] = ()
@@ -33,6 +36,8 @@ class AuditReport:
     error: TraceError | None = None
     refusal: str | None = None
     name: str = "opt"
+    subject: Literal["optimizer", "step"] = "optimizer"
+    remedy: str = ""
 
     @property
     def ok(self) -> bool:
@@ -45,7 +50,7 @@ class AuditReport:
         if self.error is not None:
             return f"the {self.error.function} does not trace."
         if not self.drifts:
-            return "no leaf changed its type in one update."
+            return f"no leaf changed its type in one {self._call}."
         groups = collections.Counter((d.where, d.kind) for d in self.drifts)
         parts = []
         for (where, kind), n in groups.items():
@@ -54,7 +59,11 @@ class AuditReport:
             if (where, kind) == ("updates", "dtype"):
                 change = "would promote a param"
             parts.append(f"{_counted(n, one, many)} {change}")
-        return ", ".join(parts) + " in one update."
+        return f"{', '.join(parts)} in one {self._call}."
+
+    @property
+    def _call(self) -> str:
+        return "step" if self.subject == "step" else "update"
 
     @property
     def advice(self) -> str:
@@ -62,10 +71,13 @@ class AuditReport:
         if self.ok:
             return ""
         if self.refusal is None:
-            return f"Wrap the optimizer: dtypeguard.guard({self.name})."
+            return self.remedy or f"Wrap the optimizer: dtypeguard.guard({self.name})."
+        is_step = self.subject == "step"
         if self.error and "required keyword-only argument" in self.error.message:
-            return "Hand in what it asks for: dtypeguard.audit(..., extra_args={...})."
-        return "dtypeguard.guard does not mend this" + (
+            asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
+            return f"Hand in what it asks for: dtypeguard.{asks}={{...}})."
+        guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
+        return f"{guard} does not mend this" + (
             f": {self.refusal}" if self.refusal else "."
         )
 
@@ -118,7 +130,11 @@ class AuditReport:
         return page(self.headline, self.error, self.drifts, texts)
 
 
-_LEAVES = {"state": ("state leaf", "state leaves"), "updates": ("update", "updates")}
+_LEAVES = {
+    "state": ("state leaf", "state leaves"),
+    "updates": ("update", "updates"),
+    "carry": ("leaf of the carry", "leaves of the carry"),
+}
 _CHANGES = {
     "dtype": "changed dtype",
     "weak_type": "changed weak type",

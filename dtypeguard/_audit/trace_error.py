@@ -9,10 +9,10 @@ from .origins import Origin, origin_of_error
 
 @dataclasses.dataclass(frozen=True)
 class TraceError:
-    """Why `init` or `update` does not trace.
+    """Why `init`, `update` or a step does not trace.
 
     Attributes:
-        function: "init" or "update".
+        function: "init", "update" or "step".
         message: the first line of the error; all of a `DtypeDriftError`, which names the
             leaves.
         types: the two types that disagree; empty if the error names none.
@@ -24,6 +24,11 @@ class TraceError:
     types: tuple[str, ...]
     origin: Origin | None
 
+    @property
+    def is_of_a_loop(self) -> bool:
+        """Whether the carry of a loop does not come back in its types."""
+        return bool(_CARRY.search(self.message))
+
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)
@@ -32,6 +37,10 @@ class TraceError:
         return [*told, *self.message.splitlines()]
 
 
+# Of scan, of while_loop and fori_loop, and of these in older releases.
+_CARRY = re.compile(
+    r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
+)
 # How JAX tells of two types: in a loop or branch, in an older one, in an operation.
 _TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
 _PAIRS = tuple(

@@ -8,17 +8,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
 
-from .. import __version__
 from .._sweep import catalog
 from .._sweep.entry import Entry
 from .._sweep.html import page
 from .._sweep.report import Report
 from .._sweep.sweep import sweep
+from .arguments import check_options, parser
 from .display import progress, show, show_audit
-from .run import HELP, run
-from .target import FORMS, UsageError, audit_target
+from .run import run
+from .step_target import audit_step_target
+from .target import UsageError, audit_target
 
 CLEAN, DRIFT, USAGE = 0, 1, 2
 
@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; those of the process by default.
 
     Returns:
-        0 if the audited optimizer is clean, or in a sweep if no guarded configuration
-        fails; 1 if not; 2 for wrong usage. Of `run`, what it says.
+        0 if the audited optimizer or step is clean, or in a sweep if no guarded
+        configuration fails; 1 if not; 2 for wrong usage. Of `run`, what it says.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] == "run":  # what is behind it belongs to the script
@@ -40,12 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except UsageError as error:
             return _refuse(str(error), command="run")
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why
         return stop.code if isinstance(stop.code, int) else USAGE
     named = {form: getattr(arguments, form) for form in ("json", "markdown", "html")}
     files = {form: name for form, name in named.items() if name is not None}
     try:
+        check_options(arguments)
         _check(files)
         if arguments.target is None:
             return _sweep(arguments, files)
@@ -55,20 +56,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
-    for option in ("filter", "jobs"):
-        if getattr(arguments, option):
-            raise UsageError(
-                f"--{option} is for the sweep, without a target. "
-                f"Write: dtypeguard audit {arguments.target}"
-            )
     with contextlib.redirect_stdout(sys.stderr):  # what a script prints is no report
-        report = audit_target(
-            arguments.target,
-            arguments.set,
-            "float32" if arguments.params is None else arguments.params,
-            arguments.grads,
-            arguments.x64,
-        )
+        if arguments.step:
+            report = audit_step_target(
+                arguments.target,
+                arguments.inputs,
+                arguments.carry,
+                arguments.returned,
+                arguments.x64,
+            )
+        else:
+            report = audit_target(
+                arguments.target,
+                arguments.set,
+                "float32" if arguments.params is None else arguments.params,
+                arguments.grads,
+                arguments.x64,
+            )
     for form, name in files.items():
         _write(name, getattr(report, f"to_{form}")())
     if "-" not in files.values():
@@ -77,18 +81,6 @@ def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
 
 
 def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
-    for form, name in files.items():
-        if ":" in name and not os.path.isabs(name):
-            raise UsageError(
-                f"{name!r} was taken for the FILE of --{form}. Write the target first: "
-                f"dtypeguard audit {name} --{form}"
-            )
-    of_one = arguments.params, arguments.grads, files.get("markdown")
-    if arguments.set or arguments.x64 or of_one != (None, None, None):
-        raise UsageError(
-            "--set, --params, --grads, --x64 and --markdown are for one optimizer. "
-            "Write for example: dtypeguard audit optax:adam --set learning_rate=1e-3"
-        )
     entries, unbuilt = catalog.entries()
     chosen = [entry for entry in entries if _matches(entry.id, arguments.filter)]
     unbuilt = [left for left in unbuilt if _matches(left.id, arguments.filter)]
@@ -139,90 +131,6 @@ def _write(name: str, text: str) -> None:
         return
     with open(name, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Ends its complaints with the right form, as all others end."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(f"{message}. {FORMS}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Every command with its options. As long as they are many, a call for each."""
-    parser = _Parser(
-        prog="dtypeguard",
-        description="Any Optax optimizer gives back the dtypes it was given.",
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "run", help="run a script; errors over types name the lines", description=HELP
-    )
-    audit = commands.add_parser(
-        "audit",
-        help="which leaves of an optimizer drift, and on which line of source",
-        description="With a target: which leaf of its state or updates changes its type, "
-        "from what to what, and on which line. Exits 0 if none does, else 1. Without: "
-        "traces every optimizer of the installed optax, bare and guarded, over param and "
-        "gradient dtypes, with x64 off and on: init, eval_shape, scan, cond, MultiSteps, "
-        "compilations. Exits 0 if nothing guarded fails, else 1.",
-        epilog="Example: dtypeguard audit optax.contrib:prodigy --set learning_rate=1.0 "
-        "--params bfloat16,float32 --grads float32 --x64",
-    )
-    audit.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help="an optimizer or a function that makes one: optax:adam, "
-        "my_package.optim:make_optimizer, my_script.py:opt",
-    )
-    audit.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an argument for the function that makes the target; may be repeated",
-    )
-    audit.add_argument(
-        "--params",
-        metavar="DTYPES",
-        help="dtypes dealt out over the target's params (default: float32)",
-    )
-    audit.add_argument(
-        "--grads",
-        metavar="DTYPES",
-        help="the same for the gradients (default: the params')",
-    )
-    audit.add_argument("--x64", action="store_true", help="with jax_enable_x64")
-    audit.add_argument(
-        "--filter",
-        metavar="PATTERN",
-        default="",
-        help="sweep only optimizers whose name has this in it; * and ? stand for anything",
-    )
-    for form in ("json", "markdown"):
-        audit.add_argument(
-            f"--{form}",
-            metavar="FILE",
-            nargs="?",
-            const="-",
-            help=f"as {form}: to FILE, or printed",
-        )
-    audit.add_argument("--html", metavar="FILE", help="write one self-contained page")
-    audit.add_argument(
-        "--jobs",
-        metavar="N",
-        type=_positive,
-        help="worker processes of the sweep (default: by size)",
-    )
-    return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, 3, ...")
-    return int(text)
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def audit_target(
     dtypes = _dtypes("--params", params, x64)
     grad_dtypes = dtypes if grads is None else _dtypes("--grads", grads, x64)
     with set_x64(x64):
-        made = _load(target)
+        made = load(target, {})
         name = target.rpartition(":")[2]
         if is_transformation(made) and not inspect.isclass(made):
             if arguments:
@@ -89,7 +90,7 @@ def _dtypes(option: str, text: str, x64: bool) -> tuple[Any, ...]:
     dtypes = []
     for name in text.split(","):
         try:
-            dtype = jnp.dtype(name.strip())
+            dtype = jnp.dtype(_long(name.strip()))
         except TypeError:
             raise UsageError(
                 f"{option} {text!r}: {name!r} is no dtype. "
@@ -106,12 +107,33 @@ def _dtypes(option: str, text: str, x64: bool) -> tuple[Any, ...]:
     return tuple(dtypes)
 
 
-def _load(target: str) -> Any:
+def _long(name: str) -> str:
+    """The name of a dtype that tables have a short one for: `bf16`, `f32`, `f8_e5m2`."""
+    short = re.fullmatch(r"(bf|f|c)(\d+.*)", name)
+    return _LETTERS[short[1]] + short[2] if short else name
+
+
+_LETTERS = {"bf": "bfloat", "f": "float", "c": "complex"}
+
+
+def load(target: str, modules: dict[str, Any]) -> Any:
+    """What `MODULE:NAME` or `FILE.py:NAME` stands for.
+
+    Args:
+        target: the one or the other.
+        modules: those imported so far, by what stands before the colon.
+
+    Raises:
+        UsageError: if there is no such thing.
+    """
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
         raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {FORMS}")
     try:
-        found = _import_file(where) if where.endswith(".py") else _import_module(where)
+        if where not in modules:
+            is_file = where.endswith(".py")
+            modules[where] = _import_file(where) if is_file else _import_module(where)
+        found = modules[where]
     except (Exception, SystemExit) as error:  # a script may end by itself
         reason = f"{type(error).__name__}: {error}"
         forms = FORMS

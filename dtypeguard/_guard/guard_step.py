@@ -246,11 +246,16 @@ def _attempt(
 
 def _strongly_typed(given: Given) -> Given:
     """With strongly typed leaves; the very same where it has them already."""
-    if not any(map(is_weak, given.leaves)):
+    if not any(map(_promotes, given.leaves)):
         return given
     typed = copy.copy(given)
-    typed.leaves = [cast(x, dtype_of(x)) if is_weak(x) else x for x in given.leaves]
+    typed.leaves = [cast(x, dtype_of(x)) if _promotes(x) else x for x in given.leaves]
     return typed
+
+
+def _promotes(leaf: Any) -> bool:
+    # A Python bool is as strongly typed as an array, and modules branch on theirs.
+    return is_weak(leaf) and not isinstance(leaf, bool)
 
 
 def _any_wide(given: list[Given], *others: Any) -> bool:

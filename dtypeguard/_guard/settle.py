@@ -153,6 +153,8 @@ def _settle(
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
         if _is_settled(leaf, old, may_be_weak=not part.is_carried):
             continue
+        if type(leaf) is bool and type(old) is bool:
+            continue  # a module's own, to branch on; it promotes nothing
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if not part.is_carried and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep

@@ -29,12 +29,7 @@ def test_planted(name):
     # Up to Optax 0.2.6 the accumulator of MultiSteps drifts by itself.
     told = [d for d in report.drifts if d.where == case.where]
     (drift,) = [d for d in told if d.path.endswith(of_case)]
-    assert (drift.before, drift.after) == (case.before, case.after)
-    assert drift.kind == ("weak_type" if "weak" in case.before else "dtype")
-    for word, found in (("promotion", drift.origin), ("operand", drift.cause)):
-        where = found and (found.file, found.line)
-        assert where == planted.marked(name, word), (word, str(found))
-        assert found is None or f"# {word}: {name}" in found.code
+    planted.assert_told(drift, case, name)
 
 
 def test_every_case_is_marked():

@@ -417,3 +417,15 @@ def test_the_heat_map(tmp_path, capsys):
     assert "prefers-color-scheme: dark" in text
     links = [a["href"] for tag, a in page.tags if tag == "link"]
     assert links == ["data:,"]
+
+
+def test_short_names_of_dtypes(capsys):
+    adam = ["audit", "optax:adam", "--set", "learning_rate=1e-3", "--json"]
+    assert main([*adam, "--params", "bf16,f32", "--grads", "f32"]) == 1
+    short = json.loads(capsys.readouterr().out)
+    assert main([*adam, "--params", "bfloat16,float32", "--grads", "float32"]) == 1
+    assert json.loads(capsys.readouterr().out) == short
+    assert main([*adam, "--params", "f64"]) == 2
+    assert "f64 needs --x64" in capsys.readouterr().err
+    assert main([*adam, "--params", "f33"]) == 2
+    assert "'f33' is no dtype" in capsys.readouterr().err

@@ -475,11 +475,21 @@ def weak_init_array(leaf, grad, count, key):
     return leaf * jnp.ones((), F32)
 
 
-def marked(name: str, word: str) -> tuple[str, int] | None:
-    """The file and the line marked with a word for a case."""
-    for module in (__file__, planted_helper.__file__):
+def marked(name: str, word: str, file: str = __file__) -> tuple[str, int] | None:
+    """The file and the line marked with a word for a case of a module."""
+    for module in (file, planted_helper.__file__):
         lines = pathlib.Path(module).read_text().splitlines()
         for number, line in enumerate(lines, start=1):
             if re.search(rf"# {word}: {name}\b", line):
                 return module, number
     return None
+
+
+def assert_told(drift: Any, case: Any, name: str, file: str = __file__) -> None:
+    """Fails unless an audit told the types and the lines of a case of a module."""
+    assert (drift.before, drift.after) == (case.before, case.after)
+    assert drift.kind == ("weak_type" if "weak" in case.before + case.after else "dtype")
+    for word, found in (("promotion", drift.origin), ("operand", drift.cause)):
+        where = found and (found.file, found.line)
+        assert where == marked(name, word, file), (word, str(found))
+        assert found is None or f"# {word}: {name}" in found.code

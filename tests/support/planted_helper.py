@@ -12,3 +12,9 @@ def warmup(count):
 def scaled(leaf, scale):
     """A product, in the wider dtype of its factors."""
     return leaf * scale  # promotion: helper_promotes
+
+
+def warming(count):
+    """The same for a step."""
+    steps = count.astype(jnp.float32)  # operand: rate_of_a_schedule
+    return jnp.minimum(steps / 100, 1)

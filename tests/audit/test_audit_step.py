@@ -1,0 +1,364 @@
+"""Audits of a step: what is told of its carry, how it is called, what to write."""
+
+import json
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import planted_steps
+import pytest
+from jax import lax
+
+import dtypeguard
+from dtypeguard import audit_step, guard_step
+from dtypeguard._leaves.compat import HAS_X64_SCOPE, x64_enabled
+
+pytestmark = pytest.mark.third_party
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+class State(NamedTuple):
+    """A time that may be weak, and a leaf."""
+
+    time: object
+    leaf: object
+
+
+def tick(state, x=None):
+    return state._replace(time=state.time + jnp.float32(0.5))
+
+
+def widen(state, x=None):
+    return state._replace(leaf=state.leaf * jnp.ones(3, F32))  # the planted line
+
+
+def state(time=None):
+    time = jnp.zeros((), F32) if time is None else time
+    return State(time, jnp.zeros(3, BF16))
+
+
+def test_a_text_as_a_whole():
+    report = audit_step(widen, state(), 1.0)
+    origin = report.drifts[0].origin
+    assert origin.code.endswith("# the planted line")
+    assert origin.line == widen.__code__.co_firstlineno + 1
+    assert str(report) == (
+        "audit: 1 leaf of the carry changed dtype in one step.\n"
+        f"  state.leaf  bfloat16 -> float32  {origin}  forced by {origin}\n"
+        "Wrap the step: dtypeguard.guard_step(widen)."
+    )
+    assert (report.ok, report.compilations) == (False, 2)
+    assert f"`state.leaf` | bfloat16 | float32 | {origin}" in report.to_markdown()
+    assert "<code>state.leaf</code>" in report.to_html()
+    assert json.loads(report.to_json())["drifts"][0]["where"] == "carry"
+
+
+def test_a_stable_step_is_clean():
+    report = audit_step(lambda state, x: (state, x + 0.5), state(), jnp.ones(3, F32))
+    assert (report.ok, report.compilations, report.advice) == (True, 1, "")
+    assert str(report) == "audit: no leaf changed its type in one step."
+
+
+@pytest.mark.parametrize("name", planted_steps.CASES)
+def test_what_is_guarded_is_clean_or_says_what_to_write(name):
+    case = planted_steps.CASES[name]
+    options = dict(case.options)
+    places = {k: options[k] for k in ("carry", "returned") if k in options}
+    bare = audit_step(case.step, *case.args, **options)
+    guarded = audit_step(guard_step(case.step, **places), *case.args, **options)
+    if bare.refusal is None:
+        assert guarded.ok
+        assert bare.advice.startswith("Wrap the step: dtypeguard.guard_step(")
+    else:
+        assert not guarded.ok
+        assert bare.advice.startswith("dtypeguard.guard_step does not mend this: Dtype")
+        assert f"  {case.path}  " in bare.advice
+        assert case.path in guarded.error.message
+
+
+def test_the_carry_by_position_by_name_and_several():
+    def step(loss, params, *, count):
+        return {"count": count + jnp.int8(1), "params": params + jnp.ones((), F32)}
+
+    given = jnp.ones((), F32), jnp.ones(3, BF16)
+    options = {"kwargs": {"count": jnp.zeros((), jnp.int8)}}
+    of = lambda **places: audit_step(step, *given, **places, **options)
+    assert of(carry="count", returned="count").ok
+    report = of(carry=(1, "count"), returned=("params", "count"))
+    assert [drift.path for drift in report.drifts] == ["params"]
+    assert report.advice == (
+        "Wrap the step: dtypeguard.guard_step(step, carry=(1, 'count'), "
+        "returned=('params', 'count'))."
+    )
+    swapped = of(carry=("params", "count"), returned=("count", "params"))
+    assert [(drift.path, drift.kind) for drift in swapped.drifts] == [
+        ("params", "dtype"),
+        ("params", "shape"),
+        ("count", "dtype"),
+        ("count", "shape"),
+    ]
+
+
+def test_an_argument_without_a_name():
+    def step(*args):
+        return args[0], {"w": args[1]["w"] * jnp.float32(2)}
+
+    report = audit_step(step, 1.0, {"w": jnp.ones(3, BF16)}, carry=1, returned=1)
+    assert [drift.path for drift in report.drifts] == ["args[1]['w']"]
+
+
+def made_weak():
+    return State(jnp.asarray(0.0), jnp.zeros(3, BF16))
+
+
+def test_the_line_that_made_a_first_carry_weak():
+    number = audit_step(
+        tick,
+        State(0.0, jnp.zeros(3, BF16)),
+    )
+    (drift,) = number.drifts
+    assert (drift.path, drift.kind) == ("state.time", "weak_type")
+    assert (drift.before, drift.after) == ("float32 (weak)", "float32")
+    assert drift.origin is None  # nothing has it but the call
+    first = State(0.0, jnp.zeros(3, BF16))  # a number
+    of_number = audit_step(tick, first).drifts[0].origin
+    assert of_number.code.endswith("# a number")
+    time = jnp.asarray(0.0)  # an array
+    second = made_weak()._replace(time=time)
+    assert audit_step(tick, second).drifts[0].origin.code.endswith("# an array")
+    third = {"inner": made_weak()}  # a function
+    step = lambda tree: {"inner": tick(tree["inner"])}
+    assert audit_step(step, third).drifts[0].origin.code.endswith("# a function")
+
+
+def test_advice_for_a_first_carry_that_is_weak():
+    weak = state(time=0.0)
+    assert audit_step(tick, weak).advice == (
+        "Begin with a strongly typed carry: dtypeguard.strong(state)."
+    )
+    assert audit_step(tick, dtypeguard.strong(weak)).ok
+    both = audit_step(lambda state: widen(tick(state)), weak)
+    assert both.advice == (
+        "Wrap the step: dtypeguard.guard_step(step). "
+        "Begin with a strongly typed carry: dtypeguard.strong(state)."
+    )
+    guarded = guard_step(lambda state: widen(tick(state)))
+    assert audit_step(guarded, dtypeguard.strong(weak)).ok
+    two = audit_step(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
+    assert two.advice.endswith("carry: dtypeguard.strong(a).")
+
+
+def test_a_constant_in_a_dataclass_of_flax():
+    struct = pytest.importorskip("flax.struct")
+
+    @struct.dataclass
+    class Env:
+        """An environment as brax has it."""
+
+        done: object
+        metrics: object
+
+    def step(state):
+        state.metrics.update(reward=1.0)
+        return state.replace(done=state.done + 1)
+
+    (drift,) = audit_step(step, Env(jnp.zeros(()), {"reward": jnp.zeros(())})).drifts
+    assert (drift.path, drift.after) == ("state.metrics['reward']", "float32 (weak)")
+    assert drift.origin.code == "return state.replace(done=state.done + 1)"
+
+
+def test_shapes_and_structures():
+    def step(state):
+        return state._replace(leaf=jnp.concatenate([state.leaf, state.leaf]))
+
+    (drift,) = audit_step(step, state()).drifts
+    assert (drift.path, drift.before, drift.after) == (
+        "state.leaf",
+        "bfloat16[3]",
+        "bfloat16[6]",
+    )
+    (drift,) = audit_step(lambda state: {**state, "new": 1}, {"old": 2}).drifts
+    assert (drift.path, drift.kind) == ("state['new']", "structure")
+
+
+def test_nothing_runs_and_nothing_is_allocated():
+    def step(state, x):
+        assert isinstance(x["x"], jax.core.Tracer)
+        return state * x["x"]
+
+    huge = jax.ShapeDtypeStruct((10**6, 10**6), BF16)
+    before = len(jax.live_arrays())
+    assert audit_step(step, huge, {"x": jax.ShapeDtypeStruct((), BF16)}).ok
+    assert all(array.size < 10**6 for array in jax.live_arrays()[before:])
+
+
+def test_the_caller_s_containers_are_left_as_they_are():
+    def step(state):
+        state["count"] = state["count"] + 0.5
+        return state
+
+    first = {"count": jnp.zeros((), jnp.int32)}
+    (drift,) = audit_step(step, first).drifts
+    assert (drift.before, drift.after) == ("int32", "float32")
+    assert first["count"].dtype == jnp.int32
+
+
+def test_leaves_that_are_no_arrays():
+    carry = {"f": jnp.sin, "none": None, "s": "text", "key": jax.random.key(0)}
+    step = lambda carry, f, training, n: (
+        {**carry, "key": jax.random.split(carry["key"])[0]},
+        [f(n) for _ in range(n) if training],
+    )
+    assert audit_step(step, carry, jnp.cos, True, 3).ok
+
+
+def test_the_flag_is_the_callers():
+    before = x64_enabled()
+    step = lambda n, x: n + jnp.argmax(x)
+    args = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((3,), F32)
+    assert audit_step(step, *args).ok is not before
+    assert [drift.after for drift in audit_step(step, *args, x64=True).drifts] == ["int64"]
+    assert audit_step(step, *args, x64=False).ok
+    assert x64_enabled() is before
+
+
+def test_operations_in_64_bits():
+    step = lambda x: (x.astype(jnp.float64) * 2).astype(F32)
+    report = audit_step(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
+    assert report.ok
+    assert "operations in 64 bits though no input is (2 on arrays)" in str(report)
+    wide = jax.ShapeDtypeStruct((3,), jnp.float64)
+    assert audit_step(lambda x: x * 2, wide, x64=True).wide_operations == ()
+
+
+LOOPS = {
+    "scan": lambda body, x: lax.scan(lambda c, _: (body(c), None), x, None, length=2)[0],
+    "while_loop": lambda body, x: lax.while_loop(lambda c: True, body, x),
+    "fori_loop": lambda body, x: lax.fori_loop(0, 3, lambda _, c: body(c), x),
+    "cond": lambda body, x: lax.cond(True, body, lambda c: c, x),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_step_that_does_not_trace(name):
+    def step(x):
+        return LOOPS[name](lambda c: c * jnp.ones(3, F32), x)
+
+    report = audit_step(step, jnp.zeros(3, BF16))
+    assert set(report.error.types) == {"bfloat16[3]", "float32[3]"}
+    assert report.error.origin.file == __file__
+    assert report.compilations is None
+    lines = str(report).splitlines()
+    assert lines[0] == "audit: the step does not trace."
+    assert lines[1] == f"  {' and '.join(report.error.types)} disagree"
+    wrap = "Wrap the body of that loop: dtypeguard.guard_step({})."
+    assert (
+        lines[-1]
+        == {
+            "scan": wrap.format("body"),
+            "while_loop": wrap.format("body"),
+            "fori_loop": wrap.format("body, carry=1"),
+            "cond": "dtypeguard.guard_step does not mend this.",
+        }[name]
+    )
+
+
+def test_the_advice_for_a_loop_inside_a_step():
+    by_row = lambda c, row: (c * row, None)
+    counted = lambda n, c: c * jnp.ones(3, F32)
+    x, rows = jnp.zeros(3, BF16), jnp.ones((2, 3), F32)
+    assert audit_step(lambda x: lax.scan(guard_step(by_row), x, rows)[0], x).ok
+    loop = lambda x: lax.fori_loop(0, 3, guard_step(counted, carry=1), x)
+    assert audit_step(loop, x).ok
+
+
+def test_a_step_that_traces_with_x64_off_alone():
+    step = lambda x: lax.scan(lambda c, _: (c * jnp.ones(3), None), x, None, length=2)[0]
+    report = audit_step(step, jnp.ones(3, F32), x64=True)
+    assert report.error is not None
+    guarded = audit_step(guard_step(step), jnp.ones(3, F32), x64=True)
+    assert guarded.ok is HAS_X64_SCOPE
+    assert ("Wrap the step:" in report.advice) is HAS_X64_SCOPE
+
+
+def test_a_keyword_that_the_step_asks_for():
+    report = audit_step(lambda state, *, key: state, 1.0)
+    assert report.advice == (
+        "Hand in what it asks for: dtypeguard.audit_step(..., kwargs={...})."
+    )
+    assert audit_step(lambda state, *, key: state, jnp.ones(3), kwargs={"key": 1}).ok
+
+
+def test_a_jitted_train_step_with_an_optimizer():
+    opt = optax.adam(1e-3)
+    params = {"w": jax.ShapeDtypeStruct((3,), BF16)}
+
+    @jax.jit
+    def step(params, opt_state, x):
+        grads = jax.grad(lambda p: jnp.sum((p["w"] * x) ** 2))(params)
+        grads = jax.tree_util.tree_map(lambda g: g.astype(F32), grads)
+        updates, opt_state = opt.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    opt_state = jax.eval_shape(opt.init, params)
+    report = audit_step(step, params, opt_state, params["w"], carry=(0, 1))
+    drift = report.drifts[0]
+    assert drift.path == "opt_state[0].mu['w']"
+    assert drift.origin.file.startswith(optax.__path__[0])
+
+
+def test_a_module_of_equinox_that_is_compiled_with_its_own_jit():
+    @eqx.filter_jit
+    def step(model, x):
+        loss = lambda model: jnp.sum(model(x))
+        grads = eqx.filter_grad(loss)(model)
+        return eqx.apply_updates(model, jax.tree_util.tree_map(widened, grads)), 0.0
+
+    widened = lambda grad: grad.astype(F32)  # here
+    model = eqx.nn.MLP(3, 1, 4, 1, dtype=BF16, key=jax.random.PRNGKey(0))
+    drifts = audit_step(step, model, jax.ShapeDtypeStruct((3,), BF16)).drifts
+    assert [drift.path for drift in drifts] == [
+        f"model.layers[{n}].{leaf}" for n in range(2) for leaf in ("weight", "bias")
+    ]
+    assert audit_step(guard_step(step), model, jax.ShapeDtypeStruct((3,), BF16)).ok
+
+
+@pytest.mark.parametrize(
+    ("step", "first"),
+    [
+        (lambda s: s * 2, jnp.ones(3, BF16)),
+        (lambda s: s * jnp.ones(3, F32), jnp.ones(3, BF16)),
+        (lambda s: s + jnp.ones((), F32), 0.0),
+        (lambda s: s + 1, 0.0),
+        (lambda s: jnp.where(s > 0, 0.0, 1.0), jnp.ones((), F32)),
+    ],
+)
+def test_as_many_compilations_as_are_told(step, first):
+    traced = []
+    jitted = jax.jit(lambda s: traced.append(s) or step(s))
+    carry = first
+    for _ in range(4):
+        carry = jitted(carry)
+    assert audit_step(step, first).compilations == len(traced)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: audit_step(3), TypeError, "audit_step got 3. Give it a step"),
+        (lambda: audit_step(tick, 1, carry=7), ValueError, 'carry=0 or "state"'),
+        (lambda: audit_step(tick, 1, carry="stat"), ValueError, "carry='stat'"),
+        (lambda: audit_step(tick, 1, returned=(0, 1)), ValueError, "as many of both"),
+        (lambda: audit_step(lambda s: None, 1), TypeError, "returned None. Write"),
+        (lambda: audit_step(lambda s: (s,), 1, returned=4), TypeError, "another item"),
+        (lambda: audit_step(tick), TypeError, "give it state as well"),
+        (lambda: audit_step(tick, 1, kwargs=[1]), TypeError, 'kwargs={"key": key}'),
+        (lambda: audit_step(tick, 1, x64="on"), TypeError, "True, False or None"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

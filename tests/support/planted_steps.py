@@ -1,0 +1,406 @@
+"""Steps with one drift each: the lines that make it and that force it are marked.
+
+`# promotion: NAME` is on the line that the audit must name as the origin, and
+`# operand: NAME` on that of the cause, where there is one.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import planted
+import planted_helper
+from jax import lax
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+FINITE = np.ones(3, bool)
+DECAY = np.float32(0.99)  # operand: average_by_a_global_decay
+
+
+class Case(NamedTuple):
+    """What is planted, how it is called, and what of its carry drifts."""
+
+    step: Callable[..., Any]
+    args: tuple[Any, ...]
+    path: str
+    before: str
+    after: str
+    options: dict[str, Any]
+
+
+CASES: dict[str, Case] = {}
+
+
+def struct(dtype, *shape):
+    """An array of a dtype, a vector by default, that is never made."""
+    return jax.ShapeDtypeStruct(shape or (3,), dtype)
+
+
+def number(dtype):
+    """A scalar of a dtype."""
+    return jax.ShapeDtypeStruct((), dtype)
+
+
+def drift(path, before, after, *args, name="", **options):
+    """Registers the step below it, with its arguments."""
+
+    def register(step):
+        CASES[name or step.__name__] = Case(step, args, path, before, after, options)
+        return step
+
+    return register
+
+
+class Train(NamedTuple):
+    """What a train step carries."""
+
+    params: Any
+    opt_state: Any
+    ema: Any
+    count: Any
+    key: Any
+
+
+OPT = optax.sgd(0.1)
+
+
+def train(count=None):
+    """The types of a first `Train`."""
+    params = {"w": struct(BF16)}
+    count = number(jnp.int32) if count is None else count
+    return Train(params, OPT.init(params), params, count, struct(jnp.uint32, 2))
+
+
+@drift("state.ema['w']", "bfloat16", "float32", train(), struct(BF16))
+def average_of_the_weights(state, x):
+    grads = jax.grad(lambda p: jnp.sum((p["w"] * x) ** 2))(state.params)
+    updates, opt_state = OPT.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    ema = jax.tree_util.tree_map(
+        lambda e, p: (
+            0.99 * e  # promotion: average_of_the_weights
+            + 0.01 * p.astype(F32)  # operand: average_of_the_weights
+        ),
+        state.ema,
+        params,
+    )
+    return Train(params, opt_state, ema, state.count + 1, state.key), 0.0
+
+
+@drift("state.ema['w']", "bfloat16", "float32", train())
+def average_by_a_global_decay(state):
+    keep = lambda e: e * DECAY  # promotion: average_by_a_global_decay
+    return state._replace(ema=jax.tree_util.tree_map(keep, state.ema))
+
+
+@drift("carry[3]", "int32", "float32", ({"w": struct(BF16)}, (), 0.5, number(jnp.int32)))
+def counter_that_becomes_a_float(carry):
+    params, opt_state, rate, n = carry
+    n = n + 1.0  # promotion: counter_that_becomes_a_float
+    return params, opt_state, rate, n
+
+
+@drift("scale", "float16", "float32", number(jnp.float16), number(bool))
+def loss_scale(scale, finite):
+    largest = jnp.float32(2.0**15)  # operand: loss_scale
+    grown = jnp.minimum(scale * 2, largest)
+    halved = scale / 2
+    return jnp.where(finite, grown, halved)  # promotion: loss_scale
+
+
+class Scale(NamedTuple):
+    """A dynamic loss scale."""
+
+    scale: Any
+    steps: Any
+
+
+@drift("state.steps", "int32", "int64", Scale(number(F32), number(jnp.int32)), x64=True)
+def loss_scale_that_counts_in_64_bits(state, finite=FINITE):
+    good = jnp.sum(finite)  # operand: loss_scale_that_counts_in_64_bits
+    steps = state.steps + good  # promotion: loss_scale_that_counts_in_64_bits
+    return Scale(state.scale, steps)
+
+
+class Buffer(NamedTuple):
+    """A ring of observations."""
+
+    rows: Any
+    next: Any
+
+
+@drift(
+    "buffer.next", "int32", "float32", Buffer(struct(BF16, 8, 3), number(jnp.int32)), 0.5
+)
+def replay_buffer_index(buffer, row):
+    rows = buffer.rows.at[buffer.next].set(row)
+    size = jnp.float32(rows.shape[0])  # operand: replay_buffer_index
+    return Buffer(rows, (buffer.next + 1) % size)  # promotion: replay_buffer_index
+
+
+@drift(
+    "buffer.rows",
+    "bfloat16",
+    "float32",
+    Buffer(struct(BF16, 8, 3), number(jnp.int32)),
+    struct(F32),
+)
+def replay_buffer_of_another_type(buffer, row):
+    older = buffer.rows[1:]
+    rows = jnp.concatenate([older, row[None]])  # promotion: replay_buffer_of_another_type
+    return Buffer(rows, buffer.next)
+
+
+@drift(
+    "cache['k'][0]",
+    "bfloat16",
+    "float32",
+    {"k": [struct(BF16, 4, 2)], "v": [struct(BF16, 4, 2)]},
+    struct(BF16, 4, 2),
+)
+def key_value_cache(cache, x):
+    positions = jnp.arange(4, dtype=F32)[:, None]  # operand: key_value_cache
+    keys = x * jnp.cos(positions)
+    new = jnp.where(x > 0, keys, cache["k"][0])  # promotion: key_value_cache
+    return {"k": [new], "v": [x]}
+
+
+@drift(
+    "stats['mean']",
+    "bfloat16",
+    "float32",
+    {"n": number(jnp.int32), "mean": struct(BF16)},
+    struct(BF16),
+)
+def running_mean(stats, x):
+    n = stats["n"] + 1
+    weight = 1 / n  # operand: running_mean
+    mean = stats["mean"] + weight * (x - stats["mean"])  # promotion: running_mean
+    return {"n": n, "mean": mean}
+
+
+@drift(
+    "stats[1]",
+    "float16",
+    "float32",
+    (number(jnp.int32), struct(jnp.float16)),
+    struct(jnp.float16),
+)
+def running_variance(stats, x):
+    count, m2 = stats
+    wide = jnp.square(x.astype(F32))  # operand: running_variance
+    return count + 1, m2 + wide  # promotion: running_variance
+
+
+@drift("learning_rate", "bfloat16", "float32", struct(BF16), number(BF16), carry=(0, 1))
+def learning_rate_scalar(params, learning_rate):
+    params = params - learning_rate
+    decay = np.float32(0.5)  # operand: learning_rate_scalar
+    return params, learning_rate * decay  # promotion: learning_rate_scalar
+
+
+@drift("rate", "bfloat16", "float32", number(BF16), number(jnp.int32))
+def rate_of_a_schedule(rate, count):
+    factor = planted_helper.warming(count)
+    return rate * factor  # promotion: rate_of_a_schedule
+
+
+@jax.jit
+def _moved(x, y):
+    twice = x + x
+    return twice - y  # promotion: nested_jit
+
+
+@drift("x", "bfloat16", "float32", struct(BF16))
+def nested_jit(x):
+    y = jnp.exp(jnp.ones((), F32))  # operand: nested_jit
+    return _moved(x, y)
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), name="jitted_step")
+@jax.jit
+def jitted_step(x):
+    noise = jnp.ones(3, F32)  # operand: jitted_step
+    return x + noise  # promotion: jitted_step
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), 3, name="static_argument_of_a_jit")
+@functools.partial(jax.jit, static_argnums=1)
+def static_argument_of_a_jit(x, size):
+    wide = jnp.linspace(0, 1, size)  # operand: static_argument_of_a_jit
+    return x * wide  # promotion: static_argument_of_a_jit
+
+
+@drift("x", "bfloat16", "float32", struct(BF16))
+def scan_in_a_step(x):
+    def body(total, row):
+        return total + row * x, None  # promotion: scan_in_a_step
+
+    start = jnp.zeros(3, F32)  # operand: scan_in_a_step
+    return lax.scan(body, start, jnp.ones((4, 3), BF16))[0]
+
+
+@drift("x", "bfloat16", "float32", struct(BF16))
+def while_loop_in_a_step(x):
+    start = jnp.ones(3, F32)  # operand: while_loop_in_a_step
+
+    def body(carry):
+        n, total = carry
+        return n + 1, total * x  # promotion: while_loop_in_a_step
+
+    return lax.while_loop(lambda carry: carry[0] < 5, body, (0, start))[1]
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), number(bool))
+def cond_in_a_step(x, done):
+    fresh = jnp.zeros(3, F32)  # operand: cond_in_a_step
+
+    def go_on(x):
+        return x + fresh  # promotion: cond_in_a_step
+
+    return lax.cond(done, lambda x: fresh, go_on, x)
+
+
+class Dense(eqx.Module):
+    """A module that is a step of its own and carries itself."""
+
+    weight: Any
+    calls: Any
+
+    def __call__(self, x):
+        """A step of a module."""
+        gate = jax.nn.sigmoid(jnp.zeros((), F32))  # operand: method_of_a_module
+        weight = self.weight * gate  # promotion: method_of_a_module
+        return Dense(weight, self.calls + 1), x
+
+
+@drift("module.weight", "bfloat16", "float32", Dense(struct(BF16), number(jnp.int32)), 1.0)
+def method_of_a_module(module, x):
+    return module(x)
+
+
+class Environment:
+    """An environment with a method for its step, as brax and gymnax have them."""
+
+    def __init__(self, dt):
+        self.dt = dt
+
+    def step(self, key, state, action):
+        """Gives the observation first and the state second."""
+        position, time = state
+        velocity = self.dt * action  # operand: method_of_an_environment
+        position = position + velocity  # promotion: method_of_an_environment
+        return position[:1], (position, time + 1)
+
+
+drift(
+    "state[0]",
+    "bfloat16",
+    "float32",
+    struct(jnp.uint32, 2),
+    (struct(BF16), number(jnp.int32)),
+    struct(BF16),
+    carry=1,
+    returned=1,
+    name="method_of_an_environment",
+)(Environment(np.float32(0.05)).step)
+
+
+@drift("done", "bool", "float32", number(bool), struct(F32))
+def flag_that_becomes_a_float(done, x):
+    return jnp.where(x[0] > 1, 1.0, 0.0)  # promotion: flag_that_becomes_a_float
+
+
+def _closing_over():
+    table = jnp.arange(3) / 2  # operand: closure_constant
+
+    def closure_constant(x):
+        return x * table  # promotion: closure_constant
+
+    return closure_constant
+
+
+drift("x", "bfloat16", "float32", struct(BF16))(_closing_over())
+
+
+@drift("x", "float32", "float64", struct(F32), x64=True)
+def x64_linspace(x):
+    grid = jnp.linspace(0, 1, 3)  # operand: x64_linspace
+    return x + grid  # promotion: x64_linspace
+
+
+@drift("x", "float32", "float64", struct(F32), x64=True)
+def x64_numpy_literal(x):
+    scale = np.float64(0.5)  # operand: x64_numpy_literal
+    return x * scale  # promotion: x64_numpy_literal
+
+
+@drift("count", "int32", "int64", number(jnp.int32), struct(F32), x64=True)
+def x64_argmax(count, x):
+    best = jnp.argmax(x)  # operand: x64_argmax
+    return count + best  # promotion: x64_argmax
+
+
+@drift("key", "uint32", "float32", struct(jnp.uint32, 2))
+def lost_key(key):
+    new, _ = jax.random.split(key)
+    return jax.random.uniform(new, (2,))  # promotion: lost_key # operand: lost_key
+
+
+@drift("state['x']", "float32", "complex64", {"x": struct(F32)})
+def spectrum(state):
+    waves = jnp.fft.fft(state["x"])  # promotion: spectrum
+    return {"x": waves}
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), struct(BF16))
+def gradient_cast_by_hand(x, y):
+    wide = x.astype(F32)  # promotion: gradient_cast_by_hand
+    grad = jax.grad(lambda w: jnp.sum(w * w))(wide)
+    return wide - grad
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), kwargs={"noise": struct(F32)})
+def keyword_argument(x, *, noise):
+    return x + noise  # promotion: keyword_argument
+
+
+@drift("state", "bfloat16", "float32", 0, struct(BF16), carry=1, returned="state")
+def result_in_a_dict(number, state):
+    wide = jnp.ones(3, F32)  # operand: result_in_a_dict
+    return {"loss": state[0], "state": state * wide}  # promotion: result_in_a_dict
+
+
+@drift("x", "bfloat16", "float32", struct(BF16))
+def under_vmap(x):
+    wide = jnp.ones(3, F32)  # operand: under_vmap
+    return jax.vmap(lambda a, b: a * b)(x, wide)  # promotion: under_vmap
+
+
+@drift("state[1]", "float32", "float32 (weak)", (struct(F32), number(F32)))
+def time_that_becomes_weak(state):
+    x, time = state
+    time = jnp.where(x[0] > 0, 0.0, 1.0)  # promotion: time_that_becomes_weak
+    return x, time
+
+
+@drift("mean", "bfloat16", "float32", struct(BF16), struct(BF16, 4, 3))
+def mean_of_many(mean, rows):
+    weights = jax.nn.softmax(jnp.ones(4, F32))  # operand: mean_of_many
+    new = jnp.einsum("n,nd->d", weights, rows)
+    return 0.9 * mean + new  # promotion: mean_of_many
+
+
+@drift("carry[0]", "bfloat16", "float32", (struct(BF16), number(F32)))
+def two_leaves_meet(carry):
+    x, rate = carry
+    return x * rate, rate  # promotion: two_leaves_meet
+
+
+marked = functools.partial(planted.marked, file=__file__)
+assert_told = functools.partial(planted.assert_told, file=__file__)

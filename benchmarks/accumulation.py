@@ -50,10 +50,11 @@ def only_accumulate():
     def update(grads, state, params):
         sums, zero = state
         add = lambda acc, grad: acc + (grad.astype(acc.dtype) - acc) / (2 + zero)
-        zeros = jax.tree_util.tree_map(
-            lambda p: jnp.broadcast_to(zero.astype(p.dtype), p.shape), params
-        )
-        return zeros, (jax.tree_util.tree_map(add, sums, grads), zero)
+        sums = jax.tree_util.tree_map(add, sums, grads)
+        # Zeros that wait for the sums: XLA would copy the params to have both at once.
+        nothing = lambda p, acc: jnp.broadcast_to(zero * acc.ravel()[0], p.shape)
+        zeros = jax.tree_util.tree_map(nothing, params, sums)
+        return zeros, (sums, zero)
 
     return optax.GradientTransformation(init, update)
 

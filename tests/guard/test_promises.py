@@ -305,6 +305,20 @@ def test_the_object_tells_whether_a_guarded_multi_steps_has_updated():
 # Packages and types ---------------------------------------------------------------------
 
 
+def test_importing_it_imports_no_equinox():
+    program = (
+        "import sys, dtypeguard, optax, jax.numpy as jnp\n"
+        "params = {'w': jnp.ones(3, jnp.bfloat16)}\n"
+        "opt = dtypeguard.guard(optax.adam(1e-3))\n"
+        "opt.update(params, opt.init(params), params)\n"
+        "dtypeguard.record(opt, params)\n"
+        "assert 'equinox' not in sys.modules, 'equinox was imported'\n"
+    )
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 TYPED = """
 from typing import reveal_type
 import optax

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
+import jax
 from jax import tree_util
 
 from .._leaves.arguments import short
@@ -249,7 +250,9 @@ def _strongly_typed(given: Given) -> Given:
     if not any(map(_promotes, given.leaves)):
         return given
     typed = copy.copy(given)
-    typed.leaves = [cast(x, dtype_of(x)) if _promotes(x) else x for x in given.leaves]
+    # One that was traced with x64 on may be 64-bit where it is off.
+    dtype = lambda leaf: jax.dtypes.canonicalize_dtype(dtype_of(leaf))
+    typed.leaves = [cast(x, dtype(x)) if _promotes(x) else x for x in given.leaves]
     return typed
 
 
@@ -260,4 +263,6 @@ def _promotes(leaf: Any) -> bool:
 
 def _any_wide(given: list[Given], *others: Any) -> bool:
     leaves = [leaf for each in given for leaf in each.leaves]
-    return any(map(is_wide, [*leaves, *tree_util.tree_leaves(others)]))
+    # A Python number that a jit outside has traced is weakly typed, and no 64-bit input.
+    wide = lambda leaf: is_wide(leaf) and not is_weak(leaf)
+    return any(map(wide, [*leaves, *tree_util.tree_leaves(others)]))

@@ -44,11 +44,13 @@ def check_contract(
 ) -> None:
     """Checks that an optimizer keeps its types wherever JAX needs it to.
 
-    Over the dtypes of params and gradients, with `jax_enable_x64` off and on (the flag is
-    restored): the types of the state and of the updates, `scan`, `cond`, `while_loop`,
-    accumulation in `optax.MultiSteps`, one compilation of a jitted step, buffers that can
-    be donated, a checkpoint loaded back into the tree of the state, and no 64-bit
-    operation where no input is 64-bit. Nearly all of it is traced and not run.
+    Over the dtypes of params and gradients, with `jax_enable_x64` off and on, and where JAX
+    has `jax_explicit_x64_dtypes` with that at "allow" and "error" (flags are restored; this
+    one is the whole process's): one first state whether `init` is traced or not, the types
+    of the state and of the updates, `scan`, `cond`, `while_loop`, accumulation in
+    `optax.MultiSteps`, one compilation of a jitted step, buffers that can be donated, a
+    checkpoint loaded back into the tree of the state, and no 64-bit operation where no
+    input is 64-bit. Nearly all of it is traced and not run.
 
     Args:
         opt_or_factory: a gradient transformation, or a function without arguments that
@@ -60,7 +62,7 @@ def check_contract(
         extra_args: further keyword arguments of `update`, handed on as they are. By
             default those of Optax (`value`, `value_fn` and so on) that it asks for.
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
-            default all fifteen of `dtypeguard audit`.
+            default all of `dtypeguard audit`.
         rules: which of `RULES` to check.
 
     Raises:

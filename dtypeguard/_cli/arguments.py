@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         "carries, changes its type, from what to what, and on which line. Exits 0 if none "
         "does, else 1. Without: "
         "traces every optimizer of the installed optax, bare and guarded, over param and "
-        "gradient dtypes, with x64 off and on: eval_shape, scan, cond, MultiSteps, "
+        "gradient dtypes, with x64 off and on: init, eval_shape, scan, cond, MultiSteps, "
         "compilations. Exits 0 if nothing guarded fails, else 1.",
         epilog="Examples: dtypeguard audit optax.contrib:prodigy --set learning_rate=1.0 "
         "--params bf16,f32 --grads f32 --x64; "

@@ -7,18 +7,12 @@ import types
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
+import jax
 from jax import tree_util
 
 from .._leaves.arguments import short
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import (
-    cast,
-    dtype_of,
-    is_weak,
-    is_wide,
-    is_wide_scalar,
-    narrow_scalar,
-)
+from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
@@ -213,8 +207,6 @@ def _run(
     except (TypeError, PromotionError) as error:
         if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(given, args, kwargs):
             raise
-        args = tuple(map(_without_wide_scalars, args))
-        kwargs = {name: _without_wide_scalars(value) for name, value in kwargs.items()}
         args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in given))
         try:
             with set_x64(False):
@@ -260,7 +252,9 @@ def _strongly_typed(given: Given) -> Given:
     if not any(map(_promotes, given.leaves)):
         return given
     typed = copy.copy(given)
-    typed.leaves = [cast(x, dtype_of(x)) if _promotes(x) else x for x in given.leaves]
+    # One that was traced with x64 on may be 64-bit where it is off.
+    dtype = lambda leaf: jax.dtypes.canonicalize_dtype(dtype_of(leaf))
+    typed.leaves = [cast(x, dtype(x)) if _promotes(x) else x for x in given.leaves]
     return typed
 
 
@@ -270,13 +264,7 @@ def _promotes(leaf: Any) -> bool:
 
 
 def _any_wide(given: list[Given], *others: Any) -> bool:
-    carried = [leaf for each in given for leaf in each.leaves]
-    # A Python number that is not carried is one under jit too, where it is traced.
-    counts = lambda leaf: is_wide(leaf) and not is_wide_scalar(leaf)
-    return any(map(is_wide, carried)) or any(map(counts, tree_util.tree_leaves(others)))
-
-
-def _without_wide_scalars(tree: Any) -> Any:
-    if not any(map(is_wide_scalar, tree_util.tree_leaves(tree))):
-        return tree  # the very object
-    return tree_util.tree_map(narrow_scalar, tree)
+    leaves = [leaf for each in given for leaf in each.leaves]
+    # A Python number that a jit outside has traced is weakly typed, and no 64-bit input.
+    wide = lambda leaf: is_wide(leaf) and not is_weak(leaf)
+    return any(map(wide, [*leaves, *tree_util.tree_leaves(others)]))

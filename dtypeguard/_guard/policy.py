@@ -41,8 +41,9 @@ class Policy:
             params are, keep the dtype that the inner optimizer gives them. Scalars are
             stored in at least float32. One of
 
-            - a dtype;
-            - `"params"`: what `init` makes of params in their own dtypes;
+            - a dtype, of the range of bfloat16 at least: float16 and 8 bits are refused,
+              see below;
+            - `"params"`: what `init` makes of params in their own dtypes, likewise;
             - a mapping of patterns to dtypes, `{"*.mu['w']": jnp.bfloat16}`: the first
               one that matches the path of the leaf in the inner state, where `*` stands
               for anything, `?` for one character and the rest for itself; a leaf that
@@ -51,6 +52,13 @@ class Policy:
             - a function of the path and the leaf (a `jax.ShapeDtypeStruct`) that returns
               a dtype, or None;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
+
+            Below the range of bfloat16, which is float32's, only named leaves are stored,
+            as in `{"*.mu*": jnp.float16}`. Adam's `nu` does not survive there: gradients of
+            1e-5 have squares of 1e-10, the smallest float16 is 6e-8, and steps come out a
+            hundred times too large; in 8 bits gradients of 0.01 are too small already.
+            First moments and momentum hold in float16, and in float8_e5m2 for gradients
+            from 0.01 up or so; of Lion, which takes the sign, in 8 bits too.
 
             It tells what `init` makes. `update` keeps each leaf of any state in the dtype
             in which it came, and shows it to the inner optimizer in `compute_dtype`, or
@@ -190,6 +198,7 @@ def _state_dtype(value: Any) -> Any:
         return rule
     dtype = storable(value)
     if dtype is not None:
+        refuse_blanket(dtype)
         return dtype.type
     if value == "params" if isinstance(value, str) else _is_function(value):
         return value
@@ -198,6 +207,23 @@ def _state_dtype(value: Any) -> Any:
         'such as {"*.mu*": jnp.bfloat16}, or a function of path and leaf'
     )
     raise _error("state_dtype", value, remedy)
+
+
+def refuse_blanket(dtype: Any, given: Any = None) -> None:
+    """Raises a ValueError for a whole state in float16 or 8 bits.
+
+    Args:
+        dtype: what the state would be stored in.
+        given: the `state_dtype` that comes to it, if that is not the dtype itself.
+    """
+    if jnp.finfo(dtype).minexp <= jnp.finfo(jnp.bfloat16).minexp:
+        return
+    remedy = (
+        f"second moments are below the range of {dtype} most of the time, and steps blow "
+        "up where they are read as 0. Write state_dtype=jnp.bfloat16, or name the leaves "
+        f'that are to be so narrow, such as {{"*.mu*": jnp.{dtype}}}'
+    )
+    raise _error("state_dtype", dtype if given is None else given, remedy)
 
 
 def _updates_dtype(value: Any) -> Any:

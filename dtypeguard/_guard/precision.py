@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax import tree_util
 
-from .._leaves.compat import x64_enabled
+from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
 from .._rounding.rounding import round_with
@@ -160,9 +160,9 @@ def _inner_state(state: Any, stochastic: bool) -> Any:
 
 
 def check_available(policy: Policy) -> None:
-    """Raises a ValueError where a policy asks for float64 and x64 is off."""
+    """Raises a ValueError where a policy asks for float64 and JAX has none."""
     for name in ("compute_dtype", "updates_dtype"):
-        if float_dtype(getattr(policy, name)) == np.float64 and not x64_enabled():
+        if float_dtype(getattr(policy, name)) == np.float64 and not has_float64():
             raise ValueError(
                 f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
                 "jax_enable_x64."

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.compat import has_float64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import by_path, describe
-from .policy import float_dtype, storable
+from .policy import float_dtype, refuse_blanket, storable
 
 
 def stored_dtypes(
@@ -33,7 +34,7 @@ def stored_dtypes(
 
     Raises:
         ValueError: if a pattern matches none of them, or a function gives no such dtype,
-            or it is float64 without x64.
+            or it is float64 without x64, or float16 or 8 bits because the params are.
     """
     leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
     leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
@@ -51,7 +52,9 @@ def stored_dtypes(
         dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
         is_narrow_scalar = np.ndim(leaf) == 0 and dtype.itemsize < 4
         stored[path] = single if is_narrow_scalar else dtype
-        if jax.dtypes.canonicalize_dtype(stored[path]) != stored[path]:
+        if state_dtype == "params":
+            refuse_blanket(stored[path], given=state_dtype)
+        if stored[path] == np.float64 and not has_float64():
             raise ValueError(
                 f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
                 "or turn on jax_enable_x64."

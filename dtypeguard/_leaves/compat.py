@@ -1,6 +1,7 @@
 """The names and behaviours that differ between JAX and Optax releases, in one place."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -44,6 +45,41 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     from jax import experimental
 
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
+
+
+# Since JAX 0.10 or so: what asking for a 64-bit dtype by name means while x64 is off.
+_EXPLICIT_X64 = "jax_explicit_x64_dtypes"
+HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)
+
+
+def has_float64() -> bool:
+    """Whether JAX makes a float64 array that is asked for by name, here and now."""
+    return x64_enabled() or _explicit_x64() == "allow"
+
+
+@contextlib.contextmanager
+def set_explicit_x64(mode: str) -> Iterator[None]:
+    """A context in which 64-bit dtypes asked for with x64 off are as `mode` says.
+
+    For the whole process: JAX has no context of its own for this flag.
+
+    Args:
+        mode: "warn" (and give 32 bits, which is all that older releases do), "allow" or
+            "error".
+    """
+    before = _explicit_x64()
+    if mode == before:
+        yield
+        return
+    jax.config.update(_EXPLICIT_X64, mode)
+    try:
+        yield
+    finally:
+        jax.config.update(_EXPLICIT_X64, before)
+
+
+def _explicit_x64() -> str:
+    return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
 def barrier(tree: Any) -> Any:

@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 from .._leaves.dtypes import cast
 from .._rounding.rounding import round_with, rounds
@@ -20,6 +18,14 @@ class Moments(NamedTuple):
     m: Any
     v: Any
     s: Any
+
+
+class Learned(NamedTuple):
+    """What one param learns: its new moments, its shares of `<g, p0 - p>` and `|s|_1`."""
+
+    moments: Moments
+    toward: Any
+    length: Any
 
 
 class Scalars(NamedTuple):
@@ -40,8 +46,8 @@ class Scalars(NamedTuple):
 
 def learn(
     scalars: Scalars, slice_p: int, param: Any, grad: Any, stored: Moments, param0: Any
-) -> tuple[Moments, Any, Any]:
-    """The new moments, and what the param adds to `<g, p0 - p>` and to `|s|_1`.
+) -> Learned:
+    """`m`, `v` and `s` of one param, and what it adds to the two sums.
 
     All in float32, or float64 for a param that is.
     """
@@ -56,7 +62,8 @@ def learn(
         v=h.beta2 * v + h.beta2_rest * (h.d * g) ** 2,
         s=h.beta3 * s + h.weight * some_g,
     )
-    return new, jnp.sum(some_g * (own(param0) - some_p)), jnp.sum(jnp.abs(new.s))
+    toward = jnp.sum(some_g * (own(param0) - some_p))
+    return Learned(new, toward, jnp.sum(jnp.abs(new.s)))
 
 
 def store(
@@ -93,6 +100,11 @@ def rounded_step(param: Any, step: Any, words: tuple[Any, ...]) -> Any:
     The exact sum is rounded stochastically, and the step is the way there: `p + u` to
     nearest loses every `u` below half the spacing at `p`, however often it is added.
 
+    That the mean is exact holds where the sum is between half and twice the param, since
+    the way there then has so few digits that the dtype holds it. Beyond, in a step that
+    nearly cancels the param say, the way is rounded to nearest, and the mean is off by up
+    to `finfo(dtype).eps` of the step.
+
     Args:
         param: of any floating dtype.
         step: a float32 array for params narrower than that.
@@ -114,14 +126,6 @@ def every(slice_p: int, leaf: Any) -> Any:
         return leaf
     flat = jnp.reshape(leaf, (math.prod(leaf.shape),))
     return lax.slice(flat, (0,), flat.shape, (slice_p,))
-
-
-def first_point(slice_p: int, param: Any) -> jax.Array:
-    """A copy of a param's entries, or one zero for all where that is known to do."""
-    is_set = jnp.any(param)  # traced under jit, whether or not the param is
-    if not isinstance(is_set, Tracer) and not np.any(jax.device_get(is_set)):
-        return jnp.zeros((), param.dtype)
-    return jnp.array(every(slice_p, param), copy=True)
 
 
 def _in_units(param: Any, h: Scalars, d: Any, moments: Moments, *, load: bool) -> Moments:

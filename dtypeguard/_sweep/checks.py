@@ -1,9 +1,12 @@
-"""Five ways in which a dtype that changes across `update` breaks a training loop.
+"""Six ways in which a state that changes its types breaks a training loop.
 
 What counts as a failure is what a user would meet. The types are those of one abstract
 evaluation: an optimizer is traced once for each set of argument types, as `jax.jit` keeps
-its traces, and every check looks at that trace or runs its own control flow over it.
+its traces, and every check but the first looks at that trace or runs its own control flow
+over it.
 
+- `init`: the first state has another tree, other shapes or types where `init` is traced
+  (under `jit`, in `cond`, for a checkpoint's target) than where it is not.
 - `eval_shape`: a leaf of the state comes back with another dtype or weak type, or an
   update is so wide that `p + u` (Equinox's `apply_updates`) changes a param's dtype, be
   it because the gradient was as wide. A narrower update is no failure.
@@ -76,6 +79,18 @@ class Subject:
 def _hashable(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
     arrays, others = split(extra_args)
     return arrays, tuple(sorted(others.items()))
+
+
+def init(eager: Any, traced: Any) -> None:
+    """A first state is one whether its `init` ran, of `some_zeros`, or was traced."""
+    _same("state", eager, traced, _type_and_shape, " where init is traced")
+
+
+def some_zeros(params: Any) -> Any:
+    """Params with every other leaf zero: an `init` may look, unless it is traced."""
+    leaves, treedef = tree_util.tree_flatten(params)
+    leaves[::2] = map(jnp.zeros_like, leaves[::2])
+    return tree_util.tree_unflatten(treedef, leaves)
 
 
 def eval_shape(subject: Subject) -> None:
@@ -159,6 +174,7 @@ def compilations(subject: Subject) -> None:
     same_types("state", subject.state, state)
 
 
+# Those of a subject alone; `init` compares with a state from outside its trace.
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "eval_shape": eval_shape,
     "scan": scan,
@@ -166,15 +182,27 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "MultiSteps": multi_steps,
     "compilations": compilations,
 }
+NAMES = ("init", *CHECKS)
 
 
 def same_types(name: str, before: Any, after: Any) -> None:
     """Raises a `Fault` that names the first leaf whose type is not what it was."""
+    _same(name, before, after, type_name)
+
+
+def _same(
+    name: str, before: Any, after: Any, tell: Callable[[Any], Any], where: str = ""
+) -> None:
     _raise_first(
-        f"{name}{path}: {type_name(old)} -> {type_name(new)}"
+        f"{name}{path}: {tell(old)} -> {tell(new)}{where}"
         for path, old, new in _pairs(name, before, after)
-        if type_name(old) != type_name(new)
+        if tell(old) != tell(new)
     )
+
+
+def _type_and_shape(leaf: Any) -> str:
+    told = type_name(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
+    return f"{told} of shape {jnp.shape(leaf)}"
 
 
 def _no_promotion(params: Any, updates: Any) -> None:

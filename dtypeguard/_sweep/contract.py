@@ -16,7 +16,7 @@ from jax import lax, tree_util
 from .._audit.audit import audit
 from .._audit.report import AuditReport
 from .._guard.record import record, restore
-from .._leaves.compat import HAS_X64_SCOPE, set_x64
+from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of
 from . import checks
 from .checks import Fault, Skip, Subject, same_types
@@ -67,6 +67,11 @@ def _traced(check: Callable[[Subject], None]) -> Callable[[Trial], None]:
     return rule
 
 
+def _init(trial: Trial) -> None:
+    eager = trial.opt.init(checks.some_zeros(trial.inputs.params))
+    _traced(lambda subject: checks.init(eager, subject.state))(trial)
+
+
 def _while_loop(subject: Subject) -> None:
     def body(carry):
         number, params, state = carry
@@ -110,6 +115,7 @@ def _blind_to_x64(trial: Trial) -> None:
 
 
 RULES: dict[str, Callable[[Trial], None]] = {
+    "init": _init,
     "state_types": lambda trial: trial.fault("state"),
     "update_types": lambda trial: trial.fault("updates"),
     "scan": _traced(checks.scan),
@@ -132,17 +138,13 @@ def broken(
     """The rules that an optimizer breaks, each in every configuration where it does.
 
     Args:
-        make: makes the optimizer; called under the x64 flag of the configuration.
+        make: makes the optimizer; called under the flags of the configuration.
         inputs: makes what it is fed, likewise.
         rules: names of `RULES`.
         configurations: of the sweep.
     """
     for configuration in configurations:
-        with (
-            set_x64(configuration.x64),
-            jax.numpy_dtype_promotion("standard"),
-            warnings.catch_warnings(),
-        ):
+        with configuration.flags(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = Trial(make(), inputs(configuration))
             for rule in rules:

@@ -46,6 +46,11 @@ class Entry:
     make: Callable[[], Any]
     recipe: Recipe = dataclasses.field(default_factory=Recipe)
 
+    @property
+    def name(self) -> str:
+        """Where it stands in Optax, without the variant."""
+        return self.id.partition("[")[0]
+
     def build(self) -> Any:
         """Makes the transformation; under the x64 flag that it is to run under."""
         with warnings.catch_warnings():

@@ -181,6 +181,16 @@ LEFT_OUT: dict[str, str] = {
     ),
 }
 
+# What does not take the float64 of `jax_explicit_x64_dtypes="allow"`, bare or guarded.
+_NOISE = "jax.random.normal does not trace in float64 with x64 off"
+NO_EXPLICIT_FLOAT64: dict[str, str] = {
+    "optax.MultiSteps": "it makes zeros by eval_shape, where such a float64 is a float32",
+    "optax.add_noise": _NOISE,
+    "optax.noisy_sgd": _NOISE,
+    "optax.contrib.differentially_private_aggregate": _NOISE,
+    "optax.contrib.dpsgd": _NOISE,
+}
+
 # Other ways to call a factory that is in the catalogue: a state or an update of other
 # dtypes than its plain call makes.
 VARIANTS: dict[str, dict[str, Callable[[Any], Any]]] = {

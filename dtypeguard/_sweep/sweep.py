@@ -1,10 +1,11 @@
 """Every optimizer, bare and guarded, in every configuration of dtypes."""
 
+import contextlib
 import dataclasses
 import multiprocessing
 import textwrap
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -13,11 +14,12 @@ import jax.numpy as jnp
 
 from .._audit.audit import audit
 from .._guard.guard import guard
-from .._leaves.compat import set_x64
+from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
-from . import catalog
-from .checks import CHECKS, Fault, Skip, Subject
+from . import catalog, checks
+from .checks import CHECKS, NAMES, Fault, Skip, Subject
 from .entry import Entry, Inputs, split
+from .recipes import NO_EXPLICIT_FLOAT64
 
 _MIXED = (jnp.bfloat16, jnp.float32)
 
@@ -31,12 +33,32 @@ class Configuration:
         params: the dtype of the params, or several dealt out over the leaves in turn.
         grads: the same for the gradients.
         x64: whether `jax_enable_x64` is on.
+        explicit: `jax_explicit_x64_dtypes`: what asking for float64 means with x64 off.
     """
 
     name: str
     params: Any
     grads: Any
     x64: bool
+    explicit: str = "warn"
+
+    @property
+    def leaves_out(self) -> tuple[str, ...]:
+        """Checks that fail for no fault of the optimizer's.
+
+        optax.MultiSteps makes zeros by eval_shape, where an explicit float64 is a float32.
+        """
+        return ("MultiSteps",) if self.explicit == "allow" else ()
+
+    @contextlib.contextmanager
+    def flags(self) -> Iterator[None]:
+        """A context with both flags, and JAX's standard promotion, which Optax needs."""
+        with (
+            set_x64(self.x64),
+            set_explicit_x64(self.explicit),
+            jax.numpy_dtype_promotion("standard"),
+        ):
+            yield
 
 
 _NARROW = (
@@ -52,8 +74,16 @@ _WIDE = (
     ("f64/f32", jnp.float64, jnp.float32),
     ("f32/f64", jnp.float32, jnp.float64),
 )
+# float64 arrays while x64 is off, and an error for whoever asks for one: only dtypes that
+# it makes a difference to.
+_EXPLICIT = (
+    Configuration("f64 allow", jnp.float64, jnp.float64, False, "allow"),
+    Configuration("f32/f64 allow", jnp.float32, jnp.float64, False, "allow"),
+    Configuration("bf16/f32 error", jnp.bfloat16, jnp.float32, False, "error"),
+)
 CONFIGURATIONS = (
     *(Configuration(*dtypes, x64=False) for dtypes in _NARROW),
+    *(_EXPLICIT if HAS_EXPLICIT_X64 else ()),
     *(Configuration(*dtypes, x64=True) for dtypes in (*_NARROW, *_WIDE)),
 )
 
@@ -92,14 +122,23 @@ def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
 def examine(
     entry: Entry, configuration: Configuration, guarded: bool, origins: bool = False
 ) -> Outcome:
-    """Runs every check on one optimizer in one configuration, all abstractly."""
+    """Runs every check on one optimizer in one configuration; of it, only `init` runs."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    with (
-        set_x64(configuration.x64),
-        jax.numpy_dtype_promotion("standard"),
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    if configuration.explicit == "allow" and entry.name in NO_EXPLICIT_FLOAT64:
+        skipped["explicit float64"] = NO_EXPLICIT_FLOAT64[entry.name]
+        return Outcome(entry.id, configuration.name, False, guarded, failures, skipped, 0)
+    make = lambda: guard(entry.build()) if guarded else entry.build()
+
+    def judge(name, check, *args):
+        try:
+            check(*args)
+        except Skip as reason:
+            skipped[name] = str(reason)
+        except Exception as error:
+            failures[name] = one_line(error)
+
+    with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         inputs = entry.inputs(configuration.params, configuration.grads)
         arrays, others = split(inputs.extra_args)
@@ -107,21 +146,22 @@ def examine(
         def run_checks(params, updates, arrays):
             extra_args = arrays | others
             try:
-                opt = guard(entry.build()) if guarded else entry.build()
-                subject = Subject(opt, Inputs(params, updates, extra_args))
+                subject = Subject(make(), Inputs(params, updates, extra_args))
             except Exception as error:
-                failures.update(dict.fromkeys(CHECKS, f"init: {one_line(error)}"))
+                failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
+            if "init" not in failures:
+                judge("init", checks.init, eager, subject.state)
             for name, check in CHECKS.items():
-                try:
-                    check(subject)
-                except Skip as reason:
-                    skipped[name] = str(reason)
-                except Exception as error:
-                    failures[name] = one_line(error)
+                if name not in configuration.leaves_out:
+                    judge(name, check, subject)
 
+        try:
+            eager = make().init(checks.some_zeros(inputs.params))
+        except Exception as error:
+            failures["init"] = one_line(error)
         jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
-        found = _origins(entry, inputs, guarded) if origins and failures else []
+        found = _origins(make, inputs) if origins and failures else []
     return Outcome(
         entry.id,
         configuration.name,
@@ -134,11 +174,10 @@ def examine(
     )
 
 
-def _origins(entry: Entry, inputs: Inputs, guarded: bool) -> list[str]:
+def _origins(make: Callable[[], Any], inputs: Inputs) -> list[str]:
     try:
-        opt = guard(entry.build()) if guarded else entry.build()
         params, updates, extra_args = inputs
-        return audit(opt, params, updates=updates, extra_args=extra_args).lines()
+        return audit(make(), params, updates=updates, extra_args=extra_args).lines()
     except Exception as error:
         return [one_line(error)]
 

@@ -522,8 +522,11 @@ def mixes_under_x64():
     """A step that only traces with x64 off: its literal is 64-bit with it on."""
 
     def step(state):
-        state.setdefault("calls", 1)  # the second attempt starts from what came in
-        return {"x": lax.add(state["x"], jnp.asarray(np.float64(1.0)))}
+        if "spoilt" in state:
+            raise ValueError("the second attempt starts from what came in")
+        state["spoilt"] = 1
+        state = {name: leaf for name, leaf in state.items() if name != "spoilt"}
+        return state | {"x": lax.add(state["x"], jnp.asarray(np.float64(1.0)))}
 
     return step
 
@@ -541,6 +544,8 @@ def test_runs_with_x64_off_where_it_fails_with_it_on(mixes_under_x64):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             jax.jit(guarded)({"x": jnp.ones((), F32)})  # said once
+            # A Python number among the inputs of a jit is no 64-bit input.
+            jax.jit(guarded)({"x": jnp.ones((), F32), "calls": 1})
         # 64-bit input: the error that it has bare.
         with pytest.raises(TypeError, match="same dtypes"):
             guarded({"x": jnp.ones((), F32), "y": jnp.ones(2, jnp.float64)})

@@ -13,7 +13,7 @@ from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
-from dtypeguard._leaves.compat import HAS_X64_SCOPE
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64, HAS_X64_SCOPE, set_explicit_x64
 from dtypeguard._sweep.catalog import entries
 from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
@@ -92,6 +92,54 @@ def test_a_dtype_without_zero_stores_nothing():
     opt = guard(spy({}), policy=Policy(state_dtype=lambda path, leaf: jnp.float8_e8m0fnu))
     with pytest.raises(ValueError, match=r"float8_e8m0fnu.*: return a floating dtype"):
         opt.init(params_of())
+
+
+NARROW_RANGE = [F16, jnp.float8_e4m3fn, jnp.float8_e5m2]
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", NARROW_RANGE, ids=lambda d: jnp.dtype(d).name)
+def test_a_whole_state_below_the_range_of_bfloat16_is_refused(dtype, rounding):
+    """Of Adam, `nu` underflows: to nearest for good, at random most of the time."""
+    name = jnp.dtype(dtype).name
+    told = rf"Policy\(state_dtype={name}\): .*state_dtype=jnp.bfloat16.*\*.mu\*"
+    with pytest.raises(ValueError, match=told):
+        Policy(compute_dtype=F32, state_dtype=dtype, rounding=rounding)
+    policy = Policy(compute_dtype=F32, state_dtype="params", rounding=rounding)
+    told = "Policy.state_dtype='params'.*state_dtype=jnp.bfloat16"
+    with pytest.raises(ValueError, match=told):
+        guard(optax.adam(1.0), policy=policy).init(params_of(dtype))
+    guard(optax.adam(1.0), policy=policy).init(params_of(BF16))
+    # Who names leaves has the choice.
+    for rule in ({"*.mu*": dtype}, lambda path, leaf: dtype if ".mu" in path else None):
+        opt = guard(optax.adam(1.0), policy=Policy(state_dtype=rule, rounding=rounding))
+        state = opt.init(params_of(F32))
+        adam = (state if rounding == "nearest" else state.inner_state)[0]
+        assert (adam.mu["w"].dtype, adam.nu["w"].dtype) == (dtype, F32)
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize("dtype", [BF16, *NARROW_RANGE], ids=lambda d: jnp.dtype(d).name)
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_why_it_is_refused(dtype, rounding):
+    """Adam's steps have the size of its rate; below bfloat16 not, or it forgets all."""
+    policy = Policy(compute_dtype=F32, state_dtype={"*": dtype}, rounding=rounding)
+    opt = guard(optax.adam(1.0), policy=policy)
+    params = jnp.zeros(1024)
+
+    def step(state, number):
+        key = jax.random.fold_in(jax.random.PRNGKey(0), number)
+        grads = 1e-5 * jax.random.normal(key, (1024,))
+        updates, state = opt.update(grads, state, params)
+        return state, jnp.sqrt(jnp.mean(jnp.square(updates)))
+
+    run = jax.jit(lambda state: lax.scan(step, state, jnp.arange(100)))
+    state, sizes = run(opt.init(params))
+    adam = (state if rounding == "nearest" else state.inner_state)[0]
+    blows_up = float(sizes[-20:].mean()) > 3
+    forgets = not (np.any(adam.mu.astype(F32)) or np.any(adam.nu.astype(F32)))
+    assert (blows_up or forgets) == (dtype != BF16)
 
 
 def test_error_texts():
@@ -181,6 +229,29 @@ def test_float64_needs_x64():
         opt.init(params_of())
 
 
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+def test_float64_with_x64_off_where_jax_allows_it():
+    """`jax_explicit_x64_dtypes="allow"`: float64 arrays of those who ask for them."""
+    wide = Policy(compute_dtype=jnp.float64, updates_dtype=jnp.float64)
+    seen = {}
+    with set_explicit_x64("allow"):
+        opt, params = guard(spy(seen), policy=wide), params_of()
+        state = opt.init(params)
+        step = jax.jit(opt.update)
+        for _ in range(2):
+            updates, state = step(grads_of(params), state, params)
+        assert seen["init"] == seen["update"] == seen["state"]["sum"] == {"float64"}
+        assert updates["w"].dtype == state["sum"]["w"].dtype == jnp.float64
+        assert step._cache_size() == 1
+        stored = Policy(compute_dtype=F32, state_dtype=jnp.float64)
+        assert guard(spy({}), policy=stored).init(params)["sum"]["w"].dtype == jnp.float64
+        assert types(dtypeguard.restore(state, dtypeguard.record(opt, params))) == types(
+            state
+        )
+    with set_explicit_x64("error"), pytest.raises(ValueError, match="needs x64"):
+        opt.init(params)
+
+
 @pytest.mark.third_party
 def test_injected_hyperparameters_are_float32s():
     make = lambda: optax.inject_hyperparams(optax.adam)(1e-3)
@@ -224,7 +295,7 @@ def test_computes_what_float32_computes():
 STORED = {
     "as init makes it": (None, "float32"),
     "a dtype": (BF16, "bfloat16"),
-    "float8": (jnp.float8_e4m3fn, "float8_e4m3fn"),
+    "float8": ({"*": jnp.float8_e4m3fn}, "float8_e4m3fn"),
     "as the params": ("params", "bfloat16"),
     "by pattern": ({"*sum*": F16, "*": BF16}, "float16"),
     "by another pattern": ({"*scale*": BF16}, "float32"),

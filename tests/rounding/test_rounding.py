@@ -205,6 +205,24 @@ def test_rounded_steps_arrive_on_average(dtype):
     assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(DRAWS)
 
 
+@every_dtype
+def test_a_mean_that_no_update_of_the_dtype_has_is_off_by_its_eps_at_most(dtype):
+    """Between half and twice the param it is exact; where a step nearly cancels it, not."""
+    draws, eps = 20_000, float(jnp.finfo(dtype).eps)
+    off = {}
+    for factor in (-0.7, 0.013, 0.1, 0.3, 0.52, 0.9, 1.1, 1.4, 1.9, 2.6):
+        param = jnp.full(draws, 1 + eps, dtype)
+        start = float(param[0])
+        step = jnp.full(draws, (factor - 1) * start, F32)
+        update = rounded_step(param, step, (jnp.uint32(0), 0))
+        moved = np.asarray((param.astype(F32) + update.astype(F32)).astype(dtype), float)
+        off[factor] = abs(moved.mean() - start - float(step[0]))
+        noise = 5 * moved.std() / np.sqrt(draws)
+        is_exact = 0.5 <= factor <= 2
+        assert off[factor] <= noise + (1e-6 if is_exact else eps * abs(float(step[0])))
+    assert off[0.013] > 1e-3 * eps  # no update of so many digits: so much is left
+
+
 def test_prodigy_rounds_each_step_and_leaf_by_noise_of_its_own():
     opt = dtypeguard.prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
     params = {name: jnp.ones(10_000, jnp.bfloat16) for name in "ab"}

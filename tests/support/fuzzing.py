@@ -17,6 +17,8 @@ import optax
 from hypothesis import strategies as st
 from jax import tree_util
 
+from dtypeguard._leaves.compat import has_float64
+
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz")
 INTS = ("int32", "uint32", "int8", "uint8", "int4", "uint4", "int64", "bool")
@@ -49,7 +51,13 @@ class Leaf:
         if self.form == "weak":
             weak = {"b": True, "i": 2, "c": 2j}.get(_letter(self.dtype), 1.5)
             return weakly(weak, self.shape)
-        return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+        return jnp.asarray(array, held(array.dtype))
+
+
+def held(dtype: Any) -> Any:
+    """The dtype of an array that is asked for in this one, the flags as they are."""
+    dtype = np.dtype(dtype)
+    return dtype if has_float64() else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def values(shape: tuple[int, ...]) -> np.ndarray:
@@ -202,7 +210,7 @@ def change(leaf: Any, how: tuple[str, ...]) -> Any:
         return weakly(1.5, shape)
     if name == "numpy":
         return np.ones(shape, leaf.dtype)
-    target = jax.dtypes.canonicalize_dtype(np.dtype(how[1]))
+    target = held(how[1])
     if jnp.issubdtype(leaf.dtype, np.complexfloating):
         leaf = jnp.real(leaf) if not jnp.issubdtype(target, np.complexfloating) else leaf
     return jnp.asarray(leaf).astype(target)

@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import lax, tree_util
 
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog
-from dtypeguard._sweep.checks import CHECKS
+from dtypeguard._sweep.checks import CHECKS, NAMES
 from dtypeguard._sweep.entry import Entry
 from dtypeguard._sweep.sweep import CONFIGURATIONS, examine, sweep, sweep_entry
 
@@ -22,12 +24,13 @@ class _State(NamedTuple):
     leaf: Any
 
 
-def _planted(leaf, change, *, out=lambda updates, params: updates):
+def _planted(leaf, change, *, out=lambda updates, params: updates, of_params=None):
     """An optimizer with one leaf of state, and a fault."""
+    first = of_params or (lambda params: leaf())
 
     def make():
         return optax.GradientTransformation(
-            lambda params: _State(leaf()),
+            lambda params: _State(first(params)),
             lambda updates, state, params=None: (
                 out(updates, params),
                 _State(change(state.leaf)),
@@ -57,6 +60,16 @@ def _wide(updates, params):
 
 def _no_step_in_scan(leaf):
     return jnp.concatenate([leaf, leaf])
+
+
+def _no_copy_of_zeros(params):
+    is_set = jnp.any(params["b"])  # as of Prodigy, whose authors keep a single zero
+    saves = not isinstance(is_set, jax.core.Tracer) and not is_set
+    return jnp.zeros(()) if saves else jnp.array(params["b"], copy=True)
+
+
+def _weak_if_traced(params):
+    return jnp.asarray(0 if isinstance(params["b"], jax.core.Tracer) else np.int32(0))
 
 
 def _raise(leaf):
@@ -91,6 +104,16 @@ FAULTS = {
         set(CHECKS),
         "state: another tree, 0 -> 1 leaves",
     ),
+    "state by the values of the params": (
+        _planted(None, lambda leaf: leaf, of_params=_no_copy_of_zeros),
+        {"init"},
+        "state.leaf: float32 of shape () -> bfloat16 of shape (3,) where init is traced",
+    ),
+    "state by who calls": (
+        _planted(None, lambda leaf: leaf, of_params=_weak_if_traced),
+        {"init"},
+        "state.leaf: int32 of shape () -> int32 (weak) of shape () where init is traced",
+    ),
     "raises": (
         _planted(_counter, _raise),
         set(CHECKS),
@@ -109,12 +132,12 @@ def test_a_planted_fault_fails_its_checks(name):
     assert ("MultiSteps" in checks) <= ("MultiSteps" in outcome.failures)
     assert outcome.skipped == {}
     if reason is not None:
-        first = next(check for check in CHECKS if check in checks)
+        first = next(check for check in NAMES if check in checks)
         assert outcome.failures[first].startswith(reason)
 
 
 def test_every_check_fails_for_some_fault():
-    assert set().union(*(checks for _, checks, _ in FAULTS.values())) == set(CHECKS)
+    assert set().union(*(checks for _, checks, _ in FAULTS.values())) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", ["wide update", "state weak type"])
@@ -132,7 +155,7 @@ def test_a_fault_the_guard_cannot_cure_fails_guarded():
 def test_a_failing_init_fails_every_check():
     entry = _planted(lambda: jnp.zeros(2) + jnp.zeros(3), _increment)
     outcome = examine(entry, BF16, guarded=False)
-    assert set(outcome.failures) == set(CHECKS)
+    assert set(outcome.failures) == set(NAMES)
     assert outcome.failures["scan"].startswith("init: ")
 
 
@@ -183,12 +206,21 @@ def test_extra_args_reach_the_optimizer_inside_multi_steps():
     assert set(seen) == {(jnp.dtype("bfloat16"), True)}
 
 
-def test_the_configurations_are_the_fifteen():
-    names = {False: [], True: []}
+def test_the_configurations():
+    names = {}
     for configuration in CONFIGURATIONS:
-        names[configuration.x64].append(configuration.name)
+        key = configuration.x64, configuration.explicit
+        names.setdefault(key, []).append(configuration.name)
     narrow = ["bf16", "f16", "f32", "mixed", "bf16/f32", "f32/bf16"]
-    assert names == {False: narrow, True: [*narrow, "f64", "f64/f32", "f32/f64"]}
+    expected = {
+        (False, "warn"): narrow,
+        (True, "warn"): [*narrow, "f64", "f64/f32", "f32/f64"],
+        (False, "allow"): ["f64 allow", "f32/f64 allow"],
+        (False, "error"): ["bf16/f32 error"],
+    }
+    if not HAS_EXPLICIT_X64:
+        del expected[False, "allow"], expected[False, "error"]
+    assert names == expected
     mixed = catalog.find("optax.sgd").inputs(BY_NAME["mixed", False].params, "float32")
     assert len({leaf.dtype for leaf in tree_util.tree_leaves(mixed.params)}) == 2
 
@@ -206,14 +238,49 @@ def test_known_drifts():
         ("bf16/f32", False),
         ("bf16/f32", True),
         ("f32/f64", True),
-    }
+    } | ({("f32/f64 allow", False), ("bf16/f32 error", False)} & set(failed))
 
 
 def test_guarded_optimizers_pass():
     for entry_id in ("optax.lars", "optax.contrib.prodigy"):
         outcomes = [o for o in sweep_entry(catalog.find(entry_id)) if o.guarded]
-        assert len(outcomes) == 15
+        assert len(outcomes) == len(CONFIGURATIONS)
         assert [o for o in outcomes if o.failures] == []
+
+
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+def test_64_bits_asked_for_by_name():
+    """Optax's own arrays are what is asked for; and the flag is what it was, after all."""
+
+    def make():
+        zeros = lambda params: tree_util.tree_map(
+            lambda p: jnp.zeros(3, jnp.float64), params
+        )
+        return optax.GradientTransformation(zeros, lambda u, s, p=None: (u, s))
+
+    entry = _without_trial(Entry("planted", make), ())
+    found = {
+        name: examine(entry, BY_NAME[name, False], guarded=True).failures
+        for name in ("f64 allow", "bf16/f32 error")
+    }
+    assert found["f64 allow"] == {}
+    assert set(found["bf16/f32 error"]) == set(NAMES)
+    assert "float64" in found["bf16/f32 error"]["scan"]
+    with pytest.warns(UserWarning, match="float64"):
+        assert jnp.zeros(3, jnp.float64).dtype == jnp.float32
+    with BY_NAME["f64 allow", False].flags():
+        inputs = catalog.find("optax.adam").inputs(jnp.float64, jnp.float64)
+        assert {leaf.dtype for leaf in tree_util.tree_leaves(inputs)} == {
+            jnp.dtype("float64")
+        }
+
+
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+@pytest.mark.parametrize("entry", catalog.entries()[0], ids=lambda entry: entry.id)
+def test_guarded_every_one_holds_where_64_bits_are_asked_for_by_name(entry):
+    for configuration in CONFIGURATIONS:
+        if configuration.explicit != "warn":
+            assert examine(entry, configuration, guarded=True).failures == {}
 
 
 @pytest.mark.third_party
@@ -264,4 +331,4 @@ def test_two_processes_find_what_one_does():
         for jobs in (1, 2)
     )
     assert alone == together
-    assert len(alone) == 2 * 15 * 2
+    assert len(alone) == 2 * len(CONFIGURATIONS) * 2

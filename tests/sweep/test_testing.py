@@ -73,6 +73,11 @@ def _widen(updates, params):
     return jax.tree_util.tree_map(lambda u: u * scale, updates)
 
 
+def _size_by_value(params):
+    is_set = jnp.any(params["b"])
+    return jnp.zeros(1 if isinstance(is_set, jax.core.Tracer) or is_set else 2)
+
+
 def _in_float64(leaf):
     wide = leaf.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
     return (wide * 2).astype(jnp.float32)
@@ -116,6 +121,7 @@ BROKEN = {
         lambda: _optimizer(lambda p: (), lambda m: (jnp.zeros(()),)),
         {"state_types", "scan", "cond", "while_loop", "accumulation"},
     ),
+    "a size by the params' values": (lambda: _optimizer(_size_by_value), {"init"}),
     "wide updates": (lambda: _optimizer(out=_widen), {"update_types"}),
     "params in the state": (lambda: _optimizer(lambda p: p), {"donation"}),
     "a leaf that is no array": (
@@ -256,7 +262,7 @@ def test_extra_args_that_choose_what_is_traced(how):
 def test_parametrized_ids():
     mark = parametrize_with_checks([optax.trace(0.9)], configurations=["bf16/f32"])
     assert [param.id for param in mark.args[1]] == [f"trace-{rule}" for rule in RULES]
-    optimizer, check = mark.args[1][0].values
+    optimizer, check = mark.args[1][RULES.index("state_types")].values
     with pytest.raises(AssertionError, match="state_types"):
         check(optimizer)
 

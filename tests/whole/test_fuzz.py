@@ -30,6 +30,7 @@ from dtypeguard import (
     record,
     restore,
 )
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64
 
 pytestmark = pytest.mark.third_party
 LONG = os.environ.get("DTYPEGUARD_FUZZ") == "long"
@@ -49,8 +50,13 @@ def fuzz(short: int, long: int):
 
 @contextlib.contextmanager
 def flags(x64):
-    """The x64 flag, and a list that collects the warnings."""
-    with set_x64(x64), warnings.catch_warnings(record=True) as caught:
+    """One of `MODES`, and a list that collects the warnings."""
+    explicit = x64 if isinstance(x64, str) else "warn"
+    with (
+        set_x64(x64 is True),
+        set_explicit_x64(explicit),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         yield caught
 
@@ -243,7 +249,7 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
             assert same_error(error, bare_error), (error, bare_error)
             return "update error"
         if bare_error is not None:
-            assert _has_told(caught) or x64, f"{bare_error!r} was hidden"
+            assert _has_told(caught) or x64 is True, f"{bare_error!r} was hidden"
         new_updates, new_state = result
         assert_stable(state, new_state)
         assert_updates_fit(new_updates, grads, given_params)
@@ -251,7 +257,9 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
         from_same, error = tried(once, bare, state)
         if error is None:
             asked = grads if given_params is None else params
-            assert_only_cast(from_same, result, state, asked, values=not (traced or x64))
+            assert_only_cast(
+                from_same, result, state, asked, values=not (traced or x64 is True)
+            )
         if tree_util.tree_structure(bare_state) == tree_util.tree_structure(state):
             foreign, error = tried(once, guarded, bare_state)
             if error is None:
@@ -259,7 +267,7 @@ def check_guard(make, params, grads, *, x64, traced, with_params, bits=True):
         was_stable = bare_error is None and _is_stable(
             bare_state, bare_result, grads, given_params
         )
-        if bits and was_stable and not (traced or x64):
+        if bits and was_stable and not (traced or x64 is True):
             assert_same(_arrays(bare_result), _arrays(result))
             return "same bits"
         return "rescued" if bare_error is not None else "held"
@@ -287,7 +295,13 @@ def _arrays(tree):
     return tree_util.tree_map(jnp.asarray, eqx.filter(tree, eqx.is_array))
 
 
-FLAGS = {"x64": st.booleans(), "traced": st.booleans(), "with_params": st.booleans()}
+# x64 off and on, and off where JAX lets one ask for 64 bits all the same, or for none.
+MODES = [False, True, *(["allow", "error"] if HAS_EXPLICIT_X64 else [])]
+FLAGS = {
+    "x64": st.sampled_from(MODES),
+    "traced": st.booleans(),
+    "with_params": st.booleans(),
+}
 
 
 PLAIN = {"x64": False, "traced": False, "with_params": True}

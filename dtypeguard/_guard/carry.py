@@ -195,6 +195,12 @@ def carry_of(
     return Carry(owner, name_of_step(step), places, returned, is_one)
 
 
+def items_of(result: Any) -> list[tuple[Any, Any]]:
+    """What `returned` can name of a result, each with its key."""
+    items = _Items(result)
+    return [*zip(items.keys, items.values)]
+
+
 class _Items:
     """The items of a result, of a tuple, a dict or any other node of a tree."""
 

@@ -23,6 +23,7 @@ from dtypeguard._sweep.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+ZEROS = np.zeros(3, BF16)
 
 
 class Moments(NamedTuple):
@@ -638,3 +639,37 @@ def test_with_a_guarded_optimizer_inside():
 
 def test_public_names_say_where_they_are_imported_from():
     assert guard_step.__module__ == strong.__module__ == dtypeguard.__name__
+
+
+@pytest.mark.parametrize(
+    ("step", "args", "told"),
+    [
+        (lambda i, c: {"a": c["a"] + F32(1)}, (0, {"a": ZEROS}), {"carry": "c"}),
+        (lambda i, c: c + F32(1), (0, ZEROS), {"carry": "c"}),
+        (lambda i, c: c + F32(1), (0, jnp.zeros((), BF16)), {"carry": "c"}),
+        (
+            lambda key, state, action: (jnp.sum(state["q"]), {"q": state["q"] * F32(2)}),
+            (jax.random.key(0), {"q": ZEROS}, jnp.ones(3)),
+            {"carry": "state", "returned": 1},
+        ),
+        (
+            lambda batch, params: {"loss": 0.0, "params": {"w": params["w"] * F32(2)}},
+            (jnp.ones((8, 3)), {"w": ZEROS}),
+            {"carry": "params", "returned": "params"},
+        ),
+    ],
+)
+def test_a_step_whose_first_argument_is_not_its_carry_is_told_which_is(step, args, told):
+    options = ", ".join(f"{name}={value!r}" for name, value in told.items())
+    with pytest.raises(TypeError) as error:
+        guard_step(step)(*args)
+    assert str(error.value).endswith(f": write guard_step(..., {options}).")
+    guard_step(step, **told)(*args)  # what it says to write works
+
+
+def test_a_step_whose_carry_is_its_first_argument_is_told_of_no_other():
+    step = lambda average, x: (average + x, None)
+    guarded = guard_step(step, policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError) as error:
+        guarded(jnp.zeros(3, BF16), jnp.ones(3))
+    assert "If the step carries" not in str(error.value)

@@ -125,10 +125,21 @@ def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> "_GuardedS
     made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
         return made
-    owner, kept = vars(step).get("_dtypeguard_steps", (None, {}))
-    if owner is not step:  # those of another, which functools.wraps copied
-        owner, kept = vars(step)["_dtypeguard_steps"] = step, {}
-    return kept.setdefault(made, made)
+    kept = vars(step).get("_dtypeguard_steps")
+    if kept is None or kept.owner is not step:  # that of another: functools.wraps copies it
+        kept = vars(step)["_dtypeguard_steps"] = _Kept(step)
+    return kept.steps.setdefault(made, made)
+
+
+class _Kept:
+    """The guarded steps of a function, which stay behind where it is pickled."""
+
+    def __init__(self, owner: Any = None):
+        self.owner = owner
+        self.steps: dict[_GuardedStep, _GuardedStep] = {}
+
+    def __reduce__(self) -> Any:
+        return _Kept, ()
 
 
 def _checked(policy: Policy | None) -> Policy:
@@ -159,6 +170,7 @@ class _GuardedStep:
         self._said = Said()
         functools.update_wrapper(self, step, updated=())
         self.__name__ = self._carry.step
+        self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return _run(self._step, self._carry, self._parts[-1], self._said, args, kwargs)
@@ -185,6 +197,9 @@ class _GuardedStep:
             return hash(self._parts)
         except TypeError:  # a module with arrays
             return id(self._step)
+
+    def __reduce__(self) -> Any:
+        return _GuardedStep, self._parts  # said anew there, and what is kept made anew
 
     def __repr__(self) -> str:
         return f"<guard_step of {self._step!r}>"

@@ -1,8 +1,11 @@
 """guard_step and strong: any step gives back the types of what it carries."""
 
+import abc
+import copy
 import functools
 import gc
 import inspect
+import pickle
 import re
 import warnings
 import weakref
@@ -333,6 +336,26 @@ def test_guarding_a_body_anew_in_each_turn_traces_it_once():
     assert len(traces) == 1
     assert guard_step(body) is guard_step(body)
     assert guard_step(body) != guard_step(body, carry=1, returned=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_guarded_step_is_copied_and_pickled(copied):
+    again = copied(guard_step(drifting, carry="state"))
+    assert again == guard_step(drifting, carry="state")
+    assert_kept(first(), again(first())[0])
+    # With a function by value, as cloudpickle takes it, goes what its attributes hold.
+    kept = copied(vars(drifting))["_dtypeguard_steps"]
+    assert not kept.steps
+
+
+def test_an_abstract_method_stays_abstract():
+    class Env(abc.ABC):
+        @guard_step
+        @abc.abstractmethod
+        def step(self, state): ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Env()
 
 
 def test_what_is_kept_of_a_guarded_function_is_not_kept_of_those_that_wrap_it():

@@ -119,7 +119,9 @@ def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> "_GuardedS
     made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
         return made
-    kept = vars(step).setdefault("_dtypeguard_steps", {})
+    owner, kept = vars(step).get("_dtypeguard_steps", (None, {}))
+    if owner is not step:  # those of another, which functools.wraps copied
+        owner, kept = vars(step)["_dtypeguard_steps"] = step, {}
     return kept.setdefault(made, made)
 
 

@@ -1,9 +1,11 @@
 """guard_step and strong: any step gives back the types of what it carries."""
 
 import functools
+import gc
 import inspect
 import re
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -333,6 +335,19 @@ def test_guarding_a_body_anew_in_each_turn_traces_it_once():
     assert guard_step(body) != guard_step(body, carry=1, returned=0)
 
 
+def test_what_is_kept_of_a_guarded_function_is_not_kept_of_those_that_wrap_it():
+    def body(carry):
+        return carry
+
+    guard_step(body)
+    wrapper = functools.wraps(body)(lambda carry: body(carry))  # which copies attributes
+    guard_step(wrapper)
+    gone = weakref.ref(wrapper)
+    del wrapper
+    gc.collect()
+    assert gone() is None
+
+
 def test_static_arguments_of_the_jit_outside_go_by_name():
     @functools.partial(jax.jit, static_argnames=("turns", "activation"))
     @guard_step
@@ -535,6 +550,19 @@ def test_runs_with_x64_off_where_it_fails_with_it_on(mixes_under_x64):
         # 64-bit input: the error that it has bare.
         with pytest.raises(TypeError, match="same dtypes"):
             guarded({"x": jnp.ones((), F32), "y": jnp.ones(2, jnp.float64)})
+
+
+@needs_x64_scope
+@pytest.mark.filterwarnings("ignore:step failed with x64 on")
+def test_a_python_number_beside_the_carry_is_no_64_bit_input(mixes_under_x64):
+    def step(state, numbers):
+        state = mixes_under_x64(state)
+        return {"x": state["x"] * numbers["rate"] + numbers["turn"]}
+
+    with set_x64(True):
+        for run in (guard_step(step), jax.jit(guard_step(step))):
+            out = run({"x": jnp.ones((), F32)}, {"rate": 0.5, "turn": 3})
+            assert_same(out, {"x": jnp.asarray(4.0, F32)})
 
 
 @needs_x64_scope

@@ -147,12 +147,12 @@ def check_step(
         options = "" if carry == 0 else f", carry={carry!r}"
         options += "" if returned is None else f", returned={returned!r}"
         lines = "\n".join(f"  {line}" for line in columns(failures))
-        wrap = (
-            f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and begin with "
-            f"dtypeguard.strong({', '.join(resolved.labels)})."
-        )
+        begin = f"egin with dtypeguard.strong({', '.join(resolved.labels)})."
+        wrap = f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and b{begin}"
         left_over = {failure.rule for failure in left}
-        if "traces" in left_over or left_over >= {rule for rule, _ in failures}:
+        if not [*broken_rules(StepTrial(step, resolved, own, own_named), rules)]:
+            wrap = f"B{begin}"
+        elif "traces" in left_over or left_over >= {rule for rule, _ in failures}:
             wrap = f"dtypeguard.guard_step does not mend this: {left[0].reason}."
         elif left:
             wrap += f" What that does not mend: {', '.join(sorted(left_over))}."

@@ -195,5 +195,7 @@ def _how_to_call(
     names = missing or [name for name in arguments if name in taken] or [*taken][:1]
     settings = " ".join(f"--set {name}=VALUE" for name in names)
     write = f" Write: dtypeguard audit {target} {settings}" if names else ""
+    if missing and not arguments:  # which may be an optimizer, for one that wraps another
+        write += ", or audit FILE.py:NAME where a VALUE is no literal"
     reason = f"{type(error).__name__}: {error}".rstrip(".: ")
     return f"{target} cannot be called: {reason}.{known}{write}"

@@ -116,9 +116,23 @@ class Carry(NamedTuple):
             returned = range(len(self.places)) if is_ordered else ()
         indices = [items.index(key) for key in returned]
         found = [i for i in indices if i is not None]
-        if len(set(found)) < len(self.places):
+        if len(set(found)) < len(self.places) or self._stands_elsewhere(items, values):
             raise TypeError(self._no_such_items(items, values))
         return found
+
+    def _stands_elsewhere(self, items: "_Items", values: tuple[Any, ...]) -> bool:
+        """Whether the first items are not the carry, and others have its tree.
+
+        A step that returns its loss first would be told of a changed tree, else.
+        """
+        if self.returned is not None:
+            return False
+        structures = [tree_util.tree_structure(value) for value in values]
+        first = [tree_util.tree_structure(x) for x in items.values[: len(values)]]
+        if first == structures:
+            return False
+        fitting = [items.like(structure) for structure in structures]
+        return None not in fitting and len(set(fitting)) == len(fitting)
 
     def _no_such_items(self, items: "_Items", values: tuple[Any, ...]) -> str:
         carried = " and ".join(self.labels)
@@ -179,6 +193,12 @@ def carry_of(
             f"{len(places)} long and the other {len(returned)}. Write as many of both."
         )
     return Carry(owner, name_of_step(step), places, returned, is_one)
+
+
+def items_of(result: Any) -> list[tuple[Any, Any]]:
+    """What `returned` can name of a result, each with its key."""
+    items = _Items(result)
+    return [*zip(items.keys, items.values)]
 
 
 class _Items:

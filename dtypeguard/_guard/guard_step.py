@@ -18,6 +18,7 @@ from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .carry import Carry, carry_of
 from .given import Given
+from .other_carry import other_carry
 from .policy import Policy
 from .settle import Part, settle_carried, tell
 
@@ -124,7 +125,9 @@ def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> "_GuardedS
     made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
         return made
-    kept = vars(step).setdefault("_dtypeguard_steps", {})
+    owner, kept = vars(step).get("_dtypeguard_steps", (None, {}))
+    if owner is not step:  # those of another, which functools.wraps copied
+        owner, kept = vars(step)["_dtypeguard_steps"] = step, {}
     return kept.setdefault(made, made)
 
 
@@ -236,6 +239,23 @@ def _attempt(
         # Else the step has the very objects: a module of nnx is changed in place.
         args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in typed))
     result = step(*args, **kwargs)
+    try:
+        return _settled(carry, policy, said, typed, values, result)
+    except TypeError as error:  # all of them ours
+        hint = other_carry(carry, step, args, kwargs, result)
+        if not hint:
+            raise
+        raise type(error)(f"{error}{hint}") from None
+
+
+def _settled(
+    carry: Carry,
+    policy: Policy,
+    said: Said,
+    typed: list[Given],
+    values: tuple[Any, ...],
+    result: Any,
+) -> Any:
     parts = [Part(label, carry.step, carry.owner) for label in carry.labels]
     settled = [
         settle_carried(part, tree, each, policy)

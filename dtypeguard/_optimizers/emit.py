@@ -1,7 +1,7 @@
 """The mini-step that emits: the inner update, written over the accumulator."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,39 +27,39 @@ def emit_if(
         The new updates, the accumulator and the new state: from a mini-step that does not
         emit zeros, `sums` and the state as it came in.
     """
-    arrays, others = _split(state)
-    other_updates = None
+    arrays, state_rest = _split(state)
+    sums, sums_rest = _split(sums)
+    updates_rest: Any = None  # known once `run` is traced
 
     def run(sums, arrays):
-        nonlocal other_updates
-        new_updates, new_state = step(sums, _join(arrays, others))
-        new_updates, other_updates = _split(new_updates)
+        nonlocal updates_rest
+        new_updates, new_state = step(sums_rest.join(sums), state_rest.join(arrays))
+        new_updates, updates_rest = _split(new_updates)
         return new_updates, _split(new_state)[0]
 
     if isinstance(emits, Tracer):
-        new_updates, sums, arrays = _in_place(emits, run, sums, arrays)
+        # Traced here, once; what it closes over becomes an argument, as `run_if` wants it.
+        traced, (shapes, _) = jax.make_jaxpr(run, return_shape=True)(sums, arrays)
+        over = _sums_to_write_over(traced, updates_rest.paths, sums_rest.paths)
+        new_updates, sums, arrays = _in_place(emits, traced, shapes, over, sums, arrays)
     elif emits:
         new_updates, arrays = run(sums, arrays)
         sums = _zeros_of(sums)
     else:
         new_updates = _zeros_of(jax.eval_shape(run, sums, arrays)[0])
-    return _join(new_updates, other_updates), sums, _join(arrays, others)
+    return updates_rest.join(new_updates), sums_rest.join(sums), state_rest.join(arrays)
 
 
-def _in_place(emits: Any, run: Callable[..., Any], sums: Any, arrays: Any) -> Any:
-    """The same of arrays alone, in a branch that carries only what there is already.
+def _in_place(
+    emits: Any, traced: Any, shapes: Any, over: list[Any], buffers: Any, arrays: Any
+) -> Any:
+    """The same of lists of arrays, in a branch that carries only what there is already.
 
     Zeros to stand in for updates would be memory that every mini-step fills. So the branch
     writes each update over the sum that it was made of, and two selections outside, which
     XLA fuses with `p + u`, tell what is in that buffer. An update that does not fit there
     (another dtype or shape, no sum of its name) has zeros of its own.
     """
-    # Traced here, once; what it closes over becomes an argument, as `run_if` wants it.
-    traced, (shapes, _) = jax.make_jaxpr(run, return_shape=True)(sums, arrays)
-    shapes, updates_tree = tree_util.tree_flatten(shapes)
-    buffers, sums_tree = tree_util.tree_flatten(sums)
-    arrays, arrays_tree = tree_util.tree_flatten(arrays)
-    over = _sums_to_write_over(traced, updates_tree, sums_tree)
 
     def turn(consts, carry):
         buffers, _, arrays = carry
@@ -79,17 +79,15 @@ def _in_place(emits: Any, run: Callable[..., Any], sums: Any, arrays: Any) -> An
         for shape, i in zip(shapes, over)
     ]
     sums = [jnp.where(emits, zero, buffer) for zero, buffer in zip(zeros, buffers)]
-    return (
-        tree_util.tree_unflatten(updates_tree, new_updates),
-        tree_util.tree_unflatten(sums_tree, sums),
-        tree_util.tree_unflatten(arrays_tree, arrays),
-    )
+    return new_updates, sums, arrays
 
 
-def _sums_to_write_over(traced: Any, updates_tree: Any, sums_tree: Any) -> list[Any]:
+def _sums_to_write_over(
+    traced: Any, paths_of_updates: Sequence[Any], paths_of_sums: Sequence[Any]
+) -> list[Any]:
     """For each update the number of the sum of its path, if it fits there, or None."""
-    number = {path: i for i, path in enumerate(_paths(sums_tree))}
-    places = [number.get(path) for path in _paths(updates_tree)]
+    number = {path: i for i, path in enumerate(paths_of_sums)}
+    places = [number.get(path) for path in paths_of_updates]
     return [
         i if i is not None and _fits(update, traced.in_avals[i]) else None
         for update, i in zip(traced.out_avals, places)
@@ -104,21 +102,33 @@ def _fits(update: Any, buffer: Any) -> bool:
     return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
 
 
-def _paths(treedef: Any) -> list[Any]:
-    tree = tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
-    return [path for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
+class _Rest(NamedTuple):
+    """What a tree is besides its arrays.
+
+    A node is rebuilt around arrays or what stood there, never around None or a number: a
+    dataclass may look at the shape of what it is made of.
+    """
+
+    leaves: tuple[Any, ...]  # None where an array stands
+    places: tuple[int, ...]  # of the arrays
+    paths: tuple[Any, ...]
+    treedef: Any
+
+    def join(self, arrays: Sequence[Any]) -> Any:
+        """The tree with these arrays."""
+        leaves = list(self.leaves)
+        for i, array in zip(self.places, arrays):
+            leaves[i] = array
+        return tree_util.tree_unflatten(self.treedef, leaves)
 
 
-def _split(tree: Any) -> tuple[Any, Any]:
-    """The arrays of a tree and its other leaves, each with None where the other is."""
-    is_array = lambda leaf: isinstance(leaf, jax.Array)
-    arrays = tree_util.tree_map(lambda leaf: leaf if is_array(leaf) else None, tree)
-    return arrays, tree_util.tree_map(lambda leaf: None if is_array(leaf) else leaf, tree)
-
-
-def _join(arrays: Any, others: Any) -> Any:
-    pick = lambda array, other: other if array is None else array
-    return tree_util.tree_map(pick, arrays, others, is_leaf=lambda leaf: leaf is None)
+def _split(tree: Any) -> tuple[list[Any], _Rest]:
+    """The arrays of a tree, and the rest."""
+    pairs, treedef = tree_util.tree_flatten_with_path(tree)
+    places = tuple(i for i, (_, x) in enumerate(pairs) if isinstance(x, jax.Array))
+    leaves = tuple(None if isinstance(x, jax.Array) else x for _, x in pairs)
+    rest = _Rest(leaves, places, tuple(pairs[i][0] for i in places), treedef)
+    return [pairs[i][1] for i in places], rest
 
 
 def _zeros_of(tree: Any) -> Any:

@@ -318,6 +318,9 @@ def test_a_factory_that_fails_says_how_and_what_it_could_be_given(script, capsys
     told = capsys.readouterr().err
     assert "cannot be called: AssertionError. Write" in told
     assert told.endswith(f"Write: dtypeguard audit my_script.py:takes_some {given}")
+    assert main(["audit", "optax:apply_if_finite"]) == 2  # wraps what no literal is
+    told = capsys.readouterr().err
+    assert told.endswith("=VALUE, or audit FILE.py:NAME where a VALUE is no literal\n")
     assert main(["audit", "my_script.py:takes_none"]) == 2
     assert capsys.readouterr().err.endswith("cannot be called: KeyError: 'data'.\n")
 

@@ -203,6 +203,18 @@ def test_returned_of_another_length():
         ),
         (
             0,
+            None,
+            (ONE, {"w": ONE}),
+            r"items 0, 1. Say which of them the new params is: .*returned=1\)",
+        ),
+        (
+            (0, 1),
+            None,
+            (ONE, {"w": ONE}, ONE),
+            r"new params and opt_state is: guard_step\(..., returned=\(1, 0\)\)",
+        ),
+        (
+            0,
             2,
             ({"w": ONE}, ONE),
             r"items 0, 1; returned=2 names another item. .*returned=0\)",

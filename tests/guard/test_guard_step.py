@@ -1,9 +1,11 @@
 """guard_step and strong: any step gives back the types of what it carries."""
 
 import functools
+import gc
 import inspect
 import re
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,6 +23,7 @@ from dtypeguard._sweep.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+ZEROS = np.zeros(3, BF16)
 
 
 class Moments(NamedTuple):
@@ -332,6 +335,19 @@ def test_guarding_a_body_anew_in_each_turn_traces_it_once():
     assert guard_step(body) != guard_step(body, carry=1, returned=0)
 
 
+def test_what_is_kept_of_a_guarded_function_is_not_kept_of_those_that_wrap_it():
+    def body(carry):
+        return carry
+
+    guard_step(body)
+    wrapper = functools.wraps(body)(lambda carry: body(carry))  # which copies attributes
+    guard_step(wrapper)
+    gone = weakref.ref(wrapper)
+    del wrapper
+    gc.collect()
+    assert gone() is None
+
+
 def test_static_arguments_of_the_jit_outside_go_by_name():
     @functools.partial(jax.jit, static_argnames=("turns", "activation"))
     @guard_step
@@ -537,6 +553,19 @@ def test_runs_with_x64_off_where_it_fails_with_it_on(mixes_under_x64):
 
 
 @needs_x64_scope
+@pytest.mark.filterwarnings("ignore:step failed with x64 on")
+def test_a_python_number_beside_the_carry_is_no_64_bit_input(mixes_under_x64):
+    def step(state, numbers):
+        state = mixes_under_x64(state)
+        return {"x": state["x"] * numbers["rate"] + numbers["turn"]}
+
+    with set_x64(True):
+        for run in (guard_step(step), jax.jit(guard_step(step))):
+            out = run({"x": jnp.ones((), F32)}, {"rate": 0.5, "turn": 3})
+            assert_same(out, {"x": jnp.asarray(4.0, F32)})
+
+
+@needs_x64_scope
 def test_the_first_error_stays_where_x64_is_not_to_blame():
     def step(state, x):
         return lax.add(state, jnp.ones(2, jnp.int8))
@@ -610,3 +639,37 @@ def test_with_a_guarded_optimizer_inside():
 
 def test_public_names_say_where_they_are_imported_from():
     assert guard_step.__module__ == strong.__module__ == dtypeguard.__name__
+
+
+@pytest.mark.parametrize(
+    ("step", "args", "told"),
+    [
+        (lambda i, c: {"a": c["a"] + F32(1)}, (0, {"a": ZEROS}), {"carry": "c"}),
+        (lambda i, c: c + F32(1), (0, ZEROS), {"carry": "c"}),
+        (lambda i, c: c + F32(1), (0, jnp.zeros((), BF16)), {"carry": "c"}),
+        (
+            lambda key, state, action: (jnp.sum(state["q"]), {"q": state["q"] * F32(2)}),
+            (jax.random.key(0), {"q": ZEROS}, jnp.ones(3)),
+            {"carry": "state", "returned": 1},
+        ),
+        (
+            lambda batch, params: {"loss": 0.0, "params": {"w": params["w"] * F32(2)}},
+            (jnp.ones((8, 3)), {"w": ZEROS}),
+            {"carry": "params", "returned": "params"},
+        ),
+    ],
+)
+def test_a_step_whose_first_argument_is_not_its_carry_is_told_which_is(step, args, told):
+    options = ", ".join(f"{name}={value!r}" for name, value in told.items())
+    with pytest.raises(TypeError) as error:
+        guard_step(step)(*args)
+    assert str(error.value).endswith(f": write guard_step(..., {options}).")
+    guard_step(step, **told)(*args)  # what it says to write works
+
+
+def test_a_step_whose_carry_is_its_first_argument_is_told_of_no_other():
+    step = lambda average, x: (average + x, None)
+    guarded = guard_step(step, policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError) as error:
+        guarded(jnp.zeros(3, BF16), jnp.ones(3))
+    assert "If the step carries" not in str(error.value)

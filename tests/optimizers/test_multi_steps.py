@@ -1,6 +1,8 @@
 """multi_steps: the numbers of optax.MultiSteps, one inner update in k mini-steps."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -324,6 +326,31 @@ def test_states_of_any_kind(name):
     assert seen[0] == before  # no inner update yet
     assert seen[1] == seen[2]
     assert (seen[1] != before) == (name in NEXT)
+
+
+@dataclasses.dataclass
+class Layer:
+    w: Any
+
+    def __post_init__(self):
+        if np.shape(self.w) != (3,):
+            raise ValueError(f"w has the shape {np.shape(self.w)}")
+
+
+tree_util.register_pytree_node(
+    Layer, lambda layer: ((layer.w,), None), lambda _, leaves: Layer(*leaves)
+)
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
+def test_params_whose_node_looks_at_what_it_is_made_of(wrap):
+    opt = multi_steps(optax.sgd(0.5), 2)
+    params = Layer(jnp.ones(3))
+    state = opt.init(params)
+    for _ in range(2):
+        updates, state = wrap(opt.update)(params, state, params)
+    assert int(state.gradient_step) == 1
+    assert np.all(updates.w < 0)
 
 
 def test_a_state_of_python_numbers_from_a_checkpoint():

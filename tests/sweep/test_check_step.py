@@ -118,3 +118,11 @@ def test_bad_arguments():
     with pytest.raises(TypeError, match=r"check_step got 3\. Give it a step"):
         check_step(3)
     assert dtypeguard.testing.check_step is check_step
+
+
+def test_a_guarded_step_with_a_weak_first_carry_is_told_to_begin_strongly():
+    step = guard_step(lambda state, x: (state[0] + x, state[1] + 1))
+    with pytest.raises(AssertionError) as error:
+        check_step(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
+    assert "\nBegin with dtypeguard.strong(state). " in str(error.value)
+    assert "Guard it" not in str(error.value)

@@ -1,0 +1,75 @@
+"""Which other argument a step's result looks like, where the wrong one is carried."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+from jax import tree_util
+
+from .._leaves.dtypes import dtype_of, fits
+from .carry import Carry, items_of
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def other_carry(
+    carry: Carry, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> str:
+    """What to write if another argument comes back than the first.
+
+    A body of `fori_loop` takes the index first, and many an environment a random key: the
+    error about those leaves says nothing of the argument that was meant.
+
+    Args:
+        carry: what comes back, as `guard_step` was told.
+        step: the step.
+        args: what it was called with.
+        kwargs: what it was called with by name.
+        result: all that it returned.
+
+    Returns:
+        A line for the end of the message; "" where items were named with `returned`, where
+        the result looks like the carry, or where it looks like no other argument.
+    """
+    if not carry.is_one or carry.returned is not None:
+        return ""
+    owner, (place,) = carry.owner, carry.places
+    candidates = [(None, result), *items_of(result)]
+    looks = lambda value: [key for key, item in candidates if _is_alike(value, item)]
+    if looks(place.take(args, kwargs)):
+        return ""
+    for name, value in _named(step, args, kwargs).items():
+        found = looks(value)
+        if name != place.label and found:
+            key = found[0]
+            is_first = key == 0 and isinstance(result, (tuple, list))
+            returned = "" if key is None or is_first else f", returned={key!r}"
+            return (
+                f"\nIf the step carries {name}, which its result looks like, and not "
+                f"{place.label}: write {owner}(..., carry={name!r}{returned})."
+            )
+    return ""
+
+
+def _named(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that `carry` can name."""
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # some that are written in C hide it
+        return {}
+    given = signature.bind(*args, **kwargs).arguments
+    return {k: v for k, v in given.items() if signature.parameters[k].kind in _BY_NAME}
+
+
+def _is_alike(before: Any, after: Any) -> bool:
+    """Whether a guard could bring one back to the types of the other."""
+    old, new = tree_util.tree_leaves(before), tree_util.tree_leaves(after)
+    same_tree = tree_util.tree_structure(before) == tree_util.tree_structure(after)
+    return same_tree and bool(old) and all(map(_is_alike_leaf, old, new))
+
+
+def _is_alike_leaf(old: Any, new: Any) -> bool:
+    source, target = dtype_of(new), dtype_of(old)
+    if source is None or target is None:
+        return source is target
+    return np.shape(old) == np.shape(new) and fits(source, target)

@@ -26,8 +26,8 @@ with it off (jax 0.10.2):
     flashbax 0.1.3, 5 steps: 0 -> 0, 0 -> 0, 5 -> 0
     numpyro 0.22.0, 9 steps: 1 -> 1, 1 -> 1, 9 -> 2
 
-Of all 97: 44 -> 2, 45 -> 10, 86 -> 5. All 82 that are stable bare compile to the same program
-guarded. What is missing or does not import is named below the table.
+Of all 97: 44 -> 2, 45 -> 10, 86 -> 5. All 82 that are stable bare compile to the same
+program guarded. What is missing or does not import is named below the table.
 """
 
 import argparse

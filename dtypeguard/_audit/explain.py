@@ -5,24 +5,31 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 
+from .._leaves.arguments import short
 from .._leaves.public import public
 from .control_flow import calls, without_jax
 from .notes import note
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 
+
+@overload
+def explain(function: None = None) -> "_Explaining": ...
+@overload
+def explain(function: _F) -> _F: ...
 @public
-def explain() -> contextlib.AbstractContextManager[None]:
+def explain(function: Any = None) -> Any:
     """A context in which errors over types from JAX's control flow name your lines.
 
     An error that leaves `jax.lax.scan`, `while_loop`, `fori_loop`, `cond` or `switch`, or
     Equinox's loops, because types differ gets notes: every leaf with its path and both
     types, the line that promoted it and the line that forced it, and what to write. It
     stays the same object with the same message; Python prints the notes below it. All
-    other errors pass untouched. It is a decorator as well: `@dtypeguard.explain()`.
+    other errors pass untouched. It is a decorator as well, `@dtypeguard.explain`.
 
     Within the context JAX's option `jax_traceback_filtering` is "off", in all threads,
     since JAX's own frames hold what the notes tell. They are taken out of the traceback
@@ -30,8 +37,16 @@ def explain() -> contextlib.AbstractContextManager[None]:
 
     To name the line that made a constant, the body of the loop is traced once more.
 
+    Args:
+        function: left out for a context; as a decorator, what is to run in one.
+
     Returns:
-        A context manager, which can be used many times and nested.
+        A context manager, which can be used many times and nested; or the function, every
+        call of which runs in it.
+
+    Raises:
+        TypeError: if `function` is none, or one whose body runs only after it has been
+            called: a generator or a coroutine.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -44,7 +59,7 @@ def explain() -> contextlib.AbstractContextManager[None]:
         ...     print(error.__notes__[-1].splitlines()[0])
         dtypeguard: 1 leaf of the carry of scan comes back in another type.
     """
-    return _Explaining()
+    return _Explaining() if function is None else _Explaining()(function)
 
 
 class _Explaining(contextlib.ContextDecorator):
@@ -66,7 +81,12 @@ class _Explaining(contextlib.ContextDecorator):
                     with contextlib.suppress(Exception):  # an error may be frozen
                         part.__traceback__ = trace
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: _F) -> _F:
+        if not callable(function):
+            raise TypeError(
+                f"explain got {short(function)}. Write `with dtypeguard.explain():` around "
+                "the loop, or @dtypeguard.explain above a function."
+            )
         is_later = (
             inspect.isgeneratorfunction,
             inspect.iscoroutinefunction,

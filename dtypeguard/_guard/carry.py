@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jax import tree_util
 
 from .._leaves.arguments import short
+from .._leaves.functions import is_transformation
 from .._leaves.rows import describe
 from .places import Place, name_of_step, places_of
 
@@ -159,6 +160,14 @@ class Carry(NamedTuple):
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
 
 
+# What does for an optimizer what these do for a step.
+_OF_AN_OPTIMIZER = {
+    "guard_step": "dtypeguard.guard(optimizer)",
+    "audit_step": "dtypeguard.audit(optimizer, params)",
+    "check_step": "dtypeguard.testing.check_contract(optimizer)",
+}
+
+
 def carry_of(
     owner: str,
     step: Any,
@@ -178,6 +187,11 @@ def carry_of(
         TypeError: if `step` or `carry` is nothing of the kind.
         ValueError: if the step has no such argument, or `returned` has another length.
     """
+    if is_transformation(step):
+        raise TypeError(
+            f"{owner} got {short(step)}, which is an optimizer. Write "
+            f"{_OF_AN_OPTIMIZER[owner]}."
+        )
     if not callable(step) or isinstance(step, type):
         raise TypeError(
             f"{owner} got {short(step)}. Give it a step: a function that takes its carry "

@@ -14,7 +14,6 @@ from .._leaves.arguments import short
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, Said
-from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .carry import Carry, carry_of
 from .given import Given
@@ -101,11 +100,6 @@ def guard_step(
         dtype(bfloat16)
     """
     policy = _checked(policy)
-    if is_transformation(step):
-        raise TypeError(
-            f"guard_step got {short(step)}, which is an optimizer. Write "
-            "dtypeguard.guard(optimizer)."
-        )
     if step is None:
         options = {"carry": carry, "returned": returned, "policy": policy}
         return functools.partial(guard_step, **options)

@@ -367,10 +367,10 @@ def test_advice_of_several_lines_stays_in_lines():
 def test_a_thousand_leaves_in_seconds():
     params = {str(n): jax.ShapeDtypeStruct((4, 4), BF16) for n in range(1000)}
     grads = {str(n): jax.ShapeDtypeStruct((4, 4), F32) for n in range(1000)}
-    start = time.monotonic()
+    start = time.process_time()  # whatever else runs here
     report = audit(optax.adam(1e-3), params, updates=grads)
     assert len(report.drifts) >= 2000
-    assert time.monotonic() - start < 30  # 2 seconds where nothing else runs
+    assert time.process_time() - start < 30  # about 2 where nothing else runs
 
 
 def test_ten_billion_parameters_without_allocating_them():

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import pathlib
 import re
 import threading
@@ -518,3 +519,10 @@ def test_a_constant_that_is_returned():
     (note,) = notes(raised(lambda: scan(body, {"w": BF16}, None, 3)))
     row = f"  carry['w']  bfloat16[3] -> float32[3]  {line('returned: constant')}"
     assert row in note.splitlines()
+
+
+@pytest.mark.parametrize("decorator", [explain, explain()], ids=["bare", "called"])
+def test_as_a_decorator_with_and_without_parentheses(decorator):
+    decorated = decorator(fail)
+    assert decorated.__name__ == fail.__name__
+    assert notes(raised(decorated, context=contextlib.nullcontext))

@@ -15,15 +15,19 @@ from dtypeguard import (
     Policy,
     apply_updates,
     audit,
+    audit_step,
+    explain,
     fromage,
     guard,
+    guard_step,
     multi_steps,
     prodigy,
     record,
     restore,
+    strong,
     testing,
 )
-from dtypeguard.testing import check_contract, parametrize_with_checks
+from dtypeguard.testing import check_contract, check_step, parametrize_with_checks
 
 pytestmark = pytest.mark.third_party
 PARAMS = {"b": jnp.zeros(2), "w": jnp.ones(3)}
@@ -31,6 +35,10 @@ FEWER = {"w": jnp.ones(3)}
 OTHER_SHAPE = {"b": jnp.zeros(2), "w": jnp.ones(4)}
 ADAM = optax.adam(1e-3)
 KEY = jax.random.key(0)
+
+
+def step(carry):
+    return carry
 
 
 def state():
@@ -485,6 +493,57 @@ CASES = {
         lambda: parametrize_with_checks([ADAM], rules=["scna"]),
         ValueError,
         "no rule is called 'scna'",
+    ),
+    # steps
+    "guard_step(number)": (
+        lambda: guard_step(3),
+        TypeError,
+        "guard_step got 3. Give it a step: a function that takes its carry",
+    ),
+    "guard_step(optimizer)": (
+        lambda: guard_step(ADAM),
+        TypeError,
+        r"which is an optimizer. Write dtypeguard.guard\(optimizer\)",
+    ),
+    "guard_step(carry=list)": (
+        lambda: guard_step(step, carry=[0]),
+        TypeError,
+        r"got carry=\[0\]. Write the position or the name of the argument",
+    ),
+    "guard_step(policy=precision)": (
+        lambda: guard_step(step, policy=Policy(rounding="stochastic")),
+        ValueError,
+        r"Write policy=Policy\(\), and give the rest to dtypeguard.guard\(",
+    ),
+    "strong(too large)": (
+        lambda: strong({"n": 1 << 40}),
+        OverflowError,
+        "which does not fit into int32: turn on jax_enable_x64",
+    ),
+    "explain(number)": (
+        lambda: explain(3),
+        TypeError,
+        r"explain got 3. Write `with dtypeguard.explain\(\):` around the loop",
+    ),
+    "audit_step(optimizer)": (
+        lambda: audit_step(ADAM, PARAMS),
+        TypeError,
+        r"which is an optimizer. Write dtypeguard.audit\(optimizer, params\)",
+    ),
+    "audit_step(unknown carry)": (
+        lambda: audit_step(step, PARAMS, carry="c"),
+        ValueError,
+        r"but step takes \(carry\). Write carry=0 or \"carry\"",
+    ),
+    "check_step(optimizer)": (
+        lambda: check_step(ADAM, PARAMS),
+        TypeError,
+        r"Write dtypeguard.testing.check_contract\(optimizer\)",
+    ),
+    "check_step(unknown rule)": (
+        lambda: check_step(step, PARAMS, rules=["scna"]),
+        ValueError,
+        "no rule is called 'scna'; there are types, scan",
     ),
 }
 

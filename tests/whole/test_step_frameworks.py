@@ -68,6 +68,20 @@ def test_nnx_module_is_changed_in_place_as_before():
     assert model.calls[...] == 2
 
 
+def test_nnx_module_as_a_carry_is_the_one_that_is_returned():
+    nnx = need("flax.nnx")
+    model = nnx.Linear(3, 2, use_bias=False, param_dtype=BF16, rngs=nnx.Rngs(0))
+
+    @guard_step
+    def step(model, rate):
+        model.kernel = nnx.Param(model.kernel[...] * rate)
+        return model, rate
+
+    after, _ = step(model, WIDE)
+    assert after.kernel[...].dtype == BF16
+    assert model.kernel[...].dtype == F32  # the step's own doing
+
+
 def test_nnx_state_as_a_carry():
     nnx = need("flax.nnx")
     graph, state = nnx.split(nnx.Linear(3, 2, param_dtype=BF16, rngs=nnx.Rngs(0)))

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -140,11 +141,14 @@ def load(target: str, modules: dict[str, Any]) -> Any:
         if where.endswith(".py") and "relative import" in reason:
             forms = f"As a part of its package: write PACKAGE.MODULE:{name}."
         raise UsageError(f"{where} cannot be imported: {reason}. {forms}") from error
+    part = name
     try:
         for part in name.split("."):
             found = getattr(found, part)
     except AttributeError:
-        raise UsageError(f"{where} has no {name}. {FORMS}") from None
+        like = difflib.get_close_matches(part, dir(found), 1)
+        meant = f" Did you mean {like[0]}?" if like else ""
+        raise UsageError(f"{where} has no {name}.{meant} {FORMS}") from None
     return found
 
 

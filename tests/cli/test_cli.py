@@ -82,7 +82,7 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "--json", "no/such/directory/a.json"], "dtypeguard audit --json audit"),
         (["audit", "optax:adam", "--filter", "a"], "Write: dtypeguard audit optax:adam"),
         (["audit", "optax.adam"], "'optax.adam' is not MODULE:NAME or FILE.py:NAME. Write"),
-        (["audit", "optax:adm"], "optax has no adm. Write for example: dtypeguard audit"),
+        (["audit", "optax:adm"], "optax has no adm. Did you mean adam? Write for example"),
         (["audit", "no_such_module:opt"], "no_such_module cannot be imported: ModuleNot"),
         (["audit", "no_such_file.py:opt"], "cannot be imported: FileNotFoundError"),
         (["audit", "optax:adam"], "dtypeguard audit optax:adam --set learning_rate=VALUE"),

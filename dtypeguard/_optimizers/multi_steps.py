@@ -72,8 +72,8 @@ def multi_steps(
         dtypes that the inner updates have.
 
     Raises:
-        ValueError: if k is below 1, or (by `update`) if `should_skip_update_fn` does not
-            return a scalar bool.
+        ValueError: if k is below 1, or (by `init` and `update`) if `should_skip_update_fn`
+            does not return a scalar bool and a tree.
         TypeError: if `inner` is nothing that `guard` takes or another argument is of the
             wrong type.
 
@@ -103,7 +103,7 @@ def multi_steps(
         skip_state = ()
         if should_skip_update_fn is not None:
             zeros = tree_util.tree_map(jnp.zeros_like, params)
-            _, skip_state = should_skip_update_fn(zeros, zero, params)
+            _, skip_state = _skips(should_skip_update_fn(zeros, zero, params))
         return optax.MultiStepsState(
             mini_step=zero,
             gradient_step=zero,
@@ -121,8 +121,8 @@ def multi_steps(
         emits = _is_last(number, every_k, gradient_step)
         sums = add_to(acc_grads, updates, number, use_grad_mean, said)
         if should_skip_update_fn is not None:
-            skips, skip_state = should_skip_update_fn(updates, gradient_step, params)
-            skips = _scalar_bool(skips)
+            skipped = should_skip_update_fn(updates, gradient_step, params)
+            skips, skip_state = _skips(skipped)
             emits = ~skips & emits
             keep = lambda old, new: jnp.where(skips, old, new)
             number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
@@ -186,9 +186,16 @@ def _strong(leaf: Any) -> Any:
     return leaf if dtype is None else cast(leaf, dtype)
 
 
-def _scalar_bool(skips: Any) -> Any:
+def _skips(returned: Any) -> tuple[Any, Any]:
+    """Whether to skip, as an array, and a skip state."""
+    if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
+        raise ValueError(
+            f"should_skip_update_fn returned {short(returned)}. Return a scalar bool and a "
+            "tree for skip_state, such as ()."
+        )
+    skips, skip_state = returned
     if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
         raise ValueError(
             f"should_skip_update_fn returned {skips!r} first. Return a scalar bool there."
         )
-    return cast(skips, np.bool_)
+    return cast(skips, np.bool_), skip_state

@@ -531,12 +531,18 @@ def test_skips_with_an_inner_that_needs_a_value():
     assert_same(skipped._replace(skip_state=()), after._replace(skip_state=()))
 
 
-def test_skip_function_that_returns_no_bool():
-    opt = multi_steps(
-        counting(), 2, should_skip_update_fn=lambda *_: (jnp.zeros((), I32), ())
-    )
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ((jnp.zeros((), I32), ()), r"returned Array\(0, .* first. Return a scalar bool"),
+        (False, r"returned False. Return a scalar bool and a tree for skip_state"),
+        ((False,), r"returned \(False,\). Return a scalar bool and a tree"),
+    ],
+)
+def test_skip_function_that_returns_something_else(returned, message):
+    opt = multi_steps(counting(), 2, should_skip_update_fn=lambda *_: returned)
     params = make_params()
-    with pytest.raises(ValueError, match="Return a scalar bool"):
+    with pytest.raises(ValueError, match=message):
         opt.update(params, opt.init(params), params)
 
 

@@ -29,7 +29,8 @@ def strong(tree: Any) -> Any:
     Returns:
         The tree with each Python or NumPy number and each array as a strongly typed JAX
         array, in the dtype that it has, or that JAX gives it. All are copies: `tree` can
-        be used after they were donated.
+        be used after they were donated. A `jax.ShapeDtypeStruct` stays one, strongly
+        typed.
 
     Raises:
         OverflowError: if an integer is beyond those that JAX has under the x64 flag as it
@@ -66,7 +67,8 @@ def as_arrays(
 
     def array(path, leaf):
         dtype = dtype_of(leaf)
-        if dtype is None or hasattr(leaf, "weak_type"):
+        is_ready = isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "weak_type")
+        if dtype is None or is_ready:
             return leaf
         if kind(dtype) == "int" and np.any(np.asarray(leaf).astype(dtype) != leaf):
             raise OverflowError(
@@ -98,6 +100,8 @@ def own_buffers(state: Any, params: Any) -> Any:
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
 
     def own(leaf):
+        if isinstance(leaf, jax.ShapeDtypeStruct):  # of strong, for what is only traced
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
         dtype = dtype_of(leaf)
         if dtype is None and not isinstance(leaf, jax.Array):
             return leaf

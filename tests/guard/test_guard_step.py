@@ -635,6 +635,20 @@ def test_strong_makes_arrays_with_buffers_of_their_own():
     assert (traced.dtype, traced.weak_type) == (F32, False)
 
 
+def test_strong_keeps_what_only_has_a_shape():
+    weak = jax.eval_shape(lambda: {"a": jnp.asarray(1.0), "n": 0, "w": jnp.ones(3, BF16)})
+    made = strong(weak | {"b": 2.0})
+    assert [type(made[k]) for k in "anw"] == [jax.ShapeDtypeStruct] * 3
+    carry = jax.eval_shape(lambda x: x, made)
+    assert [str(carry[k].dtype) for k in "anwb"] == [
+        "float32",
+        "int32",
+        "bfloat16",
+        "float32",
+    ]
+    assert not any(carry[k].weak_type for k in "anwb")
+
+
 def test_strong_refuses_an_integer_that_does_not_fit():
     message = re.escape("strong: tree['n'] is 5000000000, which does not fit into int32")
     with pytest.raises(OverflowError, match=message):

@@ -31,6 +31,8 @@ TESTS = (
     "guard/test_guard_edges",
     "guard/test_compose",
     "guard/test_record",
+    "guard/test_given",
+    "guard/test_guard_step",
     "audit/test_audit",
     "audit/test_audit_step",
     "audit/test_graph",
@@ -43,6 +45,8 @@ LONG_TESTS = (
     "optimizers/test_multi_steps",
     "optimizers/test_prodigy",
     "audit/test_explain",
+    "guard/test_promises",
+    "sweep/test_check_step",
 )
 _OLD = (
     "numpy==1.26.4",

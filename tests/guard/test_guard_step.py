@@ -92,13 +92,19 @@ STABLE["adam"] = (
 )
 
 
+def _type(aval):
+    """Of what is traced: once a `ShapeDtypeStruct` did not tell a weak type."""
+    return aval.dtype, aval.weak_type, aval.shape
+
+
 @pytest.mark.parametrize("name", DRIFTS)
 @pytest.mark.parametrize("x64", [False, True])
 def test_carry_keeps_its_types(name, x64):
     step, carry = DRIFTS[name]
     with set_x64(x64):
         carry = strong(carry)
-        assert types(jax.eval_shape(step, carry)) != types(carry) or "number" in name
+        types_after = lambda step: [*map(_type, jax.make_jaxpr(step)(carry).out_avals)]
+        assert types_after(step) != types_after(lambda carry: carry) or "number" in name
         guarded = guard_step(step)
         for after in (guarded(carry), jax.jit(guarded)(carry)):
             assert_kept(carry, after)
@@ -390,6 +396,7 @@ def test_vmap_and_grad_go_through():
     assert_same(jax.grad(loss)(xs, guard_step(step)), jax.grad(loss)(xs, step))
 
 
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 def test_donated_carry():
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state):
@@ -631,7 +638,7 @@ def test_strong_makes_arrays_with_buffers_of_their_own():
     assert_same(made["params"], params)
     jax.jit(lambda c: c, donate_argnums=0)(made["average"])
     assert_same(params, jnp.ones(8, BF16))
-    traced = jax.eval_shape(lambda: strong({"a": 1.0}))["a"]
+    (traced,) = jax.make_jaxpr(lambda: strong({"a": 1.0})["a"])().out_avals
     assert (traced.dtype, traced.weak_type) == (F32, False)
 
 
@@ -639,14 +646,9 @@ def test_strong_keeps_what_only_has_a_shape():
     weak = jax.eval_shape(lambda: {"a": jnp.asarray(1.0), "n": 0, "w": jnp.ones(3, BF16)})
     made = strong(weak | {"b": 2.0})
     assert [type(made[k]) for k in "anw"] == [jax.ShapeDtypeStruct] * 3
-    carry = jax.eval_shape(lambda x: x, made)
-    assert [str(carry[k].dtype) for k in "anwb"] == [
-        "float32",
-        "int32",
-        "bfloat16",
-        "float32",
-    ]
-    assert not any(carry[k].weak_type for k in "anwb")
+    carry = jax.make_jaxpr(lambda c: [c[k] for k in "anwb"])(made).out_avals
+    assert [aval.dtype for aval in carry] == [F32, I32, BF16, F32]
+    assert not any(aval.weak_type for aval in carry)
 
 
 def test_strong_refuses_an_integer_that_does_not_fit():

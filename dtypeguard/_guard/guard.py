@@ -16,7 +16,7 @@ from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .first_state import as_arrays, own_buffers
 from .given import Given
-from .policy import Policy, float_dtype
+from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
 from .scope import keep_extra_args, narrow_extra_args, wide_integers, without_x64
@@ -118,11 +118,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
         float32
         bfloat16
     """
-    if policy is not None and not isinstance(policy, Policy):
-        raise TypeError(
-            f"guard got policy={policy!r}. Write a dtypeguard.Policy, such as "
-            'policy=dtypeguard.Policy(on_drift="error").'
-        )
+    check_policy("guard", policy)
     if inner is None:
         return functools.partial(guard, policy=policy)
     is_class = inspect.isclass(inner)

@@ -1,6 +1,5 @@
 """The guard of any step: what it carries comes back in the types that it came in."""
 
-import copy
 import functools
 import sys
 import types
@@ -10,7 +9,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax import tree_util
 
-from .._leaves.arguments import short
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, Said
@@ -18,7 +16,7 @@ from .._leaves.public import public
 from .carry import Carry, carry_of
 from .given import Given
 from .other_carry import other_carry
-from .policy import Policy
+from .policy import Policy, check_policy
 from .settle import Part, settle_carried, tell
 
 _P = ParamSpec("_P")
@@ -137,13 +135,9 @@ class _Kept:
 
 
 def _checked(policy: Policy | None) -> Policy:
+    check_policy("guard_step", policy)
     if policy is None:
         return Policy()
-    if not isinstance(policy, Policy):
-        raise TypeError(
-            f"guard_step got policy={short(policy)}. Write a dtypeguard.Policy, such as "
-            'policy=dtypeguard.Policy(on_drift="error").'
-        )
     allowed = Policy(casting=policy.casting, on_drift=policy.on_drift)
     if policy != allowed:
         raise ValueError(
@@ -278,11 +272,9 @@ def _strongly_typed(given: Given) -> Given:
     """With strongly typed leaves; the very same where it has them already."""
     if not any(map(_promotes, given.leaves)):
         return given
-    typed = copy.copy(given)
     # One that was traced with x64 on may be 64-bit where it is off.
     dtype = lambda leaf: jax.dtypes.canonicalize_dtype(dtype_of(leaf))
-    typed.leaves = [cast(x, dtype(x)) if _promotes(x) else x for x in given.leaves]
-    return typed
+    return given.map(lambda leaf: cast(leaf, dtype(leaf)) if _promotes(leaf) else leaf)
 
 
 def _promotes(leaf: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from .._leaves.arguments import short
 from .._leaves.dtypes import kind
 from .._leaves.public import public
 from .._rounding.rounding import rounds
@@ -156,6 +157,15 @@ class _Rule(dict[str, Any]):
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a dict has none
         return hash(tuple(self.items()))
+
+
+def check_policy(owner: str, policy: Any) -> None:
+    """Refuses what is neither a policy nor None."""
+    if not (policy is None or isinstance(policy, Policy)):
+        raise TypeError(
+            f"{owner} got policy={short(policy)}. Write a dtypeguard.Policy, such as "
+            'policy=dtypeguard.Policy(on_drift="error").'
+        )
 
 
 def float_dtype(value: Any) -> Any:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .._leaves.compat import barrier
 from .._leaves.dtypes import cast
 from .._rounding.rounding import round_with, rounds
 from .scalars import at_least_float32
@@ -56,13 +57,16 @@ def learn(
     stored = Moments(*map(own, stored))
     m, v, s = _in_units(param, h, h.d, stored, load=True)
     g = own(grad)
-    some_g, some_p = every(slice_p, g), every(slice_p, own(param))
     new = Moments(
         m=h.beta1 * m + h.beta1_rest * (h.d * g),
         v=h.beta2 * v + h.beta2_rest * (h.d * g) ** 2,
-        s=h.beta3 * s + h.weight * some_g,
+        s=h.beta3 * s + h.weight * every(slice_p, g),
     )
-    toward = jnp.sum(some_g * (own(param0) - some_p))
+    # XLA's sum takes in the conversion of an operand, unless another reads that as well.
+    seen = grad, param, param0
+    grad, param, param0 = barrier(seen) if rounds(param.dtype) else seen
+    away = own(param0) - own(every(slice_p, param))
+    toward = jnp.sum(own(every(slice_p, grad)) * away)
     return Learned(new, toward, jnp.sum(jnp.abs(new.s)))
 
 
@@ -72,18 +76,21 @@ def store(
     param: Any,
     new: Moments,
     stored: Moments,
+    update: Any,
     words: tuple[Any, ...],
 ) -> Moments:
     """The new moments as the state holds them: in the dtypes of those that came in.
 
     Narrow ones are rounded stochastically: `beta2 = 0.999` moves an average by less than
-    half the spacing of a bfloat16, which to nearest would never move.
+    half the spacing of a bfloat16, which to nearest would never move. They are written
+    over `stored`, which the update reads: after that.
     """
     own = lambda value: cast(value, at_least_float32(param))
     new = _in_units(param, Scalars(*map(own, scalars)), own(new_d), new, load=False)
 
     def narrowed(value, old, field):
-        return round_with(value, jnp.result_type(old), (*words, field))
+        after = update if field < 2 else None  # which does not read `s`
+        return round_with(value, jnp.result_type(old), (*words, field), after)
 
     return Moments(*map(narrowed, new, stored, range(3)))
 

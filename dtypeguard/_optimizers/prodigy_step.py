@@ -64,7 +64,7 @@ def step(
         words = (state.count, i)  # of the noise
         move = _move(options, shared, found, leaves[i], grads[i], new, decays[i])
         grads[i] = rounded_step(leaves[i], move, words)
-        new = store(shared.moments, found.d, leaves[i], new, stored[i], words)
+        new = store(shared.moments, found.d, leaves[i], new, stored[i], grads[i], words)
         kept = (jnp.where(shared.active, *pair) for pair in zip(new, stored[i]))
         stored[i] = Moments(*kept)
     moments = zip(*stored) if stored else ((), (), ())

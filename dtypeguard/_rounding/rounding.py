@@ -61,16 +61,39 @@ def stochastic_round(x: Any, dtype: Any, bits: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def round_with(x: jax.Array, dtype: Any, words: Sequence[Any]) -> jax.Array:
+def round_with(
+    x: jax.Array, dtype: Any, words: Sequence[Any], after: jax.Array | None = None
+) -> jax.Array:
     """`stochastic_round` with the bits of some words, traced once for each shape and dtype.
 
     A model has hundreds of leaves, and the tens of operations on bits that the rounding of
-    one takes would be traced and lowered for each. Python ints among the words are below
-    2**31.
+    one takes would be traced and lowered for each.
+
+    Args:
+        x: a floating array.
+        dtype: what to round it to.
+        words: see `random_bits`; Python ints among them are below 2**31.
+        after: a floating array of the shape of `x` that reads what the result is written
+            over. XLA copies what is read and written in no certain order, and makes that
+            copy on one core; with this it computes `after` first.
+
+    Returns:
+        `x` in `dtype`, the same with `after` as without.
     """
     if not rounds(dtype):  # without jit the bits would be drawn for nothing
         return cast(x, dtype)
-    return stochastic_round(x, dtype, random_bits(words, x.shape))
+    bits = random_bits(words, x.shape)
+    return stochastic_round(x, dtype, bits if after is None else bits | _nothing_of(after))
+
+
+def _nothing_of(x: jax.Array) -> jax.Array:
+    """Zeros, uint32, that hang on a floating array, as far as XLA can tell.
+
+    The compiler of its kernels does see that two shifts leave nothing, and reads nothing.
+    """
+    bits = jnp.finfo(x.dtype).bits
+    word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
+    return (word >> bits // 2 >> bits // 2).astype(jnp.uint32)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -9,8 +9,15 @@ import pytest
 from helpers import set_x64
 
 import dtypeguard
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._optimizers.prodigy_leaf import rounded_step
-from dtypeguard._rounding.rounding import _index, random_bits, rounds, stochastic_round
+from dtypeguard._rounding.rounding import (
+    _index,
+    random_bits,
+    round_with,
+    rounds,
+    stochastic_round,
+)
 from dtypeguard._sweep.hlo import count_float64
 
 NAMES = (
@@ -294,6 +301,45 @@ def test_bits_of_one_element_over_steps():
     pairs = (uniform[:-1, 0], uniform[1:, 0]), (uniform[:, 0], uniform[:, 1])
     for pair in pairs:
         assert abs(np.corrcoef(*pair)[0, 1]) < 4 / np.sqrt(len(steps))
+
+
+@every_dtype
+@pytest.mark.parametrize("before", ["narrow", "float32", "float64"])
+def test_what_is_rounded_after_another_array_is_the_same(dtype, before):
+    x = jnp.linspace(-2, 2, 1000)
+    with set_x64(before == "float64"):
+        other = -x.astype({"narrow": dtype}.get(before, before))
+        other = other.at[:3].set(jnp.array([jnp.nan, -1.0, 1.0], other.dtype))
+        bare = round_with(x, dtype, (1, 2)).tobytes()
+        together = lambda x, after: round_with(x, dtype, (1, 2), after)
+        assert together(x, other).tobytes() == bare
+        batch = jax.vmap(together, (None, 0))(x, jnp.stack([other, other]))
+        assert batch[1].tobytes() == bare
+        slope = jax.jvp(together, (x, other), (x, other))[1]
+        assert slope.tobytes() == x.astype(dtype).tobytes()
+
+
+@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+def test_what_is_rounded_after_a_reader_is_written_in_place():
+    """Without `after` XLA copies the average, which the sum reads and the new one is in."""
+
+    def step(average, total, after):
+        moved = (total.astype(F32) + jnp.sqrt(average.astype(F32))).astype(jnp.bfloat16)
+        new = average.astype(F32) * 0.9
+        return round_with(new, jnp.dtype("bfloat16"), (1,), moved if after else None), moved
+
+    leaf = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)
+    copies = [
+        jax.jit(step, donate_argnums=(0, 1), static_argnums=2)
+        .lower(leaf, leaf, after)
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+        / (2 * leaf.size)
+        for after in (False, True)
+    ]
+    assert copies[0] > 0.9, "XLA makes no copy any more: `after` can go"
+    assert copies[1] < 0.1
 
 
 def test_bits_are_a_function_of_words_and_place():

@@ -6,7 +6,7 @@ bare optimizer, a mini-step that emits nothing, one that emits, and `optax.Multi
 ratio is the median over rounds of the ratio within a round. A share of the bandwidth
 compares the bytes that have to be read and written, which are all that changes in a step,
 once each, with `x * c` in the same round. Temporary memory is what XLA sets aside for a
-mini-step, in copies of the params. About two minutes on two cores.
+mini-step, in copies of the params. About four minutes on two cores.
 
     python benchmarks/accumulation.py             # all
     python benchmarks/accumulation.py adam lion   # the rows whose names begin so
@@ -37,6 +37,7 @@ ROWS = {
     "muon": (lambda: optax.contrib.muon(1e-3), 4, 512, "float32", 16, 3),
     "adam, bfloat16": (lambda: optax.adam(1e-3), 1, 4096, "bfloat16", 4, 7),
     "lion, bfloat16": (lambda: optax.lion(1e-3), 1, 4096, "bfloat16", 4, 7),
+    "dtypeguard.prodigy, bfloat16": (prodigy, 4, 1024, "bfloat16", 16, 7),
 }
 SIDES = "pass", "bare", "silent", "emitting"
 
@@ -73,14 +74,20 @@ class Scaling:
         return self.arrays
 
 
+def steady(side, times):
+    """The seconds of so many calls, after as many: each side's arrays are in its caches."""
+    for _ in range(times):
+        seconds(side)
+    return [seconds(side) for _ in range(times)]
+
+
 def one_round(scaling, accumulating, bare, ours, theirs, k):
-    """The seconds of each thing, each side's mini-steps up to one that emits."""
-    # As often as there are silent mini-steps: the first finds its arrays in no cache.
-    again = lambda side: statistics.median(seconds(side) for _ in range(k - 1))
-    times = {"scaling": again(scaling), "pass": again(accumulating), "bare": again(bare)}
-    mini = [seconds(ours) for _ in range(k)]
+    """The seconds of each thing; of ours and optax's, those of a gradient step."""
+    every = lambda side: statistics.median(steady(side, k - 1))
+    times = {"scaling": every(scaling), "pass": every(accumulating), "bare": every(bare)}
+    mini = steady(ours, k)
     times |= {"silent": statistics.median(mini[:-1]), "emitting": mini[-1]}
-    return times | {"ours": sum(mini), "optax": sum(seconds(theirs) for _ in range(k))}
+    return times | {"ours": sum(mini), "optax": sum(steady(theirs, k))}
 
 
 def compare(name):

@@ -1,5 +1,6 @@
 """The mini-step that emits: the inner update, written over the accumulator."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ def emit_if(
 
     Returns:
         The new updates, the accumulator and the new state: from a mini-step that does not
-        emit zeros, `sums` and the state as it came in.
+        emit negative zeros, `sums` and the state as it came in.
     """
     arrays, state_rest = _split(state)
     sums, sums_rest = _split(sums)
@@ -46,7 +47,7 @@ def emit_if(
         new_updates, arrays = run(sums, arrays)
         sums = _zeros_of(sums)
     else:
-        new_updates = _zeros_of(jax.eval_shape(run, sums, arrays)[0])
+        new_updates = _negative(_zeros_of(jax.eval_shape(run, sums, arrays)[0]))
     return updates_rest.join(new_updates), sums_rest.join(sums), state_rest.join(arrays)
 
 
@@ -69,16 +70,15 @@ def _in_place(
         buffers = [cast(written.get(i, b), b.dtype) for i, b in enumerate(buffers)]
         return buffers, [u for u, i in zip(new_updates, over) if i is None], arrays
 
-    own = [jnp.zeros_like(shape) for shape, i in zip(shapes, over) if i is None]
+    own = _negative(_zeros_of([s for s, i in zip(shapes, over) if i is None]))
     buffers, own, arrays = run_if(emits, turn, traced.consts, (buffers, own, arrays))
     zeros, own = _zeros_of(buffers), iter(own)
+    select = functools.partial(tree_util.tree_map, functools.partial(jnp.where, emits))
+    sums, emitted = select(zeros, buffers), select(buffers, _negative(zeros))
     new_updates = [
-        next(own)
-        if i is None
-        else cast(jnp.where(emits, buffers[i], zeros[i]), shape.dtype)
+        next(own) if i is None else cast(emitted[i], shape.dtype)
         for shape, i in zip(shapes, over)
     ]
-    sums = [jnp.where(emits, zero, buffer) for zero, buffer in zip(zeros, buffers)]
     return new_updates, sums, arrays
 
 
@@ -134,3 +134,13 @@ def _split(tree: Any) -> tuple[list[Any], _Rest]:
 def _zeros_of(tree: Any) -> Any:
     """Of what they are like, which may tell a sharding or an axis of shard_map."""
     return tree_util.tree_map(jnp.zeros_like, tree)
+
+
+def _negative(zeros: Any) -> Any:
+    """Negative zeros where there are such.
+
+    `p + -0.0` is `p` bit for bit, and XLA leaves it out. `p + 0.0` makes 0.0 of a -0.0, so
+    that every param is read and written for it.
+    """
+    is_signed = lambda zero: jnp.issubdtype(zero.dtype, jnp.inexact)
+    return tree_util.tree_map(lambda zero: -zero if is_signed(zero) else zero, zeros)

@@ -68,8 +68,9 @@ def multi_steps(
             gradients have as a rule.
 
     Returns:
-        A guarded transformation. Between gradient steps its updates are zeros, in the
-        dtypes that the inner updates have.
+        A guarded transformation. Between gradient steps its updates are negative zeros, in
+        the dtypes that the inner updates have: those leave every bit of a param alone, and
+        XLA the whole addition out.
 
     Raises:
         ValueError: if k is below 1, or (by `init` and `update`) if `should_skip_update_fn`
@@ -87,7 +88,7 @@ def multi_steps(
         >>> for grad in (1.0, 3.0):
         ...     updates, state = opt.update(jnp.float32(grad), state)
         ...     print(updates, state.gradient_step)
-        0.0 0
+        -0.0 0
         -2.0 1
     """
     inner = guard(inner)

@@ -11,10 +11,12 @@ from jax import tree_util
 
 import dtypeguard
 from dtypeguard import Policy, guard, multi_steps
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._optimizers.emit import emit_if
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 third_party = pytest.mark.third_party
+needs_new_xla = pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
 
 
 def temporary_memory(opt, params):
@@ -62,6 +64,15 @@ def test_in_bfloat16_it_needs_that_of_one_moment(name, leaves):
     assert temporary_memory(opt, shapes(BF16, leaves)) < 1.1
 
 
+@needs_new_xla
+@pytest.mark.parametrize("leaves", [1, 4])
+def test_prodigy_in_bfloat16_needs_that_of_gradients_and_updates(leaves):
+    """None for copies of `m` and `v` as they were: the update that reads them is first."""
+    opt = multi_steps(dtypeguard.prodigy(), 4)
+    assert temporary_memory(opt, shapes(BF16, leaves)) < 2.1
+    assert temporary_memory(dtypeguard.prodigy(), shapes(BF16, leaves)) < 3.6
+
+
 @third_party
 @pytest.mark.parametrize("leaves", [1, 4])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
@@ -83,6 +94,26 @@ def test_never_more_than_optax(name, dtype):
         temporary_memory(opt, shapes(dtype, 3)) for opt in (multi_steps(make(), 4), theirs)
     )
     assert ours <= theirs
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("dtype", [F32, BF16, jnp.complex64], ids=lambda d: d.__name__)
+def test_a_silent_mini_step_leaves_every_bit_of_the_params_alone(dtype, jit):
+    """Also the sign of -0.0, to which `p + 0.0` is blind."""
+    opt = multi_steps(optax.sgd(1.0), 3)
+    params = -jnp.zeros(4, dtype)
+    state = opt.init(params)
+    step = lambda params, state: apply(opt, params, state)
+    step = jax.jit(step) if jit else step
+    for _ in range(2):
+        params, state = step(params, state)
+        assert_same(params, -jnp.zeros(4, dtype))
+    assert np.all(np.asarray(step(params, state)[0]) == -1)
+
+
+def apply(opt, params, state):
+    updates, state = opt.update(jnp.ones_like(params), state, params)
+    return optax.apply_updates(params, updates), state
 
 
 # What does not fit ---------------------------------------------------------------------
@@ -216,7 +247,7 @@ def test_updates_that_have_no_accumulator():
     updates = {"a": -jnp.ones(3), "c": jnp.ones(2)}
     assert_same(run(True, sums, state), (updates, zeros, jnp.ones((), I32)))
     assert_same(run(True, sums, state), emit_if(True, step, sums, state))
-    nothing = {"a": jnp.zeros(3), "c": jnp.zeros(2)}
+    nothing = {"a": -jnp.zeros(3), "c": -jnp.zeros(2)}
     assert_same(run(False, sums, state), (nothing, sums, state))
     assert_same(run(False, sums, state), emit_if(False, step, sums, state))
 
@@ -283,9 +314,7 @@ def test_without_a_policy_the_mean_comes_in_the_dtype_of_the_gradients():
     np.testing.assert_array_equal(state.inner_opt_state, F32(1.0))
 
 
-@pytest.mark.skipif(
-    not hasattr(jax.config, "jax_explicit_x64_dtypes"), reason="needs JAX 0.10"
-)
+@needs_new_xla
 @pytest.mark.parametrize("grad_dtype", [F32, jnp.float64], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("asked", [None, F32, jnp.float64], ids=str)
 def test_float64_arrays_while_x64_is_off(asked, grad_dtype):

@@ -132,10 +132,11 @@ def compare(name):
     faster = ratio(lambda t: t["optax"], lambda t: t["ours"])
     milliseconds = [1e3 * statistics.median(t[s] for t in every) for s in ("optax", "ours")]
     copies = [t.temporary_bytes / size(params) for t in (theirs, ours)]
+    sizes = f"{name}, {leaves} x {side} x {side}"
     print(
-        f"{name + f', {leaves} x {side} x {side}':<45} {k:>2} {silent:>6.2f} "
-        f"{emitting:>6.2f} {least:>6.2f}   "
-        f"{'  '.join(f'{share:>4.0%}' for share in shares)}   {faster:>5.1f}   {milliseconds[0]:>6.0f} -> {milliseconds[1]:<4.0f} "
+        f"{sizes:<45} {k:>2} {silent:>6.2f} {emitting:>6.2f} {least:>6.2f}   "
+        f"{'  '.join(f'{share:>4.0%}' for share in shares)}  "
+        f"{faster:>5.1f}   {milliseconds[0]:>6.0f} -> {milliseconds[1]:<4.0f} "
         f"{copies[0]:>5.2f} -> {copies[1]:.2f}",
         flush=True,
     )

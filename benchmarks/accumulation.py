@@ -7,7 +7,7 @@ as many passes and a bare step, and `optax.MultiSteps`. A ratio is the median ov
 the ratio within a round. A share of the bandwidth
 compares the bytes that have to be read and written, which are all that changes in a step,
 once each, with `x * c` in the same round. Temporary memory is what XLA sets aside for a
-mini-step, in copies of the params. About four minutes on two cores.
+step or mini-step, in copies of the params. About two minutes on two cores.
 
     python benchmarks/accumulation.py             # all
     python benchmarks/accumulation.py adam lion   # the rows whose names begin so
@@ -131,13 +131,13 @@ def compare(name):
     least = ratio(lambda t: t["ours"], lambda t: t["least"])
     faster = ratio(lambda t: t["optax"], lambda t: t["ours"])
     milliseconds = [1e3 * statistics.median(t[s] for t in every) for s in ("optax", "ours")]
-    copies = [t.temporary_bytes / size(params) for t in (theirs, ours)]
+    copies = [t.temporary_bytes / size(params) for t in (bare, theirs, ours)]
     sizes = f"{name}, {leaves} x {side} x {side}"
     print(
         f"{sizes:<45} {k:>2} {silent:>6.2f} {emitting:>6.2f} {least:>6.2f}   "
         f"{'  '.join(f'{share:>4.0%}' for share in shares)}  "
         f"{faster:>5.1f}   {milliseconds[0]:>6.0f} -> {milliseconds[1]:<4.0f} "
-        f"{copies[0]:>5.2f} -> {copies[1]:.2f}",
+        f"{copies[0]:>5.2f}, {copies[1]:.2f} -> {copies[2]:.2f}",
         flush=True,
     )
 
@@ -175,9 +175,9 @@ def main(asked):
     if names:
         print(
             f"{'':<48} silent emits   both   share of bandwidth in      faster  "
-            "a gradient step    temporary\n"
+            "a gradient step     temporary memory\n"
             f"{'':<45}  k  /pass  +bare /least  "
-            f"{'  '.join(s[:4] for s in SIDES)}           ms, optax -> ours  memory"
+            f"{'  '.join(s[:4] for s in SIDES)}           ms, optax -> ours  bare, optax -> ours"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # optax's own, about its deprecations

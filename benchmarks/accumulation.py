@@ -177,7 +177,8 @@ def main(asked):
             f"{'':<48} silent emits   both   share of bandwidth in      faster  "
             "a gradient step     temporary memory\n"
             f"{'':<45}  k  /pass  +bare /least  "
-            f"{'  '.join(s[:4] for s in SIDES)}           ms, optax -> ours  bare, optax -> ours"
+            f"{'  '.join(s[:4] for s in SIDES)}"
+            "           ms, optax -> ours  bare, optax -> ours"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # optax's own, about its deprecations

@@ -176,7 +176,7 @@ def trace_step(
                 result = step(*args, **kwargs)
             except Exception as error:
                 raise Refused("step") from error
-            traced["returned"] = [Parts(x) for x in carry.take_result(result, values)]
+            traced["returned"] = [Parts(x) for x in carry.find(result, values).values]
             return [parts.arrays for parts in traced["returned"]]
 
         arrays = [parts.arrays for parts in carried]

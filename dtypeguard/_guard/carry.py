@@ -1,5 +1,6 @@
 """What a step carries: taken out of a call and out of its result, and put back."""
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,8 +9,8 @@ from jax import tree_util
 
 from .._leaves.arguments import short
 from .._leaves.functions import is_transformation
-from .._leaves.rows import describe
 from .places import Place, name_of_step, places_of
+from .result import Found, Items
 
 
 class Carry(NamedTuple):
@@ -20,7 +21,7 @@ class Carry(NamedTuple):
         step: what the step is called in messages.
         places: the arguments that come back.
         returned: the items that they come back as, as many; None for the default, which
-            `take_result` tells.
+            `find` tells.
         is_one: whether one argument was named, and no tuple of them.
     """
 
@@ -61,8 +62,8 @@ class Carry(NamedTuple):
             place.put(given, named, value)
         return tuple(given), named
 
-    def take_result(self, result: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a step gave back of its carry.
+    def find(self, result: Any, values: tuple[Any, ...]) -> Found:
+        """Where in all that a step returned its carry is.
 
         Args:
             result: all that it returned.
@@ -71,93 +72,74 @@ class Carry(NamedTuple):
         Returns:
             The items that `returned` names. By default one carry is the whole result where
             that has its tree, and the first item otherwise; a tuple of carries is the
-            first items in its order.
+            first items in its order. Where no item has the tree of the carry, the likelier
+            of the two, for a message about the tree that changed.
 
         Raises:
-            TypeError: if there are no such items; tells which there are.
+            TypeError: if there are no such items, or others have the tree of the carry: a
+                step may return its loss first. Tells which there are.
         """
-        if self._is_whole(result, values):
-            return (result,)
-        items = _Items(result)
-        return tuple(items.values[i] for i in self._indices(items, values))
+        structures = [tree_util.tree_structure(value) for value in values]
+        is_default = self.returned is None
+        may_be_whole = is_default and self.is_one
+        if may_be_whole and tree_util.tree_structure(result) == structures[0]:
+            return Found(result)
+        items = Items(result)
+        indices = self._named(items)
+        if is_default and not (indices and items.have(indices, structures)):
+            if items.like(structures):
+                indices = None
+            elif may_be_whole and _is_likelier_whole(result, values[0]):
+                return Found(result)
+        if indices is None:
+            raise TypeError(self._no_such_items(items, structures))
+        return Found(result, items, indices)
 
-    def put_result(self, result: Any, values: tuple[Any, ...], new: tuple[Any, ...]) -> Any:
-        """A result with other values for what it gave back, and in its own type.
-
-        Args:
-            result: all that the step returned.
-            values: what it was given.
-            new: as many values as `take_result` gives; where they are those, `result` is
-                returned as it is.
-        """
-        if self._is_whole(result, values):
-            return new[0]
-        items = _Items(result)
-        return items.replaced(dict(zip(self._indices(items, values), new)))
-
-    def _is_whole(self, result: Any, values: tuple[Any, ...]) -> bool:
-        if not self.is_one or self.returned is not None:
-            return False
-        carry, structure = values[0], tree_util.tree_structure
-        if structure(result) == structure(carry):
-            return True
-        # From here on something is wrong unless the first item is the carry, and the
-        # message is about the likelier of the two.
-        if type(result) is not type(carry):
-            return False
-        items = _Items(result)
-        first = items.values[0] if isinstance(result, (tuple, list)) and result else None
-        has_the_carry = any(structure(item) == structure(carry) for item in items.values)
-        return not has_the_carry and type(first) is not type(carry)
-
-    def _indices(self, items: "_Items", values: tuple[Any, ...]) -> list[int]:
+    def _named(self, items: Items) -> list[int] | None:
+        """Where the items stand that `returned` names, by default the first; or None."""
         returned = self.returned
         if returned is None:
             is_ordered = isinstance(items.result, (tuple, list))
             returned = range(len(self.places)) if is_ordered else ()
         indices = [items.index(key) for key in returned]
         found = [i for i in indices if i is not None]
-        if len(set(found)) < len(self.places) or self._stands_elsewhere(items, values):
-            raise TypeError(self._no_such_items(items, values))
-        return found
+        return found if len(set(found)) == len(self.places) else None
 
-    def _stands_elsewhere(self, items: "_Items", values: tuple[Any, ...]) -> bool:
-        """Whether the first items are not the carry, and others have its tree.
-
-        A step that returns its loss first would be told of a changed tree, else.
-        """
-        if self.returned is not None:
-            return False
-        structures = [tree_util.tree_structure(value) for value in values]
-        first = [tree_util.tree_structure(x) for x in items.values[: len(values)]]
-        if first == structures:
-            return False
-        fitting = [items.like(structure) for structure in structures]
-        return None not in fitting and len(set(fitting)) == len(fitting)
-
-    def _no_such_items(self, items: "_Items", values: tuple[Any, ...]) -> str:
+    def _no_such_items(self, items: Items, structures: list[Any]) -> str:
         carried = " and ".join(self.labels)
         if items.result is None:
             return f"{self.step} returned None. Write return {', '.join(self.labels)}."
         text = f"{self.step} returned {items.summary()}"
         if self.returned is not None:
             text += f"; returned={self._as_given(self.returned)} names another item"
-        # Those that look like the carry, and failing that the first.
-        structures = [tree_util.tree_structure(value) for value in values]
-        fitting = [items.like(structure) for structure in structures]
-        if None in fitting or len(set(fitting)) < len(fitting):
-            fitting = items.keys[: len(fitting)]
-        if len(fitting) < len(self.places):
+        if not items.keys and dataclasses.is_dataclass(items.result):
+            register = "jax.tree_util.register_dataclass"
+            return f"{text}, which is no tree to JAX. Register its class: {register}."
+        count = len(structures)
+        if len(items.keys) < count:
             return (
                 f"{text}, and not the new {carried}. Write return {', '.join(self.labels)}."
             )
+        # Those that look like the carry, and failing that the first.
+        keys = tuple(items.keys[i] for i in items.like(structures) or range(count))
         return (
             f"{text}. Say which of them the new {carried} is: "
-            f"{self.owner}(..., returned={self._as_given(tuple(fitting))})."
+            f"{self.owner}(..., returned={self._as_given(keys)})."
         )
 
     def _as_given(self, keys: tuple[Any, ...]) -> str:
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
+
+
+def _is_suspended(step: Any) -> bool:
+    kinds = "iscoroutinefunction", "isasyncgenfunction", "isgeneratorfunction"
+    return any(getattr(inspect, kind)(step) for kind in kinds)
+
+
+def _is_likelier_whole(result: Any, carry: Any) -> bool:
+    """Whether a result is the carry with another tree, rather than its first item is."""
+    first = result[0] if isinstance(result, (tuple, list)) and result else None
+    return type(result) is type(carry) and type(first) is not type(carry)
 
 
 # What does for an optimizer what these do for a step.
@@ -197,6 +179,11 @@ def carry_of(
             f"{owner} got {short(step)}. Give it a step: a function that takes its carry "
             "and returns it."
         )
+    if _is_suspended(step) or _is_suspended(type(step).__call__):
+        raise TypeError(
+            f"{owner} got {short(step)}, which returns before it has computed: it is async "
+            "or a generator. Give it the function that makes one carry of another."
+        )
     places = places_of(owner, step, carry)
     is_one = not isinstance(carry, tuple)
     if returned is not None and not isinstance(returned, tuple):
@@ -207,63 +194,3 @@ def carry_of(
             f"{len(places)} long and the other {len(returned)}. Write as many of both."
         )
     return Carry(owner, name_of_step(step), places, returned, is_one)
-
-
-def items_of(result: Any) -> list[tuple[Any, Any]]:
-    """What `returned` can name of a result, each with its key."""
-    items = _Items(result)
-    return [*zip(items.keys, items.values)]
-
-
-class _Items:
-    """The items of a result, of a tuple, a dict or any other node of a tree."""
-
-    def __init__(self, result: Any):
-        self.result = result
-        if type(result) in (tuple, list):  # eager steps pay for this at every call
-            self.keys, self.values = [*range(len(result))], list(result)
-            return
-        inside = lambda node: node is not result
-        pairs, self._treedef = tree_util.tree_flatten_with_path(result, is_leaf=inside)
-        # A leaf is no node: it has a path of no keys.
-        self.keys = [_key(path[0], i) for i, (path, _) in enumerate(pairs) if path]
-        self.values = [item for path, item in pairs if path]
-
-    def index(self, key: Any) -> int | None:
-        """Where the item stands that an int, a key or a field's name asks for."""
-        number = type(key) is int and isinstance(self.result, (tuple, list))
-        if number and -len(self.values) <= key < len(self.values):
-            return key % len(self.values)
-        return self.keys.index(key) if key in self.keys else None
-
-    def like(self, structure: Any) -> Any:
-        """The key of the first item with a structure; None if there is none."""
-        for key, value in zip(self.keys, self.values):
-            if tree_util.tree_structure(value) == structure:
-                return key
-        return None
-
-    def replaced(self, new: dict[int, Any]) -> Any:
-        """The result with other items at some indices."""
-        if all(self.values[i] is value for i, value in new.items()):
-            return self.result
-        if type(self.result) is dict:  # which keeps its order
-            return self.result | {self.keys[i]: value for i, value in new.items()}
-        values = [new.get(i, value) for i, value in enumerate(self.values)]
-        if type(self.result) in (tuple, list):
-            return type(self.result)(values)
-        return tree_util.tree_unflatten(self._treedef, values)
-
-    def summary(self) -> str:
-        """What it is, for a message: `a dict with the items 'loss', 'state'`."""
-        if not self.keys:
-            return describe(self.result)
-        keys = ", ".join(map(repr, self.keys))
-        return f"a {type(self.result).__name__} with the items {keys}"
-
-
-def _key(entry: Any, number: int) -> Any:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return number

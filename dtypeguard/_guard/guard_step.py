@@ -259,13 +259,14 @@ def _settled(
     values: tuple[Any, ...],
     result: Any,
 ) -> Any:
+    found = carry.find(result, values)
     parts = [Part(label, carry.step, carry.owner) for label in carry.labels]
     settled = [
         settle_carried(part, tree, each, policy)
-        for part, tree, each in zip(parts, carry.take_result(result, values), typed)
+        for part, tree, each in zip(parts, found.values, typed)
     ]
     tell(settled, parts[0], policy, said.warn_once)
-    return carry.put_result(result, values, tuple(each.tree for each in settled))
+    return found.put([each.tree for each in settled])
 
 
 def _strongly_typed(given: Given) -> Given:

@@ -7,7 +7,8 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits
-from .carry import Carry, items_of
+from .carry import Carry
+from .result import Items
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -34,7 +35,8 @@ def other_carry(
     if not carry.is_one or carry.returned is not None:
         return ""
     owner, (place,) = carry.owner, carry.places
-    candidates = [(None, result), *items_of(result)]
+    items = Items(result)
+    candidates = [(None, result), *zip(items.keys, items.values)]
     looks = lambda value: [key for key, item in candidates if _is_alike(value, item)]
     if looks(place.take(args, kwargs)):
         return ""

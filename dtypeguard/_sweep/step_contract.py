@@ -51,7 +51,7 @@ class StepTrial:
         args, kwargs = self._rest.merged(others)
         args, kwargs = self._carry.put(args, kwargs, given)
         result = self._step(*args, **kwargs)
-        returned = self._carry.take_result(result, self._values)
+        returned = self._carry.find(result, self._values).values
         return self._named([Parts(value) for value in returned])
 
     def _named(self, parts: list[Parts]) -> _Carried:

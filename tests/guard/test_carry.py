@@ -1,5 +1,6 @@
 """What a step carries: which argument comes back, and as which item of the result."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -26,17 +27,36 @@ def step(params, opt_state, batch=None, *rest, rate=0.1, **options):
     return params, opt_state, batch
 
 
+async def suspended(params):
+    return params
+
+
+def yielding(number, params):
+    yield params
+
+
+class Later:
+    async def __call__(self, params):
+        return params
+
+
+@dataclasses.dataclass
+class Unregistered:
+    params: Any
+
+
 def round_trip(carry, args, kwargs, result):
     """What a carry takes of a call and of a result, and both with other values."""
     values = carry.take(args, kwargs)
-    back = carry.take_result(result, values)
-    assert carry.put_result(result, values, back) is result
+    found = carry.find(result, values)
+    back = found.values
+    assert found.put(back) is result
     other = tuple(f"new {number}" for number in range(len(back)))
     return (
         values,
         back,
         carry.put(args, kwargs, other),
-        carry.put_result(result, values, other),
+        found.put(other),
     )
 
 
@@ -121,7 +141,7 @@ def test_a_tuple_of_carries_is_the_first_items_in_its_order():
 
 def test_a_tuple_of_one_is_the_first_item_and_never_the_whole():
     carry = carry_of("guard_step", step, (0,))
-    assert carry.take_result(((ONE, TWO), THREE), ((ONE, TWO),)) == ((ONE, TWO),)
+    assert carry.find(((ONE, TWO), THREE), ((ONE, TWO),)).values == ((ONE, TWO),)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +189,9 @@ def test_returned_names_a_field_of_a_module():
         (step, (0, "params"), r"names an argument twice: params, params. Name each once"),
         (3, 0, r"guard_step got 3. Give it a step: a function"),
         (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),
+        (suspended, 0, r"suspended.* returns before it has computed: it is async"),
+        (functools.partial(yielding, 1), 0, r"yielding.* returns before it has computed"),
+        (Later(), 0, r"Later.* returns before it has computed"),
     ],
 )
 def test_an_argument_that_cannot_be_meant(function, carry, message):
@@ -233,9 +256,15 @@ def test_returned_of_another_length():
             ONE,
             r"returned float32\[1\], and not the new params. Write return params",
         ),
+        (
+            0,
+            None,
+            Unregistered({"w": ONE}),
+            r"returned .*Unregistered.*, which is no tree to JAX. Register its class: jax",
+        ),
     ],
 )
 def test_a_result_without_the_carry(carry, returned, result, message):
     resolved = carry_of("guard_step", step, carry, returned)
     with pytest.raises(TypeError, match=message):
-        resolved.take_result(result, ({"w": ONE}, ONE)[: len(resolved.places)])
+        resolved.find(result, ({"w": ONE}, ONE)[: len(resolved.places)])

@@ -1,0 +1,105 @@
+"""What a step returned: its items, and where in it the carry is."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jax import tree_util
+
+from .._leaves.rows import describe
+
+
+class Items:
+    """The items of a result, of a tuple, a dict or any other node of a tree.
+
+    Attributes:
+        result: what was returned.
+        keys: what `returned` can name each item by.
+        values: the items.
+    """
+
+    def __init__(self, result: Any):
+        self.result = result
+        if type(result) in (tuple, list):  # eager steps pay for this at every call
+            self.keys, self.values = [*range(len(result))], list(result)
+            return
+        inside = lambda node: node is not result
+        pairs, self._treedef = tree_util.tree_flatten_with_path(result, is_leaf=inside)
+        # A leaf is no node: it has a path of no keys.
+        self.keys = [_key(path[0], i) for i, (path, _) in enumerate(pairs) if path]
+        self.values = [item for path, item in pairs if path]
+
+    def index(self, key: Any) -> int | None:
+        """Where the item stands that an int, a key or a field's name asks for."""
+        number = type(key) is int and isinstance(self.result, (tuple, list))
+        if number and -len(self.values) <= key < len(self.values):
+            return key % len(self.values)
+        return self.keys.index(key) if key in self.keys else None
+
+    def have(self, indices: list[int], structures: list[Any]) -> bool:
+        """Whether the items at these indices have these structures."""
+        own = (tree_util.tree_structure(self.values[i]) for i in indices)
+        return all(map(operator.eq, own, structures))
+
+    def like(self, structures: list[Any]) -> list[int] | None:
+        """Where the first item of each structure stands, if they are as many items."""
+        own = [tree_util.tree_structure(value) for value in self.values]
+        if any(structure not in own for structure in structures):
+            return None
+        indices = [own.index(structure) for structure in structures]
+        return indices if len(set(indices)) == len(indices) else None
+
+    def replaced(self, new: Mapping[int, Any]) -> Any:
+        """The result, in its own type, with other items at some indices.
+
+        The very result where they are the ones that are there.
+        """
+        if all(self.values[i] is value for i, value in new.items()):
+            return self.result
+        if type(self.result) is dict:  # which keeps its order
+            return self.result | {self.keys[i]: value for i, value in new.items()}
+        values = [new.get(i, value) for i, value in enumerate(self.values)]
+        if type(self.result) in (tuple, list):
+            return type(self.result)(values)
+        return tree_util.tree_unflatten(self._treedef, values)
+
+    def summary(self) -> str:
+        """What it is, for a message: `a dict with the items 'loss', 'state'`."""
+        if not self.keys:
+            return describe(self.result)
+        keys = ", ".join(map(repr, self.keys))
+        return f"a {type(self.result).__name__} with the items {keys}"
+
+
+class Found(NamedTuple):
+    """Where the carry is in what a step returned.
+
+    Attributes:
+        result: all that it returned.
+        items: the items of it; None where the carry is the whole result.
+        indices: where among them the carry stands.
+    """
+
+    result: Any
+    items: Items | None = None
+    indices: Sequence[int] = ()
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The new carry, as it was returned."""
+        if self.items is None:
+            return (self.result,)
+        return tuple(self.items.values[i] for i in self.indices)
+
+    def put(self, new: Sequence[Any]) -> Any:
+        """The result with other values for the carry; the very result if they are not."""
+        if self.items is None:
+            return new[0]
+        return self.items.replaced(dict(zip(self.indices, new)))
+
+
+def _key(entry: Any, number: int) -> Any:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return number

@@ -35,6 +35,7 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import pathlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ from jax import tree_util
 from timing import ratio, setting
 
 import dtypeguard
-from dtypeguard._guard.carry import carry_of
+from dtypeguard._guard.carry import Carry, carry_of
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._leaves.dtypes import dtype_of
 from dtypeguard._sweep.checks import Fault, same_types
@@ -71,21 +72,40 @@ SETTINGS = {
 }
 
 
+# Joints, contacts of meshes, tendons, actuators, sensors, a walker and a hand. The others
+# are variants of these, or do not load.
+MJX_MODELS = (
+    "actuator/arm21.xml",
+    "actuator/general_dyntype.xml",
+    "barkour_v0/assets/barkour_v0_mjx.xml",
+    "convex.xml",
+    "humanoid/humanoid.xml",
+    "pendula.xml",
+    "quadratic_frictionloss.xml",
+    "sensor/sensor.xml",
+    "shadow_hand/scene_right.xml",
+    "tendon/tendon.xml",
+)
+
+
 def brax() -> Steps:
-    """Every environment, two of them with other physics: `env.step(state, action)`."""
+    """Every environment, two of them with each physics and as they are trained in."""
     envs = importlib.import_module("brax.envs")
 
-    def make(name, **options):
-        env = envs.get_environment(name, **options)
+    def make(name, build=envs.get_environment, **options):
+        env = build(name, **options)
         # Shapes alone: nobody resets one that is not jitted, and compiling takes minutes.
         state = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
-        return Step(env.step, (state, jnp.zeros(env.action_size)))
+        batch = state.reward.shape
+        return Step(env.step, (state, jnp.zeros((*batch, env.action_size))))
 
     for name in envs._envs:
         yield name, lambda name=name: make(name)
-    for backend in ("spring", "positional"):
-        for name in ("ant", "halfcheetah"):
+    for name in ("ant", "halfcheetah"):
+        for backend in ("spring", "positional", "mjx"):
             yield f"{name}[{backend}]", lambda n=name, b=backend: make(n, backend=b)
+        # What its trainers and its tutorial step: batched, counted and reset when done.
+        yield f"{name}[create]", lambda n=name: make(n, envs.create, batch_size=2)
 
 
 def gymnax() -> Steps:
@@ -104,20 +124,20 @@ def gymnax() -> Steps:
 
 
 def jumanji() -> Steps:
-    """Every environment: `env.step(state, action)`."""
-    module = importlib.import_module("jumanji")
+    """Every environment, one of them as it is trained in: `env.step(state, action)`."""
+    module, wrappers = map(importlib.import_module, ("jumanji", "jumanji.wrappers"))
+    sokoban = importlib.import_module("jumanji.environments.routing.sokoban.generator")
+    # By default it downloads its levels.
+    options = {"Sokoban-v0": {"generator": sokoban.ToyGenerator()}}
 
-    def make(name):
-        env = module.make(name)
-        state, _ = env.reset(jax.random.PRNGKey(0))
-        spec = env.action_spec
-        action = (
-            spec.generate_value() if callable(getattr(spec, "generate_value", None)) else 0
-        )
-        return Step(env.step, (state, jnp.asarray(action)))
+    def make(name, wrap=lambda env: env):
+        env = wrap(module.make(name, **options.get(name, {})))
+        state, _ = jax.eval_shape(env.reset, jax.random.PRNGKey(0))  # as its docs jit it
+        return Step(env.step, (state, env.action_spec.generate_value()))
 
     for name in sorted(module.registered_environments()):
         yield name, lambda name=name: make(name)
+    yield "Snake-v1[auto reset]", lambda: make("Snake-v1", wrappers.AutoResetWrapper)
 
 
 def jaxopt() -> Steps:
@@ -281,23 +301,16 @@ def numpyro() -> Steps:
 
 
 def mjx() -> Steps:
-    """`mjx.step(model, data)` of three small models."""
+    """`mjx.step(model, data)` of some of the models that its own tests step."""
     mujoco, module = (importlib.import_module(name) for name in ("mujoco", "mujoco.mjx"))
-    body = '<geom size=".1"/>'
-    hinge = f'<joint axis="0 1 0"/>{body}'
-    joints = {
-        "ball": f"<freejoint/>{body}",
-        "pendulum": hinge,
-        "two pendulums": f'{hinge}<body pos="0 0 -.3">{hinge}</body>',
-    }
+    folder = pathlib.Path(module.__file__).parent / "test_data"
 
-    def make(inside):
-        world = f"<mujoco><worldbody><body>{inside}</body></worldbody></mujoco>"
-        model = module.put_model(mujoco.MjModel.from_xml_string(world))
+    def make(file):
+        model = module.put_model(mujoco.MjModel.from_xml_path(str(folder / file)))
         return Step(module.step, (model, module.make_data(model)), 1)
 
-    for name, inside in joints.items():
-        yield name, lambda inside=inside: make(inside)
+    for file in MJX_MODELS:
+        yield file, lambda file=file: make(file)
 
 
 PACKAGES = {
@@ -395,17 +408,19 @@ def _failure(step: Step, *, guard: bool) -> str | None:
     call, carry, args = _prepared(step, guard)
     before = carry.take(args, {})
     try:
-        after = carry.take_result(_eval_shape(call, args), before)
-        for label, old, new in zip(carry.labels, before, after):
-            same_types(label, old, new)
-    except Fault as fault:
-        return str(fault)
+        result = _eval_shape(call, args)
     except Exception as error:
         return f"raises {one_line(error)}"
+    try:
+        after = carry.find(result, before).values
+        for label, old, new in zip(carry.labels, before, after):
+            same_types(label, old, new)
+    except (Fault, TypeError) as fault:
+        return str(fault)
     return None
 
 
-def _prepared(step: Step, guard: bool) -> tuple[Any, Any, tuple[Any, ...]]:
+def _prepared(step: Step, guard: bool) -> tuple[Any, Carry, tuple[Any, ...]]:
     carry = carry_of("guard_step", step.call, step.carry, step.returned)
     if not guard:
         return step.call, carry, step.args

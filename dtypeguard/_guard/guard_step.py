@@ -3,14 +3,21 @@
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide
+from .._leaves.dtypes import (
+    cast,
+    dtype_of,
+    is_weak,
+    is_wide,
+    is_wide_scalar,
+    narrow_scalar,
+)
 from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.public import public
 from .carry import Carry, carry_of
@@ -211,12 +218,14 @@ def _run(
     except (TypeError, PromotionError) as error:
         if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(given, args, kwargs):
             raise
-        args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in given))
-        try:
-            with set_x64(False):
-                result = _attempt(step, carry, policy, said, given, args, kwargs)
-        except Exception:  # whatever it is, the first error tells the user more
-            result = _FAILED
+        result = _FAILED
+        for given_args in _with_narrower_numbers(carry, given, args, kwargs):
+            try:
+                with set_x64(False):
+                    result = _attempt(step, carry, policy, said, given, *given_args)
+                break
+            except Exception:  # whatever it is, the first error tells the user more
+                continue
         if result is _FAILED:
             raise
         reason = str(error).strip().partition("\n")[0]
@@ -225,6 +234,22 @@ def _run(
 
 
 _FAILED = object()
+
+
+def _with_narrower_numbers(
+    carry: Carry, given: list[Given], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments for each attempt with x64 off.
+
+    A Python number that a `jit` outside has traced with x64 on has 64 bits still. A step
+    that minds that gets one of 32, which promotes as an array does: so not at first.
+    """
+    own = lambda: tuple(each.own() for each in given)
+    others = Given(carry.put(args, kwargs, (None,) * len(given)))
+    yield carry.put(args, kwargs, own())
+    if any(map(is_wide_scalar, others.leaves)):
+        args, kwargs = others.map(narrow_scalar).own()
+        yield carry.put(args, kwargs, own())
 
 
 def _attempt(

@@ -73,7 +73,7 @@ SETTINGS = {
 
 
 # Joints, contacts of meshes, tendons, actuators, sensors, a walker and a hand. The others
-# are variants of these, or do not load.
+# are variants of these, or do not load, or have nothing that moves.
 MJX_MODELS = (
     "actuator/arm21.xml",
     "actuator/general_dyntype.xml",

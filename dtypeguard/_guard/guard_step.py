@@ -68,7 +68,7 @@ def guard_step(
     - Casts stay within a kind, as those of [`dtypeguard.guard`][] do.
     - The step runs under the caller's flags. If it raises over types with x64 on, and no
       input is 64-bit, it runs once more with x64 off, and a `DtypeGuardWarning` tells so
-      (JAX >= 0.7).
+      (JAX >= 0.7). A Python number counts as none, and has 32 bits then if it has to.
 
     A step that keeps its types already compiles to the same program. `jit` may stand
     inside or outside.
@@ -208,7 +208,7 @@ def _run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """One call, and where it raises over types maybe a second with x64 off."""
+    """One call, and where it raises over types maybe more with x64 off."""
     # Kept: the step may change the containers that it is given.
     given = [Given(value) for value in carry.take(args, kwargs)]
     try:

@@ -3,27 +3,20 @@
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
-from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import (
-    cast,
-    dtype_of,
-    is_weak,
-    is_wide,
-    is_wide_scalar,
-    narrow_scalar,
-)
+from .._leaves.dtypes import cast, dtype_of, is_weak
 from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.public import public
 from .carry import Carry, carry_of
 from .given import Given
 from .other_carry import other_carry
 from .policy import Policy, check_policy
+from .scope import any_wide, with_narrower_numbers
 from .settle import Part, settle_carried, tell
 
 _P = ParamSpec("_P")
@@ -216,10 +209,10 @@ def _run(
     except DtypeDriftError:
         raise
     except (TypeError, PromotionError) as error:
-        if not (HAS_X64_SCOPE and x64_enabled()) or _any_wide(given, args, kwargs):
+        if not (HAS_X64_SCOPE and x64_enabled()) or any_wide(given, args, kwargs):
             raise
         result = _FAILED
-        for given_args in _with_narrower_numbers(carry, given, args, kwargs):
+        for given_args in with_narrower_numbers(carry, given, args, kwargs):
             try:
                 with set_x64(False):
                     result = _attempt(step, carry, policy, said, given, *given_args)
@@ -234,22 +227,6 @@ def _run(
 
 
 _FAILED = object()
-
-
-def _with_narrower_numbers(
-    carry: Carry, given: list[Given], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments for each attempt with x64 off.
-
-    A Python number that a `jit` outside has traced with x64 on has 64 bits still. A step
-    that minds that gets one of 32, which promotes as an array does: so not at first.
-    """
-    own = lambda: tuple(each.own() for each in given)
-    others = Given(carry.put(args, kwargs, (None,) * len(given)))
-    yield carry.put(args, kwargs, own())
-    if any(map(is_wide_scalar, others.leaves)):
-        args, kwargs = others.map(narrow_scalar).own()
-        yield carry.put(args, kwargs, own())
 
 
 def _attempt(
@@ -306,10 +283,3 @@ def _strongly_typed(given: Given) -> Given:
 def _promotes(leaf: Any) -> bool:
     # A Python bool is as strongly typed as an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, bool)
-
-
-def _any_wide(given: list[Given], *others: Any) -> bool:
-    leaves = [leaf for each in given for leaf in each.leaves]
-    # A Python number that a jit outside has traced is weakly typed, and no 64-bit input.
-    wide = lambda leaf: is_wide(leaf) and not is_weak(leaf)
-    return any(map(wide, [*leaves, *tree_util.tree_leaves(others)]))

@@ -1,15 +1,24 @@
-"""Runs an inner optimizer as if `jax_enable_x64` were off, and adapts its extra args."""
+"""Runs optimizers and steps as if `jax_enable_x64` were off, on what fits that."""
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
+from .._leaves.dtypes import (
+    dtype_of,
+    is_weak,
+    is_wide,
+    is_wide_scalar,
+    kind,
+    narrow,
+    narrow_scalar,
+)
 from .._leaves.errors import DtypeDriftError, more
+from .carry import Carry
 from .given import Given
 
 
@@ -41,6 +50,30 @@ def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: 
         + more("Guard an optimizer")
     )
     return outputs
+
+
+def any_wide(given: list[Given], *others: Any) -> bool:
+    """Whether anything that a step is given is a 64-bit array."""
+    leaves = [leaf for each in given for leaf in each.leaves]
+    # A Python number that a jit outside has traced is weakly typed, and no 64-bit input.
+    wide = lambda leaf: is_wide(leaf) and not is_weak(leaf)
+    return any(map(wide, [*leaves, *jax.tree_util.tree_leaves(others)]))
+
+
+def with_narrower_numbers(
+    carry: Carry, given: list[Given], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments for each attempt with x64 off.
+
+    A Python number that a `jit` outside has traced with x64 on has 64 bits still. A step
+    that minds that gets one of 32, which promotes as an array does: so not at first.
+    """
+    own = lambda: tuple(each.own() for each in given)
+    others = Given(carry.put(args, kwargs, (None,) * len(given)))
+    yield carry.put(args, kwargs, own())
+    if any(map(is_wide_scalar, others.leaves)):
+        args, kwargs = others.map(narrow_scalar).own()
+        yield carry.put(args, kwargs, own())
 
 
 def keep_extra_args(extra_args: dict[str, Any]) -> Callable[[], dict[str, Any]]:

@@ -82,12 +82,17 @@ def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
-def barrier(tree: Any) -> Any:
-    """`lax.optimization_barrier`; on JAX 0.4, where `vmap` has no rule for it, nothing.
+def barrier(tree: Any, *, derivative: bool = True) -> Any:
+    """`lax.optimization_barrier`; nothing on releases of JAX where it has no rules.
 
-    One for each leaf: in one, they would all vary over each other's axes of shard_map.
+    On JAX 0.4 it has none for `vmap`, on 0.5 none for derivatives. One for each leaf: in
+    one, they would all vary over each other's axes of shard_map.
+
+    Args:
+        tree: of arrays.
+        derivative: whether anything may be differentiated through it.
     """
-    if _JAX < (0, 5):
+    if ((0, 6) if derivative else (0, 5)) > _JAX:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 

@@ -37,7 +37,10 @@ def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: A
         # Lion's update and its momentum each read what the other overwrites. Behind the
         # barrier XLA computes the update first, in the order in which it is written, and
         # copies the sums alone; else the momentum first, and copies that as well.
-        turn = lambda state: (jnp.zeros_like(pred), function(consts, barrier(state[1])))
+        def turn(state):
+            _, carry = state
+            return jnp.zeros_like(pred), function(consts, barrier(carry, derivative=False))
+
         return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
 
     def run_jvp(primals, tangents):

@@ -77,6 +77,28 @@ def test_averages_of_narrow_params_do_not_stand_still(dtype):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_a_step_has_derivatives(dtype, jit):
+    """With respect to the params and, as of a step in a loop, to the state."""
+    opt = prodigy()
+
+    def moved(params, state):
+        updates, new_state = opt.update(params, state, params)
+        return (params + updates).astype(F32).sum(), new_state.exp_avg
+
+    params = jnp.ones(3, dtype)
+    state = opt.init(params)
+    total = lambda params, state: moved(params, state)[0]
+    slope = jax.grad(total)
+    slope = jax.jit(slope) if jit else slope
+    of_params = np.asarray(slope(params, state), np.float32)
+    np.testing.assert_allclose(of_params, 1, rtol=1e-5)
+    of_average = lambda average: moved(params, state._replace(exp_avg=average))[1]
+    _, change = jax.jvp(of_average, (params,), (params,))
+    np.testing.assert_allclose(np.asarray(change, np.float32), 0.9, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
 def test_ten_thousand_steps_stay_finite(dtype):
     """Noisy gradients, some all zero, under a schedule that starts and ends at 0."""
     schedule = lambda count: jnp.minimum(count / 100, 1 - count / 10_000)

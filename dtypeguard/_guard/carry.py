@@ -1,8 +1,7 @@
 """What a step carries: taken out of a call and out of its result, and put back."""
 
-import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax import tree_util
@@ -10,7 +9,7 @@ from jax import tree_util
 from .._leaves.arguments import short
 from .._leaves.functions import is_transformation
 from .places import Place, name_of_step, places_of
-from .result import Found, Items
+from .result import Found, Items, is_unregistered
 
 
 class Carry(NamedTuple):
@@ -40,7 +39,8 @@ class Carry(NamedTuple):
         """What a call carries in, a default where it is left out.
 
         Raises:
-            TypeError: if it gives no such argument, and it has no default.
+            TypeError: if it gives no such argument, and it has no default; or one that is
+                a dataclass which JAX does not know, and of which nothing could be guarded.
         """
         values = tuple(place.take(args, kwargs) for place in self.places)
         none = inspect.Parameter.empty
@@ -51,6 +51,7 @@ class Carry(NamedTuple):
                 f"{', '.join(kwargs) or 'none'} by name: give it {', '.join(missing)} as "
                 f"well, which {self.owner} carries."
             )
+        self._check_registered("was called with", values)
         return values
 
     def put(
@@ -77,8 +78,25 @@ class Carry(NamedTuple):
 
         Raises:
             TypeError: if there are no such items, or others have the tree of the carry: a
-                step may return its loss first. Tells which there are.
+                step may return its loss first. Tells which there are. Or if one is a
+                dataclass that JAX does not know.
         """
+        self._check_registered("returned", [result])
+        found = self._find(result, values)
+        self._check_registered("returned", found.values)
+        return found
+
+    def _check_registered(self, what: str, values: Sequence[Any]) -> None:
+        for value in values:
+            if is_unregistered(value):
+                name = type(value).__name__
+                raise TypeError(
+                    f"{self.step} {what} a {name}, which is no tree to JAX, and nothing in "
+                    f"it can be guarded: jax.tree_util.register_dataclass({name}) makes it "
+                    "one."
+                )
+
+    def _find(self, result: Any, values: tuple[Any, ...]) -> Found:
         structures = [tree_util.tree_structure(value) for value in values]
         is_default = self.returned is None
         may_be_whole = is_default and self.is_one
@@ -112,9 +130,6 @@ class Carry(NamedTuple):
         text = f"{self.step} returned {items.summary()}"
         if self.returned is not None:
             text += f"; returned={self._as_given(self.returned)} names another item"
-        if not items.keys and dataclasses.is_dataclass(items.result):
-            register = "jax.tree_util.register_dataclass"
-            return f"{text}, which is no tree to JAX. Register its class: {register}."
         count = len(structures)
         if len(items.keys) < count:
             return (
@@ -179,7 +194,9 @@ def carry_of(
             f"{owner} got {short(step)}. Give it a step: a function that takes its carry "
             "and returns it."
         )
-    if _is_suspended(step) or _is_suspended(type(step).__call__):
+    if _is_suspended(step) or _is_suspended(
+        inspect.getattr_static(type(step), "__call__", None)
+    ):
         raise TypeError(
             f"{owner} got {short(step)}, which returns before it has computed: it is async "
             "or a generator. Give it the function that makes one carry of another."

@@ -1,5 +1,6 @@
 """What a step returned: its items, and where in it the carry is."""
 
+import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,6 +8,12 @@ from typing import Any, NamedTuple
 from jax import tree_util
 
 from .._leaves.rows import describe
+
+
+def is_unregistered(value: Any) -> bool:
+    """Whether it is a dataclass that is a leaf to JAX, whatever it holds."""
+    is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return is_dataclass and tree_util.all_leaves([value])
 
 
 class Items:

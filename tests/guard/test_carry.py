@@ -8,6 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import pytest
 
+import dtypeguard
 from dtypeguard._guard.carry import carry_of
 
 ONE, TWO, THREE = jnp.ones(1), jnp.ones(2), jnp.ones(3)
@@ -43,6 +44,22 @@ class Later:
 @dataclasses.dataclass
 class Unregistered:
     params: Any
+
+
+UNREGISTERED = r"step returned a Unregistered, which is no tree to JAX, and nothing in it"
+
+
+class OnInstances:
+    """A descriptor that has nothing to give to a class."""
+
+    def __get__(self, instance, owner=None):
+        if instance is None:
+            raise AttributeError("only on instances")
+        return lambda params: params.astype(jnp.float32)
+
+
+class Bound:
+    __call__ = OnInstances()
 
 
 def round_trip(carry, args, kwargs, result):
@@ -199,6 +216,18 @@ def test_an_argument_that_cannot_be_meant(function, carry, message):
         carry_of("guard_step", function, carry)
 
 
+def test_a_call_that_only_instances_have():
+    back = dtypeguard.guard_step(Bound())(jnp.ones(2, jnp.bfloat16))
+    assert back.dtype == jnp.bfloat16
+
+
+def test_a_carry_that_is_no_tree_to_jax():
+    message = r"step was called with a Unregistered, .*register_dataclass\(Unregistered\)"
+    for of in (dtypeguard.guard_step(step), functools.partial(dtypeguard.audit_step, step)):
+        with pytest.raises(TypeError, match=message):
+            of(Unregistered(ONE), None)
+
+
 def test_returned_of_another_length():
     message = r"carry=\(0, 1\) and returned=\(0,\): one is 2 long and the other 1"
     with pytest.raises(ValueError, match=message):
@@ -256,12 +285,11 @@ def test_returned_of_another_length():
             ONE,
             r"returned float32\[1\], and not the new params. Write return params",
         ),
-        (
-            0,
-            None,
-            Unregistered({"w": ONE}),
-            r"returned .*Unregistered.*, which is no tree to JAX. Register its class: jax",
-        ),
+        (0, None, Unregistered({"w": ONE}), UNREGISTERED),
+        (0, None, (Unregistered({"w": ONE}), ONE), UNREGISTERED),
+        (0, "loss", {"loss": Unregistered({"w": ONE})}, UNREGISTERED),
+        (0, None, eqx.nn.Identity(), r"step returned .*, and not the new params. Write"),
+        (0, None, Unregistered, r"step returned .*, and not the new params. Write return"),
     ],
 )
 def test_a_result_without_the_carry(carry, returned, result, message):

@@ -139,8 +139,8 @@ def _zeros_of(tree: Any) -> Any:
 def _negative(zeros: Any) -> Any:
     """Negative zeros where there are such.
 
-    `p + -0.0` is `p` bit for bit, and XLA leaves it out. `p + 0.0` makes 0.0 of a -0.0, so
-    that every param is read and written for it.
+    `p + -0.0` is `p` bit for bit: written over `p` in float32, the kernel for it does
+    nothing. `p + 0.0` makes 0.0 of a -0.0, so that every param is read and written.
     """
     is_signed = lambda zero: jnp.issubdtype(zero.dtype, jnp.inexact)
     return tree_util.tree_map(lambda zero: -zero if is_signed(zero) else zero, zeros)

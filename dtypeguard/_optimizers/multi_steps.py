@@ -69,8 +69,8 @@ def multi_steps(
 
     Returns:
         A guarded transformation. Between gradient steps its updates are negative zeros, in
-        the dtypes that the inner updates have: those leave every bit of a param alone, and
-        XLA the whole addition out.
+        the dtypes that the inner updates have: added to a param they leave every bit of it
+        alone.
 
     Raises:
         ValueError: if k is below 1, or (by `init` and `update`) if `should_skip_update_fn`

@@ -16,7 +16,7 @@ from .carry import Carry, carry_of
 from .given import Given
 from .other_carry import other_carry
 from .policy import Policy, check_policy
-from .scope import any_wide, with_narrower_numbers
+from .scope import wide_input, with_narrower_numbers
 from .settle import Part, settle_carried, tell
 
 _P = ParamSpec("_P")
@@ -209,7 +209,14 @@ def _run(
     except DtypeDriftError:
         raise
     except (TypeError, PromotionError) as error:
-        if not (HAS_X64_SCOPE and x64_enabled()) or any_wide(given, args, kwargs):
+        if not (HAS_X64_SCOPE and x64_enabled()):
+            raise
+        wide = wide_input(carry, given, args, kwargs)
+        if wide:
+            error.add_note(
+                f"{carry.step} ran with jax_enable_x64 on, for it was given {wide}. Given "
+                "nothing of 64 bits it would have run once more with the flag off."
+            )
             raise
         result = _FAILED
         for given_args in with_narrower_numbers(carry, given, args, kwargs):

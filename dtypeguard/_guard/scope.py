@@ -18,6 +18,7 @@ from .._leaves.dtypes import (
     narrow_scalar,
 )
 from .._leaves.errors import DtypeDriftError, more
+from .._leaves.rows import describe
 from .carry import Carry
 from .given import Given
 
@@ -52,12 +53,19 @@ def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: 
     return outputs
 
 
-def any_wide(given: list[Given], *others: Any) -> bool:
-    """Whether anything that a step is given is a 64-bit array."""
-    leaves = [leaf for each in given for leaf in each.leaves]
+def wide_input(
+    carry: Carry, given: list[Given], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """A 64-bit array that a step is given, by name and type; "" if there is none."""
     # A Python number that a jit outside has traced is weakly typed, and no 64-bit input.
     wide = lambda leaf: is_wide(leaf) and not is_weak(leaf)
-    return any(map(wide, [*leaves, *jax.tree_util.tree_leaves(others)]))
+    for label, each in zip(carry.labels, given):
+        if any(map(wide, each.leaves)):
+            for path, leaf in jax.tree_util.tree_flatten_with_path(each.own())[0]:
+                if wide(leaf):
+                    return f"{label}{jax.tree_util.keystr(path)}: {describe(leaf)}"
+    others = filter(wide, jax.tree_util.tree_leaves((args, kwargs)))
+    return next((f"an argument of {describe(leaf)}" for leaf in others), "")
 
 
 def with_narrower_numbers(

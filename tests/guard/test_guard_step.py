@@ -617,6 +617,31 @@ def test_a_traced_python_number_has_32_bits_where_x64_is_turned_off():
 
 
 @needs_x64_scope
+@pytest.mark.parametrize(
+    ("carry", "other", "note"),
+    [
+        (
+            {"x": F32, "t": "float64"},
+            F32,
+            r"given state\['t'\]: float64\[\]\. Given",
+        ),
+        ({"x": F32, "t": F32}, "float64", r"given an argument of float64\[\]\. Given"),
+    ],
+)
+def test_an_error_tells_what_keeps_x64_on(carry, other, note):
+    """As of environments whose carry was made with the flag on."""
+
+    def step(state, x):
+        return {"x": lax.add(state["x"], jnp.zeros(())), "t": state["t"]}, x
+
+    with set_x64(True):
+        state = {name: jnp.zeros((), dtype) for name, dtype in carry.items()}
+        with pytest.raises(TypeError, match=r"lax\.add") as raised:
+            guard_step(step)(state, jnp.zeros((), other))
+        assert re.search(note, "\n".join(raised.value.__notes__))
+
+
+@needs_x64_scope
 def test_the_first_error_stays_where_x64_is_not_to_blame():
     def step(state, x):
         return lax.add(state, jnp.ones(2, jnp.int8))

@@ -107,7 +107,10 @@ def test_a_copy_stays_in_the_memory_of_the_host():
     (device, *_) = jax.devices()
     kinds = [memory.kind for memory in device.addressable_memories()]
     for memory_kind in kinds:
-        sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
+        try:
+            sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
+        except ValueError:  # JAX 0.4 names memory that it cannot address
+            continue
         held = jax.device_put(make_rates(), sharding)
         state = guard(transformation(keep, lambda params, held=held: held)).init(PARAMS)
         assert state.sharding == held.sharding
@@ -193,6 +196,8 @@ def whole_model():
     return model, params, grads
 
 
+# Optax 0.2.3 on JAX 0.4.31
+@pytest.mark.filterwarnings("ignore:In a future release of JAX, flatten-up-to")
 @pytest.mark.third_party
 @pytest.mark.parametrize(
     "policy", [*POLICIES, Policy(state_dtype=BF16), Policy(state_dtype="params")], ids=str

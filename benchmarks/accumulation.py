@@ -4,10 +4,10 @@ Each side is a jitted train step that makes its gradients, its params and state 
 Beside each other are a pass that accumulates and adds zeros to the params, a step of the
 bare optimizer, a mini-step that emits nothing, one that emits, a whole gradient step beside
 as many passes and a bare step, and `optax.MultiSteps`. A ratio is the median over rounds of
-the ratio within a round. A share of the bandwidth
-compares the bytes that have to be read and written, which are all that changes in a step,
-once each, with `x * c` in the same round. Temporary memory is what XLA sets aside for a
-step or mini-step, in copies of the params. About two minutes on two cores.
+the ratio within a round. A share of the bandwidth compares the bytes that have to be read
+and written, which are all that changes in a step, once each, with `x * c` in that round.
+Temporary memory is what XLA sets aside for a step or mini-step, in copies of the params.
+About two minutes on two cores.
 
     python benchmarks/accumulation.py             # all
     python benchmarks/accumulation.py adam lion   # the rows whose names begin so
@@ -75,8 +75,8 @@ class Scaling:
         return self.arrays
 
 
-def second(sides):
-    """The seconds of each in turn, in caches that the same has left before."""
+def second_time(sides):
+    """The seconds of each in turn, after all of them once: the caches are as those left."""
     for _ in range(2):
         times = [seconds(side) for side in sides]
     return times
@@ -88,14 +88,14 @@ def one_round(scaling, accumulating, bare, ours, theirs, k):
     `least` is a gradient step in as many passes and a bare step, which finds its state as
     cold as the mini-step that emits finds it: untouched since k - 1 passes.
     """
-    times = {"scaling": statistics.median(second([scaling] * k))}
-    *passes, times["bare"] = second([accumulating] * (k - 1) + [bare])
+    times = {"scaling": statistics.median(second_time([scaling] * k))}
+    *passes, times["bare"] = second_time([accumulating] * (k - 1) + [bare])
     times["pass"] = statistics.median(passes)
-    *silent, times["emitting"] = second([ours] * k)
+    *silent, times["emitting"] = second_time([ours] * k)
     times["silent"] = statistics.median(silent)
     times["ours"] = sum(silent) + times["emitting"]
     times["least"] = sum(passes) + times["pass"] + times["bare"]
-    return times | {"optax": sum(second([theirs] * k))}
+    return times | {"optax": sum(second_time([theirs] * k))}
 
 
 def compare(name):

@@ -1,7 +1,6 @@
 """A context in which JAX's errors over types say whose line of source they come from."""
 
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import Any, TypeVar, overload
 import jax
 
 from .._leaves.arguments import short
+from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .control_flow import calls, without_jax
 from .notes import note
@@ -87,12 +87,7 @@ class _Explaining(contextlib.ContextDecorator):
                 f"explain got {short(function)}. Write `with dtypeguard.explain():` around "
                 "the loop, or @dtypeguard.explain above a function."
             )
-        is_later = (
-            inspect.isgeneratorfunction,
-            inspect.iscoroutinefunction,
-            inspect.isasyncgenfunction,
-        )
-        if any(kind(function) for kind in is_later):
+        if runs_later(function):
             raise TypeError(
                 f"explain() got {function!r}, whose body runs only after it has been "
                 "called. Write `with dtypeguard.explain():` inside of it."

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jax import tree_util
 
 from .._leaves.arguments import short
-from .._leaves.functions import is_transformation
+from .._leaves.functions import is_transformation, runs_later
 from .places import Place, name_of_step, places_of
 from .result import Found, Items, is_unregistered
 
@@ -81,7 +81,6 @@ class Carry(NamedTuple):
                 step may return its loss first. Tells which there are. Or if one is a
                 dataclass that JAX does not know.
         """
-        self._check_registered("returned", [result])
         found = self._find(result, values)
         self._check_registered("returned", found.values)
         return found
@@ -110,6 +109,7 @@ class Carry(NamedTuple):
             elif may_be_whole and _is_likelier_whole(result, values[0]):
                 return Found(result)
         if indices is None:
+            self._check_registered("returned", [result])
             raise TypeError(self._no_such_items(items, structures))
         return Found(result, items, indices)
 
@@ -144,11 +144,6 @@ class Carry(NamedTuple):
 
     def _as_given(self, keys: tuple[Any, ...]) -> str:
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
-
-
-def _is_suspended(step: Any) -> bool:
-    kinds = "iscoroutinefunction", "isasyncgenfunction", "isgeneratorfunction"
-    return any(getattr(inspect, kind)(step) for kind in kinds)
 
 
 def _is_likelier_whole(result: Any, carry: Any) -> bool:
@@ -194,9 +189,8 @@ def carry_of(
             f"{owner} got {short(step)}. Give it a step: a function that takes its carry "
             "and returns it."
         )
-    if _is_suspended(step) or _is_suspended(
-        inspect.getattr_static(type(step), "__call__", None)
-    ):
+    call = inspect.getattr_static(type(step), "__call__", None)
+    if runs_later(step) or runs_later(call):
         raise TypeError(
             f"{owner} got {short(step)}, which returns before it has computed: it is async "
             "or a generator. Give it the function that makes one carry of another."

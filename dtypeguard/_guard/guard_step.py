@@ -82,7 +82,8 @@ def guard_step(
         A step with the same signature; on a method, a method.
 
     Raises:
-        TypeError: if `step`, `carry` or `policy` is nothing of the kind.
+        TypeError: if `step`, `carry` or `policy` is nothing of the kind. By the step, if
+            its result has no such item, or the carry is a dataclass that JAX does not know.
         ValueError: if the step has no such argument, `returned` has another length, or
             the policy asks for another precision.
         DtypeDriftError: by the step, while it is traced, if the carry's tree or a shape

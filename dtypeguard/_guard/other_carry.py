@@ -8,9 +8,8 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits
 from .carry import Carry
+from .places import BY_NAME
 from .result import Items
-
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def other_carry(
@@ -60,7 +59,7 @@ def _named(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     except (TypeError, ValueError):  # some that are written in C hide it
         return {}
     given = signature.bind(*args, **kwargs).arguments
-    return {k: v for k, v in given.items() if signature.parameters[k].kind in _BY_NAME}
+    return {k: v for k, v in given.items() if signature.parameters[k].kind in BY_NAME}
 
 
 def _is_alike(before: Any, after: Any) -> bool:

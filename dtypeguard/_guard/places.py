@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from .._leaves.arguments import short
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _NONE = inspect.Parameter.empty
 
 
@@ -93,7 +93,7 @@ def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
     by_position, first = _by_position(parameters)
     if isinstance(key, str):
         found = signature.parameters.get(key)
-        if found is not None and found.kind in (*_BY_POSITION, *_BY_NAME):
+        if found is not None and found.kind in (*_BY_POSITION, *BY_NAME):
             return _named(found, by_position)
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         return Place(key, None, key) if takes_any else None
@@ -112,7 +112,7 @@ def _by_position(parameters: list[Any]) -> tuple[list[Any], int]:
 
 def _named(parameter: inspect.Parameter, by_position: list[Any]) -> Place:
     position = by_position.index(parameter) if parameter in by_position else None
-    name = parameter.name if parameter.kind in _BY_NAME else None
+    name = parameter.name if parameter.kind in BY_NAME else None
     return Place(parameter.name, position, name, parameter.default)
 
 

@@ -18,7 +18,7 @@ from .._leaves.dtypes import (
     narrow_scalar,
 )
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.rows import describe
+from .._leaves.rows import by_path, describe
 from .carry import Carry
 from .given import Given
 
@@ -60,10 +60,9 @@ def wide_input(
     # A Python number that a jit outside has traced is weakly typed, and no 64-bit input.
     wide = lambda leaf: is_wide(leaf) and not is_weak(leaf)
     for label, each in zip(carry.labels, given):
-        if any(map(wide, each.leaves)):
-            for path, leaf in jax.tree_util.tree_flatten_with_path(each.own())[0]:
-                if wide(leaf):
-                    return f"{label}{jax.tree_util.keystr(path)}: {describe(leaf)}"
+        for path, leaf in by_path(each.own()).items():
+            if wide(leaf):
+                return f"{label}{path}: {describe(leaf)}"
     others = filter(wide, jax.tree_util.tree_leaves((args, kwargs)))
     return next((f"an argument of {describe(leaf)}" for leaf in others), "")
 

@@ -12,6 +12,16 @@ def is_transformation(thing: Any) -> bool:
     )
 
 
+def runs_later(function: Any) -> bool:
+    """Whether its body runs only after it has been called: a generator or a coroutine."""
+    kinds = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(kind(function) for kind in kinds)
+
+
 def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     """The parameters of a function by name, variadic ones aside; none if it hides them."""
     try:

@@ -25,8 +25,8 @@ def emit_if(
         state: any tree. Leaves that are no arrays stay as they are.
 
     Returns:
-        The new updates, the accumulator and the new state: from a mini-step that does not
-        emit negative zeros, `sums` and the state as it came in.
+        The new updates, the accumulator and the new state. Where it does not emit these
+        are negative zeros, `sums`, and the state as it came in.
     """
     arrays, state_rest = _split(state)
     sums, sums_rest = _split(sums)

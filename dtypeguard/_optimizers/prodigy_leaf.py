@@ -64,7 +64,7 @@ def learn(
     )
     # XLA's sum takes in the conversion of an operand, unless another reads that as well.
     seen = grad, param, param0
-    grad, param, param0 = barrier(seen) if _is_cheap_to_round(param) else seen
+    grad, param, param0 = barrier(seen) if _orders(param) else seen
     away = own(param0) - own(every(slice_p, param))
     toward = jnp.sum(own(every(slice_p, grad)) * away)
     return Learned(new, toward, jnp.sum(jnp.abs(new.s)))
@@ -90,16 +90,16 @@ def store(
 
     def narrowed(value, old, field):
         reads = field < 2  # and not `s`
-        after = update if reads and _is_cheap_to_round(update) else None
+        after = update if reads and _orders(update) else None
         return round_with(value, jnp.result_type(old), (*words, field), after)
 
     return Moments(*map(narrowed, new, stored, range(3)))
 
 
-def _is_cheap_to_round(leaf: Any) -> bool:
-    """Whether XLA is told what to compute first: what it saves is measured in bfloat16.
+def _orders(leaf: Any) -> bool:
+    """Whether XLA is told what to compute first: in bfloat16 that saves copies.
 
-    In float16 and 8 bits it would keep more in between, and round once more.
+    In float16 and 8 bits, whose rounding takes more operations, it costs some.
     """
     return leaf.dtype == jnp.bfloat16
 

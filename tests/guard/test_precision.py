@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, set_x64, types
+from helpers import assert_same, needs_explicit_x64, set_x64, types
 from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
-from dtypeguard._leaves.compat import HAS_EXPLICIT_X64, HAS_X64_SCOPE, set_explicit_x64
+from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_explicit_x64
 from dtypeguard._sweep.catalog import entries
 from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
@@ -229,7 +229,7 @@ def test_float64_needs_x64():
         opt.init(params_of())
 
 
-@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+@needs_explicit_x64
 def test_float64_with_x64_off_where_jax_allows_it():
     """`jax_explicit_x64_dtypes="allow"`: float64 arrays of those who ask for them."""
     wide = Policy(compute_dtype=jnp.float64, updates_dtype=jnp.float64)

@@ -6,17 +6,16 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import assert_same, set_x64, types
+from helpers import assert_same, needs_explicit_x64, set_x64, types
 from jax import tree_util
 
 import dtypeguard
 from dtypeguard import Policy, guard, multi_steps
-from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._optimizers.emit import emit_if
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 third_party = pytest.mark.third_party
-needs_new_xla = pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+needs_new_xla = needs_explicit_x64  # both since JAX 0.10
 
 
 def temporary_memory(opt, params, given=False):

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import set_x64
+from helpers import needs_explicit_x64, set_x64
 
 import dtypeguard
-from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._optimizers.prodigy_leaf import rounded_step
 from dtypeguard._rounding.rounding import (
     _index,
@@ -319,7 +318,7 @@ def test_what_is_rounded_after_another_array_is_the_same(dtype, before):
         assert slope.tobytes() == x.astype(dtype).tobytes()
 
 
-@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+@needs_explicit_x64
 def test_what_is_rounded_after_a_reader_is_written_in_place():
     """Without `after` XLA copies the average, which the sum reads and the new one is in."""
 

@@ -15,7 +15,7 @@ import optax
 import pytest
 from jax import tree_util
 
-from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64 as set_x64
+from dtypeguard._leaves.compat import HAS_EXPLICIT_X64, HAS_X64_SCOPE, set_x64 as set_x64
 
 SUPPORT = pathlib.Path(__file__).parent
 OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])
@@ -26,6 +26,7 @@ WARNINGS_ARE_ERRORS = (
     *("-W", "ignore:Error writing persistent compilation cache"),
 )
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
+needs_explicit_x64 = pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
 
 
 def in_optax(name: str) -> bool:

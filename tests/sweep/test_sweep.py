@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import needs_explicit_x64
 from jax import lax, tree_util
 
 from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
@@ -248,7 +249,7 @@ def test_guarded_optimizers_pass():
         assert [o for o in outcomes if o.failures] == []
 
 
-@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+@needs_explicit_x64
 def test_64_bits_asked_for_by_name():
     """Optax's own arrays are what is asked for; and the flag is what it was, after all."""
 
@@ -275,7 +276,7 @@ def test_64_bits_asked_for_by_name():
         }
 
 
-@pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
+@needs_explicit_x64
 @pytest.mark.parametrize("entry", catalog.entries()[0], ids=lambda entry: entry.id)
 def test_guarded_every_one_holds_where_64_bits_are_asked_for_by_name(entry):
     for configuration in CONFIGURATIONS:

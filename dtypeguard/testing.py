@@ -11,7 +11,6 @@ from jax import tree_util
 
 from ._audit.audit import name_of
 from ._guard.carry import carry_of
-from ._guard.first_state import strong
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._leaves.arguments import check_arrays, check_extra_args, short
@@ -140,17 +139,18 @@ def check_step(
     named = dict(kwargs or {})
     trial = StepTrial(step, resolved, args, named)
     if failures := [*broken_rules(trial, rules)]:
-        first = tree_util.tree_map(_as_array, resolved.take(args, named))
-        own, own_named = resolved.put(args, named, strong(first))
         guarded = guard_step(step, carry=carry, returned=returned)
-        left = [*broken_rules(StepTrial(guarded, resolved, own, own_named), rules)]
+        guarded_trial = StepTrial(guarded, resolved, args, named).begun_strongly()
+        left = [*broken_rules(guarded_trial, rules)]
         options = "" if carry == 0 else f", carry={carry!r}"
         options += "" if returned is None else f", returned={returned!r}"
         lines = "\n".join(f"  {line}" for line in columns(failures))
-        begin = f"egin with dtypeguard.strong({', '.join(resolved.labels)})."
+        first = ", ".join(trial.names)
+        first = f"({first})" if len(trial.names) > 1 else first
+        begin = f"egin with dtypeguard.strong({first})."
         wrap = f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and b{begin}"
         left_over = {failure.rule for failure in left}
-        if not [*broken_rules(StepTrial(step, resolved, own, own_named), rules)]:
+        if not [*broken_rules(trial.begun_strongly(), rules)]:
             wrap = f"B{begin}"
         elif "traces" in left_over or left_over >= {rule for rule, _ in failures}:
             wrap = f"dtypeguard.guard_step does not mend this: {left[0].reason}."

@@ -117,7 +117,7 @@ def _leaf_drifts(
     was, is_now = (traced.step.avals[value] for value in (leaf, new))
     of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else {}
     if was.dtype != is_now.dtype:
-        types = str(was.dtype), str(is_now.dtype)
+        types = _dtype(was), str(is_now.dtype)
         yield Drift(path, "dtype", *types, where, **of(has("dtype", is_now.dtype)))
     if was.shape != is_now.shape:
         types = describe(was), describe(is_now)
@@ -131,11 +131,16 @@ def _leaf_drifts(
         yield Drift(path, "weak_type", *types, where, **found)
 
 
+def _dtype(aval: Any) -> str:
+    return f"{aval.dtype}{' (weak)' * is_weak(aval)}"
+
+
 def is_castable(drift: Drift) -> bool:
     """Whether a guard casts a leaf back."""
     if drift.kind == "dtype":
         try:
-            return fits(jnp.dtype(drift.before), jnp.dtype(drift.after))
+            before = drift.before.removesuffix(" (weak)")
+            return fits(jnp.dtype(before), jnp.dtype(drift.after))
         except TypeError:  # the name of a PRNG key's dtype is none of NumPy's
             return False
     return drift.kind == "weak_type"

@@ -4,10 +4,11 @@ import contextlib
 import functools
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from .._guard.call import Call
 from .._guard.carry import Carry, carry_of
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import short
@@ -111,14 +112,23 @@ class _Audited(NamedTuple):
     returned: Any
     make: Callable[[], Inputs]
     traced_inputs: bool = False
-    strong: bool = False
+    types: Mapping[str, str] | None = None
 
     def resolved(self) -> Carry:
         return carry_of("audit_step", self.step, self.carry, self.returned)
 
     def trace(self) -> Traced:
-        options = {"traced_inputs": self.traced_inputs, "strong": self.strong}
+        options = {"traced_inputs": self.traced_inputs, "types": self.types}
         return trace_step(self.step, self.resolved(), self.make, **options)
+
+    def begun(self, drifts: Sequence[Drift]) -> "_Audited":
+        """With a strongly typed first carry, and some leaves in the types they came to."""
+        types = {drift.path: drift.after for drift in drifts if drift.kind == "dtype"}
+        return self._replace(types=types)
+
+    def names(self) -> Sequence[str]:
+        """What the carries are called."""
+        return Call(self.step, self.resolved(), *self.make()).names
 
     def guarded(self) -> "_Audited":
         guarded = guard_step(self.step, carry=self.carry, returned=self.returned)
@@ -164,15 +174,14 @@ def _advice(
     defaults = {"carry": 0, "returned": None}
     options = [f", {key}={x!r}" for key, x in given.items() if x != defaults[key]]
     wrap = f"Wrap the step: dtypeguard.guard_step({name}{''.join(options)})."
-    begin = lambda weak: f"Begin with a strongly typed carry: {_strong(audited, weak)}."
-    strong = audited._replace(strong=True)
-    if drifts and all(map(_was_weak, drifts)) and _left(strong) == ():
+    begin = lambda weak: _begin(audited, weak)
+    if drifts and all(map(_was_weak, drifts)) and _left(audited.begun(drifts)) == ():
         return {"remedy": begin(drifts)}
     left = _left(audited.guarded())
     if left == ():
         return {"remedy": wrap}
     if isinstance(left, tuple) and all(map(_was_weak, left)):
-        weak, left = left, _left(strong.guarded())
+        weak, left = left, _left(audited.begun(left).guarded())
         if left == ():
             return {"remedy": f"{wrap} {begin(weak)}"}
     if error and error.is_of_a_loop:
@@ -180,12 +189,15 @@ def _advice(
         body = "body, carry=1" if is_counted else "body"
         return {"remedy": f"Wrap the body of that loop: dtypeguard.guard_step({body})."}
     told = error.message if error else ""
-    why = left if isinstance(left, str) else AuditReport(drifts=left).headline
+    why = (
+        left if isinstance(left, str) else AuditReport(drifts=left, subject="step").headline
+    )
     return {"refusal": "" if why == told else why}
 
 
 def _was_weak(drift: Drift) -> bool:
-    return drift.kind == "weak_type" and drift.before.endswith(" (weak)")
+    """Whether a leaf had not chosen its type: loops of JAX let it take another one."""
+    return drift.kind in ("weak_type", "dtype") and drift.before.endswith(" (weak)")
 
 
 def _left(audited: _Audited) -> tuple[Drift, ...] | str:
@@ -196,11 +208,19 @@ def _left(audited: _Audited) -> tuple[Drift, ...] | str:
         return reduce_error(refused.__cause__, "step").message
 
 
-def _strong(audited: _Audited, drifts: tuple[Drift, ...]) -> str:
-    """The calls that the carries of some leaves are to go through."""
+def _begin(audited: _Audited, drifts: Sequence[Drift]) -> str:
+    """How the carry is to begin, so that these leaves have their types from the start."""
+    told = [
+        f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})."
+        for drift in drifts
+        if drift.kind == "dtype"
+    ]
     begins = lambda path, name: path == name or path.startswith((f"{name}[", f"{name}."))
-    return ", ".join(
-        f"dtypeguard.strong({label})"
-        for label in audited.resolved().labels
-        if any(begins(drift.path, label) for drift in drifts)
-    )
+    calls = [
+        f"dtypeguard.strong({name})"
+        for name in audited.names()
+        if any(d.kind == "weak_type" and begins(d.path, name) for d in drifts)
+    ]
+    if calls:
+        told.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
+    return " ".join(told)

@@ -1,12 +1,13 @@
 """An optimizer's `init` and `update`, or a step, traced for shapes and dtypes alone."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import tree_util
 
+from .._guard.call import Call, Parts
 from .._guard.carry import Carry
 from .._leaves.dtypes import dtype_of
 from .graph import Graph
@@ -17,53 +18,6 @@ class Refused(Exception):
 
     `__cause__` tells why.
     """
-
-
-class Parts:
-    """A tree, its array leaves, and the way back to it from other such leaves.
-
-    Attributes:
-        tree: the whole of it.
-        treedef: its structure.
-        arrays: its array leaves; Python scalars are among them, functions are not.
-        paths: where these stand, as `jax.tree_util.keystr` prints it.
-
-    Args:
-        tree: any.
-        static: types whose instances are none of these.
-    """
-
-    def __init__(self, tree: Any, static: Collection[type] = ()):
-        self.tree = tree
-        leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
-        self._leaves = [leaf for _, leaf in leaves]
-        self._is_array = [
-            _is_array(leaf) and type(leaf) not in static for leaf in self._leaves
-        ]
-        arrays = [pair for pair, is_array in zip(leaves, self._is_array) if is_array]
-        self.arrays = [leaf for _, leaf in arrays]
-        self.paths = [tree_util.keystr(path) for path, _ in arrays]
-
-    def merged(self, arrays: Sequence[Any]) -> Any:
-        """The tree with these for its array leaves."""
-        remaining = iter(arrays)
-        pairs = zip(self._leaves, self._is_array)
-        leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
-        return tree_util.tree_unflatten(self.treedef, leaves)
-
-    def holders(self, number: int) -> list[Any]:
-        """The nodes of the tree that an array leaf is in, the innermost first."""
-        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
-        node, holders = self.tree, []
-        while not tree_util.all_leaves([node]):
-            holders.insert(0, node)
-            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
-                size = len(tree_util.tree_leaves(child))
-                if left < size:
-                    node = child
-                    break
-                left -= size
-        return holders
 
 
 class Traced(NamedTuple):
@@ -128,10 +82,6 @@ def trace(opt: Any, params: Any, updates: Any, extra_args: dict[str, Any]) -> Tr
     return Traced(first=first, start=start, names=("",), **traced)
 
 
-# Between the arguments of a step such a number may choose what is traced. As a constant it
-# promotes as it does as an argument.
-_NUMBERS = {bool, int, float, complex}
-
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
@@ -141,7 +91,7 @@ def trace_step(
     make: Callable[[], Inputs],
     *,
     traced_inputs: bool = False,
-    strong: bool = False,
+    types: Mapping[str, Any] | None = None,
 ) -> Traced:
     """Traces a step.
 
@@ -152,7 +102,8 @@ def trace_step(
         carry: which of its arguments come back.
         make: gives its arguments, by position and by name.
         traced_inputs: whether `make` is traced too, and not run.
-        strong: whether the carry goes in strongly typed, whatever it is.
+        types: if given, the carry goes in strongly typed, its leaves in the dtypes that
+            are given by path, the others in their own.
 
     Raises:
         Refused: if the step raises, or `make` where it is traced.
@@ -164,39 +115,33 @@ def trace_step(
             args, kwargs = make()
         except Exception as error:
             raise Refused("inputs") from error
-        values = carry.take(args, kwargs)
-        carried = [Parts(value) for value in values]
-        rest = Parts(carry.put(args, kwargs, (None,) * len(values)), static=_NUMBERS)
+        call = Call(step, carry, args, kwargs)
 
         def run(arrays, other_arrays):
-            given = tuple(parts.merged(some) for parts, some in zip(carried, arrays))
-            others, named = rest.merged(other_arrays)
-            args, kwargs = carry.put(others, named, given)
+            bound, given = call.bind(arrays, other_arrays)
             try:
-                result = step(*args, **kwargs)
+                result = bound()
             except Exception as error:
                 raise Refused("step") from error
-            traced["returned"] = [Parts(x) for x in carry.find(result, values).values]
+            traced["returned"] = call.returned(result, given)
             return [parts.arrays for parts in traced["returned"]]
 
-        arrays = [parts.arrays for parts in carried]
-        if strong:
-            arrays = tree_util.tree_map(_strong, arrays)
-        traced["step"] = Graph(jax.make_jaxpr(run)(arrays, rest.arrays))
-        traced["carried"] = carried
+        arrays = [parts.arrays for parts in call.carried]
+        if types is not None:
+            arrays = [
+                [_strong(x, types.get(name + path)) for path, x in zip(p.paths, p.arrays)]
+                for name, p in zip(call.names, call.carried)
+            ]
+        traced["step"] = Graph(jax.make_jaxpr(run)(arrays, call.rest.arrays))
+        traced["carried"], traced["names"] = call.carried, call.names
         return arrays
 
     made = Graph(jax.make_jaxpr(first)()) if traced_inputs else first()
     graph = made if isinstance(made, Graph) else None
-    return Traced(first=graph, start=0, names=carry.labels, **traced)
+    return Traced(first=graph, start=0, **traced)
 
 
-def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
-    dtype = dtype_of(leaf)
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype if dtype is None else dtype)
-
-
-def _is_array(leaf: Any) -> bool:
-    dtype = getattr(leaf, "dtype", None)
-    is_extended = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
-    return is_extended or dtype_of(leaf) is not None
+def _strong(leaf: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+    known = dtype_of(leaf)
+    own = leaf.dtype if known is None else known
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), own if dtype is None else jnp.dtype(dtype))

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jax import tree_util
-
 from .._leaves.arguments import short
 from .._leaves.functions import is_transformation, runs_later
-from .places import Place, name_of_step, places_of
-from .result import Found, Items, is_unregistered
+from .._leaves.modules import objects
+from .places import Names, Place, name_of_step, places_of
+from .result import Found, Items, is_alike, is_unregistered, structure
+from .snapshot import Held
 
 
 class Carry(NamedTuple):
@@ -22,6 +22,9 @@ class Carry(NamedTuple):
         returned: the items that they come back as, as many; None for the default, which
             `find` tells.
         is_one: whether one argument was named, and no tuple of them.
+        is_default: whether none was named, nor an item of the result.
+        names: what the arguments are called, by position.
+        bound: the object that a bound method belongs to, or None.
     """
 
     owner: str
@@ -29,6 +32,9 @@ class Carry(NamedTuple):
     places: tuple[Place, ...]
     returned: tuple[Any, ...] | None
     is_one: bool
+    is_default: bool
+    names: Names
+    bound: Any = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -54,6 +60,21 @@ class Carry(NamedTuple):
         self._check_registered("was called with", values)
         return values
 
+    def held(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Held]:
+        """The objects of Flax NNX that a call is given, with what they hold before it.
+
+        A step changes them in place: they come back whether they are named or not.
+        """
+        given = [("self", self.bound)] if self.bound is not None else []
+        given += [(self.names.at(number), arg) for number, arg in enumerate(args)]
+        given += kwargs.items()
+        found: dict[int, Held] = {}
+        for name, arg in given:
+            for path, node in objects(arg).items():
+                if id(node) not in found:
+                    found[id(node)] = Held(name + path, node)
+        return list(found.values())
+
     def put(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], values: tuple[Any, ...]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -63,25 +84,28 @@ class Carry(NamedTuple):
             place.put(given, named, value)
         return tuple(given), named
 
-    def find(self, result: Any, values: tuple[Any, ...]) -> Found:
+    def find(self, result: Any, values: Sequence[Any], in_place: bool = False) -> Found:
         """Where in all that a step returned its carry is.
 
         Args:
             result: all that it returned.
-            values: what it was given, as `take` tells.
+            values: what it was given, as `take` returns it.
+            in_place: whether the step was given objects that it changes in place.
 
         Returns:
             The items that `returned` names. By default one carry is the whole result where
             that has its tree, and the first item otherwise; a tuple of carries is the
-            first items in its order. Where no item has the tree of the carry, the likelier
-            of the two, for a message about the tree that changed.
+            first items in its order. Carries that hold objects which are changed in place
+            may be missing, and so may the first argument of such a step. Where no item has
+            the tree of the carry, the likelier of the two, for a message about the tree
+            that changed.
 
         Raises:
             TypeError: if there are no such items, or others have the tree of the carry: a
                 step may return its loss first. Tells which there are. Or if one is a
                 dataclass that JAX does not know.
         """
-        found = self._find(result, values)
+        found = self._find(result, values, in_place)
         self._check_registered("returned", found.values)
         return found
 
@@ -95,31 +119,57 @@ class Carry(NamedTuple):
                     "one."
                 )
 
-    def _find(self, result: Any, values: tuple[Any, ...]) -> Found:
-        structures = [tree_util.tree_structure(value) for value in values]
-        is_default = self.returned is None
-        may_be_whole = is_default and self.is_one
-        if may_be_whole and tree_util.tree_structure(result) == structures[0]:
+    def _find(self, result: Any, values: Sequence[Any], in_place: bool) -> Found:
+        structures = [structure(value) for value in values]
+        may_be_whole = self.returned is None and self.is_one
+        is_meant = lambda item: self._is_meant(item, values[0], in_place)
+        if may_be_whole and structure(result) == structures[0] and is_meant(result):
             return Found(result)
-        items = Items(result)
-        indices = self._named(items)
-        if is_default and not (indices and items.have(indices, structures)):
-            if items.like(structures):
-                indices = None
-            elif may_be_whole and _is_likelier_whole(result, values[0]):
-                return Found(result)
+        items, all_of_them = Items(result), range(len(values))
+        if self.returned is not None:
+            indices = self._indices(items, self.returned)
+            if indices is None:
+                raise TypeError(self._no_such_items(items, structures))
+            return Found(result, items, indices, all_of_them)
+        indices = self._first(items, len(values))
+        is_first = indices is not None and items.have(indices, structures)
+        if indices and is_first and is_meant(items.values[indices[0]]):
+            return Found(result, items, indices, all_of_them)
+        optional = [bool(objects(value)) for value in values]
+        if (self.is_default and in_place) or all(optional):
+            return Found(result, items, (), ())
+        if any(optional):
+            rest = [number for number in all_of_them if not optional[number]]
+            others = [structures[number] for number in rest]
+            indices = self._first(items, len(rest))
+            if indices and items.have(indices, others):
+                return Found(result, items, indices, rest)
+        if items.like(structures):
+            indices = None
+        elif may_be_whole and _is_likelier_whole(result, values[0]):
+            return Found(result)
         if indices is None:
             self._check_registered("returned", [result])
             raise TypeError(self._no_such_items(items, structures))
-        return Found(result, items, indices)
+        return Found(result, items, indices, all_of_them)
 
-    def _named(self, items: Items) -> list[int] | None:
-        """Where the items stand that `returned` names, by default the first; or None."""
-        returned = self.returned
-        if returned is None:
-            is_ordered = isinstance(items.result, (tuple, list))
-            returned = range(len(self.places)) if is_ordered else ()
-        indices = [items.index(key) for key in returned]
+    def _is_meant(self, item: Any, value: Any, in_place: bool) -> bool:
+        """Whether an item is the carry, and no loss of the same structure.
+
+        Nobody named the first argument of a step that changes others in place: it may be
+        a batch.
+        """
+        is_named = not (self.is_default and in_place) or bool(objects(value))
+        return is_named or is_alike(value, item)
+
+    @staticmethod
+    def _first(items: Items, count: int) -> list[int] | None:
+        is_ordered = isinstance(items.result, (tuple, list)) and len(items.keys) >= count
+        return [*range(count)] if is_ordered else None
+
+    def _indices(self, items: Items, keys: Sequence[Any]) -> list[int] | None:
+        """Where the items stand that `returned` names; None if there are no such items."""
+        indices = [items.index(key) for key in keys]
         found = [i for i in indices if i is not None]
         return found if len(set(found)) == len(self.places) else None
 
@@ -204,4 +254,13 @@ def carry_of(
             f"{owner} got carry={carry!r} and returned={returned!r}: one is "
             f"{len(places)} long and the other {len(returned)}. Write as many of both."
         )
-    return Carry(owner, name_of_step(step), places, returned, is_one)
+    return Carry(
+        owner,
+        name_of_step(step),
+        places,
+        returned,
+        is_one,
+        is_default=carry == 0 and is_one and returned is None,
+        names=Names.of(step),
+        bound=getattr(step, "__self__", None) if inspect.ismethod(step) else None,
+    )

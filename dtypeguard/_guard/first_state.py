@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from .._leaves.arguments import short
 from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.modules import closed, constants, contents, objects, opened, put_contents
 from .._leaves.public import public
 
 
@@ -24,13 +25,15 @@ def strong(tree: Any) -> Any:
     well, cannot be donated.
 
     Args:
-        tree: what is carried first. `None`, functions and strings stay.
+        tree: what is carried first. `None`, functions, dtypes and strings stay, and so do
+            the Python numbers of an Equinox module: they are constants to Equinox.
 
     Returns:
         The tree with each Python or NumPy number and each array as a strongly typed JAX
         array, in the dtype that it has, or that JAX gives it. All are copies: `tree` can
         be used after they were donated. A `jax.ShapeDtypeStruct` stays one, strongly
-        typed.
+        typed. An object of Flax NNX, such as a module, stays the same object and holds
+        such arrays from now on.
 
     Raises:
         OverflowError: if an integer is beyond those that JAX has under the x64 flag as it
@@ -43,8 +46,14 @@ def strong(tree: Any) -> Any:
         >>> count.dtype, count.weak_type
         (dtype('int32'), False)
     """
+    for path, node in objects(tree).items():
+        put_contents(node, _strong(contents(node), path).values)
+    return opened(_strong(closed(tree)))
+
+
+def _strong(tree: Any, path: str = "") -> Any:
     remedy = "turn on jax_enable_x64, or start from a smaller number"
-    arrays = as_arrays(tree, "strong: tree", remedy)
+    arrays = as_arrays(tree, f"strong: tree{path}", remedy)
     return own_buffers(arrays, tree_util.tree_leaves(tree))
 
 
@@ -53,7 +62,7 @@ def as_arrays(
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
 ) -> Any:
-    """A state whose Python and NumPy numbers are JAX arrays.
+    """A state whose Python and NumPy numbers are JAX arrays, `constants` aside.
 
     Args:
         state: any tree.
@@ -77,7 +86,10 @@ def as_arrays(
             )
         return jnp.array(leaf, dtype, copy=True)
 
-    return tree_util.tree_map_with_path(array, state)
+    pairs, treedef = tree_util.tree_flatten_with_path(state)
+    kept = constants(state, [leaf for _, leaf in pairs])
+    leaves = [x if i in kept else array(path, x) for i, (path, x) in enumerate(pairs)]
+    return tree_util.tree_unflatten(treedef, leaves)
 
 
 def own_buffers(state: Any, params: Any) -> Any:
@@ -112,9 +124,10 @@ def own_buffers(state: Any, params: Any) -> Any:
         return made
 
     leaves, treedef = tree_util.tree_flatten(state)
+    kept = constants(state, leaves)
     del state
     for i in range(len(leaves)):
-        leaves[i] = own(leaves[i])
+        leaves[i] = leaves[i] if i in kept else own(leaves[i])
     return tree_util.tree_unflatten(treedef, leaves)
 
 

@@ -14,13 +14,14 @@ from .._leaves.dtypes import is_wide_scalar, narrow_scalar
 from .._leaves.errors import DtypeDriftError, Said, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
+from .extra_args import keep_extra_args, narrow_extra_args, wide_integers
 from .first_state import as_arrays, own_buffers
-from .given import Given
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
-from .scope import keep_extra_args, narrow_extra_args, wide_integers, without_x64
 from .settle import settle
+from .snapshot import Snapshot
+from .x64 import without_x64
 
 _P = ParamSpec("_P")
 # On a guarded update: the guarded transformation, the bare one and the policy.
@@ -173,15 +174,15 @@ def _guard_transformation(
     asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
 
     def init(params):
-        given = Given(params)
+        given = Snapshot(params)
         # In the scope as well: a Python float in the state is a float32 there.
-        first = lambda _: as_arrays(inner.init(given.own()))
+        first = lambda _: as_arrays(inner.init(given.copy()))
         return own_buffers(without_x64(first, said.warn_once, params), given.leaves)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
         check_available(policy)
-        all_given = Given(updates), Given(state), Given(params)
+        all_given = Snapshot(updates), Snapshot(state), Snapshot(params)
         own_extra_args = keep_extra_args(extra_args)
 
         def step(*_):
@@ -189,7 +190,7 @@ def _guard_transformation(
             if callers_x64 and not x64_enabled():
                 given = given[0], given[1].map(narrow_scalar), given[2]
                 extra = lambda: narrow_extra_args(own_extra_args())
-            own = lambda: (*(tree.own() for tree in given), extra())
+            own = lambda: (*(tree.copy() for tree in given), extra())
             try:
                 outputs = update_inner(*own())
             except DtypeDriftError:

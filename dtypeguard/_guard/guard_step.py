@@ -3,21 +3,24 @@
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+from jax import tree_util
+from jax.core import Tracer
 
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak
+from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
 from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
-from .carry import Carry, carry_of
-from .given import Given
+from .carry import carry_of
 from .other_carry import other_carry
 from .policy import Policy, check_policy
-from .scope import wide_input, with_narrower_numbers
-from .settle import Part, settle_carried, tell
+from .settle import Part, Settled, settle_carried, settle_held, tell
+from .snapshot import Snapshot
+from .x64 import wide_input
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -107,29 +110,65 @@ def guard_step(
     return _guarded(step, carry, returned, policy)
 
 
-def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> "_GuardedStep":
+def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> Callable[..., Any]:
     """The guarded step of a function, made once for it and kept where the function is.
 
     JAX forgets what it traced with the function that it traced: a loop that guards its
     body anew in each turn would compile in each.
     """
-    if isinstance(step, _GuardedStep) and step.is_guarded_so(carry, returned, policy):
+    known = _known(step)
+    if known is not None and known.parts[1:] == (carry, returned, policy):
         return step
     made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
         return made
-    kept = vars(step).get("_dtypeguard_steps")
+    kept = vars(step).get(_STEPS)
     if kept is None or kept.owner is not step:  # that of another: functools.wraps copies it
-        kept = vars(step)["_dtypeguard_steps"] = _Kept(step)
-    return kept.steps.setdefault(made, made)
+        kept = vars(step)[_STEPS] = _Kept(step)
+    if made not in kept.steps:
+        kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
+    return kept.steps[made]
+
+
+# On a function: what was made of it. On what was made of a method: the step behind it.
+_STEPS, _STEP = "_dtypeguard_steps", "_dtypeguard_step"
+
+
+def _known(step: Any) -> "_GuardedStep | None":
+    """The guarded step behind a function or an object, if it is one."""
+    if isinstance(step, _GuardedStep):
+        return step
+    function, guarded = getattr(step, _STEP, (None, None))
+    return guarded if function is step else None  # functools.wraps copies attributes
+
+
+def _is_of_a_class(function: types.FunctionType) -> bool:
+    """Whether a function was defined in the body of a class."""
+    around = function.__qualname__.rpartition(".")[0]
+    return bool(around) and not around.endswith("<locals>")
+
+
+def _as_method(guarded: "_GuardedStep") -> Callable[..., Any]:
+    """A guarded method as a function, with the attributes of the one that it was.
+
+    The metaclasses of Haiku and Flax look for functions among the members of a class, and
+    at what other decorators have left on them.
+    """
+
+    @functools.wraps(guarded.step)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return guarded(*args, **kwargs)
+
+    setattr(method, _STEP, (method, guarded))
+    return method
 
 
 class _Kept:
-    """The guarded steps of a function, which stay behind where it is pickled."""
+    """What was made of a function, which stays behind where that is pickled."""
 
     def __init__(self, owner: Any = None):
         self.owner = owner
-        self.steps: dict[_GuardedStep, _GuardedStep] = {}
+        self.steps: dict[_GuardedStep, Callable[..., Any]] = {}
 
     def __reduce__(self) -> Any:
         return _Kept, ()
@@ -150,27 +189,34 @@ def _checked(policy: Policy | None) -> Policy:
 
 
 class _GuardedStep:
-    """A step that keeps the types of its carry; equal to another of the same parts."""
+    """A step that keeps the types of its carry; equal to another of the same parts.
+
+    Attributes:
+        step: what is guarded.
+        parts: all that it was made of.
+        carry: which arguments come back, as which results.
+        policy: what is cast and said.
+        warn_once: issues a warning, once for each message.
+        is_jitted: whether the step is what `jax.jit` returns, or Equinox's or Flax's.
+    """
 
     def __init__(self, step: Any, carry: Any, returned: Any, policy: Policy):
-        self._step = step
-        self._parts = (step, carry, returned, policy)
-        self._carry = carry_of("guard_step", step, carry, returned)
-        self._said = Said()
+        self.step = step
+        self.parts = (step, carry, returned, policy)
+        self.carry = carry_of("guard_step", step, carry, returned)
+        self.policy = policy
+        self.warn_once = Said().warn_once
+        self.is_jitted = callable(getattr(step, "lower", None))
         functools.update_wrapper(self, step, updated=())
-        self.__name__ = self._carry.step
+        self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return _run(self._step, self._carry, self._parts[-1], self._said, args, kwargs)
-
-    def is_guarded_so(self, carry: Any, returned: Any, policy: Policy) -> bool:
-        """Whether it was made with these options."""
-        return self._parts[1:] == (carry, returned, policy)
+        return _Call(self, args, kwargs).run()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        is_bound = isinstance(self._step, types.MethodType)
-        if instance is None or is_bound or not hasattr(type(self._step), "__get__"):
+        is_bound = isinstance(self.step, types.MethodType)
+        if instance is None or is_bound or not hasattr(type(self.step), "__get__"):
             return self
         # A module's method is a tree, for filter_jit to find the arrays in.
         eqx = sys.modules.get("equinox")  # not imported for those who have no module
@@ -179,115 +225,191 @@ class _GuardedStep:
         return types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _GuardedStep) and self._parts == other._parts
+        return isinstance(other, _GuardedStep) and self.parts == other.parts
 
     def __hash__(self) -> int:
         try:
-            return hash(self._parts)
+            return hash(self.parts)
         except TypeError:  # a module with arrays
-            return id(self._step)
+            return id(self.step)
 
     def __reduce__(self) -> Any:
-        return _GuardedStep, self._parts  # said anew there, and what is kept made anew
+        return _GuardedStep, self.parts  # said anew there, and what is kept made anew
 
     def __repr__(self) -> str:
-        return f"<guard_step of {self._step!r}>"
+        return f"<guard_step of {self.step!r}>"
 
 
-def _run(
-    step: Any,
-    carry: Carry,
-    policy: Policy,
-    said: Said,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """One call, and where it raises over types maybe more with x64 off."""
-    # Kept: the step may change the containers that it is given.
-    given = [Given(value) for value in carry.take(args, kwargs)]
-    try:
-        return _attempt(step, carry, policy, said, given, args, kwargs)
-    except DtypeDriftError:
-        raise
-    except (TypeError, PromotionError) as error:
-        if not (HAS_X64_SCOPE and x64_enabled()):
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_OVER_TYPES = (TypeError, PromotionError)
+
+
+class _Call:
+    """One call of a guarded step.
+
+    Attributes:
+        guarded: the step.
+        args: what it was called with by position.
+        kwargs: what it was called with by name.
+        carried: what it carries, as it came in: the step may change its containers.
+        held: what the objects held before that the step may change in place.
+    """
+
+    def __init__(
+        self, guarded: _GuardedStep, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ):
+        self.guarded = guarded
+        self.args = args
+        self.kwargs = kwargs
+        values = guarded.carry.take(args, kwargs)
+        self.carried = [Snapshot(closed(value)) for value in values]
+        self.held = guarded.carry.held(args, kwargs)
+
+    def run(self) -> Any:
+        """What the step returns, with its carry settled."""
+        try:
+            return self._run()
+        except BaseException:
+            for held in self.held:
+                held.restore_types()
             raise
-        wide = wide_input(carry, given, args, kwargs)
-        if wide:
-            error.add_note(
-                f"{carry.step} ran with jax_enable_x64 on, for it was given {wide}. Given "
-                "nothing of 64 bits it would have run once more with the flag off."
+
+    def _run(self) -> Any:
+        """One attempt, and where it raises over types maybe another."""
+        if self.guarded.is_jitted and self._begins_weakly():
+            try:
+                return self._attempt(*self._strongly_typed())
+            except DtypeDriftError:
+                raise
+            except _OVER_TYPES:  # with strict promotion a weak number alone promotes
+                self._restore()
+        try:
+            return self._attempt(self.args, self.kwargs)
+        except DtypeDriftError:
+            raise
+        except _OVER_TYPES as error:
+            if not (HAS_X64_SCOPE and x64_enabled()):
+                raise
+            wide = wide_input(self._inputs())
+            if wide:
+                error.add_note(
+                    f"{self.guarded.carry.step} ran with jax_enable_x64 on because {wide} "
+                    "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
+                )
+                raise
+            done, result = self._without_x64()
+            if not done:
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            self.guarded.warn_once(
+                f"{self.guarded.carry.step} failed with x64 on and was run with it off: "
+                f"{reason}"
             )
-            raise
-        result = _FAILED
-        for given_args in with_narrower_numbers(carry, given, args, kwargs):
+            return result
+
+    def _begins_weakly(self) -> bool:
+        """Whether the caller gives a number or an array of weak type to be carried."""
+        given = [leaf for each in self.carried for leaf in each.data()]
+        given += [leaf for held in self.held for leaf in tree_util.tree_leaves(held.before)]
+        return any(map(_is_weak_and_known, given))
+
+    def _strongly_typed(self) -> _Arguments:
+        """The arguments with a strongly typed carry, for which a jitted step compiles once.
+
+        What an outer trace has typed stays: `lax.scan` finds the type of a weak leaf by
+        itself.
+        """
+        typed = lambda leaf: _strong(leaf) if _is_weak_and_known(leaf) else leaf
+        for held in self.held:
+            held.put(tree_util.tree_map(typed, held.before))
+        return self._with([each.map(typed) for each in self.carried])
+
+    def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
+        values = tuple(opened(each.copy()) for each in carried)
+        return self.guarded.carry.put(self.args, self.kwargs, values)
+
+    def _without_x64(self) -> tuple[bool, Any]:
+        """Whether an attempt with x64 off works, and what it returns.
+
+        A Python number that an outer `jit` has traced with x64 on still has 64 bits. In the
+        carry it gets 32. Elsewhere only if the step fails otherwise, since it promotes as
+        an array does then.
+        """
+        for narrow_others in (False, True):
+            self._restore()
             try:
                 with set_x64(False):
-                    result = _attempt(step, carry, policy, said, given, *given_args)
-                break
+                    return True, self._attempt(*self._narrower(narrow_others))
             except Exception:  # whatever it is, the first error tells the user more
                 continue
-        if result is _FAILED:
-            raise
-        reason = str(error).strip().partition("\n")[0]
-        said.warn_once(f"{carry.step} failed with x64 on and was run with it off: {reason}")
-        return result
+        return False, None
+
+    def _narrower(self, narrow_others: bool) -> _Arguments:
+        narrow = lambda leaf: _strong(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
+        for held in self.held:
+            held.put(tree_util.tree_map(narrow, held.before))
+        args, kwargs = self._with([each.map(narrow) for each in self.carried])
+        if not narrow_others:
+            return args, kwargs
+        carry = self.guarded.carry
+        none = (None,) * len(self.carried)
+        others = Snapshot(closed(carry.put(self.args, self.kwargs, none)))
+        others, named = opened(others.map(narrow_scalar).copy())
+        return carry.put(others, named, carry.take(args, kwargs))
+
+    def _inputs(self) -> Iterator[tuple[str, Any]]:
+        """All that the step was given, by name."""
+        yield from zip(self.guarded.carry.labels, (each.copy() for each in self.carried))
+        yield from ((held.label, held.before) for held in self.held)
+        leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
+        yield from (("an argument", leaf) for leaf in leaves)
+
+    def _restore(self) -> None:
+        for held in self.held:
+            held.restore()
+
+    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = self.guarded.step(*args, **kwargs)
+        try:
+            return self._settled(result)
+        except TypeError as error:  # all of them ours
+            hint = other_carry(self.guarded.carry, self.guarded.step, args, kwargs, result)
+            if not hint:
+                raise
+            raise type(error)(f"{error}{hint}") from None
+
+    def _settled(self, result: Any) -> Any:
+        carry, policy = self.guarded.carry, self.guarded.policy
+        values = [opened(each.copy()) for each in self.carried]
+        found = carry.find(result, values, in_place=bool(self.held))
+        parts = [self._part(label) for label in carry.labels]
+        settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
+        new = []
+        for number, tree in zip(found.carried, found.values):
+            part, given = parts[number], self.carried[number]
+            new.append(settle_carried(part, closed(tree), given, policy))
+            settled += self._settled_in_place(tree, carry.labels[number])
+        tell([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        return found.put([opened(each.tree) for each in new])
+
+    def _settled_in_place(self, tree: Any, label: str) -> Iterator[Settled]:
+        """Settles what is returned in place of an object that came in."""
+        before = {held.label: held for held in self.held}
+        for path, node in objects(tree).items():
+            held = before.get(label + path)
+            if held is not None and held.node is not node:
+                yield settle_held(self._part(held.label), held, node, self.guarded.policy)
+
+    def _part(self, label: str) -> Part:
+        carry = self.guarded.carry
+        return Part(label, carry.step, carry.owner, starts_weak=True)
 
 
-_FAILED = object()
-
-
-def _attempt(
-    step: Any,
-    carry: Carry,
-    policy: Policy,
-    said: Said,
-    given: list[Given],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    typed = [_strongly_typed(each) for each in given]
-    values = tuple(each.own() for each in typed)
-    if any(one is not other for one, other in zip(typed, given)):
-        # Else the step has the very objects: a module of nnx is changed in place.
-        args, kwargs = carry.put(args, kwargs, tuple(each.own() for each in typed))
-    result = step(*args, **kwargs)
-    try:
-        return _settled(carry, policy, said, typed, values, result)
-    except TypeError as error:  # all of them ours
-        hint = other_carry(carry, step, args, kwargs, result)
-        if not hint:
-            raise
-        raise type(error)(f"{error}{hint}") from None
-
-
-def _settled(
-    carry: Carry,
-    policy: Policy,
-    said: Said,
-    typed: list[Given],
-    values: tuple[Any, ...],
-    result: Any,
-) -> Any:
-    found = carry.find(result, values)
-    parts = [Part(label, carry.step, carry.owner) for label in carry.labels]
-    settled = [
-        settle_carried(part, tree, each, policy)
-        for part, tree, each in zip(parts, found.values, typed)
-    ]
-    tell(settled, parts[0], policy, said.warn_once)
-    return found.put([each.tree for each in settled])
-
-
-def _strongly_typed(given: Given) -> Given:
-    """With strongly typed leaves; the very same where it has them already."""
-    if not any(map(_promotes, given.leaves)):
-        return given
-    # One that was traced with x64 on may be 64-bit where it is off.
-    dtype = lambda leaf: jax.dtypes.canonicalize_dtype(dtype_of(leaf))
-    return given.map(lambda leaf: cast(leaf, dtype(leaf)) if _promotes(leaf) else leaf)
-
-
-def _promotes(leaf: Any) -> bool:
+def _is_weak_and_known(leaf: Any) -> bool:
     # A Python bool is as strongly typed as an array, and modules branch on theirs.
-    return is_weak(leaf) and not isinstance(leaf, bool)
+    return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
+
+
+def _strong(leaf: Any) -> Any:
+    # One that was traced with x64 on may be 64-bit where it is off.
+    return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))

@@ -3,13 +3,9 @@
 import inspect
 from typing import Any
 
-import numpy as np
-from jax import tree_util
-
-from .._leaves.dtypes import dtype_of, fits
 from .carry import Carry
 from .places import BY_NAME
-from .result import Items
+from .result import Items, is_alike
 
 
 def other_carry(
@@ -36,7 +32,7 @@ def other_carry(
     owner, (place,) = carry.owner, carry.places
     items = Items(result)
     candidates = [(None, result), *zip(items.keys, items.values)]
-    looks = lambda value: [key for key, item in candidates if _is_alike(value, item)]
+    looks = lambda value: [key for key, item in candidates if is_alike(value, item)]
     if looks(place.take(args, kwargs)):
         return ""
     for name, value in _named(step, args, kwargs).items():
@@ -60,17 +56,3 @@ def _named(step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
         return {}
     given = signature.bind(*args, **kwargs).arguments
     return {k: v for k, v in given.items() if signature.parameters[k].kind in BY_NAME}
-
-
-def _is_alike(before: Any, after: Any) -> bool:
-    """Whether a guard could bring one back to the types of the other."""
-    old, new = tree_util.tree_leaves(before), tree_util.tree_leaves(after)
-    same_tree = tree_util.tree_structure(before) == tree_util.tree_structure(after)
-    return same_tree and bool(old) and all(map(_is_alike_leaf, old, new))
-
-
-def _is_alike_leaf(old: Any, new: Any) -> bool:
-    source, target = dtype_of(new), dtype_of(old)
-    if source is None or target is None:
-        return source is target
-    return np.shape(old) == np.shape(new) and fits(source, target)

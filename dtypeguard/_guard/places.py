@@ -33,6 +33,35 @@ class Place(NamedTuple):
             kwargs[self.name] = value
 
 
+class Names(NamedTuple):
+    """What the arguments of a step are called, by position.
+
+    Attributes:
+        by_position: the parameters that have a place of their own.
+        rest: the one for all that come after them, or None.
+    """
+
+    by_position: tuple[str, ...]
+    rest: str | None
+
+    @classmethod
+    def of(cls, step: Any) -> "Names":
+        """Those of any callable."""
+        try:
+            parameters = inspect.signature(step).parameters.values()
+        except (TypeError, ValueError):  # some that are written in C hide it
+            return cls((), "args")
+        by_position, _ = _by_position(list(parameters))
+        rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
+        return cls(tuple(p.name for p in by_position), rest[0] if rest else None)
+
+    def at(self, position: int) -> str:
+        """The name of the argument at a position."""
+        if position < len(self.by_position):
+            return self.by_position[position]
+        return f"{self.rest or 'args'}[{position - len(self.by_position)}]"
+
+
 def places_of(
     owner: str, step: Any, carry: int | str | tuple[int | str, ...]
 ) -> tuple[Place, ...]:
@@ -42,8 +71,8 @@ def places_of(
         owner: who asks: what the messages say to write.
         step: any callable.
         carry: a position or name, or a tuple of them. Positions are counted after a first
-            parameter called `self` or `cls`: one decorator does for a method, above or
-            below that of a `jit`.
+            parameter called `self` or `cls`, unless there is no other: one decorator does
+            for a method, above or below that of a `jit`.
 
     Raises:
         TypeError: if `carry` is nothing of the kind.
@@ -97,6 +126,8 @@ def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
             return _named(found, by_position)
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         return Place(key, None, key) if takes_any else None
+    if key == 0 and by_position and len(by_position) == first:
+        return _named(by_position[0], by_position)  # a method that takes nothing else
     key += first
     if key < len(by_position):
         return _named(by_position[key], by_position)

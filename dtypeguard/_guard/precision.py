@@ -13,11 +13,11 @@ from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
 from .._rounding.rounding import round_with
+from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
-from .given import Given
 from .policy import Policy, float_dtype
-from .scope import convert_extra_args
 from .settle import pair_updates
+from .snapshot import Snapshot
 from .stored import stored_dtypes
 
 
@@ -137,7 +137,7 @@ def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any
     if float_dtype(policy.updates_dtype) is not None:
         return new_updates  # the guard inside has seen to it
     like = updates if policy.updates_dtype == "grads" else params
-    recorded = pair_updates(new_updates, Given(updates), Given(like))
+    recorded = pair_updates(new_updates, Snapshot(updates), Snapshot(like))
     leaves, treedef = tree_util.tree_flatten(new_updates)
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
         if dtype_of(leaf) is not None and dtype_of(old) is not None:

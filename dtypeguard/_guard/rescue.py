@@ -9,8 +9,8 @@ from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, kind, promoted
+from .extra_args import convert_extra_args
 from .follow import cast_following
-from .scope import convert_extra_args
 
 
 def rescue(

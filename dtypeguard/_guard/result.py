@@ -5,8 +5,11 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import tree_util
 
+from .._leaves.dtypes import dtype_of, fits
+from .._leaves.modules import closed, is_in_place
 from .._leaves.rows import describe
 
 
@@ -14,6 +17,25 @@ def is_unregistered(value: Any) -> bool:
     """Whether it is a dataclass that is a leaf to JAX, whatever it holds."""
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return is_dataclass and tree_util.all_leaves([value])
+
+
+def structure(tree: Any) -> Any:
+    """The structure of a tree, where an object of Flax NNX is a node without leaves."""
+    return tree_util.tree_structure(closed(tree))
+
+
+def is_alike(before: Any, after: Any) -> bool:
+    """Whether a guard could bring one tree back to the types of the other."""
+    old, new = (tree_util.tree_leaves(closed(tree)) for tree in (before, after))
+    same = structure(before) == structure(after)
+    return same and bool(old) and all(map(_is_alike_leaf, old, new))
+
+
+def _is_alike_leaf(old: Any, new: Any) -> bool:
+    source, target = dtype_of(new), dtype_of(old)
+    if source is None or target is None:
+        return source is target
+    return np.shape(old) == np.shape(new) and fits(source, target)
 
 
 class Items:
@@ -30,6 +52,9 @@ class Items:
         if type(result) in (tuple, list):  # eager steps pay for this at every call
             self.keys, self.values = [*range(len(result))], list(result)
             return
+        if is_in_place(result):
+            self.keys, self.values = [], []
+            return
         inside = lambda node: node is not result
         pairs, self._treedef = tree_util.tree_flatten_with_path(result, is_leaf=inside)
         # A leaf is no node: it has a path of no keys.
@@ -45,15 +70,15 @@ class Items:
 
     def have(self, indices: list[int], structures: list[Any]) -> bool:
         """Whether the items at these indices have these structures."""
-        own = (tree_util.tree_structure(self.values[i]) for i in indices)
+        own = (structure(self.values[i]) for i in indices)
         return all(map(operator.eq, own, structures))
 
     def like(self, structures: list[Any]) -> list[int] | None:
         """Where the first item of each structure stands, if they are as many items."""
-        own = [tree_util.tree_structure(value) for value in self.values]
-        if any(structure not in own for structure in structures):
+        own = [structure(value) for value in self.values]
+        if any(wanted not in own for wanted in structures):
             return None
-        indices = [own.index(structure) for structure in structures]
+        indices = [own.index(wanted) for wanted in structures]
         return indices if len(set(indices)) == len(indices) else None
 
     def replaced(self, new: Mapping[int, Any]) -> Any:
@@ -85,11 +110,14 @@ class Found(NamedTuple):
         result: all that it returned.
         items: the items of it; None where the carry is the whole result.
         indices: where among them the carry stands.
+        carried: which of the carries these are; what is changed in place need not be
+            returned.
     """
 
     result: Any
     items: Items | None = None
     indices: Sequence[int] = ()
+    carried: Sequence[int] = (0,)
 
     @property
     def values(self) -> tuple[Any, ...]:

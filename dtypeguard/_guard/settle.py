@@ -1,17 +1,26 @@
 """Brings what a function returned back to what it was given, or says why it cannot."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import tree_util
 
-from .._leaves.dtypes import broadcasts, cast, dtype_of, fits, is_weak, kind
+from .._leaves.dtypes import (
+    broadcasts,
+    cast,
+    dtype_of,
+    fits,
+    is_weak,
+    kind,
+    promoted_weakly,
+)
 from .._leaves.errors import DtypeDriftError, more
+from .._leaves.modules import put_contents
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
-from .given import Given
 from .policy import Policy
+from .snapshot import Held, Snapshot
 
 
 class Part(NamedTuple):
@@ -23,12 +32,16 @@ class Part(NamedTuple):
         wrapper: what a user wraps that function in, to have it cast.
         is_carried: whether it comes in again: then a weak type is a drift, and what is no
             array stays what it is. If not, it is added to its record.
+        starts_weak: whether a weakly typed leaf of its record may still take its type from
+            what comes back for it: a state has chosen its types in `init`, the first carry
+            of a loop has not.
     """
 
     name: str
     function: str = "update"
     wrapper: str = "guard"
     is_carried: bool = True
+    starts_weak: bool = False
 
 
 class Settled(NamedTuple):
@@ -51,7 +64,7 @@ _UPDATES = Part("updates", is_carried=False)
 
 def settle(
     outputs: tuple[Any, Any],
-    given: tuple[Given, Given, Given],
+    given: tuple[Snapshot, Snapshot, Snapshot],
     policy: Policy,
     warn: Callable[[str], None],
 ) -> tuple[Any, Any]:
@@ -83,7 +96,7 @@ def settle(
     return of_updates.tree, of_state.tree
 
 
-def settle_carried(part: Part, tree: Any, given: Given, policy: Policy) -> Settled:
+def settle_carried(part: Part, tree: Any, given: Snapshot, policy: Policy) -> Settled:
     """What a function carries, in the dtypes in which it came in.
 
     Args:
@@ -100,14 +113,32 @@ def settle_carried(part: Part, tree: Any, given: Given, policy: Policy) -> Settl
         DtypeDriftError: if the tree has changed.
     """
     if tree_util.tree_structure(tree) != given.treedef:
-        before = given.own()
+        before = given.copy()
         if _structure_of_leaves(tree) != _structure_of_leaves(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
             raise DtypeDriftError(table(headline, rows) + _page(part))
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
-    return _settle(part, tree, given.leaves, same, policy)
+    return _settle(part, tree, given.leaves, same, policy, given.constants)
+
+
+def settle_held(part: Part, held: Held, node: Any, policy: Policy) -> Settled:
+    """Has an object of Flax NNX hold what it holds in the dtypes in which it held it.
+
+    Args:
+        part: what it is called, and what changed it.
+        held: what it held before.
+        node: the object, or another that was returned in its place.
+        policy: which casts are allowed.
+
+    Returns:
+        `node`, and what `tell` is to say.
+    """
+    before, now = held.pairs(node)
+    settled = settle_carried(part, now, before, policy)
+    put_contents(node, settled.tree.values)
+    return settled._replace(tree=node)
 
 
 def tell(
@@ -146,18 +177,25 @@ def _settle(
     recorded: list[Any],
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
+    constants: Collection[int] = (),
 ) -> Settled:
     """The one place where a leaf that came out is kept, cast or refused."""
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
+    may_be_weak = part.starts_weak or not part.is_carried
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        if _is_settled(leaf, old, may_be_weak=not part.is_carried):
+        if _is_settled(leaf, old, may_be_weak):
             continue
-        if type(leaf) is bool and type(old) is bool:
-            continue  # a module's own, to branch on; it promotes nothing
+        if i in constants or (type(leaf) is bool and type(old) is bool):
+            continue  # to branch on; it promotes nothing
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if not part.is_carried and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep
+        if part.starts_weak and is_weak(old) and new_dtype is not None:
+            # `lax.scan` traces its body once more, with the type that it has now.
+            dtype = promoted_weakly(old, leaf)
+            if dtype == new_dtype and np.shape(leaf) == np.shape(old):
+                continue
         if dtype is None:
             if new_dtype is not None or not _has_same_type(leaf, old):
                 refused[i] = ("return it as it came in",)
@@ -212,24 +250,24 @@ def _structure_of_leaves(tree: Any) -> Any:
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
 
 
-def _keep_where_none(new_state: Any, state: Given, updates: Given) -> Any:
+def _keep_where_none(new_state: Any, state: Snapshot, updates: Snapshot) -> Any:
     """The new state with what came in where it and a gradient are None.
 
     For a gradient that is None optax leaves None in the state: that leaf of the state
     learns nothing and stays as it was.
     """
     is_none = lambda leaf: leaf is None
-    if not any(map(is_none, tree_util.tree_leaves(updates.own(), is_leaf=is_none))):
+    if not any(map(is_none, tree_util.tree_leaves(updates.copy(), is_leaf=is_none))):
         return new_state
     keep = lambda new, old: old if new is None else new
     try:
-        return tree_util.tree_map(keep, new_state, state.own(), is_leaf=is_none)
+        return tree_util.tree_map(keep, new_state, state.copy(), is_leaf=is_none)
     except ValueError:  # the trees differ in more than None
         return new_state
 
 
 def _settle_updates(
-    new_updates: Any, updates: Given, params: Given, policy: Policy
+    new_updates: Any, updates: Snapshot, params: Snapshot, policy: Policy
 ) -> Settled:
     """The new updates in the dtypes of the params, or as `policy.updates_dtype` says."""
     asked = policy.updates_dtype
@@ -250,14 +288,14 @@ def _settle_updates(
     return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def _gradient(number: int, new_updates: Any, updates: Given) -> Any:
+def _gradient(number: int, new_updates: Any, updates: Snapshot) -> Any:
     """The gradient that a leaf of the new updates came from; None if there is none."""
     if tree_util.tree_structure(new_updates) == updates.treedef:
         return updates.leaves[number]
-    return by_path(updates.own()).get(paths(new_updates)[number])
+    return by_path(updates.copy()).get(paths(new_updates)[number])
 
 
-def pair_updates(new_updates: Any, updates: Given, params: Given) -> list[Any]:
+def pair_updates(new_updates: Any, updates: Snapshot, params: Snapshot) -> list[Any]:
     """For each leaf of the new updates its param or the incoming update.
 
     Leaves of `params` may be missing (None or `MaskedNode` stand there).
@@ -268,12 +306,12 @@ def pair_updates(new_updates: Any, updates: Given, params: Given) -> list[Any]:
     record = params if params.leaves else updates
     if tree_util.tree_structure(new_updates) == record.treedef:
         return record.leaves
-    known = by_path(updates.own())
-    of_params = by_path(params.own())
+    known = by_path(updates.copy())
+    of_params = by_path(params.copy())
     known |= {k: v for k, v in of_params.items() if dtype_of(v) is not None}
     new = by_path(new_updates)
     if not new.keys() <= known.keys():
-        rows = tree_rows("updates", record.own(), new_updates, "return the tree of params")
+        rows = tree_rows("updates", record.copy(), new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
     return [known[path] for path in new]
 

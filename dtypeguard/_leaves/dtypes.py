@@ -53,18 +53,32 @@ def dtype_of(leaf: Any) -> Any:
     """
     if isinstance(leaf, (np.ndarray, np.generic)):
         return jax.dtypes.canonicalize_dtype(leaf.dtype) if kind(leaf.dtype) else None
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is not None:
-        return dtype if kind(dtype) else None
+    if is_array(leaf):
+        return leaf.dtype if kind(leaf.dtype) else None
     if isinstance(leaf, _SCALARS):
         family = next(scalar for scalar in _SCALARS if isinstance(leaf, scalar))
         return jax.dtypes.canonicalize_dtype(family)
     return None
 
 
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or stands for one: it has a dtype and a shape.
+
+    `jnp.bfloat16` has a dtype and no shape: it is a dtype, and a module may hold one.
+    """
+    has_both = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+    return has_both and not isinstance(leaf, type)
+
+
+def is_python_number(leaf: Any) -> bool:
+    """Whether a leaf is a Python bool, int, float or complex, and no NumPy scalar."""
+    # np.float64 is a float as well, and promotes like an array.
+    return isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic)
+
+
 def is_weak(leaf: Any) -> bool:
     """Whether a leaf promotes like a Python scalar; Python scalars themselves do."""
-    return _is_python_scalar(leaf) or getattr(leaf, "weak_type", False)
+    return is_python_number(leaf) or getattr(leaf, "weak_type", False)
 
 
 def is_wide(leaf: Any) -> bool:
@@ -72,7 +86,7 @@ def is_wide(leaf: Any) -> bool:
 
     Python scalars are not: they take the dtype of their surroundings.
     """
-    return not _is_python_scalar(leaf) and dtype_of(leaf) in _WIDE
+    return not is_python_number(leaf) and dtype_of(leaf) in _WIDE
 
 
 def is_wide_scalar(leaf: Any) -> bool:
@@ -93,11 +107,6 @@ def narrow_scalar(leaf: Any) -> Any:
     Strongly typed, since nothing makes one that is weak of another.
     """
     return cast(leaf, _NARROW_SCALAR[leaf.dtype]) if is_wide_scalar(leaf) else leaf
-
-
-def _is_python_scalar(leaf: Any) -> bool:
-    # np.float64 is a float as well, and promotes like an array.
-    return isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic)
 
 
 def narrow(leaf: Any) -> Any:
@@ -138,6 +147,23 @@ def promoted(*dtypes: Any) -> Any:
     """The dtype that holds all of these, even where the caller forbids promotion."""
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(_promoted, dtypes)
+
+
+def promoted_weakly(weak: Any, other: Any) -> Any:
+    """The dtype that a loop of JAX gives to a weakly typed leaf of its first carry.
+
+    Args:
+        weak: the leaf: a Python number, or an array of weak type.
+        other: what the body returns for it.
+
+    Returns:
+        The dtype to which the two promote: that of `other`, unless it is of a lower kind.
+    """
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.result_type(weak, other)
+    except (TypeError, ValueError):  # 8-bit floats promote with nothing
+        return dtype_of(weak)
 
 
 def _promoted(a: Any, b: Any) -> Any:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from .._guard.scope import without_x64
+from .._guard.x64 import without_x64
 from .._leaves.arguments import check_number, check_rate
 from .._leaves.dtypes import cast
 from .._leaves.errors import warn_caller

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import optax
 
-from .._guard.scope import without_x64
+from .._guard.x64 import without_x64
 from .._leaves.arguments import check_number, check_rate, short
 from .._leaves.errors import warn_caller
 from .._leaves.public import public

@@ -3,15 +3,17 @@
 As those of `contract.py` for an optimizer: a rule is broken if its check raises anything.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, tree_util
 
-from .._audit.traced import Parts
+from .._guard.call import Call, Parts
 from .._guard.carry import Carry
+from .._guard.first_state import strong
 from .._leaves.dtypes import cast, dtype_of, is_weak
 from .checks import Fault, same_types
 from .sweep import one_line
@@ -23,6 +25,7 @@ class StepTrial:
     """A step with the arguments of its first call.
 
     Attributes:
+        names: what each carry is called.
         carried: the array leaves of its first carry, by path: what a loop carries.
         others: the array leaves of its other arguments. Python numbers are none.
 
@@ -36,33 +39,37 @@ class StepTrial:
     def __init__(
         self, step: Any, carry: Carry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ):
-        self._step, self._carry = step, carry
-        self._values = carry.take(args, kwargs)
-        self._parts = [Parts(value) for value in self._values]
-        none = (None,) * len(self._values)
-        self._rest = Parts(carry.put(args, kwargs, none), (bool, int, float, complex))
-        self.carried = self._named(self._parts)
-        self.others = self._rest.arrays
+        self._call = Call(step, carry, args, kwargs)
+        self.names = self._call.names
+        self.carried = self._named(self._call.carried)
+        self.others = self._call.rest.arrays
 
     def run(self, carried: _Carried, others: list[Any]) -> _Carried:
         """One step, from array leaves to array leaves."""
         left = iter(carried.values())
-        given = tuple(p.merged([next(left) for _ in p.arrays]) for p in self._parts)
-        args, kwargs = self._rest.merged(others)
-        args, kwargs = self._carry.put(args, kwargs, given)
-        result = self._step(*args, **kwargs)
-        returned = self._carry.find(result, self._values).values
-        return self._named([Parts(value) for value in returned])
+        given = [[next(left) for _ in parts.arrays] for parts in self._call.carried]
+        return self._named(self._call.run(given, others))
+
+    def begun_strongly(self) -> "StepTrial":
+        """The same with a strongly typed first carry, each leaf an array of its own."""
+        begun = copy.copy(self)
+        begun.carried = strong(tree_util.tree_map(_as_array, self.carried))
+        return begun
 
     def _named(self, parts: list[Parts]) -> _Carried:
         # In order, as `run` takes them: JAX sorts the keys of a dict.
         pairs = [
             (label + path, leaf)
-            for label, each in zip(self._carry.labels, parts)
+            for label, each in zip(self._call.names, parts)
             for path, leaf in zip(each.paths, each.arrays)
         ]
         width = len(str(len(pairs)))
         return {f"{n:0{width}} {path}": leaf for n, (path, leaf) in enumerate(pairs)}
+
+
+def _as_array(leaf: Any) -> Any:
+    is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
+    return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
 
 
 class BrokenRule(NamedTuple):

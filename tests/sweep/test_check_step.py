@@ -65,7 +65,7 @@ def test_every_broken_rule_is_named():
     assert "params['w'] and average['w'] are one buffer" in text
     carry = "carry=('params', 'opt_state', 'average')"
     assert f"dtypeguard.guard_step(train, {carry})" in text
-    assert "dtypeguard.strong(params, opt_state, average)" in text
+    assert "dtypeguard.strong((params, opt_state, average))" in text
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_bad_arguments():
 
 
 def test_a_guarded_step_with_a_weak_first_carry_is_told_to_begin_strongly():
-    step = guard_step(lambda state, x: (state[0] + x, state[1] + 1))
+    step = guard_step(lambda state, x: (state[0] + x, state[1] + jnp.ones((), jnp.int32)))
     with pytest.raises(AssertionError) as error:
         check_step(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
     assert "\nBegin with dtypeguard.strong(state). " in str(error.value)

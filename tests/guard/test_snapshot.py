@@ -14,7 +14,7 @@ from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
-from dtypeguard._guard.given import Given
+from dtypeguard._guard.snapshot import Snapshot
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
@@ -246,7 +246,7 @@ def test_only_containers_are_new():
         (),
         Node(1, 2),
     ]
-    own = Given(tree).own()
+    own = Snapshot(tree).copy()
     assert tree_util.tree_structure(own) == tree_util.tree_structure(tree)
     assert own[0] is not tree[0]
     assert own[3] is not tree[3]

@@ -1,0 +1,162 @@
+"""A call of a step taken apart: the arrays that it carries, the other arrays, the rest."""
+
+import functools
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import tree_util
+
+from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.modules import constants, gathered, is_in_place, spread
+from .carry import Carry
+
+
+class Parts:
+    """A tree, its array leaves, and the way back to it from other such leaves.
+
+    Attributes:
+        tree: the whole of it.
+        treedef: its structure.
+        arrays: its array leaves; Python scalars are among them, functions are not.
+        paths: where these stand, as `jax.tree_util.keystr` prints it.
+
+    Args:
+        tree: any. The Python numbers of an Equinox module are constants, and none of these.
+        static: types whose instances are none of these either.
+    """
+
+    def __init__(self, tree: Any, static: Collection[type] = ()):
+        self.tree = tree
+        leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
+        self._leaves = [leaf for _, leaf in leaves]
+        kept = constants(tree, self._leaves)
+        self._is_array = [
+            _is_array(leaf) and type(leaf) not in static and number not in kept
+            for number, leaf in enumerate(self._leaves)
+        ]
+        arrays = [pair for pair, is_array in zip(leaves, self._is_array) if is_array]
+        self.arrays = [leaf for _, leaf in arrays]
+        self.paths = [tree_util.keystr(path) for path, _ in arrays]
+
+    def merged(self, arrays: Sequence[Any]) -> Any:
+        """The tree with these for its array leaves."""
+        remaining = iter(arrays)
+        pairs = zip(self._leaves, self._is_array)
+        leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
+        return tree_util.tree_unflatten(self.treedef, leaves)
+
+    def holders(self, number: int) -> list[Any]:
+        """The nodes of the tree that an array leaf is in, the innermost first."""
+        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
+        node, holders = self.tree, []
+        while not tree_util.all_leaves([node]):
+            holders.insert(0, node)
+            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
+                size = len(tree_util.tree_leaves(child))
+                if left < size:
+                    node = child
+                    break
+                left -= size
+        return holders
+
+
+def _is_array(leaf: Any) -> bool:
+    is_extended = is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    return is_extended or dtype_of(leaf) is not None
+
+
+class _Hole:
+    """Stands in the arguments of a call for one of the things that it carries."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+# Beside the carry such a number may choose what is traced. As a constant it promotes as it
+# does as an argument.
+_NUMBERS = (bool, int, float, complex)
+
+
+class Call:
+    """A call of a step, to be made with other arrays than it was given.
+
+    What it carries are the arguments that come back, and the objects of Flax NNX among all
+    of them, which it changes in place. It runs on new such objects, so that the caller's
+    stay as they are.
+
+    Attributes:
+        names: what each carry is called.
+        carried: the carries.
+        rest: all other arguments. Python numbers are no arrays there.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        carry: Carry,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ):
+        self._step = step
+        self._carry = carry
+        self._values = carry.take(args, kwargs)
+        inside = {id(held.node) for held in carry.held(self._values, {})}
+        held = [x for x in carry.held(args, kwargs) if id(x.node) not in inside]
+        self._is_in_place = bool(inside or held)
+        self._objects = {id(x.node): len(self._values) + n for n, x in enumerate(held)}
+        self.names = (*carry.labels, *(each.label for each in held))
+        given = (*self._values, *(each.node for each in held))
+        self.carried = [Parts(spread(value)) for value in given]
+        holes = tuple(map(_Hole, range(len(self._values))))
+        rest = carry.put(args, kwargs, holes)
+        make_hole = lambda x: _Hole(self._objects[id(x)]) if is_in_place(x) else x
+        self.rest = Parts(
+            tree_util.tree_map(make_hole, rest, is_leaf=is_in_place), _NUMBERS
+        )
+
+    def bind(
+        self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
+    ) -> tuple[Callable[[], Any], list[Any]]:
+        """The call with these arrays in place of those that it was given.
+
+        Args:
+            carried: the array leaves of each carry.
+            others: those of the other arguments.
+
+        Returns:
+            What makes the call, and what it carries in then.
+        """
+        trees = [parts.merged(arrays) for parts, arrays in zip(self.carried, carried)]
+        given, rest = gathered((trees, self.rest.merged(others)))
+        fill = lambda leaf: given[leaf.number] if isinstance(leaf, _Hole) else leaf
+        args, kwargs = tree_util.tree_map(fill, rest)
+        step = self._step
+        if id(self._carry.bound) in self._objects:
+            owner = given[self._objects[id(self._carry.bound)]]
+            step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
+        return functools.partial(step, *args, **kwargs), given
+
+    def returned(self, result: Any, given: Sequence[Any]) -> list[Parts]:
+        """What comes back for each carry.
+
+        Args:
+            result: all that the step returned.
+            given: what it carried in. What it changed in place and did not return is what
+                the object holds now.
+
+        Raises:
+            TypeError: if the carry is not in the result.
+        """
+        found = self._carry.find(result, self._values, self._is_in_place)
+        after = list(given)
+        for number, value in zip(found.carried, found.values):
+            after[number] = value
+        return [Parts(spread(value)) for value in after]
+
+    def run(self, carried: Sequence[Sequence[Any]], others: Sequence[Any]) -> list[Parts]:
+        """Makes the call with these arrays; what comes back for each carry."""
+        call, given = self.bind(carried, others)
+        return self.returned(call(), given)

@@ -1,0 +1,253 @@
+"""What modules are to their libraries: which numbers are constants, what changes in place.
+
+No library is imported here: whoever carries its modules has imported it.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from .dtypes import is_python_number
+
+PyTree = Any
+
+
+def constants(tree: PyTree, leaves: Sequence[Any]) -> frozenset[int]:
+    """The leaves of a tree that are Python numbers of an Equinox module, by their position.
+
+    To Equinox they are constants: `filter_jit` holds them static, and `filter_grad` and
+    `apply_updates` pass them by. Anywhere else, in a dict, a NamedTuple or a dataclass of
+    Flax, `jit` makes an array of a Python number.
+
+    Args:
+        tree: any, with its NNX objects `closed`.
+        leaves: its leaves.
+    """
+    equinox = sys.modules.get("equinox")
+    if equinox is None or not any(map(is_python_number, leaves)):
+        return frozenset()
+    is_module = lambda node: isinstance(node, equinox.Module)
+    found, start = set(), 0
+    for node in tree_util.tree_leaves(tree, is_leaf=is_module):
+        size = tree_util.tree_structure(node).num_leaves
+        if is_module(node):
+            inside = range(start, start + size)
+            found |= {number for number in inside if is_python_number(leaves[number])}
+        start += size
+    return frozenset(found)
+
+
+def is_in_place(thing: Any) -> bool:
+    """Whether a thing is an object of Flax NNX, which a step changes in place.
+
+    That is a module, an optimizer, a metric, a stream of random keys or a Variable.
+    """
+    return isinstance(thing, nnx_types())
+
+
+class Closed:
+    """An object of Flax NNX as a node of a tree that has no leaves; equal by its type."""
+
+    def __init__(self, node: Any):
+        self.node = node
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Closed) and type(self.node) is type(other.node)
+
+    def __hash__(self) -> int:
+        return hash(type(self.node))
+
+
+tree_util.register_pytree_node(Closed, lambda x: ((), x), lambda x, _: x)
+
+
+def closed(tree: PyTree) -> PyTree:
+    """A tree with its NNX objects as nodes without leaves; the very tree if it has none."""
+    return _map_objects(Closed, tree, is_in_place) if nnx_types() else tree
+
+
+def opened(tree: PyTree) -> PyTree:
+    """The tree that `closed` was given."""
+    is_closed = lambda node: isinstance(node, Closed)
+    return _map_objects(lambda x: x.node, tree, is_closed) if nnx_types() else tree
+
+
+def _map_objects(
+    function: Callable[[Any], Any], tree: PyTree, is_object: Callable[[Any], bool]
+) -> PyTree:
+    leaves, treedef = tree_util.tree_flatten(tree, is_leaf=is_object)
+    if not any(map(is_object, leaves)):
+        return tree
+    mapped = [function(leaf) if is_object(leaf) else leaf for leaf in leaves]
+    return tree_util.tree_unflatten(treedef, mapped)
+
+
+def _closing(tree: PyTree) -> Sequence[Any]:
+    return tree_util.tree_leaves(tree, is_leaf=is_in_place) if nnx_types() else ()
+
+
+def objects(tree: PyTree) -> dict[str, Any]:
+    """The NNX objects of a tree by their path in it."""
+    if not any(map(is_in_place, _closing(tree))):
+        return {}
+    nodes = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)[0]
+    return {tree_util.keystr(path): node for path, node in nodes if is_in_place(node)}
+
+
+def nnx_types() -> tuple[type, ...]:
+    """The types of those objects; none where Flax NNX has not been imported."""
+    nnx = sys.modules.get("flax.nnx")
+    names = ("Pytree", "Object", "Module", "Variable")
+    found = (getattr(nnx, name, None) for name in names)
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+class Contents:
+    """What one object of Flax NNX holds, as a tree: values by their path in the object.
+
+    Attributes:
+        node: the object.
+        values: what it holds, arrays or trees of them, by the path as a user writes it:
+            `.layers[0].kernel`.
+    """
+
+    def __init__(self, node: Any, values: Mapping[str, PyTree]):
+        self.node = node
+        self.values = values
+
+    def only(self, names: Collection[str]) -> "Contents":
+        """Those at some of the paths."""
+        values = {name: value for name, value in self.values.items() if name in names}
+        return Contents(self.node, values)
+
+
+class _Name(str):
+    """A key that `jax.tree_util.keystr` prints as it is."""
+
+    __slots__ = ()
+
+
+class _Frame(Closed):
+    """The structure of `Contents`: an object and its paths; equal by type and paths."""
+
+    def __init__(self, held: Contents):
+        super().__init__(held.node)
+        self.names = tuple(held.values)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self.names == getattr(other, "names", None)
+
+    def __hash__(self) -> int:
+        return hash((type(self.node), self.names))
+
+
+tree_util.register_pytree_with_keys(
+    Contents,
+    lambda held: ([(_Name(k), x) for k, x in held.values.items()], _Frame(held)),
+    lambda frame, values: Contents(frame.node, dict(zip(frame.names, values))),
+    lambda held: (tuple(held.values.values()), _Frame(held)),
+)
+
+
+def contents(node: Any) -> Contents:
+    """What an object of Flax NNX holds now."""
+    return Contents(node, {slot.name: slot.get() for slot in _slots(node)})
+
+
+def put_contents(node: Any, values: Mapping[str, PyTree]) -> None:
+    """Has an object of Flax NNX hold these, in the Variables that it has."""
+    for slot in _slots(node):
+        if slot.name in values and slot.get() is not values[slot.name]:
+            slot.set(values[slot.name])
+
+
+def spread(tree: PyTree) -> PyTree:
+    """A tree with its NNX objects as trees of what they hold: their `contents`."""
+    return _map_objects(contents, tree, is_in_place) if nnx_types() else tree
+
+
+def gathered(tree: PyTree) -> PyTree:
+    """A `spread` tree with new objects of Flax NNX that hold what is in it.
+
+    They share Variables where the objects did.
+    """
+    if not nnx_types():
+        return tree
+    is_contents = lambda node: isinstance(node, Contents)
+    leaves = tree_util.tree_leaves(tree, is_leaf=is_contents)
+    nodes = {id(leaf.node): leaf.node for leaf in leaves if is_contents(leaf)}
+    if not nodes:
+        return tree
+    copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
+    copy_of = dict(zip(nodes, copies))
+
+    def gather(held: Contents) -> Any:
+        copy = copy_of[id(held.node)]
+        put_contents(copy, held.values)
+        return copy
+
+    return _map_objects(gather, tree, is_contents)
+
+
+class _Slot:
+    """A place in an object of Flax NNX: a Variable, or an attribute that is an array."""
+
+    def __init__(self, name: str, owner: Any, key: Any = None):
+        self.name = name
+        self._owner = owner
+        self._key = key
+
+    def get(self) -> PyTree:
+        if self._key is not None:
+            return _child(self._owner, self._key)
+        owner = self._owner
+        return owner.get_raw_value() if hasattr(owner, "get_raw_value") else owner.raw_value
+
+    def set(self, value: PyTree) -> None:
+        if self._key is None and hasattr(self._owner, "set_raw_value"):
+            self._owner.set_raw_value(value)
+        elif self._key is None:  # Flax before 0.12
+            self._owner.raw_value = value
+        elif isinstance(self._owner, (dict, list)):
+            self._owner[self._key] = value
+        else:
+            setattr(self._owner, str(self._key), value)
+
+
+def _child(owner: Any, key: Any) -> Any:
+    return owner[key] if isinstance(owner, (dict, list)) else getattr(owner, str(key))
+
+
+def _slots(node: Any) -> Iterator[_Slot]:
+    nnx = sys.modules["flax.nnx"]
+    nodes = dict(nnx.iter_graph(node))
+    for path, thing in nodes.items():
+        owner = nodes.get(path[:-1])
+        if isinstance(thing, nnx.Variable):
+            if not _has_fixed_type(thing):
+                yield _Slot(_name(path, nodes), thing)
+        elif isinstance(thing, (jax.Array, np.ndarray)):
+            is_settable = is_in_place(owner) or isinstance(owner, (dict, list))
+            if is_settable and not isinstance(owner, nnx.Variable):
+                yield _Slot(_name(path, nodes), owner, path[-1])
+
+
+def _has_fixed_type(variable: Any) -> bool:
+    """Whether a Variable is a reference of JAX's, whose type does not change."""
+    return bool(getattr(variable, "hijax", False) or getattr(variable, "ref", False))
+
+
+def _name(path: tuple[Any, ...], nodes: Mapping[tuple[Any, ...], Any]) -> str:
+    parts = []
+    for length, part in enumerate(path):
+        if isinstance(part, int):
+            parts.append(f"[{part}]")
+        elif isinstance(nodes.get(path[:length]), Mapping):
+            parts.append(f"[{part!r}]")
+        else:
+            parts.append(f".{part}")
+    return "".join(parts)

@@ -1,0 +1,382 @@
+"""guard_step over what Flax NNX changes in place: modules, optimizers, metrics."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, need, types
+from jax import lax, tree_util
+
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+ZERO = np.float32(0)
+
+
+@pytest.fixture
+def nnx():
+    return need("flax.nnx")
+
+
+def make(nnx, dtype=BF16, count=ZERO):
+    """A model with every kind of state, and its optimizer."""
+
+    class Count(nnx.Variable):
+        pass
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            options = {"rngs": rngs, "param_dtype": dtype}
+            self.layers = nnx.List([nnx.Linear(3, 3, **options) for _ in range(2)])
+            self.norm = nnx.BatchNorm(3, **options)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.head = nnx.Linear(3, 1, **options)
+            self.calls = Count(jnp.asarray(count) if hasattr(count, "dtype") else count)
+            self.seen = jnp.zeros(3, dtype)  # an array that is no Variable
+            self.tied = self.layers[0]
+
+        def __call__(self, x):
+            self.calls.set_value(self.calls.get_value() + 1)  # of a number, too
+            self.seen = self.seen + x.mean(0).astype(F32)
+            for layer in self.layers:
+                x = nnx.relu(layer(x))
+            return self.head(self.dropout(self.norm(x)))
+
+    model = Model(nnx.Rngs(0))
+    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+
+def train_step(nnx):
+    """A step as the documentation of Flax writes it."""
+
+    def step(model, optimizer, x):
+        loss_fn = lambda model: jnp.mean((model(x) - x.sum(1, keepdims=True)) ** 2)
+        loss, grads = nnx.value_and_grad(loss_fn)(model)
+        # As of a loss that is scaled in float32.
+        grads = tree_util.tree_map(lambda g: g.astype(F32), grads)
+        optimizer.update(model, grads)
+        return loss
+
+    return step
+
+
+def data(dtype=BF16, n=8):
+    return jax.random.normal(jax.random.key(1), (n, 3)).astype(dtype)
+
+
+def typed(tree):
+    """The type of each leaf by path."""
+    leaves = tree_util.tree_flatten_with_path(tree)[0]
+    return {tree_util.keystr(path): types(leaf) for path, leaf in leaves}
+
+
+def drifts(before, tree):
+    """The leaves that have other types than before, by path."""
+    after = typed(tree)
+    return {path for path in before if before[path] != after[path]}
+
+
+WRAPPED = {
+    "jit outside": lambda nnx, step: nnx.jit(guard_step(step)),
+    "jit inside": lambda nnx, step: guard_step(nnx.jit(step)),
+    "eager": lambda nnx, step: guard_step(step),
+    "named": lambda nnx, step: nnx.jit(guard_step(step, carry=("model", "optimizer"))),
+}
+
+
+def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=3):
+    """The losses, what drifted, and how often the step was traced."""
+    model, optimizer = make(nnx, dtype, count)
+    before, traces = typed((model, optimizer)), []
+
+    def step(model, optimizer, x):
+        traces.append(1)
+        return train_step(nnx)(model, optimizer, x)
+
+    run = wrap(nnx, step)
+    losses = [run(model, optimizer, data(dtype)) for _ in range(steps)]
+    return losses, drifts(before, (model, optimizer)), len(traces)
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_callers_objects_keep_their_types_and_train(nnx, name):
+    _, drifted, traces = trained(nnx, lambda nnx, step: nnx.jit(step))
+    assert {"[0].seen", "[1].opt_state[0].mu['head']['kernel'].value"} <= drifted
+    assert traces == 2
+    losses, drifted, traces = trained(nnx, WRAPPED[name])
+    assert not drifted
+    assert name == "eager" or traces == 1
+    assert losses[-1] != losses[0]
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_stable_step_gives_the_same_bits(nnx, name):
+    bare = (
+        (lambda nnx, step: step) if name == "eager" else (lambda nnx, step: nnx.jit(step))
+    )
+    expected = trained(nnx, bare, F32)
+    assert not expected[1]
+    losses, drifted, traces = trained(nnx, WRAPPED[name], F32)
+    assert_same(losses, expected[0])
+    assert (drifted, traces) == expected[1:]
+
+
+def test_a_stable_step_lowers_to_the_same_program(nnx):
+    texts = []
+    for wrap in (lambda step: step, guard_step):
+        model, optimizer = make(nnx, F32)
+        lowered = nnx.jit(wrap(train_step(nnx))).lower(model, optimizer, data(F32))
+        texts.append(re.sub(r"jit_\w+", "", lowered.as_text()))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("count", [0.0, 0, jnp.asarray(0.0)])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_number_in_a_variable_costs_no_compilation(nnx, name, count):
+    bare = trained(nnx, lambda nnx, step: nnx.jit(step), F32, count)
+    losses, _, traces = trained(nnx, WRAPPED[name], F32, count)
+    if name != "eager":
+        assert traces <= bare[2]
+        assert_same(losses, bare[0])
+
+
+def test_what_is_returned_need_not_be_the_carry_and_may_be(nnx):
+    model, optimizer = make(nnx)
+    body = train_step(nnx)
+    for step in (
+        lambda m, o, x: body(m, o, x),
+        lambda m, o, x: (m, body(m, o, x)),
+        lambda m, o, x: {"loss": body(m, o, x), "model": m},
+        lambda m, o, x: [body(m, o, x), None][1],
+    ):
+        before = typed((model, optimizer))
+        guard_step(step)(model, optimizer, data())
+        assert not drifts(before, (model, optimizer))
+
+
+def test_what_is_changed_in_place_and_what_is_returned(nnx):
+    model, optimizer = make(nnx)
+    average = jnp.zeros(3, BF16)
+
+    @nnx.jit
+    @guard_step(carry=("model", "optimizer", "average"))
+    def step(model, optimizer, average, x):
+        loss = train_step(nnx)(model, optimizer, x)
+        return average + x.astype(F32).mean(0), loss
+
+    before = typed((model, optimizer))
+    average, loss = step(model, optimizer, average, data())
+    assert average.dtype == BF16
+    assert loss.dtype == F32
+    assert not drifts(before, (model, optimizer))
+
+
+def test_a_batch_may_come_first(nnx):
+    model, optimizer = make(nnx)
+    before = typed((model, optimizer))
+
+    @guard_step
+    def step(x, *, model, optimizer):
+        return train_step(nnx)(model, optimizer, x)
+
+    assert step(data(), model=model, optimizer=optimizer).shape == ()
+    assert not drifts(before, (model, optimizer))
+    loss = guard_step(lambda x, m: m(x[None]).mean(0)[0] * x)(data()[0], model)
+    assert loss.dtype == BF16
+
+
+@pytest.mark.parametrize("loop", ["scan", "fori_loop", "while_loop", "cond"])
+def test_control_flow_of_nnx(nnx, loop):
+    body = train_step(nnx)
+
+    def run(wrap):
+        model, optimizer = make(nnx)
+        before = typed((model, optimizer))
+        if loop == "scan":
+            step = wrap(lambda carry, x: (carry, body(*carry, x)))
+            scanned = nnx.scan(step, in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+            scanned((model, optimizer), jnp.stack([data()] * 3))
+        elif loop == "fori_loop":
+
+            def turn(i, carry):
+                body(*carry, data())
+                return carry
+
+            options = {"carry": 1} if wrap is guard_step else {}
+            nnx.fori_loop(0, 3, wrap(turn, **options), (model, optimizer))
+        elif loop == "while_loop":
+
+            def step(carry):
+                body(*carry, data())
+                return carry
+
+            is_left = lambda carry: carry[1].step[...] < 3
+            nnx.while_loop(is_left, wrap(step), (model, optimizer))
+        else:
+            other = lambda model, optimizer, x: jnp.zeros((), BF16)
+            branch = wrap(lambda *given: body(*given).astype(BF16))
+            nnx.cond(jnp.asarray(True), branch, other, model, optimizer, data())
+        assert optimizer.step[...] > 0
+        return drifts(before, (model, optimizer))
+
+    with pytest.raises((TypeError, ValueError)):
+        run(lambda step: step)
+    assert not run(guard_step)
+
+
+def test_a_scan_of_jax_over_a_split_model(nnx):
+    model, optimizer = make(nnx)
+    graph, state = nnx.split((model, optimizer))
+
+    def step(state, x):
+        model, optimizer = nnx.merge(graph, state)
+        loss = train_step(nnx)(model, optimizer, x)
+        return nnx.state((model, optimizer)), loss
+
+    xs = jnp.stack([data()] * 3)
+    with pytest.raises(TypeError, match="carry"):
+        lax.scan(step, state, xs)
+    after, losses = lax.scan(guard_step(step), state, xs)
+    assert types(after) == types(state)
+    assert losses.shape == (3,)
+
+
+def test_shared_variables_stay_shared(nnx):
+    model, optimizer = make(nnx)
+    variables = [model.tied.kernel, model.layers[0].kernel, optimizer.step]
+    guard_step(train_step(nnx))(model, optimizer, data())
+    assert model.tied.kernel is variables[0] is variables[1] is model.layers[0].kernel
+    assert optimizer.step is variables[2]
+
+
+def test_a_method_that_changes_its_module(nnx):
+    class Average(nnx.Module):
+        def __init__(self, params, decay):
+            self.average = nnx.data(params)
+            self.decay = np.float32(decay)
+
+        @guard_step
+        def update(self, model):
+            params = nnx.state(model, nnx.Param)
+            blend = lambda a, p: self.decay * a + (1 - self.decay) * p
+            self.average = nnx.data(tree_util.tree_map(blend, self.average, params))
+
+        @guard_step
+        def reset(self):
+            """No argument but `self`."""
+
+    model, _ = make(nnx)
+    average = Average(nnx.state(model, nnx.Param), 0.9)
+    before = typed(average)
+    assert average.update(model) is None
+    guard_step(Average.update.__wrapped__.__get__(average))(model)
+    assert not drifts(before, average)
+
+
+def test_a_metric(nnx):
+    class Total(nnx.Metric):
+        def __init__(self):
+            self.total = nnx.metrics.MetricState(jnp.zeros((), BF16))
+
+        def reset(self):
+            self.total.set_value(jnp.zeros((), BF16))
+
+        def compute(self):
+            return self.total[...]
+
+        def update(self, *, values, **_):
+            self.total.set_value(self.total[...] + values.sum())
+
+    metrics = nnx.MultiMetric(loss=Total(), count=nnx.metrics.Average())
+
+    @nnx.jit
+    @guard_step
+    def step(metrics, x):
+        metrics.update(values=x)
+
+    before = typed(metrics)
+    for _ in range(2):
+        step(metrics, jnp.ones(4, F32))
+    assert not drifts(before, metrics)
+    assert metrics.compute()["loss"] == 8
+
+
+def test_a_message_has_the_path_in_the_module(nnx):
+    model, optimizer = make(nnx)
+
+    def step(model, optimizer):
+        bias = model.layers[1].bias
+        bias.set_value(bias[...].astype(F32))
+        optimizer.step.set_value(optimizer.step[...] + 0.5)
+
+    match = r"^step returned 1 leaf.*\n  optimizer\.step  uint32\[\] -> float32\[\]"
+    with pytest.raises(DtypeDriftError, match=match):
+        guard_step(step)(model, optimizer)
+    model, optimizer = make(nnx)
+    warned = r"step changed the dtype of 1 leaf:\n  model\.layers\[1\]\.bias  bfloat16\[3\]"
+    with pytest.warns(DtypeGuardWarning, match=warned):
+        guard_step(lambda model: step(model, optimizer), policy=Policy(on_drift="warn"))(
+            model
+        )
+
+
+def test_an_exception_leaves_the_types_as_they_were(nnx):
+    model, optimizer = make(nnx)
+    before = typed((model, optimizer))
+
+    def step(model, optimizer, x):
+        train_step(nnx)(model, optimizer, x)
+        optimizer.step.set_value(optimizer.step[...] + 0.5)
+        raise RuntimeError("an early stop")
+
+    with pytest.raises(RuntimeError, match="an early stop"):
+        guard_step(step)(model, optimizer, data())
+    assert not drifts(before, (model, optimizer))
+    assert model.calls[...] == 1  # what it had done is done, as bare
+
+
+def test_what_a_step_adds_and_takes_away_is_its_own(nnx):
+    class Cache(nnx.Variable):
+        pass
+
+    model, _ = make(nnx)
+
+    @nnx.jit
+    @guard_step
+    def step(model):
+        model.cache = Cache(jnp.zeros(2))
+        del model.seen
+        model.calls.set_value(model.calls[...] + 1.0)
+
+    step(model)
+    assert model.cache[...].shape == (2,)
+    assert not hasattr(model, "seen")
+
+
+def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
+    model, optimizer = make(nnx, count=0)
+    kernel, weight = model.head.kernel, model.head.kernel[...]
+    again, state = strong((model, {"n": 0}))
+    assert again is model
+    assert model.head.kernel is kernel
+    assert state["n"].dtype == jnp.int32
+    assert (model.calls[...].dtype, model.calls[...].weak_type) == (jnp.int32, False)
+    assert model.head.kernel[...].unsafe_buffer_pointer() != weight.unsafe_buffer_pointer()
+    assert strong(optimizer) is optimizer
+
+
+def test_a_module_built_as_a_tree(nnx):
+    """Flax 0.12: a module is a tree to JAX as well."""
+    model, _ = make(nnx)
+    halved = guard_step(lambda m: tree_util.tree_map(lambda x: x * jnp.float32(0.5), m))
+    model = nnx.Linear(3, 2, param_dtype=BF16, rngs=nnx.Rngs(0))
+    kernel = np.asarray(model.kernel[...], F32)
+    after = halved(model)
+    assert after is not model
+    assert after.kernel[...].dtype == BF16
+    np.testing.assert_array_equal(np.asarray(after.kernel[...], F32), kernel / 2)
+    np.testing.assert_array_equal(np.asarray(model.kernel[...], F32), kernel)

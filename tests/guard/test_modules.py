@@ -1,0 +1,307 @@
+"""guard_step over modules: what is data in them, and methods that their classes wrap."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, need, set_x64, types
+from jax import lax, tree_util
+
+from dtypeguard import audit_step, guard_step, strong
+from dtypeguard.testing import check_step
+
+pytestmark = pytest.mark.third_party
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+
+
+class Model(eqx.Module):
+    """Fields of every kind that Equinox's own layers have."""
+
+    layers: list
+    temperature: float
+    repeats: int
+    scale: dict
+    verbose: bool
+    dtype: Any
+    activation: Any
+
+    def __init__(self, key, dtype=F32):
+        pool = eqx.nn.MaxPool2d(2, 2)  # its `init` is -inf
+        linear = eqx.nn.Linear(4, 2, dtype=dtype, key=key)
+        self.layers = [pool, jnp.ravel, eqx.nn.Dropout(0.25), linear]
+        self.temperature, self.repeats, self.scale = 2.0, 2, {"out": 0.5}
+        self.verbose, self.dtype, self.activation = False, dtype, jax.nn.relu
+
+    def __call__(self, x, key):
+        pool, flat, dropout, linear = self.layers
+        x = flat(pool(x.astype(self.dtype)))
+        for _ in range(self.repeats):
+            x = self.activation(x)
+        x = linear(dropout(x, key=key)) / self.temperature
+        return x if self.verbose else x * self.scale["out"]
+
+
+OPT = optax.adam(0.1)
+
+
+def train(model, opt_state, x, key):
+    loss_fn = lambda model: jnp.mean(jax.vmap(model)(x, key) ** 2)
+    loss, grads = eqx.filter_value_and_grad(loss_fn)(model)
+    params = eqx.filter(model, eqx.is_inexact_array)
+    updates, opt_state = OPT.update(grads, opt_state, params)
+    return eqx.apply_updates(model, updates), opt_state, loss
+
+
+def first(dtype=F32):
+    model = Model(jax.random.key(0), dtype)
+    return model, OPT.init(eqx.filter(model, eqx.is_inexact_array))
+
+
+def batch():
+    return jnp.ones((3, 1, 4, 4)), jax.random.split(jax.random.key(1), 3)
+
+
+CARRY = ("model", "opt_state")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda step: eqx.filter_jit(guard_step(step, carry=CARRY)),
+        lambda step: guard_step(eqx.filter_jit(step), carry=CARRY),
+        lambda step: guard_step(step, carry=CARRY),
+    ],
+)
+def test_the_numbers_of_an_equinox_module_are_constants(wrap):
+    traces = []
+
+    def step(*args):
+        traces.append(1)
+        return train(*args)
+
+    carry, expected = first(), first()
+    guarded = wrap(lambda model, opt_state, x, key: step(model, opt_state, x, key))
+    bare = eqx.filter_jit(train)
+    for _ in range(3):
+        *carry, loss = guarded(*carry, *batch())
+        *expected, expected_loss = bare(*expected, *batch())
+        np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    numbers = lambda m: (m.temperature, m.repeats, m.scale, m.verbose, m.layers[2].p)
+    assert numbers(carry[0]) == (2.0, 2, {"out": 0.5}, False, 0.25)
+    assert all(type(x) is not jax.Array for x in (carry[0].temperature, carry[0].repeats))
+    assert len(traces) in (1, 3)  # once where it is compiled
+
+
+def test_a_module_compiles_once_and_to_the_same_bits():
+    counts, results = [], []
+    for wrap in (lambda step: step, lambda step: guard_step(step, carry=CARRY)):
+        traces, carry = [], first()
+
+        def step(model, opt_state, x, key, traces=traces):
+            traces.append(1)
+            return train(model, opt_state, x, key)
+
+        run = eqx.filter_jit(wrap(step))
+        for _ in range(3):
+            *carry, loss = run(*carry, *batch())
+        counts.append(len(traces))
+        results.append((eqx.filter(carry, eqx.is_array), loss))
+    assert counts == [1, 1]
+    assert_same(results[1], results[0])
+
+
+def test_a_module_in_strong_audit_and_check():
+    model, opt_state = first(BF16)
+    begun = strong(model)
+    assert (begun.temperature, begun.repeats, begun.dtype) == (2.0, 2, BF16)
+    assert begun.verbose is False
+    assert begun.scale == {"out": 0.5}
+    arrays = lambda tree: eqx.filter(tree, eqx.is_array)
+    assert types(arrays(begun)) == types(arrays(model))
+    args = (model, opt_state, *batch())
+    report = audit_step(train, *args, carry=CARRY)
+    assert report.ok, report
+    check_step(train, *args, carry=CARRY)
+    widened = lambda tree: tree_util.tree_map(
+        lambda x: x * F32(1) if eqx.is_array(x) else x, tree
+    )
+    wide = lambda model, opt_state, *rest: train(widened(model), opt_state, *rest)
+    drifts = audit_step(wide, *args, carry=CARRY).drifts
+    assert "model.layers[3].weight" in {drift.path for drift in drifts}
+    after, *_ = guard_step(wide, carry=CARRY)(*args)
+    assert types(arrays(after)) == types(arrays(model))
+
+
+def test_a_number_of_a_module_that_comes_back_as_an_array_is_its_own_affair():
+    class Counter(eqx.Module):
+        count: Any
+
+    step = lambda c: Counter(jnp.asarray(c.count) + 1)
+    for wrap in (lambda step: step, eqx.filter_jit):
+        counter = wrap(guard_step(step))(Counter(0))
+        assert counter.count == 1
+        assert wrap(guard_step(step))(counter).count == 2
+
+
+def test_a_dtype_is_no_array():
+    step = lambda state, dtype: (state | {"x": (state["x"] * F32(2)).astype(dtype)}, dtype)
+    state = {"x": jnp.ones(2, BF16), "dtype": BF16, "other": np.dtype("float32")}
+    after, dtype = guard_step(step)(state, F32)
+    assert (after["x"].dtype, after["dtype"], dtype) == (BF16, BF16, F32)
+    assert strong(state)["dtype"] is BF16
+    # So does one among the other arguments.
+    (drift,) = audit_step(step, state, F32).drifts
+    assert drift.path == "state['x']"
+    check_step(guard_step(step), state, F32)
+    check_step(step, state, BF16)
+
+
+class Env(NamedTuple):
+    returns: Any
+    length: Any
+    total: Any
+
+
+def logged(env, reward):
+    """As of a log wrapper: it begins with Python numbers."""
+    done = env.length > 2
+    returns = env.returns + reward
+    kept = Env(returns * (1 - done), (env.length + 1) * (1 - done), env.total)
+    return kept._replace(total=jnp.where(done, returns, env.total)), returns
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_first_carry_of_python_numbers_is_for_the_loop_to_type(dtype, x64):
+    with set_x64(x64):
+        start, rewards = Env(0, 0, 0), jnp.ones(7, dtype)
+        bare = lax.scan(logged, start, rewards)
+        assert bare[0].returns.dtype == dtype
+        assert_same(lax.scan(guard_step(logged), start, rewards), bare)
+        looped = lambda step: lax.fori_loop(
+            0, 7, lambda i, c: step(c, rewards[i])[0], start
+        )
+        assert_same(looped(guard_step(logged)), looped(logged))
+        # The step that has the loop in it is compiled as often as bare.
+        counts = []
+        for wrap in (lambda step: step, guard_step):
+            traces = []
+
+            def outer(env, traces=traces):
+                traces.append(1)
+                return lax.scan(logged, env, rewards)[0]
+
+            step, env = jax.jit(wrap(outer)), start
+            for _ in range(3):
+                env = step(env)
+            counts.append(len(traces))
+            assert env.returns.dtype == dtype
+        assert counts[0] == counts[1]
+
+
+def test_a_state_with_a_python_number_is_compiled_once():
+    struct = need("flax.training.train_state")
+    opt = optax.adam(0.1)
+    counts = {}
+    for name, wrap in {
+        "bare": jax.jit,
+        "outside": lambda step: jax.jit(guard_step(step)),
+        "inside": lambda step: guard_step(jax.jit(step)),
+    }.items():
+        traces = []
+
+        def step(state, traces=traces):
+            traces.append(1)
+            return state.apply_gradients(grads=state.params)
+
+        run = wrap(step)
+        state = struct.TrainState.create(apply_fn=None, params={"w": jnp.ones(2)}, tx=opt)
+        for _ in range(3):
+            state = run(state)
+        counts[name] = len(traces)
+    assert counts == {"bare": 1, "outside": 1, "inside": 1}
+
+
+def test_strict_promotion_of_a_number_that_is_carried():
+    with jax.numpy_dtype_promotion("strict"):
+        step = lambda state, x: {"total": state["total"] + x}
+        assert step({"total": 0}, jnp.ones(()))["total"].dtype == F32
+        run = guard_step(jax.jit(step))
+        assert run({"total": 0}, jnp.ones(()))["total"].dtype == F32
+
+
+def test_the_method_of_a_haiku_module_is_still_one():
+    hk = need("haiku")
+
+    def make(decorator):
+        class Core(hk.Module):
+            @decorator
+            def step(self, state, x):
+                return state + hk.Linear(3)(x.astype(F32)), x
+
+        def forward(state, x):
+            core = Core()
+            state, _ = core.step(state, x)
+            state, _ = core.step(state, x)
+            return state
+
+        model = hk.without_apply_rng(hk.transform(forward))
+        state, x = jnp.zeros(3, BF16), jnp.ones(2)
+        params = model.init(jax.random.key(0), state, x)
+        return params, model.apply(params, state, x)
+
+    bare, _ = make(lambda method: method)
+    params, state = make(guard_step)
+    assert_same(params, bare)
+    assert list(params) == ["core/~step/linear"]  # which both calls share
+    assert state.dtype == BF16
+
+
+def test_the_compact_method_of_a_linen_module_is_still_one():
+    nn = need("flax.linen")
+
+    class Cell(nn.Module):
+        @guard_step
+        @nn.compact
+        def __call__(self, state, x):
+            y = nn.Dense(3, name="gate")(x.astype(F32))
+            return state + y, y
+
+    cell, state, x = Cell(), jnp.zeros(3, BF16), jnp.ones(2)
+    params = cell.init(jax.random.key(0), state, x)
+    assert list(params["params"]) == ["gate"]
+    assert cell.apply(params, state, x)[0].dtype == BF16
+
+    class Scanned(nn.Module):
+        @nn.compact
+        def __call__(self, state, xs):
+            scan = nn.scan(Cell, variable_broadcast="params", split_rngs={"params": False})
+            return scan()(state, xs)
+
+    scanned = Scanned()
+    params = scanned.init(jax.random.key(0), state, x[None])
+    assert scanned.apply(params, state, x[None])[0].dtype == BF16
+
+
+def test_a_method_keeps_what_other_decorators_left_on_it():
+    def marked(method):
+        method.mark = "left"
+        return method
+
+    class Owner:
+        @guard_step(carry="state")
+        @marked
+        def step(self, state):
+            """Its docstring."""
+            return state * F32(2)
+
+    assert inspect.isfunction(Owner.step)
+    assert Owner.step.mark == "left"
+    assert Owner.step.__doc__ == "Its docstring."
+    assert guard_step(Owner.step, carry="state") is Owner.step
+    assert Owner().step(jnp.ones(2, BF16)).dtype == BF16

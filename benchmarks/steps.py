@@ -55,7 +55,7 @@ from jax import tree_util
 from timing import ratio, setting
 
 import dtypeguard
-from dtypeguard._guard.carry import Carry, carry_of
+from dtypeguard._carry.carry import Carry, carry_of
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._leaves.dtypes import dtype_of
 from dtypeguard._sweep.checks import Fault, same_types

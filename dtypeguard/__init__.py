@@ -1,9 +1,9 @@
 """dtypeguard: any Optax optimizer gives back the dtypes it was given."""
 
 from ._audit.audit import audit as audit
-from ._audit.explain import explain as explain
 from ._audit.report import AuditReport as AuditReport
 from ._audit.step import audit_step as audit_step
+from ._explain.explain import explain as explain
 from ._guard.first_state import strong as strong
 from ._guard.guard import guard as guard
 from ._guard.guard_step import guard_step as guard_step

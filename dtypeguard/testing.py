@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from ._audit.audit import name_of
-from ._guard.carry import carry_of
+from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._leaves.arguments import check_arrays, check_extra_args, short

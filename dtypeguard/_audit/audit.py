@@ -1,38 +1,30 @@
 """Audits one optimizer: which leaf drifts in an update, and on which line of source."""
 
-import contextlib
-import functools
 import inspect
-import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import tree_util
-
+from .._carry.call import Call, Parts
+from .._carry.carry import carry_of
+from .._find.drift import Drift
 from .._guard.guard import bare, guard
-from .._leaves.arguments import check_arrays, check_extra_args, short
-from .._leaves.compat import set_x64
-from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, is_wide
+from .._leaves.arguments import check_arrays, check_extra_args
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.rows import ABSENT, by_path, describe
-from .constants import Watch
-from .drift import Drift
-from .lines import Lines, carried_drifts, has, is_castable, is_small, wide_operations
-from .origins import Origin
+from .._leaves.types import DType, Optimizer, Params, Updates
+from .._program.lines import is_small
+from .._program.trace import Program, TraceFailed, trace
+from .examine import Advice, Kind, check_x64, examine, left
 from .report import AuditReport
-from .trace_error import reduce_error
-from .traced import Refused, Traced, trace
+from .trace_error import TraceError
 
 
 @public
 def audit(
-    opt: Any,
-    params: Any,
+    opt: Optimizer,
+    params: Params,
     *,
-    updates: Any = None,
+    updates: Updates | None = None,
     extra_args: dict[str, Any] | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
@@ -73,92 +65,60 @@ def audit(
         )
     extra_args = {} if extra_args is None else extra_args
     check_extra_args("audit", extra_args)
-    if not (x64 is None or isinstance(x64, bool)):
-        raise TypeError(f"audit got x64={short(x64)}. Write True, False or None.")
+    check_x64("audit", x64)
     updates = params if updates is None else updates
     for name, tree in (("params", params), ("updates", updates)):
         check_arrays("audit", name, tree)
-    inputs = (params, updates, extra_args)
-    few = is_small(params)
-    flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
-    with flag, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what an update warns of, it says when it runs
-        again = functools.partial(trace, opt, *inputs)
-        watch = Watch()
-        try:
-            with watch if few else contextlib.nullcontext():
-                traced = again()
-        except Refused as refused:
-            error = reduce_error(refused.__cause__, *refused.args)
-            refusal = _refusal(opt, inputs, error.message)
-            return AuditReport(error=error, refusal=refusal, name=name_of(opt))
-        lines = Lines(traced, watch if few else None, again)
-        of_state = carried_drifts(traced, lines, "state")
-        drifts = (*of_state, *_update_drifts(traced, lines, inputs))
-        is_blind = not any(map(is_wide, tree_util.tree_leaves(inputs)))
-        wide = wide_operations(traced.first, traced.step)
-        return AuditReport(
-            drifts=drifts,
-            wide_operations=tuple(wide) if is_blind else (),
-            compilations=2 if any(drift.where == "state" for drift in drifts) else 1,
-            refusal=None if all(map(is_castable, drifts)) else _refusal(opt, inputs),
-            name=name_of(opt),
-        )
+    return examine(_Update(opt, params, updates, extra_args), x64)
 
 
-def _refusal(opt: Any, inputs: Any, told: str = "") -> str | None:
-    """Why a guard does not mend an optimizer; None if it does."""
-    if bare(opt) is not opt:
-        return ""
-    params, updates, extra_args = inputs
-    report = audit(guard(opt), params, updates=updates, extra_args=extra_args)
-    if report.ok:
-        return None
-    why = report.headline if report.error is None else report.error.message
-    return "" if why == told else why
+class _Update:
+    """An optimizer's `update`, as a step that carries the state that `init` makes."""
 
+    kind: Kind = "optimizer"
 
-def _update_drifts(traced: Traced, lines: Lines, inputs: Any) -> Iterator[Drift]:
-    """The updates that change the dtype or shape of their param under `p + u`."""
-    graph = traced.step
-    new_state, new_updates = traced.returned
-    params = {path: n for n, path in enumerate(by_path(inputs[0]))}
-    gradients = {path: len(params) + n for n, path in enumerate(by_path(inputs[1]))}
-    outputs = graph.outputs[len(new_state.arrays) :]
-    for path, output in zip(new_updates.paths, outputs):
-        update = graph.avals[output]
-        if path not in params:
-            if path not in gradients:
-                yield Drift(path, "structure", ABSENT, describe(update), "updates")
-            continue
-        param = graph.avals[params[path]]
-        gradient = gradients.get(path, params[path])
-        leaves = 1 << params[path] | 1 << gradient
-        # A batch of gradients, one for each example, may stay one.
-        shapes = (param.shape, graph.avals[gradient].shape)
-        if not (broadcasts(update.shape, shapes[0]) or update.shape == shapes[1]):
-            found = lines.of(output, has("shape", update.shape), leaves)
-            types = describe(param), describe(update)
-            yield Drift(path, "shape", *types, "updates", **found)
-        if not _promotes(param, update):
-            continue
-        found: dict[str, Origin | None] = {}
-        # One that is as wide as its gradient was not promoted.
-        if graph.avals[gradient].dtype != update.dtype:
-            found = lines.of(output, has("dtype", update.dtype), leaves)
-        yield Drift(path, "dtype", str(param.dtype), str(update.dtype), "updates", **found)
+    def __init__(
+        self, opt: Optimizer, params: Params, updates: Updates, extra_args: dict[str, Any]
+    ):
+        self.opt = opt
+        self.inputs = params, updates, extra_args
+        self.name = name_of(opt)
+        self.is_small = is_small(params)
 
+    def trace(self, types: Mapping[str, DType] | None = None) -> Program:
+        """Traces `init`, and `update` on what it gives: weak types stay weak."""
+        params, updates, extra_args = self.inputs
+        extra = Parts(extra_args, static={bool})  # one chooses what is traced
 
-def _promotes(param: Any, update: Any) -> bool:
-    if dtype_of(param) is None or dtype_of(update) is None or param.dtype == update.dtype:
-        return False
-    if is_weak(update) and fits(update.dtype, param.dtype):
-        return False
-    try:
-        with jax.numpy_dtype_promotion("standard"):
-            return jnp.promote_types(param.dtype, update.dtype) != param.dtype
-    except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
-        return True
+        def step(state, updates, params, /, **extra_args):
+            new_updates, new_state = self.opt.update(updates, state, params, **extra_args)
+            return new_state, new_updates
+
+        def make(params, updates, extra_arrays):
+            try:
+                state = self.opt.init(params)
+            except Exception as error:
+                raise TraceFailed("init") from error
+            carry = carry_of("audit", step, 0, 0).called("")
+            args, kwargs = (state, updates, params), extra.merged(extra_arrays)
+            return Call(step, carry, args, kwargs, static={bool}, in_place=False)
+
+        inputs = params, updates, extra.arrays
+        return trace(make, inputs, is_made=True, is_optimizer=True, types=types)
+
+    def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
+        """A guard, if it mends the optimizer."""
+        if error is None and all(each.is_castable for each in drifts):
+            return Advice()
+        if bare(self.opt) is not self.opt:
+            return Advice(refusal="")
+        guarded = _Update(guard(self.opt), *self.inputs)
+        why = left(guarded.trace)
+        if why == ():
+            return Advice()
+        if isinstance(why, tuple):
+            why = AuditReport(drifts=why).headline
+        return Advice(refusal="" if error and why == error.message else why)
 
 
 # An optimizer made by one of these is better called what the user calls it.

@@ -3,13 +3,15 @@
 import collections
 import dataclasses
 import json
+from collections.abc import Sequence
+from html import escape
 from typing import Literal
 
+from .._find.drift import Drift
+from .._find.wide import WideOperation
 from .._leaves.public import public
-from .._leaves.rows import columns
-from .drift import Drift, WideOperation
-from .html import page
-from .origins import Origin
+from .page import document
+from .table import Code, Table, markdown_code
 from .trace_error import TraceError
 
 
@@ -45,41 +47,41 @@ class AuditReport:
         return not self.drifts and self.error is None
 
     @property
+    def is_mended(self) -> bool:
+        """Whether a guard mends what is wrong."""
+        return self.refusal is None
+
+    @property
     def headline(self) -> str:
         """One sentence that says how it went."""
         if self.error is not None:
             return f"the {self.error.function} does not trace."
+        call = "step" if self.subject == "step" else "update"
         if not self.drifts:
-            return f"no leaf changed its type in one {self._call}."
+            return f"no leaf changed its type in one {call}."
         groups = collections.Counter((d.where, d.kind) for d in self.drifts)
         parts = []
         for (where, kind), n in groups.items():
-            one, many = _LEAVES[where]
             change = _CHANGES[kind]
             if (where, kind) == ("updates", "dtype"):
                 change = "would promote a param"
-            parts.append(f"{_counted(n, one, many)} {change}")
-        return f"{', '.join(parts)} in one {self._call}."
-
-    @property
-    def _call(self) -> str:
-        return "step" if self.subject == "step" else "update"
+            parts.append(f"{_counted(n, *_LEAVES[where])} {change}")
+        return f"{', '.join(parts)} in one {call}."
 
     @property
     def advice(self) -> str:
         """What to write; empty if all is well."""
         if self.ok:
             return ""
-        if self.refusal is None:
-            return self.remedy or f"Wrap the optimizer: dtypeguard.guard({self.name})."
         is_step = self.subject == "step"
+        guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
+        if self.is_mended:
+            return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
         if self.error and "required keyword-only argument" in self.error.message:
             asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
-            return f"Hand in what it asks for: dtypeguard.{asks}={{...}})."
-        guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
-        return f"{guard} does not mend this" + (
-            f": {self.refusal}" if self.refusal else "."
-        )
+            return f"Give it what it asks for: dtypeguard.{asks}={{...}})."
+        reason = f": {self.refusal}" if self.refusal else "."
+        return f"{guard} does not mend this{reason}"
 
     @property
     def wide_summary(self) -> str:
@@ -94,23 +96,31 @@ class AuditReport:
             f"though no input is ({arrays} on arrays): {first}"
         )
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Path, types, origin and cause of every drift, as text."""
+    @property
+    def table(self) -> Table:
+        """Path, types, origin and cause of every drift."""
+        head = ("leaf", "was", "is", "origin", "forced by")
         width = max((len(drift.before) for drift in self.drifts), default=0)
-        return [
+        rows = [(Code(d.name), d.before, d.after, d.origin, d.cause) for d in self.drifts]
+        text = [
             (
                 drift.name,
                 f"{drift.before:<{width}} -> {drift.after}",
-                str(drift.origin or ""),
-                f"forced by {drift.cause}" if drift.cause else "",
+                drift.origin.place if drift.origin else "",
+                f"forced by {drift.cause.place}" if drift.cause else "",
             )
             for drift in self.drifts
         ]
+        return Table(head, rows, text)
+
+    def rows(self) -> Sequence[Sequence[str]]:
+        """Path, types, origin and cause of every drift, as text."""
+        return self.table.text
 
     def lines(self) -> list[str]:
         """What is wrong, each leaf on a line with the lines of source behind it."""
         errors = [] if self.error is None else self.error.lines()
-        return errors + columns(self.rows())
+        return errors + self.table.lines()
 
     def __str__(self) -> str:
         lines = [f"audit: {self.headline}", *(f"  {line}" for line in self.lines())]
@@ -118,16 +128,32 @@ class AuditReport:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        return json.dumps({"ok": self.ok, **dataclasses.asdict(self)}, indent=1)
+        public = lambda pairs: {k: x for k, x in pairs if not k.startswith("_")}
+        found = dataclasses.asdict(self, dict_factory=public)
+        return json.dumps({"ok": self.ok, **found}, indent=1)
 
     def to_markdown(self) -> str:
         """A heading, a table with the lines of source, and the advice."""
-        return markdown(self)
+        lines = [f"**audit: {self.headline}**", ""]
+        if self.error is not None:
+            lines += [f"- {markdown_code(line)}" for line in self.error.lines()] + [""]
+        if self.drifts:
+            lines += [*self.table.to_markdown(), ""]
+        for text in filter(None, (self.wide_summary, self.advice)):
+            first, _, rows = text.partition("\n")
+            lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
+        return "\n".join(lines).rstrip() + "\n"
 
     def to_html(self) -> str:
         """One self-contained page that needs no network."""
+        parts = [f"<h1>audit: {escape(self.headline)}</h1>"]
+        if self.error is not None:
+            code = map(escape, self.error.lines())
+            parts += [f"<p><code>{line}</code></p>" for line in code]
+        parts += [self.table.to_html()] if self.drifts else []
         texts = filter(None, (self.wide_summary, self.advice))
-        return page(self.headline, self.error, self.drifts, texts)
+        parts += [f'<p class="lines">{escape(text)}</p>' for text in texts]
+        return document("dtypeguard audit", "\n".join(parts))
 
 
 _LEAVES = {
@@ -145,30 +171,3 @@ _CHANGES = {
 
 def _counted(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
-
-
-def markdown(report: AuditReport) -> str:
-    """See `AuditReport.to_markdown`."""
-    lines = [f"**audit: {report.headline}**", ""]
-    if report.error is not None:
-        lines += [f"- {_code(line)}" for line in report.error.lines()] + [""]
-    if report.drifts:
-        lines += ["| leaf | was | is | origin | forced by |", "|---|---|---|---|---|"]
-        for d in report.drifts:
-            cells = (_code(d.name), d.before, d.after, _line(d.origin), _line(d.cause))
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
-    for text in filter(None, (report.wide_summary, report.advice)):
-        first, _, rows = text.partition("\n")
-        lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _line(origin: Origin | None) -> str:
-    return f"{origin} {_code(origin.code)}" if origin else ""
-
-
-def _code(text: str) -> str:
-    text = text.replace("|", "\\|")
-    fence = "``" if "`" in text else "`"
-    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

@@ -1,34 +1,34 @@
 """Audits a step: which leaf of what it carries drifts, and on which line of source."""
 
-import contextlib
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._guard.call import Call
-from .._guard.carry import Carry, carry_of
+from .._carry.call import Call
+from .._carry.carry import carry_of
+from .._find.drift import Drift
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import short
-from .._leaves.compat import set_x64
-from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.public import public
-from .constants import Watch, bound
-from .drift import Drift
-from .lines import Lines, carried_drifts, is_small, wide_operations
+from .._leaves.types import DType, Step
+from .._program.lines import is_small
+from .._program.trace import Program, TraceFailed, trace
+from .._program.watch import bound
+from .examine import Advice, Kind, check_x64, examine, left
 from .report import AuditReport
-from .trace_error import TraceError, reduce_error
-from .traced import Inputs, Refused, Traced, trace_step
+from .trace_error import TraceError
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+_Which = int | str | tuple[int | str, ...]
 
 
 @public
 def audit_step(
-    step: Callable[..., Any],
+    step: Step,
     /,
     *args: Any,
-    carry: int | str | tuple[int | str, ...] = 0,
+    carry: _Which = 0,
     returned: Any = None,
     kwargs: dict[str, Any] | None = None,
     x64: bool | None = None,
@@ -78,149 +78,113 @@ def audit_step(
             f"audit_step got kwargs={short(kwargs)}. Write a dict of arguments by name, "
             'such as kwargs={"key": key}.'
         )
-    if not (x64 is None or isinstance(x64, bool)):
-        raise TypeError(f"audit_step got x64={short(x64)}. Write True, False or None.")
-    caller = sys._getframe(1)
-    audited = _Audited(step, carry, returned, lambda: (args, kwargs))
-    name = audited.resolved().step
-    with contextlib.nullcontext() if x64 is None else set_x64(x64):
-        return _audit(audited, name, is_small((args, kwargs)), caller)
+    check_x64("audit_step", x64)
+    subject = _Step(step, carry, returned, lambda: (args, kwargs))
+    return examine(subject, x64, functools.partial(bound, sys._getframe(1)))
 
 
 def audit_made_step(
-    step: Callable[..., Any],
-    make: Callable[[], Inputs],
-    carry: int | str | tuple[int | str, ...],
-    returned: Any,
-    name: str,
+    step: Step, make: Callable[[], Arguments], carry: _Which, returned: Any, name: str
 ) -> AuditReport:
     """Audits a step on the arguments that a function makes.
 
-    That function is traced as well, so that the line is told which made a leaf weak. It is
-    run if it cannot be traced; what it raises then is raised.
+    That function is traced as well, to find the line that made a leaf weak. It is run if it
+    cannot be traced; what it raises then is raised.
     """
-    audited = _Audited(step, carry, returned, make, traced_inputs=True)
+    subject = _Step(step, carry, returned, make, is_made=True, name=name)
     try:
-        return _audit(audited, name, is_few=True)
-    except Refused:
-        return _audit(audited._replace(traced_inputs=False), name, is_few=True)
+        return examine(subject, None)
+    except TraceFailed:
+        subject.is_made = False
+        return examine(subject, None)
 
 
-class _Audited(NamedTuple):
-    step: Callable[..., Any]
-    carry: int | str | tuple[int | str, ...]
-    returned: Any
-    make: Callable[[], Inputs]
-    traced_inputs: bool = False
-    types: Mapping[str, str] | None = None
+class _Step:
+    """A step with its arguments."""
 
-    def resolved(self) -> Carry:
-        return carry_of("audit_step", self.step, self.carry, self.returned)
+    kind: Kind = "step"
 
-    def trace(self) -> Traced:
-        options = {"traced_inputs": self.traced_inputs, "types": self.types}
-        return trace_step(self.step, self.resolved(), self.make, **options)
+    def __init__(
+        self,
+        step: Step,
+        carry: _Which,
+        returned: Any,
+        make: Callable[[], Arguments],
+        *,
+        is_made: bool = False,
+        name: str = "",
+    ):
+        self.step = step
+        self.places = {"carry": carry, "returned": returned}
+        self.make = make
+        self.is_made = is_made
+        self.name = name or carry_of("audit_step", step, carry, returned).step
+        self.is_small = is_made or is_small(make())
 
-    def begun(self, drifts: Sequence[Drift]) -> "_Audited":
-        """With a strongly typed first carry, and some leaves in the types they came to."""
-        types = {drift.path: drift.after for drift in drifts if drift.kind == "dtype"}
-        return self._replace(types=types)
-
-    def names(self) -> Sequence[str]:
-        """What the carries are called."""
-        return Call(self.step, self.resolved(), *self.make()).names
-
-    def guarded(self) -> "_Audited":
-        guarded = guard_step(self.step, carry=self.carry, returned=self.returned)
-        return self._replace(step=guarded)
-
-
-def _audit(
-    audited: _Audited, name: str, is_few: bool, caller: FrameType | None = None
-) -> AuditReport:
-    about = functools.partial(AuditReport, subject="step", name=name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a step warns of, it says when it runs
-        watch = Watch()
+    def call(self) -> Call:
+        """The call that is audited."""
         try:
-            with watch if is_few else contextlib.nullcontext():
-                traced = audited.trace()
-        except Refused as refused:
-            if refused.args == ("inputs",):
-                raise
-            error = reduce_error(refused.__cause__, *refused.args)
-            return about(error=error, **_advice(audited, name, None, error))
-        binding = functools.partial(bound, caller)
-        lines = Lines(traced, watch if is_few else None, audited.trace, binding)
-        drifts = tuple(carried_drifts(traced, lines, "carry"))
-        inputs = map(traced.step.avals.__getitem__, traced.step.inputs)
-        is_blind = not any(is_wide(aval) and not is_weak(aval) for aval in inputs)
-        return about(
-            drifts=drifts,
-            wide_operations=tuple(wide_operations(traced.step)) if is_blind else (),
-            compilations=2 if drifts else 1,
-            **(_advice(audited, name, drifts) if drifts else {}),
+            args, kwargs = self.make()
+        except Exception as error:
+            raise TraceFailed("inputs") from error
+        carry = carry_of("audit_step", self.step, **self.places)
+        return Call(self.step, carry, args, kwargs)
+
+    def trace(self, types: Mapping[str, DType] | None = None) -> Program:
+        """Traces it; see `trace`."""
+        return trace(self.call, is_made=self.is_made, types=types)
+
+    def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
+        """A guard, a first carry that begins in other types, or both."""
+        defaults = {"carry": 0, "returned": None}
+        given = {key: x for key, x in self.places.items() if x != defaults[key]}
+        options = "".join(f", {key}={x!r}" for key, x in given.items())
+        wrap = f"Wrap the step: dtypeguard.guard_step({self.name}{options})."
+        guarded = _Step(
+            guard_step(self.step, **self.places),
+            **self.places,
+            make=self.make,
+            is_made=self.is_made,
         )
+        is_weak = bool(drifts) and all(each.was_weak for each in drifts)
+        if is_weak and left(lambda: self.trace(_types(drifts))) == ():
+            return Advice(remedy=self._begin(drifts))
+        still = left(guarded.trace)
+        if still == ():
+            return Advice(remedy=wrap)
+        if isinstance(still, tuple) and all(each.was_weak for each in still):
+            begun = still
+            still = left(lambda: guarded.trace(_types(begun)))
+            if still == ():
+                return Advice(remedy=f"{wrap} {self._begin(begun)}")
+        if error and error.is_of_a_loop:
+            is_counted = error.origin is not None and "fori_loop" in error.origin.code
+            body = "body, carry=1" if is_counted else "body"
+            remedy = f"Wrap the body of that loop: dtypeguard.guard_step({body})."
+            return Advice(remedy=remedy)
+        if isinstance(still, tuple):
+            still = AuditReport(drifts=still, subject="step").headline
+        return Advice(refusal="" if error and still == error.message else still)
+
+    def _begin(self, drifts: Sequence[Drift]) -> str:
+        """How the carry is to begin, for these leaves to have their types at once."""
+        told = [
+            f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})."
+            for drift in drifts
+            if drift.kind == "dtype"
+        ]
+        is_in = lambda path, name: path == name or path.startswith((f"{name}[", f"{name}."))
+        weak = [drift.path for drift in drifts if drift.kind == "weak_type"]
+        calls = [
+            f"dtypeguard.strong({name})"
+            for name in self.call().names
+            if any(is_in(path, name) for path in weak)
+        ]
+        if calls:
+            told.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
+        return " ".join(told)
 
 
-def _advice(
-    audited: _Audited,
-    name: str,
-    drifts: tuple[Drift, ...] | None,
-    error: TraceError | None = None,
-) -> dict[str, Any]:
-    """What mends a step, tried out: a guard, a strongly typed first carry, or both."""
-    given = {"carry": audited.carry, "returned": audited.returned}
-    defaults = {"carry": 0, "returned": None}
-    options = [f", {key}={x!r}" for key, x in given.items() if x != defaults[key]]
-    wrap = f"Wrap the step: dtypeguard.guard_step({name}{''.join(options)})."
-    begin = lambda weak: _begin(audited, weak)
-    if drifts and all(map(_was_weak, drifts)) and _left(audited.begun(drifts)) == ():
-        return {"remedy": begin(drifts)}
-    left = _left(audited.guarded())
-    if left == ():
-        return {"remedy": wrap}
-    if isinstance(left, tuple) and all(map(_was_weak, left)):
-        weak, left = left, _left(audited.begun(left).guarded())
-        if left == ():
-            return {"remedy": f"{wrap} {begin(weak)}"}
-    if error and error.is_of_a_loop:
-        is_counted = error.origin is not None and "fori_loop" in error.origin.code
-        body = "body, carry=1" if is_counted else "body"
-        return {"remedy": f"Wrap the body of that loop: dtypeguard.guard_step({body})."}
-    told = error.message if error else ""
-    why = (
-        left if isinstance(left, str) else AuditReport(drifts=left, subject="step").headline
-    )
-    return {"refusal": "" if why == told else why}
-
-
-def _was_weak(drift: Drift) -> bool:
-    """Whether a leaf had not chosen its type: loops of JAX let it take another one."""
-    return drift.kind in ("weak_type", "dtype") and drift.before.endswith(" (weak)")
-
-
-def _left(audited: _Audited) -> tuple[Drift, ...] | str:
-    """What drifts still; where it does not trace, why."""
-    try:
-        return tuple(carried_drifts(audited.trace(), None, "carry"))
-    except Refused as refused:
-        return reduce_error(refused.__cause__, "step").message
-
-
-def _begin(audited: _Audited, drifts: Sequence[Drift]) -> str:
-    """How the carry is to begin, so that these leaves have their types from the start."""
-    told = [
-        f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})."
-        for drift in drifts
-        if drift.kind == "dtype"
-    ]
-    begins = lambda path, name: path == name or path.startswith((f"{name}[", f"{name}."))
-    calls = [
-        f"dtypeguard.strong({name})"
-        for name in audited.names()
-        if any(d.kind == "weak_type" and begins(d.path, name) for d in drifts)
-    ]
-    if calls:
-        told.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
-    return " ".join(told)
+def _types(drifts: Sequence[Drift]) -> dict[str, str]:
+    """The types in which these leaves are to begin, by path."""
+    return {drift.path: drift.after for drift in drifts if drift.kind == "dtype"}

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from .._leaves.errors import DtypeDriftError
-from .origins import Origin, origin_of_error
+from .._program.origins import Origin, origin_of_error
 
 
 @dataclasses.dataclass(frozen=True)

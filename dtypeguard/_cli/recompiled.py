@@ -18,8 +18,8 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from .._audit.origins import short
 from .._leaves.rows import columns, type_name
+from .._program.origins import short
 
 _MOST = 20  # leaves of one function that are told
 

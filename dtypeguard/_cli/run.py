@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from .._audit.control_flow import without
-from .._audit.explain import explain, explain_error, printed
+from .._explain.control_flow import without
+from .._explain.explain import explain, explain_error, printed
 from .recompiled import Recompiled
 from .script import NotFound, execute, module, script
 from .target import UsageError

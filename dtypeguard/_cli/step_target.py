@@ -3,9 +3,9 @@
 from typing import Any
 
 from .._audit.report import AuditReport
-from .._audit.step import audit_made_step
-from .._audit.traced import Inputs, Refused
+from .._audit.step import Arguments, audit_made_step
 from .._leaves.compat import set_x64
+from .._program.trace import TraceFailed
 from .target import UsageError, load
 
 
@@ -36,8 +36,8 @@ def audit_step_target(
         make = lambda: _arguments(made() if callable(made) else made)
         try:
             return audit_made_step(step, make, carry, returned, name)
-        except Refused as refused:
-            error = refused.__cause__
+        except TraceFailed as failed:
+            error = failed.__cause__
             raise UsageError(
                 f"{inputs} cannot be called: {type(error).__name__}: {error}. Let it "
                 "return the arguments of the step: a tuple of them, a dict of them by "
@@ -50,7 +50,7 @@ def audit_step_target(
             ) from error
 
 
-def _arguments(made: Any) -> Inputs:
+def _arguments(made: Any) -> Arguments:
     # A state is often a tuple with names: it is the only argument then.
     if type(made) is tuple:
         return made, {}

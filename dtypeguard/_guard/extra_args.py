@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from .._carry.snapshot import Snapshot
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
-from .snapshot import Snapshot
 
 
 def keep_extra_args(extra_args: dict[str, Any]) -> Callable[[], dict[str, Any]]:

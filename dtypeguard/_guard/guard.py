@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, Protocol, overload
 import numpy as np
 import optax
 
+from .._carry.snapshot import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import is_wide_scalar, narrow_scalar
 from .._leaves.errors import DtypeDriftError, Said, more
@@ -20,7 +21,6 @@ from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
 from .settle import settle
-from .snapshot import Snapshot
 from .x64 import without_x64
 
 _P = ParamSpec("_P")

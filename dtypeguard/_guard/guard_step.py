@@ -10,16 +10,16 @@ import jax
 from jax import tree_util
 from jax.core import Tracer
 
+from .._carry.carry import carry_of
+from .._carry.other_carry import other_carry
+from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
 from .._leaves.errors import DtypeDriftError, Said
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
-from .carry import carry_of
-from .other_carry import other_carry
 from .policy import Policy, check_policy
 from .settle import Part, Settled, settle_carried, settle_held, tell
-from .snapshot import Snapshot
 from .x64 import wide_input
 
 _P = ParamSpec("_P")

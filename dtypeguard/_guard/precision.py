@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jax import tree_util
 
+from .._carry.snapshot import Snapshot
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
@@ -17,8 +18,7 @@ from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
 from .policy import Policy, float_dtype
 from .settle import pair_updates
-from .snapshot import Snapshot
-from .stored import stored_dtypes
+from .state_dtypes import stored_dtypes
 
 
 @public

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from .._carry.snapshot import Held, Snapshot
 from .._leaves.dtypes import (
     broadcasts,
     cast,
@@ -20,7 +21,6 @@ from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
 from .policy import Policy
-from .snapshot import Held, Snapshot
 
 
 class Part(NamedTuple):

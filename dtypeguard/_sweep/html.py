@@ -7,7 +7,7 @@ whether checks failed; selected, by mouse or keyboard, it says which, why and on
 from collections.abc import Sequence
 from html import escape
 
-from .._leaves.html import document
+from .._audit.page import document
 from .report import Report
 from .sweep import CONFIGURATIONS, Outcome
 

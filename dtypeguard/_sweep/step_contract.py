@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax, tree_util
 
-from .._guard.call import Call, Parts
-from .._guard.carry import Carry
+from .._carry.call import Call, Parts
+from .._carry.carry import Carry
 from .._guard.first_state import strong
 from .._leaves.dtypes import cast, dtype_of, is_weak
 from .checks import Fault, same_types

@@ -18,7 +18,7 @@ from jax.lax import scan  # bound before any context is entered
 
 import dtypeguard
 from dtypeguard import explain
-from dtypeguard._audit import control_flow
+from dtypeguard._explain import control_flow
 
 SCALE = np.float32(2)  # operand: global
 BF16 = jnp.zeros(3, jnp.bfloat16)
@@ -321,7 +321,7 @@ def test_what_is_not_known_costs_the_note_and_not_the_error(monkeypatch):
         raise AttributeError("JAX has changed")
 
     monkeypatch.setattr(control_flow, "calls", broken)
-    monkeypatch.setattr("dtypeguard._audit.explain.calls", broken)
+    monkeypatch.setattr("dtypeguard._explain.explain.calls", broken)
     error = raised(fail)
     assert type(error) is TypeError
     assert notes(error) == []
@@ -393,13 +393,14 @@ def test_an_optimizer_is_to_be_guarded():
 
     def train(opt):
         def step(state, _):
-            return opt.update(grads, state, params)[1], None
+            return opt.update(grads, state, params)[1], None  # update: bare
 
         return scan(step, opt.init(params), None, 3)
 
     opt = optax.adam(1e-3)
     (note,) = notes(raised(lambda: train(opt)))
-    assert re.search(r"  state\[0\].mu\['w'\]  bfloat16\[3\] -> float32\[3\]  optax/", note)
+    types = r"  state\[0\].mu\['w'\]  bfloat16\[3\] -> float32\[3\]"
+    assert re.search(rf"{types}  {line('update: bare')} \(in optax/", note)
     assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).")
     train(dtypeguard.guard(opt))
 
@@ -489,7 +490,10 @@ def test_a_loop_that_a_package_calls_is_not_to_be_written_anew():
     scanned = nnx.scan(in_axes=nnx.Carry, out_axes=nnx.Carry, length=3)(body)
     (note,) = notes(raised(lambda: scanned(BF16)))
     assert f"bfloat16[3] -> float32[3]  {line('promotion: nnx')}" in note
-    assert note.endswith("Cast on the line that is named: x.astype(jnp.bfloat16).")
+    assert note.endswith(
+        "Guard what you give to flax: dtypeguard.guard_step(body), or cast on the line "
+        "that is named: x.astype(jnp.bfloat16)."
+    )
 
 
 @pytest.mark.parametrize("name", ["scan", "while_loop"])

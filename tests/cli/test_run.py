@@ -13,8 +13,8 @@ import jax
 import pytest
 from helpers import SUPPORT, child_variables
 
-from dtypeguard._audit.origins import short
 from dtypeguard._cli.main import main
+from dtypeguard._program.origins import short
 
 SCRIPTS = SUPPORT / "scripts"
 
@@ -111,7 +111,9 @@ def test_failing_scripts(run, arguments):
             (branch,) = [
                 word for word in ("true_fun", "false_fun", *_BRANCHES) if word in row
             ]
-            assert printed.endswith(f"  {of_row[branch]}" if branch in of_row else row)
+            at, _, cause = printed.removeprefix(row).partition("  forced by ")
+            assert branch not in of_row or at == f"  {of_row[branch]}"
+            assert cause in ("", of_row.get("operand", of_row.get(branch)))
 
 
 def _spaced(text):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import dtypeguard
-from dtypeguard._guard.carry import carry_of
+from dtypeguard._carry.carry import carry_of
 
 ONE, TWO, THREE = jnp.ones(1), jnp.ones(2), jnp.ones(3)
 

@@ -14,7 +14,7 @@ from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
-from dtypeguard._guard.snapshot import Snapshot
+from dtypeguard._carry.snapshot import Snapshot
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 
 def clip(grads):
-    norm = jnp.sqrt(sum(jnp.sum(g.astype(jnp.float32) ** 2) for g in grads.values()))
+    squares = [jnp.sum(g.astype(jnp.float32) ** 2) for g in grads.values()]  # operand: clip
+    norm = jnp.sqrt(sum(squares))
     return {name: g / norm for name, g in grads.items()}  # true_fun: clip
 
 

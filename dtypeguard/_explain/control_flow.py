@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import tree_util
 
-from .origins import is_users
+from .._leaves.dtypes import is_array
+from .._leaves.types import PyTree
+from .._program.origins import is_users
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
@@ -33,14 +35,27 @@ class Call(NamedTuple):
             it has let go of since.
         frames: its frame and those inside of it.
         is_equinox: whether it is Equinox's function and not JAX's.
-        caller: the file of the function that led to it, of neither JAX nor Equinox.
+        caller: the frame that led to it, of neither JAX nor Equinox; None if all are.
     """
 
     name: str
     arguments: Mapping[str, Any]
     frames: Sequence[FrameType]
     is_equinox: bool
-    caller: str
+    caller: FrameType | None
+
+    @property
+    def caller_file(self) -> str:
+        """The file that led to it."""
+        return self.caller.f_code.co_filename if self.caller is not None else ""
+
+    @property
+    def operands(self) -> tuple[PyTree, ...]:
+        """What the branches of a `cond` or `switch` are given."""
+        given = tuple(self.arguments.get("operands") or ())
+        one = self.arguments.get("operand")  # as it was called once
+        is_given = not given and all(map(is_array, tree_util.tree_leaves(one)))
+        return (one,) if is_given and one is not None else given
 
     def jaxprs(self) -> Iterator[tuple[str, Any]]:
         """The closed jaxprs that JAX holds, each with the name of the variable."""
@@ -87,7 +102,7 @@ def calls(error: BaseException) -> list[Call]:
     while first and not _is_others(frames[first - 1]):
         first -= 1
     known = list(_functions())
-    caller = frames[first - 1].f_code.co_filename if first else ""
+    caller = frames[first - 1] if first else None
     return [
         Call(name, arguments, frames[number:], is_equinox, caller)
         for number in range(first, len(frames))

@@ -33,10 +33,8 @@ class Watch:
         self._made: dict[int, tuple[Any, Origin]] = {}  # kept alive, so that ids hold
         self._used: dict[tuple[str, int], list[tuple[Any, Origin]]] = {}
         self._watching = False
-        self.entered = False
 
     def __enter__(self):
-        self.entered = True
         self._watching = sys.gettrace() is None
         if self._watching:
             sys.settrace(self._call)

@@ -1,10 +1,10 @@
-"""Walks back from a value that drifted to the step that made it drift."""
+"""Walks back from a value that drifted to the equation that made it drift."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .._leaves.dtypes import kind
-from .graph import Graph, Step
+from .graph import Equation, Graph
 from .origins import is_explicit
 
 # Reshaped or not, it is the same operand.
@@ -25,14 +25,16 @@ class Blame(NamedTuple):
     """What made a value drift.
 
     Attributes:
-        promotion: the step by which the leaf took on the property, None if there is none.
-        cause: the step that made the operand which forced it, or used that operand first
-            if no step made it. None if nothing forced it, or if that was an input.
-        constant: whether no step made the operand: it is a literal or was closed over.
+        promotion: the equation by which the leaf took on the property; None if there is
+            none.
+        cause: the equation that made the operand which forced it, or used that operand
+            first if no equation made it. None if nothing forced it, or if that was an
+            input.
+        constant: whether no equation made the operand: it is a literal or was closed over.
     """
 
-    promotion: Step | None
-    cause: Step | None
+    promotion: Equation | None
+    cause: Equation | None
     constant: bool = False
 
 
@@ -54,8 +56,8 @@ class _Region:
         )
         return self.has(value) and not is_scalar
 
-    def fed(self, step: Step) -> list[int]:
-        return [value for value in step.inputs if self.forces(value)]
+    def fed(self, equation: Equation) -> list[int]:
+        return [value for value in equation.inputs if self.forces(value)]
 
     def walk(self, *starts: int) -> Iterator[int]:
         """The values of the region that lead to `starts`, in order of distance."""
@@ -63,8 +65,8 @@ class _Region:
         queue = list(starts)
         for value in queue:
             yield value
-            step = self.graph.made_by.get(value)
-            behind = self.fed(step) if step else self.graph.same.get(value, ())
+            equation = self.graph.made_by.get(value)
+            behind = self.fed(equation) if equation else self.graph.same.get(value, ())
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
 
@@ -79,7 +81,7 @@ def blame(graph: Graph, output: int, matches: Callable[[Any], bool], leaves: int
         leaves: the inputs of the graph that are the leaf, as the bits of an integer.
 
     Returns:
-        The nearest step, going back from the output, that turns something which depends
+        The nearest equation, going back from the output, that turns something which depends
         on the leaf and lacks the property into something which has it. What was given the
         property and lost it again on the way is not gone through.
     """
@@ -89,33 +91,33 @@ def blame(graph: Graph, output: int, matches: Callable[[Any], bool], leaves: int
         walked.append(value)
         narrow = _narrow_inputs(region, value)
         if any(graph.origins(source) & leaves for source in narrow):
-            step = graph.made_by[value]
+            equation = graph.made_by[value]
             user, partners = _partners(region, value, walked)
-            if not partners or is_explicit(step.equations):
-                return Blame(step, None)
-            return Blame(step, *_root(region, partners, user))
+            if not partners or is_explicit(equation.stack):
+                return Blame(equation, None)
+            return Blame(equation, *_root(region, partners, user))
     # Nothing of the leaf is in there any more: it was replaced.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     cause, constant = _root(region, [output])
     return Blame(made, None if cause is made else cause, constant and cause is not made)
 
 
-def source(graph: Graph, output: int, matches: Callable[[Any], bool]) -> Step | None:
-    """The step that first gave an output a property."""
+def source(graph: Graph, output: int, matches: Callable[[Any], bool]) -> Equation | None:
+    """The equation that first gave an output a property."""
     return _root(_Region(graph, matches), [output])[0]
 
 
 def _narrow_inputs(region: _Region, value: int) -> list[int]:
-    """The inputs without the property of a step that gives it; none for other steps."""
-    step = region.graph.made_by.get(value)
-    if step is None:
+    """The inputs without the property of an equation that gives it; none of others."""
+    equation = region.graph.made_by.get(value)
+    if equation is None:
         return []
     narrow = [
-        v for v in step.inputs if not region.has(v) and v not in region.graph.constants
+        v for v in equation.inputs if not region.has(v) and v not in region.graph.constants
     ]
-    if not region.fed(step):
+    if not region.fed(equation):
         return narrow
-    if step.primitive not in _MIXING:
+    if equation.primitive not in _MIXING:
         return []  # a predicate, an index, an integer exponent
     dtype = region.graph.avals[value].dtype
     same_kind = lambda v: kind(region.graph.avals[v].dtype) == kind(dtype)
@@ -124,7 +126,7 @@ def _narrow_inputs(region: _Region, value: int) -> list[int]:
 
 def _partners(
     region: _Region, promoted: int, walked: list[int]
-) -> tuple[Step | None, list[int]]:
+) -> tuple[Equation | None, list[int]]:
     """What a promotion was for, and the operands of that which have the property anyway.
 
     Args:
@@ -133,9 +135,9 @@ def _partners(
         walked: the values of the region that are nearer to its output.
     """
     graph = region.graph
-    step = graph.made_by[promoted]
-    if step.primitive in _MIXING:
-        return step, region.fed(step)
+    equation = graph.made_by[promoted]
+    if equation.primitive in _MIXING:
+        return equation, region.fed(equation)
     mine = {promoted}
     size = 0
     while size < len(mine):
@@ -159,11 +161,11 @@ def _partners(
 
 
 def _root(
-    region: _Region, starts: list[int], user: Step | None = None
-) -> tuple[Step | None, bool]:
+    region: _Region, starts: list[int], user: Equation | None = None
+) -> tuple[Equation | None, bool]:
     """Where the property of some values comes from, and whether from a constant.
 
-    Of a constant the step that uses it is given; of an input, none.
+    Of a constant the equation that uses it is given; of an input, none.
     """
     graph = region.graph
     if user is not None and graph.constants.keys() >= set(starts):
@@ -173,31 +175,31 @@ def _root(
         walked.append(value)
         if value < len(graph.inputs):
             return None, False
-        step = graph.made_by.get(value)
-        if step is None:
+        equation = graph.made_by.get(value)
+        if equation is None:
             continue
-        fed = region.fed(step)
+        fed = region.fed(equation)
         variables = [source for source in fed if source not in graph.constants]
         if not fed:
             is_root = not _is_implicit_cast(region, value)
             if is_root or not _partners(region, value, walked)[1]:
-                return step, False
+                return equation, False
         elif not variables or (
             # A constant next to what has the property anyway adds nothing to it.
             len(variables) < len(fed)
             and all(_is_implicit_cast(region, source) for source in variables)
         ):
-            return step, True
+            return equation, True
     # A loop that starts from a constant and adds only what fits it.
     constant = next((value for value in walked if value in graph.constants), None)
     if constant is None:
         return None, False
-    return Step("constant", (), graph.constants[constant], 0), True
+    return Equation("constant", (), graph.constants[constant]), True
 
 
 def _is_implicit_cast(region: _Region, value: int) -> bool:
-    step = region.graph.made_by.get(value)
+    equation = region.graph.made_by.get(value)
     # `arange`, say, has the property out of nothing, which is no cast.
-    if step is None or step.primitive != "convert_element_type":
+    if equation is None or equation.primitive != "convert_element_type":
         return False
-    return not region.fed(step) and not is_explicit(step.equations)
+    return not region.fed(equation) and not is_explicit(equation.stack)

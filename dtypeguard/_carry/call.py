@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.modules import constants, gathered, is_in_place, spread
+from .._leaves.modules import constants, gathered, spread
 from .carry import Carry
 
 
@@ -75,8 +75,8 @@ class _Hole:
         self.number = number
 
 
-# Beside the carry such a number may choose what is traced. As a constant it promotes as it
-# does as an argument.
+# Beside the carry of a step such a number may choose what is traced. As a constant it
+# promotes as it does as an argument.
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -90,7 +90,15 @@ class Call:
     Attributes:
         names: what each carry is called.
         carried: the carries.
-        rest: all other arguments. Python numbers are no arrays there.
+        rest: all other arguments.
+
+    Args:
+        step: the step.
+        carry: which of its arguments come back.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        static: types whose instances are no arrays among the other arguments.
+        in_place: whether its NNX objects are carried. Else they are trees like any other.
     """
 
     def __init__(
@@ -99,23 +107,30 @@ class Call:
         carry: Carry,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        *,
+        static: Collection[type] = _NUMBERS,
+        in_place: bool = True,
     ):
         self._step = step
         self._carry = carry
         self._values = carry.take(args, kwargs)
-        inside = {id(held.node) for held in carry.held(self._values, {})}
-        held = [x for x in carry.held(args, kwargs) if id(x.node) not in inside]
+        self._spread = spread if in_place else lambda tree: tree
+        inside = carry.held(self._values, {}) if in_place else []
+        known = {id(each.node) for each in inside}
+        held = carry.held(args, kwargs) if in_place else []
+        held = [each for each in held if id(each.node) not in known]
         self._is_in_place = bool(inside or held)
         self._objects = {id(x.node): len(self._values) + n for n, x in enumerate(held)}
         self.names = (*carry.labels, *(each.label for each in held))
         given = (*self._values, *(each.node for each in held))
-        self.carried = [Parts(spread(value)) for value in given]
+        self.carried = [Parts(self._spread(value)) for value in given]
         holes = tuple(map(_Hole, range(len(self._values))))
         rest = carry.put(args, kwargs, holes)
-        make_hole = lambda x: _Hole(self._objects[id(x)]) if is_in_place(x) else x
-        self.rest = Parts(
-            tree_util.tree_map(make_hole, rest, is_leaf=is_in_place), _NUMBERS
-        )
+        is_held = lambda node: id(node) in self._objects
+        if held:
+            make_hole = lambda x: _Hole(self._objects[id(x)]) if is_held(x) else x
+            rest = tree_util.tree_map(make_hole, rest, is_leaf=is_held)
+        self.rest = Parts(rest, static)
 
     def bind(
         self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
@@ -139,8 +154,8 @@ class Call:
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
         return functools.partial(step, *args, **kwargs), given
 
-    def returned(self, result: Any, given: Sequence[Any]) -> list[Parts]:
-        """What comes back for each carry.
+    def returned(self, result: Any, given: Sequence[Any]) -> tuple[list[Parts], Parts]:
+        """What comes back for each carry, and what is returned besides.
 
         Args:
             result: all that the step returned.
@@ -154,9 +169,10 @@ class Call:
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value
-        return [Parts(spread(value)) for value in after]
+        returned = [Parts(self._spread(value)) for value in after]
+        return returned, Parts(self._spread(found.others))
 
     def run(self, carried: Sequence[Sequence[Any]], others: Sequence[Any]) -> list[Parts]:
         """Makes the call with these arrays; what comes back for each carry."""
         call, given = self.bind(carried, others)
-        return self.returned(call(), given)
+        return self.returned(call(), given)[0]

@@ -126,6 +126,16 @@ class Found(NamedTuple):
             return (self.result,)
         return tuple(self.items.values[i] for i in self.indices)
 
+    @property
+    def others(self) -> tuple[Any, ...]:
+        """What was returned besides."""
+        if self.items is None:
+            return ()
+        if not self.items.keys:
+            return (self.result,)
+        values = enumerate(self.items.values)
+        return tuple(value for number, value in values if number not in self.indices)
+
     def put(self, new: Sequence[Any]) -> Any:
         """The result with other values for the carry; the very result if they are not."""
         if self.items is None:

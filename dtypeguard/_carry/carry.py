@@ -41,6 +41,11 @@ class Carry(NamedTuple):
         """What each carry is called in a report: its path goes on from that."""
         return tuple(place.label for place in self.places)
 
+    def called(self, *labels: str) -> "Carry":
+        """The same with other labels."""
+        places = [place._replace(label=x) for place, x in zip(self.places, labels)]
+        return self._replace(places=tuple(places))
+
     def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """What a call carries in, a default where it is left out.
 

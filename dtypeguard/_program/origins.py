@@ -11,7 +11,7 @@ import linecache
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -39,15 +39,43 @@ class Origin:
         line: its number.
         function: the function that it is in.
         code: the line itself, without indentation; empty if the file cannot be read.
+        called_from: if the file belongs to an installed package, the innermost line of the
+            user's own that led there; None if there is none.
     """
 
     file: str
     line: int
     function: str
     code: str
+    called_from: "Origin | None" = None
+    # The functions that it was called through, from the inside out: no part of a report.
+    _through: "tuple[_Frame, ...]" = dataclasses.field(
+        default=(), repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         return f"{short(self.file)}:{self.line}"
+
+    @property
+    def users(self) -> "Origin":
+        """The line that the user can edit: this one, or the one that led to a package."""
+        return self.called_from or self
+
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether an `update` of Optax's computes it, and not one of its helpers alone."""
+        return is_update(self._through)
+
+    @property
+    def outermost(self) -> "_Frame | None":
+        """The outermost function of the user's own that was traced with it."""
+        own = [f for f in self._through if is_users(f.file) and not is_installed(f.file)]
+        return own[-1] if own else None
+
+    @property
+    def place(self) -> str:
+        """Where it is, the user's own line first."""
+        return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
 def short(file: str) -> str:
@@ -71,55 +99,86 @@ def is_users(file: str) -> bool:
     return not file.startswith((_PATHS["stdlib"] + os.sep, "<frozen ", *_NOBODYS))
 
 
-def origin_of(equations: Sequence[Any]) -> Origin | None:
+def origin_of(stack: Sequence[Any]) -> Origin | None:
     """The innermost line outside JAX and dtypeguard that an equation comes from.
 
     Args:
-        equations: the equation and those it is inside of, from the inside out. An equation
-            in a function of JAX's own is the work of who called that.
+        stack: the equation and those it is inside of, from the inside out. An equation in
+            a function of JAX's own is the work of who called that.
     """
-    for equation in equations:
-        for frame in _own_frames(equation):
-            if is_users(frame.file):
-                return _origin(*frame)
-    return None
+    frames = (frame for equation in stack for frame in _own_frames(equation))
+    return _origin_of_frames(frame for frame in frames if is_users(frame.file))
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
     """The line that a running function is at, or another line of it."""
-    code = frame.f_code
-    number = (frame.f_lineno if line is None else line) or 0
-    return _origin(code.co_filename, number, getattr(code, "co_qualname", code.co_name))
+    first = frame_of(frame, line)
+    outer = (frame_of(each) for each in callers(frame))
+    own = (each for each in outer if is_users(each.file))
+    found = _origin_of_frames(itertools.chain([first], own))
+    assert found is not None
+    return found
 
 
 def origin_of_error(error: BaseException) -> Origin | None:
     """The innermost line outside JAX and dtypeguard that an error passed through."""
-    found, traceback = None, error.__traceback__
+    frames, traceback = [], error.__traceback__
     while traceback is not None:
         if is_users(traceback.tb_frame.f_code.co_filename):
-            found = origin_of_frame(traceback.tb_frame, traceback.tb_lineno)
+            frames.append(frame_of(traceback.tb_frame, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return found
+    return _origin_of_frames(reversed(frames))
+
+
+def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
+    """The line of the first of some frames, which come from the inside out."""
+    through = tuple(frames)
+    if not through:
+        return None
+    first, *outer = through
+    code = linecache.getline(first.file, first.line).strip()
+    own = [frame for frame in outer if not is_installed(frame.file)]
+    users = _origin_of_frames(own[:1]) if is_installed(first.file) else None
+    return Origin(*first, code, users, through)
+
+
+def is_update(frames: Iterable["_Frame"]) -> bool:
+    """Whether a call passes through the `update` of an optimizer of Optax's."""
+    return any(
+        short(frame.file).startswith("optax" + os.sep)
+        and frame.function.rpartition(".")[2] in ("update", "update_fn")
+        for frame in frames
+    )
+
+
+def callers(frame: FrameType) -> Iterator[FrameType]:
+    """The frames that led to a frame, from the inside out."""
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        yield frame
+
+
+def frame_of(frame: FrameType, line: int | None = None) -> "_Frame":
+    """A running function, at the line that it is at or another."""
+    code = frame.f_code
+    line = frame.f_lineno if line is None else line
+    return _Frame(code.co_filename, line or 0, code.co_qualname)
 
 
 _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta.__call__")
 
 
-def is_explicit(equations: Sequence[Any]) -> bool:
+def is_explicit(stack: Sequence[Any]) -> bool:
     """Whether a conversion was asked for: by `astype`, `asarray` and the like."""
     frames = itertools.takewhile(
         lambda frame: not is_users(frame.file),
-        itertools.chain.from_iterable(map(_own_frames, equations[:1])),
+        itertools.chain.from_iterable(map(_own_frames, stack[:1])),
     )
     called = [frame.function for frame in frames]
     # What the user called comes last; behind it may be some wrappers of JAX's.
     return any(name in _CASTS for name in called[-6:]) and not any(
         "promote" in name for name in called
     )
-
-
-def _origin(file: str, line: int, function: str) -> Origin:
-    return Origin(file, line, function, linecache.getline(file, line).strip())
 
 
 class _Frame(NamedTuple):

@@ -4,20 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 
-class Step(NamedTuple):
-    """One equation that computes something itself.
+class Equation(NamedTuple):
+    """One equation of a jaxpr that computes something itself.
 
     Attributes:
         primitive: its name.
         inputs: the values that it is given.
-        equations: it, and the equations whose jaxpr it is in, from the inside out.
-        order: its place in the program.
+        stack: JAX's own equation, and those whose jaxpr it is in, from the inside out.
     """
 
     primitive: str
     inputs: tuple[int, ...]
-    equations: tuple[Any, ...]
-    order: int
+    stack: tuple[Any, ...]
 
 
 class Graph:
@@ -28,22 +26,20 @@ class Graph:
 
     Attributes:
         avals: the abstract value of each.
-        made_by: the step that computes it; inputs, constants and what crosses a boundary
-            have none.
+        made_by: the equation that computes it; inputs, constants and what crosses a
+            boundary have none.
         same: for a value that crosses a boundary, what it may be.
         constants: values that no equation makes, literals and what was closed over, each
-            with the equation that uses it first, as `Step.equations`.
+            with the equation that uses it first, as `Equation.stack`.
         inputs: the arguments of the whole.
         outputs: its results.
-        steps: all of them in the order of the program.
     """
 
     def __init__(self, closed_jaxpr: Any):
         self.avals: list[Any] = []
-        self.made_by: dict[int, Step] = {}
+        self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, tuple[Any, ...]] = {}
-        self.steps: list[Step] = []
         self._reached: dict[int, int] | None = None
         self.inputs = [self._new(aval) for aval in closed_jaxpr.in_avals]
         self.outputs = self._outputs(closed_jaxpr)
@@ -66,9 +62,9 @@ class Graph:
         while changed:  # more than once only where a loop feeds values back
             changed = False
             for value in range(len(self.avals)):
-                step = self.made_by.get(value)
+                equation = self.made_by.get(value)
                 bits = reached.get(value, 0)
-                for source in step.inputs if step else self.same.get(value, ()):
+                for source in equation.inputs if equation else self.same.get(value, ()):
                     bits |= reached.get(source, 0)
                 if bits != reached.get(value, 0):
                     reached[value] = bits
@@ -95,31 +91,30 @@ class Graph:
                 known[var] = value
             return value
 
-        for equation in jaxpr.eqns:
-            given = [read(var, equation) for var in equation.invars]
-            equations = (equation, *outer)
+        for eqn in jaxpr.eqns:
+            given = [read(var, eqn) for var in eqn.invars]
+            stack = (eqn, *outer)
             try:
-                made = self._enter(equation, given, equations)
+                made = self._enter(eqn, given, stack)
             except Exception:  # JAX has changed what is inside of it
                 made = None
             if made is None:
-                avals = [var.aval for var in equation.outvars]
-                made = self._opaque(equation.primitive.name, given, avals, equations)
-            known |= zip(equation.outvars, made)
+                avals = [var.aval for var in eqn.outvars]
+                made = self._opaque(eqn.primitive.name, given, avals, stack)
+            known |= zip(eqn.outvars, made)
         return [read(var) for var in jaxpr.outvars]
 
     def _opaque(
-        self, name: str, given: Sequence[int], avals: Sequence[Any], equations: Any
+        self, name: str, given: Sequence[int], avals: Sequence[Any], stack: tuple[Any, ...]
     ) -> list[int]:
-        """The outputs of a step that is not looked into."""
-        step = Step(name, tuple(given), equations, len(self.steps))
-        self.steps.append(step)
+        """The outputs of an equation that is not looked into."""
+        equation = Equation(name, tuple(given), stack)
         made = [self._new(aval) for aval in avals]
-        self.made_by |= dict.fromkeys(made, step)
+        self.made_by |= dict.fromkeys(made, equation)
         return made
 
     def _enter(
-        self, equation: Any, given: list[int], equations: tuple[Any, ...]
+        self, eqn: Any, given: list[int], stack: tuple[Any, ...]
     ) -> list[int] | None:
         """The outputs of an equation that has jaxprs of its own; None if it has none.
 
@@ -127,26 +122,26 @@ class Graph:
         jaxprs inside: the names that JAX has for these numbers are not the same in all
         releases.
         """
-        params = equation.params
+        params = eqn.params
         add: Callable[[Any, Sequence[int]], list[int]] = lambda jaxpr, inputs: self._add(
-            jaxpr, inputs, equations
+            jaxpr, inputs, stack
         )
-        outputs = [self._new(var.aval) for var in equation.outvars]
-        if equation.primitive.name == "cond":
+        outputs = [self._new(var.aval) for var in eqn.outvars]
+        if eqn.primitive.name == "cond":
             for branch in params["branches"]:
                 self._join(outputs, add(_inside(branch), given[1:]))
-        elif equation.primitive.name == "while":
+        elif eqn.primitive.name == "while":
             body = _inside(params["body_jaxpr"])
             consts = len(given) - len(body.invars)  # those of the condition
             start = len(given) - len(outputs)
             carry = [self._new(self.avals[value], [value]) for value in given[start:]]
             self._join(carry, add(body, given[consts:start] + carry))
             self._join(outputs, carry)
-        elif equation.primitive.name == "scan":
+        elif eqn.primitive.name == "scan":
             body = _inside(params["jaxpr"])
             # Inside, the scanned arrays have an axis less, and the carry comes round again.
-            scanned = _scanned(equation.invars, body.invars)
-            count = len(outputs) - _scanned(equation.outvars, body.outvars)
+            scanned = _scanned(eqn.invars, body.invars)
+            count = len(outputs) - _scanned(eqn.outvars, body.outvars)
             consts = len(given) - scanned - count
             entered = [
                 self._new(var.aval, [value])

@@ -1,0 +1,236 @@
+"""The note on an error over types: every leaf, its types, the lines, and what to write."""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from .._find.drift import Change
+from .._leaves.dtypes import fits, kind
+from .._leaves.rows import columns, describe
+from .._leaves.types import Aval, DType
+from .._program.origins import (
+    Origin,
+    callers,
+    frame_of,
+    is_installed,
+    is_update,
+    short,
+)
+from .branches import Variant, variants
+from .control_flow import Call
+from .loops import changed, loop_of
+
+
+def note(call: Call, message: str) -> str | None:
+    """What to say of a call that raised over types; None if nothing is found in it.
+
+    Args:
+        call: one that the error passed through.
+        message: of the error. It names the types of what was found, or was about
+            something else.
+    """
+    if call.name in ("cond", "switch"):
+        leaves = [
+            leaf for leaf in variants(call) if _names(message, leaf[0].aval, leaf[1].aval)
+        ]
+        return _of_branches(call, leaves) if leaves else None
+    found = [each for each in changed(call) if _names(message, each.before, each.after)]
+    return _of_loop(call, found) if found else None
+
+
+def _of_loop(call: Call, found: Sequence[Change]) -> str:
+    verb = "comes" if len(found) == 1 else "come"
+    return _text(
+        f"{_leaves(found)} of the carry of {call.name} {verb} back in another type.",
+        [
+            (
+                each.path,
+                f"{_type(each.before)} -> {_type(each.after)}",
+                each.origin.place if each.origin else "",
+                f"forced by {each.cause.place}" if each.cause else "",
+            )
+            for each in found
+        ],
+        [line for each in found for line in (each.origin, each.cause)],
+        _loop_advice(call, found),
+    )
+
+
+def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
+    flat = [each for leaf in leaves for each in leaf]
+    return _text(
+        f"the branches of {call.name} give {_leaves(leaves)} of their result in different "
+        "types.",
+        [
+            (
+                each.path if n == 0 else "",
+                each.branch,
+                _type(each.aval),
+                _made(each),
+                f"forced by {each.cause.place}" if each.cause else "",
+            )
+            for leaf in leaves
+            for n, each in enumerate(leaf)
+        ],
+        [line for each in flat for line in (each.origin, each.cause)],
+        _branch_advice(call, leaves),
+    )
+
+
+def _made(each: Variant) -> str:
+    line = each.origin.place if each.origin else ""
+    if each.is_made:
+        return line
+    what = "as it was given" if each.is_given else "a constant, or closed over"
+    return f"{what}, {line}" if line else what
+
+
+def _text(
+    headline: str,
+    rows: Sequence[Sequence[str]],
+    origins: Iterable[Origin | None],
+    advice: Sequence[str],
+) -> str:
+    own = (line and line.users for line in origins)
+    code = [(str(line), line.code) for line in dict.fromkeys(own) if line and line.code]
+    lines = columns(rows) + (columns(code) if code else [])
+    return "\n".join([f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *advice])
+
+
+def _loop_advice(call: Call, found: Sequence[Change]) -> list[str]:
+    reshaped = [each for each in found if each.before.shape != each.after.shape]
+    rest = [each for each in found if each.before.shape == each.after.shape]
+    castable = [each for each in rest if _fits(each.after, each.before)]
+    advice = []
+    if _is_of_optimizer(call, [each.origin for each in found]):
+        advice.append("Wrap the optimizer: dtypeguard.guard(opt).")
+    elif castable:
+        advice.append(_cast_advice(call, castable))
+    advice += [
+        _other_kind(each.path, each.before.dtype, each.after.dtype)
+        for each in rest
+        if each not in castable
+    ]
+    return advice + [
+        f"Return {each.path} as {_type(each.before)}, or start it as {_type(each.after)}."
+        for each in reshaped
+    ]
+
+
+def _cast_advice(call: Call, castable: Sequence[Change]) -> str:
+    """What to guard, and where to cast instead."""
+    dtypes = dict.fromkeys(str(each.before.dtype) for each in castable)
+    casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
+    lines = [each.origin for each in castable if each.origin]
+    guard = ""
+    if not is_installed(call.caller_file):
+        guard = f"Write {_guarded(call)}"
+    elif lines and (frame := lines[0].outermost):
+        name = frame.function.rpartition(".")[2]
+        package = _package(call.caller_file)
+        guard = f"Guard what you give to {package}: dtypeguard.guard_step({name})"
+    own = [line.users for line in lines if not is_installed(line.users.file)]
+    if not own:  # nothing that the user could edit
+        return f"{guard}." if guard else _start(castable)
+    is_named = all(line.called_from is None for line in lines)
+    where = "on the line that is named" if is_named else f"what {own[0]} computes"
+    return f"{guard}, or cast {where}: {casts}." if guard else f"Cast {where}: {casts}."
+
+
+def _start(found: Sequence[Change]) -> str:
+    return " ".join(f"Start {each.path} as {each.after.dtype}." for each in found)
+
+
+def _package(file: str) -> str:
+    return short(file).replace("\\", "/").partition("/")[0].removesuffix(".py")
+
+
+def _guarded(call: Call) -> str:
+    loop = loop_of(call)
+    name = getattr(getattr(loop, "body", None), "__name__", "")
+    name = name if name.isidentifier() else "body"
+    before, argument, after = {
+        "scan": ("", "", ", init, xs"),
+        "while_loop": ("cond_fun, ", "", ", init_val"),
+        "fori_loop": ("lower, upper, ", ", carry=1", ", init_val"),
+    }[call.name]
+    module = "eqx.internal" if call.is_equinox else "lax"
+    return f"{module}.{call.name}({before}dtypeguard.guard_step({name}{argument}){after})"
+
+
+def _other_kind(path: str, before: DType, after: DType) -> str:
+    """What to write for a leaf that no cast within a kind brings back."""
+    start = f"Start {path} as {after}"
+    if (kind(before), kind(after)) == ("int", "float"):
+        return f"{start}, or return jnp.round(x).astype(jnp.{before})."
+    if (kind(before), kind(after)) == ("float", "complex"):
+        return f"{start}, or return jnp.real(x).astype(jnp.{before})."
+    return f"{start}, or return x.astype(jnp.{before})."
+
+
+def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]:
+    flat = [each for leaf in leaves for each in leaf]
+    if _is_of_optimizer(call, [each.origin for each in flat if each.is_made]):
+        return ["Wrap the optimizer: dtypeguard.guard(opt)."]
+    one, other = leaves[0][:2]
+    if one.aval.shape != other.aval.shape:
+        return ["Return one shape from all branches."]
+    made = [each for each in (one, other) if each.is_made]
+    kept = [each for each in (one, other) if not each.is_made]
+    if made and kept:  # of the two, what was there before tells which type is meant
+        return [_kept_advice(made[0], kept[0])]
+    promoted = [each for each in (one, other) if each.cause]
+    ways = [
+        f"{each.branch} return x.astype(jnp.{to.aval.dtype})"
+        for each, to in ((one, other), (other, one))
+        if len(promoted) != 1 or each is promoted[0]
+        if _fits(each.aval, to.aval) or kind(to.aval.dtype) in ("float", "complex")
+    ]
+    return [f"Let {' or '.join(ways)}."] if ways else []
+
+
+def _kept_advice(made: Variant, kept: Variant) -> str:
+    """What to write where one branch computes a leaf and the other keeps what there is."""
+    dtype = made.aval.dtype
+    if _fits(made.aval, kept.aval):
+        return f"Let {made.branch} return x.astype(jnp.{kept.aval.dtype})."
+    where = f" on {kept.origin.users}" if kept.origin else ""
+    verb = "Start" if kept.is_given else "Make"
+    return (
+        f"{verb} what {kept.branch} returns as {dtype}{where}: jnp.asarray(x, jnp.{dtype})."
+    )
+
+
+def _is_of_optimizer(call: Call, origins: Sequence[Origin | None]) -> bool:
+    """Whether an optimizer of Optax's is at fault: it called, or all lines are its own."""
+    if call.caller is not None:
+        frames = map(frame_of, itertools.chain([call.caller], callers(call.caller)))
+        own = itertools.takewhile(lambda frame: is_installed(frame.file), frames)
+        if is_update(own):
+            return True
+    lines = [origin for origin in origins if origin is not None]
+    return bool(lines) and all(line.is_of_optimizer for line in lines)
+
+
+def _leaves(found: Sequence[object]) -> str:
+    return "1 leaf" if len(found) == 1 else f"{len(found)} leaves"
+
+
+def _fits(source: Aval, target: Aval) -> bool:
+    return fits(source.dtype, target.dtype)
+
+
+def _type(aval: Aval) -> str:
+    return describe(aval).removesuffix(",weak")
+
+
+def _names(message: str, *avals: Aval) -> bool:
+    """Whether a message has the dtypes, in full as JAX or short as Equinox writes them."""
+    return all(
+        str(aval.dtype) in message or _abbreviated(str(aval.dtype)) in message
+        for aval in avals
+    )
+
+
+def _abbreviated(dtype: str) -> str:
+    return re.sub(r"(loat|nt|omplex)(?=\d)", "", dtype.replace("uint", "u"))

@@ -1,16 +1,21 @@
-"""Which functions `jax.jit` traced again only because the type of an argument changed.
+"""Which functions a `jit` traced again only because the type of an argument changed.
 
-While the context is open `jax.jit` is given each function inside of one that looks at the
-types of its arguments and calls it. It runs where JAX runs it, when it traces, so what is
-compiled already costs nothing. JAX tells of this by itself (`jax_explain_cache_misses`),
-but in words that differ between releases, crash in the oldest, tell of the bodies of loops
-as well, and compare with the wrong call where static arguments differ.
+While the context is open `jax.jit`, `equinox.filter_jit` and `flax.nnx.jit` are given each
+function inside of one that looks at the types of its arguments and calls it. It runs where
+JAX runs it, when it traces, so what is compiled already costs nothing. JAX reports this by
+itself (`jax_explain_cache_misses`), but in words that differ between releases, crash in the
+oldest, report the bodies of loops as well, and compare with the wrong call where static
+arguments differ.
 """
 
 import functools
+import importlib.abc
+import importlib.util
 import inspect
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +23,12 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from .._leaves.modules import spread
 from .._leaves.rows import columns, type_name
-from .._program.origins import short
+from .._program.origins import is_installed, is_users, origin_of_frame, short
 
-_MOST = 20  # leaves of one function that are told
+_MOST = 20  # leaves of one function that are listed
+_ELSEWHERE = {"equinox": "filter_jit", "flax.nnx": "jit"}
 
 
 class Seen(NamedTuple):
@@ -30,29 +37,35 @@ class Seen(NamedTuple):
     Attributes:
         rest: all but the types: structure, shapes, and the values of static arguments.
         types: of the traced leaves, by path.
+        caller: the line that called it.
     """
 
     rest: tuple[Any, ...]
     types: dict[str, str]
+    caller: str
 
 
 class Recompiled:
-    """A context that remembers what the functions given to `jax.jit` are traced with."""
+    """A context that remembers what the functions given to a `jit` are traced with."""
 
     def __init__(self):
         self._found: dict[str, dict[str, str]] = {}
         self._here = threading.local()
+        self._patched: list[tuple[Any, str, Any]] = []
 
     def __enter__(self):
-        self._jit = jax.jit
-        jax.jit = self._recording_jit()
+        self._patch(jax, "jit")
+        self._imports = [_AfterImport(*each, self._patch) for each in _ELSEWHERE.items()]
         return self
 
     def __exit__(self, *exception):
-        jax.jit = self._jit
+        for each in self._imports:
+            each.remove()
+        for module, name, before in self._patched:
+            setattr(module, name, before)
 
     def lines(self) -> list[str]:
-        """What is to be told; nothing if nothing was traced again for its types."""
+        """What there is to say; nothing if nothing was traced again for its types."""
         if not self._found:
             return []
         n = len(self._found)
@@ -61,36 +74,30 @@ class Recompiled:
             "only because the type of an argument changed."
         ]
         for function, leaves in self._found.items():
-            told = columns([*leaves.items()][:_MOST])
-            more = len(leaves) - len(told)
-            lines += [f"  {function}", *(f"    {line}" for line in told)]
+            listed = columns([*leaves.items()][:_MOST])
+            more = len(leaves) - len(listed)
+            lines += [f"  {function}", *(f"    {line}" for line in listed)]
             lines += [f"    and {more} more"] if more else []
-        changes = [change for leaves in self._found.values() for change in leaves.values()]
-        if any("(weak)" in change for change in changes):
-            lines.append(
-                "Weak types come from Python numbers: give jax.Arrays from the first call "
-                "on, such as dtypeguard.strong(state)."
-            )
-        if any(change.count("(weak)") != 1 for change in changes):
-            lines.append(
-                "Where a step gives back another dtype than it was given: "
-                "dtypeguard.guard_step(step), or dtypeguard.guard(opt) for an optimizer."
-            )
-        return lines
+        changes = [pair for leaves in self._found.values() for pair in leaves.items()]
+        return [*lines, *_advice(changes)]
 
-    def _recording_jit(self) -> Callable[..., Any]:
-        jit = self._jit
+    def _patch(self, module: Any, name: str) -> None:
+        jit = getattr(module, name)
 
         @functools.wraps(jit)
         def recording_jit(*args: Any, **kwargs: Any) -> Any:
             if args and callable(args[0]):
                 return jit(self._recorded(args[0]), *args[1:], **kwargs)
-            made = jit(*args, **kwargs)  # newer JAX: a decorator, given the options alone
+            made = jit(*args, **kwargs)  # a decorator, given the options alone
             return lambda function: made(self._recorded(function))
 
-        return recording_jit
+        self._patched.append((module, name, jit))
+        setattr(module, name, recording_jit)
 
     def _recorded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        owner = function if inspect.isfunction(function) else type(function)
+        if owner.__module__.partition(".")[0] in ("equinox", "flax"):
+            return function  # the user's own is inside of it
         # JAX keeps what it traced by function: the same one is to be wrapped once.
         kept = getattr(function, "__dict__", {})
         if isinstance(known := kept.get(_KEPT), tuple) and known[0] is function:
@@ -116,23 +123,12 @@ class Recompiled:
         self, function: Any, earlier: list[Seen], args: tuple[Any, ...], kwargs: Any
     ) -> None:
         try:
-            now = _seen(function, args, kwargs)
-        except Exception:  # less is told; the script runs as without
+            now = _seen(function, args, kwargs, _caller(sys._getframe(2)))
+        except Exception:  # less is reported; the script runs as without
             return
         alike = [each for each in earlier if each.rest == now.rest]
         earlier.append(now)
-        changes = [
-            {path: f"{each.types[path]} -> {now.types[path]}" for path in each.types}
-            for each in reversed(alike)
-        ]
-        changes = [
-            {
-                path: text
-                for path, text in change.items()
-                if len(set(text.split(" -> "))) > 1
-            }
-            for change in changes
-        ]
+        changes = [_changes(each, now) for each in reversed(alike)]
         if changes and all(changes):
             self._found.setdefault(_name(function), {}).update(min(changes, key=len))
 
@@ -140,12 +136,45 @@ class Recompiled:
 _KEPT = "__dtypeguard_recorded__"
 
 
-def _seen(function: Any, args: tuple[Any, ...], kwargs: Any) -> Seen:
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Patches a function of a module once the module has been imported."""
+
+    def __init__(self, module: str, name: str, patch: Callable[[Any, str], None]):
+        self._module = module
+        self._done = lambda found: patch(found, name)
+        if module in sys.modules:
+            self._done(sys.modules[module])
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        """Finds the module as without, and has its loader patch it."""
+        if fullname != self._module:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                self._done(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+    def remove(self) -> None:
+        """Stops waiting for the import."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def _seen(function: Any, args: tuple[Any, ...], kwargs: Any, caller: str) -> Seen:
     try:
         given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
         given = {"args": args, "kwargs": kwargs}
-    leaves, treedef = tree_util.tree_flatten_with_path(given)
+    leaves, treedef = tree_util.tree_flatten_with_path(spread(given))
     types, rest = {}, []
     for (name, *path), leaf in leaves:
         if isinstance(leaf, Tracer):
@@ -154,7 +183,7 @@ def _seen(function: Any, args: tuple[Any, ...], kwargs: Any) -> Seen:
             rest.append(np.shape(leaf))
         else:
             rest.append((type(leaf), _value(leaf)))
-    return Seen((treedef, *rest), types)
+    return Seen((treedef, *rest), types, caller)
 
 
 def _value(leaf: Any) -> Any:
@@ -164,8 +193,58 @@ def _value(leaf: Any) -> Any:
         return id(leaf)
 
 
+def _caller(frame: FrameType | None) -> str:
+    """The line of the script that called what is being traced."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file) and not is_installed(file):
+            return str(origin_of_frame(frame))
+        frame = frame.f_back
+    return ""
+
+
+def _changes(before: Seen, now: Seen) -> dict[str, str]:
+    """The types that changed from one call to another, and where these were made."""
+    calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
+    called = f"  called at {calls}" if calls else ""
+    return {
+        path: f"{before.types[path]} -> {now.types[path]}{called}"
+        for path in before.types
+        if before.types[path] != now.types[path]
+    }
+
+
+def _advice(changes: list[tuple[str, str]]) -> list[str]:
+    advice, is_weak, is_other = [], False, False
+    for path, text in changes:
+        before, after = text.partition("  called")[0].split(" -> ")
+        if before == f"{after} (weak)" or after == f"{before} (weak)":
+            is_weak = True
+        elif before.endswith(" (weak)"):
+            dtype = after.removesuffix(" (weak)")
+            advice.append(f"Start {path} as {dtype}: jnp.asarray(x, jnp.{dtype}).")
+        else:
+            is_other = True
+    if is_weak:
+        advice.append(
+            "Weak types come from Python numbers: give jax.Arrays from the first call on, "
+            "such as dtypeguard.strong(state)."
+        )
+    if is_other:
+        advice.append(
+            "Where a step gives back another dtype than it was given: "
+            "dtypeguard.guard_step(step), or dtypeguard.guard(opt) for an optimizer."
+        )
+    return advice
+
+
 def _name(function: Any) -> str:
     inner = inspect.unwrap(function)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    if not hasattr(inner, "__code__"):  # an object that is called
+        inner = vars(type(inner)).get("__call__", inner)
     code = getattr(inner, "__code__", None)
-    name = getattr(function, "__name__", type(function).__name__)
+    name = getattr(inner, "__qualname__", type(function).__name__)
+    name = name.rpartition("<locals>.")[2]
     return f"{name} ({short(code.co_filename)}:{code.co_firstlineno})" if code else name

@@ -11,7 +11,7 @@ import threading
 
 import jax
 import pytest
-from helpers import SUPPORT, child_variables
+from helpers import SUPPORT, child_variables, need
 
 from dtypeguard._cli.main import main
 from dtypeguard._program.origins import short
@@ -372,6 +372,60 @@ RECOMPILES = """
 """
 
 
+COMPILED_IN_THEIR_OWN_WAY = """
+    import functools
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    @eqx.filter_jit
+    def widen(model, x):
+        grow = lambda p: p * jnp.float32(1) if eqx.is_array(p) else p
+        return jax.tree_util.tree_map(grow, model)
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.layers = nnx.List([nnx.Linear(2, 2, rngs=nnx.Rngs(0))])
+            self.count = nnx.Variable(0)
+
+    @nnx.jit
+    def train(model, x):
+        model.count.set_value(model.count.get_value() + 0.5)
+
+    def scaled(scale, state):
+        return state * jnp.float32(scale)
+
+    class Adder:
+        def __call__(self, state):
+            return state + jnp.ones(())
+
+    partial, adder = jax.jit(functools.partial(scaled, 2.0)), jax.jit(Adder())
+    narrow = eqx.nn.Linear(2, 2, dtype=jnp.bfloat16, key=jax.random.key(0))
+    model, state, total = Model(), jnp.ones(2, jnp.bfloat16), 0
+    for _ in range(3):
+        narrow = widen(narrow, 1.0)
+        train(model, 1.0)
+        state, total = partial(state), adder(total)
+"""
+
+
+def test_functions_of_other_libraries_that_were_compiled_again(run, script):
+    need("equinox"), need("flax.nnx")
+    code, _, err = run(script(COMPILED_IN_THEIR_OWN_WAY))
+    assert code == 0
+    for name, change in (
+        ("widen", "model.weight  bfloat16 -> float32"),
+        ("train", "model.count  int32 (weak) -> float32 (weak)"),
+        ("scaled", "state  bfloat16 -> float32"),
+        ("Adder.__call__", "state  int32 (weak) -> float32"),
+    ):
+        assert re.search(rf"\n  {re.escape(name)} \(.*:\d+\)\n", err), err
+        assert change in err
+    assert "Start model.count as float32: jnp.asarray(x, jnp.float32)." in err
+    assert "strong(" not in err
+
+
 def test_functions_that_were_compiled_again_for_a_type(run, script):
     file = script(RECOMPILES)
     before = jax.jit
@@ -384,15 +438,22 @@ def test_functions_that_were_compiled_again_for_a_type(run, script):
         name: next(n for n, text in enumerate(lines, 1) if f"def {name}(" in text) - 1
         for name in ("step", "scaled", "loss")
     }
+
+    def called(call):
+        """The lines of the two calls, of which the later has another type."""
+        at = [n for n, text in enumerate(lines, 1) if call in text]
+        pair = dict.fromkeys(at[2:4] if call == "scaled(jnp" else at)
+        return "called at " + " then ".join(f"{short(str(file))}:{n}" for n in pair)
+
     assert err.splitlines() == [
         "dtypeguard run: 3 functions were compiled again only because the type of an "
         "argument changed.",
         f"  step {where(first['step'])}",
-        "    state['w']  float32 (weak) -> float32",
+        f"    state['w']  float32 (weak) -> float32  {called('= step(state')}",
         f"  scaled {where(first['scaled'])}",
-        "    x  float32 -> bfloat16",
-        f"  loss {where(first['loss'])}",
-        "    batch['x']  float32 -> int32",
+        f"    x  float32 -> bfloat16  {called('scaled(jnp')}",
+        f"  Model.loss {where(first['loss'])}",
+        f"    batch['x']  float32 -> int32  {called('model.loss')}",
         "Weak types come from Python numbers: give jax.Arrays from the first call on, such "
         "as dtypeguard.strong(state).",
         "Where a step gives back another dtype than it was given: "

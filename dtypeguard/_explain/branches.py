@@ -15,6 +15,7 @@ from .._program.trace import Program
 from .._program.watch import bound
 from .control_flow import Call, with_inputs
 from .loops import differ, is_like, retrace
+from .paths import users_path
 
 
 class Variant(NamedTuple):
@@ -57,7 +58,8 @@ def variants(call: Call) -> list[list[Variant]]:
     branches = _branches(call)
     if len({len(branch.program.step.outputs) for branch in branches}) != 1:
         return []
-    paths = _paths(call, len(branches[0].program.step.outputs))
+    named = users_path(call.caller)
+    paths = map(named, _paths(call, len(branches[0].program.step.outputs)))
     found = []
     for number, path in enumerate(paths):
         graphs = [branch.program.step for branch in branches]

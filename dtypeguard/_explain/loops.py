@@ -18,6 +18,7 @@ from .._program.graph import Graph
 from .._program.lines import Lines, has
 from .._program.trace import Program
 from .control_flow import Call, with_inputs
+from .paths import users_path
 
 
 class Loop(NamedTuple):
@@ -124,6 +125,11 @@ def changed(call: Call) -> list[Change]:
     loop = loop_of(call)
     if loop is None:
         return []
+    named = users_path(call.caller)
+    return [each._replace(path=named(each.path)) for each in _changed(call, loop)]
+
+
+def _changed(call: Call, loop: Loop) -> list[Change]:
     # A loop's condition may be next to its body.
     held = sorted(call.jaxprs(), key=lambda pair: "body" not in pair[0])
     for _, closed in held:

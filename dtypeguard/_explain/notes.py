@@ -126,14 +126,17 @@ def _cast_advice(call: Call, castable: Sequence[Change]) -> str:
     if not is_installed(call.caller_file):
         guard = f"Write {_guarded(call)}"
     elif lines and (frame := lines[0].outermost):
-        name = frame.function.rpartition(".")[2]
-        package = _package(call.caller_file)
-        guard = f"Guard what you give to {package}: dtypeguard.guard_step({name})"
+        package, name = _package(call.caller_file), _argument(frame.function)
+        carry = ", carry=1" if call.name == "fori_loop" else ""
+        guard = f"Guard what you give to {package}: dtypeguard.guard_step({name}{carry})"
     own = [line.users for line in lines if not is_installed(line.users.file)]
     if not own:  # nothing that the user could edit
         return f"{guard}." if guard else _start(castable)
-    is_named = all(line.called_from is None for line in lines)
-    where = "on the line that is named" if is_named else f"what {own[0]} computes"
+    named = list(dict.fromkeys(map(str, own)))
+    if all(line.called_from is None for line in lines):
+        where = f"on the line{'s that are' if len(named) > 1 else ' that is'} named"
+    else:
+        where = f"what {' and '.join(named)} compute{'s' * (len(named) == 1)}"
     return f"{guard}, or cast {where}: {casts}." if guard else f"Cast {where}: {casts}."
 
 
@@ -145,10 +148,15 @@ def _package(file: str) -> str:
     return short(file).replace("\\", "/").partition("/")[0].removesuffix(".py")
 
 
+def _argument(name: str, default: str = "body") -> str:
+    """What to write for a function that has a name, or none."""
+    name = name.rpartition(".")[2]
+    return name if name.isidentifier() else default
+
+
 def _guarded(call: Call) -> str:
     loop = loop_of(call)
-    name = getattr(getattr(loop, "body", None), "__name__", "")
-    name = name if name.isidentifier() else "body"
+    name = _argument(getattr(getattr(loop, "body", None), "__name__", ""))
     before, argument, after = {
         "scan": ("", "", ", init, xs"),
         "while_loop": ("cond_fun, ", "", ", init_val"),
@@ -173,6 +181,11 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
     if _is_of_optimizer(call, [each.origin for each in flat if each.is_made]):
         return ["Wrap the optimizer: dtypeguard.guard(opt)."]
     one, other = leaves[0][:2]
+    if not one.path.startswith("result"):  # changed in place: nothing that is returned
+        changed = " and ".join(
+            f"dtypeguard.guard_step({each.branch})" for each in (one, other) if each.is_made
+        )
+        return [f"Guard what you give to {_package(call.caller_file)}: {changed}."]
     if one.aval.shape != other.aval.shape:
         return ["Return one shape from all branches."]
     made = [each for each in (one, other) if each.is_made]

@@ -1,0 +1,85 @@
+"""Paths as the user's objects have them, where a library loops over trees of its own."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+from .._carry.places import Names
+from .._leaves.modules import contents, objects
+from .._program.origins import callers, is_installed, short
+
+
+class _Place(NamedTuple):
+    """A Variable of an NNX object.
+
+    Attributes:
+        path: as the user writes it: `model.layers[0].kernel`.
+        inside: its path in the object, as a tree of Flax's own has it.
+        number: of the object, among those that are carried.
+    """
+
+    path: str
+    inside: str
+    number: int
+
+
+def users_path(caller: FrameType | None) -> Callable[[str], str]:
+    """What makes of a path in a carry of Flax's own the path in the user's objects.
+
+    Args:
+        caller: the frame that called the loop of JAX. Where it is not in Flax NNX, or what
+            it was given is not found, paths stay as they are.
+    """
+    places = list(_places(caller))
+
+    def translated(path: str) -> str:
+        plain = _plain(path)
+        fitting = [each for each in places if plain.endswith(each.inside)]
+        longest = max((len(each.inside) for each in fitting), default=0)
+        fitting = [each for each in fitting if len(each.inside) == longest]
+        numbers = re.findall(r"\[(\d+)\]", plain[: len(plain) - longest])
+        of_object = [each for each in fitting if str(each.number) in numbers[-2:]]
+        return (of_object or fitting)[0].path if fitting else path
+
+    return translated
+
+
+def _places(caller: FrameType | None) -> Iterator[_Place]:
+    number = 0
+    for label, given in _arguments(caller):
+        for path, node in objects(given).items():
+            for inside in contents(node).values:
+                yield _Place(label + path + inside, _plain(inside), number)
+            number += 1
+
+
+def _arguments(caller: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """What the user's function is given in a loop or a branch of Flax NNX, by name."""
+    frames = [] if caller is None else [caller, *callers(caller)]
+    is_flax = lambda frame: short(frame.f_code.co_filename).startswith("flax")
+    own = [frame.f_locals for frame in itertools.takewhile(is_flax, frames)]
+    for names in own:
+        if "init_val" in names and "body_fun" in names:
+            position = 1 if "lower" in names else 0
+            yield Names.of(names["body_fun"]).at(position), names["init_val"]
+            return
+    functions = [names.get(name) for names in own for name in ("true_fun", "f")]
+    users = filter(_is_users, functions)
+    function = next(users, None)
+    given = [names.get(name) for names in own for name in ("operands", "args")]
+    given = next((x for x in reversed(given) if isinstance(x, tuple) and objects(x)), ())
+    for position, value in enumerate(given):
+        yield Names.of(function).at(position), value
+
+
+def _is_users(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and not is_installed(code.co_filename)
+
+
+def _plain(path: str) -> str:
+    """A path with attributes for keys, without the nodes that are Flax's own."""
+    path = re.sub(r"\['(\w+)'\]", r".\1", path).removesuffix(".value")
+    return re.sub(r"\.states\[\d+\]", "", path)

@@ -28,6 +28,7 @@ class Variant(NamedTuple):
         origin: the line that gave it this type; of a leaf that the branch was given or
             closes over, the line that assigned it.
         cause: the line that forced that.
+        name: of the variable that has it, where a branch was given it or closes over it.
         is_given: whether it is an operand, as it was given.
         is_constant: whether it is no operand, but a constant or closed over.
     """
@@ -37,13 +38,15 @@ class Variant(NamedTuple):
     aval: Aval
     origin: Origin | None = None
     cause: Origin | None = None
+    name: str = ""
     is_given: bool = False
     is_constant: bool = False
 
     @property
     def is_made(self) -> bool:
-        """Whether the branch computes it."""
-        return not (self.is_given or self.is_constant)
+        """Whether it was computed, by the branch or for the branch to close over it."""
+        is_kept = self.is_given or self.is_constant
+        return not is_kept or (self.is_constant and bool(self.name and self.origin))
 
 
 class _Branch(NamedTuple):
@@ -81,18 +84,30 @@ def _variant(call: Call, branch: _Branch, number: int, other: Aval, path: str) -
     if output in graph.inputs:
         leaf = tree_util.tree_leaves(call.operands)[graph.inputs.index(output)]
         nodes = [leaf, *_holders(call.operands, leaf)]
-        return made._replace(is_given=True, origin=_assigned(call, nodes))
+        return made._replace(is_given=True, **_variable(call, nodes))
+    if output in graph.constants:
+        found = _variable(call, _closed_over(branch.function, aval))
+        if found:
+            return made._replace(is_constant=True, **found)
     every_input = (1 << len(graph.inputs)) - 1
     lines = branch.lines.of(output, is_like(aval, other), every_input)
-    if output in graph.constants:
-        line = lines.get("origin") or _assigned(call, _closed_over(branch.function, aval))
-        return made._replace(is_constant=True, origin=line)
-    return made._replace(**lines)
+    return made._replace(is_constant=output in graph.constants, **lines)
 
 
-def _assigned(call: Call, nodes: Sequence[Any]) -> Origin | None:
-    """The line that assigned a leaf, or something that it is in, before the call."""
-    return next(filter(None, (bound(call.caller, node) for node in nodes)), None)
+def _variable(call: Call, nodes: Sequence[Any]) -> dict[str, Any]:
+    """The variable that has a leaf, or something that it is in, and who assigned it."""
+    names = {} if call.caller is None else call.caller.f_locals
+    for node in nodes:
+        found = [name for name, value in names.items() if value is node]
+        if found:
+            path = "" if node is nodes[0] else _path_of(node, nodes[0])
+            return {"name": found[0] + path, "origin": bound(call.caller, node)}
+    return {}
+
+
+def _path_of(tree: PyTree, leaf: Any) -> str:
+    leaves = tree_util.tree_flatten_with_path(tree)[0]
+    return next(tree_util.keystr(path) for path, each in leaves if each is leaf)
 
 
 def _holders(tree: PyTree, leaf: Any) -> Iterator[Any]:

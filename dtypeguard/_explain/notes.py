@@ -79,9 +79,11 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
 
 def _made(each: Variant) -> str:
     line = each.origin.place if each.origin else ""
-    if each.is_made:
+    if not (each.is_given or each.is_constant):
         return line
     what = "as it was given" if each.is_given else "a constant, or closed over"
+    if each.name:
+        what = f"{each.name}, {'as it was given' if each.is_given else 'closed over'}"
     return f"{what}, {line}" if line else what
 
 
@@ -204,14 +206,12 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
 
 def _kept_advice(made: Variant, kept: Variant) -> str:
     """What to write where one branch computes a leaf and the other keeps what there is."""
-    dtype = made.aval.dtype
     if _fits(made.aval, kept.aval):
         return f"Let {made.branch} return x.astype(jnp.{kept.aval.dtype})."
-    where = f" on {kept.origin.users}" if kept.origin else ""
-    verb = "Start" if kept.is_given else "Make"
-    return (
-        f"{verb} what {kept.branch} returns as {dtype}{where}: jnp.asarray(x, jnp.{dtype})."
-    )
+    cast = f"jnp.asarray(x, jnp.{made.aval.dtype})"
+    if kept.name:
+        return f"Let the first value of {kept.name} be {made.aval.dtype}: {cast}."
+    return f"Let {kept.branch} return {cast}."
 
 
 def _is_of_optimizer(call: Call, origins: Sequence[Origin | None]) -> bool:

@@ -130,7 +130,7 @@ def test_a_cond_of_optax(run):
     assert re.search(
         r"  result\[1\]\[0\]\.trace\['w'\]  true_fun   float32\[3\]   optax/", note
     )
-    assert re.search(r"false_fun  bfloat16\[3\]  a constant, or closed over", note)
+    assert re.search(r"false_fun  bfloat16\[3\]  inner_state.*, closed over, optax", note)
     assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).\n")
 
 

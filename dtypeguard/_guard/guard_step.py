@@ -59,12 +59,17 @@ def guard_step(
 
     - Every array leaf of what comes back has the dtype that it came in with, and is
       strongly typed. The other results are left alone.
-    - What comes in weakly typed, a Python number say, is strongly typed before the step
-      sees it, so that `guard_step(jax.jit(step))` compiles once.
+    - A leaf that comes in weakly typed, such as a Python number, has not chosen its type:
+      it comes back in the type to which a loop of JAX would promote it. Outside of a trace
+      such leaves are made strongly typed for `guard_step(jax.jit(step))`, which then
+      compiles once.
+    - The Python numbers of an Equinox module are constants and stay as they are.
+    - The modules, optimizers and metrics of Flax NNX among the arguments are changed in
+      place: each Variable that they hold keeps its dtype. They need not be returned.
     - Casts stay within a kind, as those of [`dtypeguard.guard`][] do.
     - The step runs under the caller's flags. If it raises over types with x64 on, and no
-      input is 64-bit, it runs once more with x64 off, and a `DtypeGuardWarning` tells so
-      (JAX >= 0.7). A Python number counts as none, and has 32 bits then if it has to.
+      input is 64-bit, it runs once more with x64 off, with a `DtypeGuardWarning` (JAX >=
+      0.7). A Python number does not count as 64-bit, and then has 32 bits if it has to.
 
     A step that keeps its types already compiles to the same program. `jit` may stand
     inside or outside.
@@ -73,7 +78,8 @@ def guard_step(
         step: a function, a method, or anything else that can be called. Left out, as in
             `@guard_step(carry="state")`, `guard_step` returns the decorator.
         carry: the argument that comes back, by position or name, or a tuple of them.
-            Positions are counted without a first parameter called `self` or `cls`.
+            Positions are counted without a first parameter called `self` or `cls`, unless
+            there is no other.
         returned: the item of the result that it comes back as: an int, a key where the
             result is a dict, the name of a field where it has fields; or a tuple of as
             many as `carry` has. By default one carry is the whole result where that has

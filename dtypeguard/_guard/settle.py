@@ -339,8 +339,10 @@ def _other_kind(part: Part, dtype: Any, new_dtype: Any) -> str:
     kinds = kind(dtype), kind(new_dtype)
     if not part.is_carried and kinds[0] in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
+    # The first carry is the user's own, and more often wrong than what comes back.
+    begin = f"begin with jnp.{new_dtype}, or " if part.starts_weak else ""
     if kinds == ("float", "complex"):
-        return f"return jnp.real(x).astype(jnp.{dtype})"
+        return f"{begin}return jnp.real(x).astype(jnp.{dtype})"
     if kinds == ("int", "float"):
-        return f"return jnp.round(x).astype(jnp.{dtype})"
-    return f"return x.astype(jnp.{dtype})"
+        return f"{begin}return jnp.round(x).astype(jnp.{dtype})"
+    return f"{begin}return x.astype(jnp.{dtype})"

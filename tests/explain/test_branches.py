@@ -116,9 +116,9 @@ def tree_cast(tree, dtype):
 
 
 def note_of(program):
-    with pytest.raises(TypeError, match="cond branches|true_fun and false_fun") as raised:
-        with explain():
-            program()
+    message = r"cond branches|true_fun and false_fun"
+    with pytest.raises(TypeError, match=message) as raised, explain():
+        program()
     (note,) = [n for n in raised.value.__notes__ if n.startswith("dtypeguard: ")]
     return note
 

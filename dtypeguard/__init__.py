@@ -4,12 +4,12 @@ from ._audit.audit import audit as audit
 from ._audit.report import AuditReport as AuditReport
 from ._audit.step import audit_step as audit_step
 from ._explain.explain import explain as explain
-from ._guard.first_state import strong as strong
 from ._guard.guard import guard as guard
 from ._guard.guard_step import guard_step as guard_step
 from ._guard.policy import Policy as Policy
 from ._guard.precision import RoundingState as RoundingState
 from ._guard.record import record as record, restore as restore
+from ._guard.strong import strong as strong
 from ._leaves.errors import (
     DtypeDriftError as DtypeDriftError,
     DtypeGuardWarning as DtypeGuardWarning,

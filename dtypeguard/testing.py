@@ -13,7 +13,7 @@ from ._audit.audit import name_of
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
-from ._leaves.arguments import check_arrays, check_extra_args, short
+from ._leaves.arguments import check_arrays, check_extra_args, shown
 from ._leaves.dtypes import cast, dtype_of, kind
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
@@ -191,7 +191,7 @@ def parametrize_with_checks(
 
     if is_transformation(optimizers) or not isinstance(optimizers, Iterable):
         raise TypeError(
-            f"parametrize_with_checks got {short(optimizers)}. Write a list, "
+            f"parametrize_with_checks got {shown(optimizers)}. Write a list, "
             'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
         )
     taken = [*parameters(check_contract)][1:]
@@ -244,7 +244,7 @@ def _make(factory: Any) -> Any:
     made = factory()
     if not is_transformation(made):
         raise TypeError(
-            f"check_contract called {_name(factory)}, which returned {short(made)}. Give "
+            f"check_contract called {_name(factory)}, which returned {shown(made)}. Give "
             "it a function that returns an optimizer, such as lambda: optax.adam(1e-3)."
         )
     return made

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from .._carry.call import Call, Parts
+from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
 from .._find.drift import Drift
 from .._guard.guard import bare, guard
@@ -88,7 +88,7 @@ class _Update:
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces `init`, and `update` on what it gives: weak types stay weak."""
         params, updates, extra_args = self.inputs
-        extra = Parts(extra_args, static={bool})  # one chooses what is traced
+        extra = SplitTree(extra_args, static={bool})  # one chooses what is traced
 
         def step(state, updates, params, /, **extra_args):
             new_updates, new_state = self.opt.update(updates, state, params, **extra_args)

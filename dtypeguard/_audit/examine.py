@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from .._find import drift, wide
 from .._find.drift import Drift
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.types import DType
 from .._program.lines import Lines
@@ -90,4 +90,4 @@ def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:
 def check_x64(owner: str, x64: Any) -> None:
     """Refuses what is no flag."""
     if not (x64 is None or isinstance(x64, bool)):
-        raise TypeError(f"{owner} got x64={short(x64)}. Write True, False or None.")
+        raise TypeError(f"{owner} got x64={shown(x64)}. Write True, False or None.")

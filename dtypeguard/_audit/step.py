@@ -9,7 +9,7 @@ from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._find.drift import Drift
 from .._guard.guard_step import guard_step
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Step
 from .._program.lines import is_small
@@ -75,7 +75,7 @@ def audit_step(
     kwargs = {} if kwargs is None else kwargs
     if not (isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
         raise TypeError(
-            f"audit_step got kwargs={short(kwargs)}. Write a dict of arguments by name, "
+            f"audit_step got kwargs={shown(kwargs)}. Write a dict of arguments by name, "
             'such as kwargs={"key": key}.'
         )
     check_x64("audit_step", x64)

@@ -14,7 +14,7 @@ from .._leaves.modules import constants, gathered, spread
 from .carry import Carry
 
 
-class Parts:
+class SplitTree:
     """A tree, its array leaves, and the way back to it from other such leaves.
 
     Attributes:
@@ -123,14 +123,14 @@ class Call:
         self._objects = {id(x.node): len(self._values) + n for n, x in enumerate(held)}
         self.names = (*carry.labels, *(each.label for each in held))
         given = (*self._values, *(each.node for each in held))
-        self.carried = [Parts(self._spread(value)) for value in given]
+        self.carried = [SplitTree(self._spread(value)) for value in given]
         holes = tuple(map(_Hole, range(len(self._values))))
         rest = carry.put(args, kwargs, holes)
         is_held = lambda node: id(node) in self._objects
         if held:
             make_hole = lambda x: _Hole(self._objects[id(x)]) if is_held(x) else x
             rest = tree_util.tree_map(make_hole, rest, is_leaf=is_held)
-        self.rest = Parts(rest, static)
+        self.rest = SplitTree(rest, static)
 
     def bind(
         self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
@@ -154,7 +154,9 @@ class Call:
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
         return functools.partial(step, *args, **kwargs), given
 
-    def returned(self, result: Any, given: Sequence[Any]) -> tuple[list[Parts], Parts]:
+    def returned(
+        self, result: Any, given: Sequence[Any]
+    ) -> tuple[list[SplitTree], SplitTree]:
         """What comes back for each carry, and what is returned besides.
 
         Args:
@@ -169,10 +171,12 @@ class Call:
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value
-        returned = [Parts(self._spread(value)) for value in after]
-        return returned, Parts(self._spread(found.others))
+        returned = [SplitTree(self._spread(value)) for value in after]
+        return returned, SplitTree(self._spread(found.others))
 
-    def run(self, carried: Sequence[Sequence[Any]], others: Sequence[Any]) -> list[Parts]:
+    def run(
+        self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
+    ) -> list[SplitTree]:
         """Makes the call with these arrays; what comes back for each carry."""
         call, given = self.bind(carried, others)
         return self.returned(call(), given)[0]

@@ -4,11 +4,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
 from .._leaves.modules import objects
 from .places import Names, Place, name_of_step, places_of
-from .result import Found, Items, is_alike, is_unregistered, structure
+from .returned import Found, Items, is_alike, is_unregistered, structure
 from .snapshot import Held
 
 
@@ -236,18 +236,18 @@ def carry_of(
     """
     if is_transformation(step):
         raise TypeError(
-            f"{owner} got {short(step)}, which is an optimizer. Write "
+            f"{owner} got {shown(step)}, which is an optimizer. Write "
             f"{_OF_AN_OPTIMIZER[owner]}."
         )
     if not callable(step) or isinstance(step, type):
         raise TypeError(
-            f"{owner} got {short(step)}. Give it a step: a function that takes its carry "
+            f"{owner} got {shown(step)}. Give it a step: a function that takes its carry "
             "and returns it."
         )
     call = inspect.getattr_static(type(step), "__call__", None)
     if runs_later(step) or runs_later(call):
         raise TypeError(
-            f"{owner} got {short(step)}, which returns before it has computed: it is async "
+            f"{owner} got {shown(step)}, which returns before it has computed: it is async "
             "or a generator. Give it the function that makes one carry of another."
         )
     places = places_of(owner, step, carry)

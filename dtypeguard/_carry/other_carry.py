@@ -5,7 +5,7 @@ from typing import Any
 
 from .carry import Carry
 from .places import BY_NAME
-from .result import Items, is_alike
+from .returned import Items, is_alike
 
 
 def other_carry(

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -82,7 +82,7 @@ def places_of(
     is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)
     if not asked or not all(isinstance(key, str) or is_number(key) for key in asked):
         raise TypeError(
-            f"{owner} got carry={short(carry)}. Write the position or the name of the "
+            f"{owner} got carry={shown(carry)}. Write the position or the name of the "
             'argument that comes back, or a tuple of them: carry=0, carry="state", '
             'carry=("params", "opt_state").'
         )
@@ -99,7 +99,7 @@ def places_of(
     labels = [place.label for place in places]
     if len(set(labels)) < len(labels):
         raise ValueError(
-            f"{owner} got carry={short(carry)}, which names an argument twice: "
+            f"{owner} got carry={shown(carry)}, which names an argument twice: "
             f"{', '.join(labels)}. Name each once."
         )
     return tuple(places)

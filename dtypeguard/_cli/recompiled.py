@@ -25,7 +25,7 @@ from jax.core import Tracer
 
 from .._leaves.modules import spread
 from .._leaves.rows import columns, type_name
-from .._program.origins import is_installed, is_users, origin_of_frame, short
+from .._program.origins import is_installed, is_users, origin_of_frame, short_path
 
 _MOST = 20  # leaves of one function that are listed
 _ELSEWHERE = {"equinox": "filter_jit", "flax.nnx": "jit"}
@@ -247,4 +247,6 @@ def _name(function: Any) -> str:
     code = getattr(inner, "__code__", None)
     name = getattr(inner, "__qualname__", type(function).__name__)
     name = name.rpartition("<locals>.")[2]
-    return f"{name} ({short(code.co_filename)}:{code.co_firstlineno})" if code else name
+    return (
+        f"{name} ({short_path(code.co_filename)}:{code.co_firstlineno})" if code else name
+    )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import tree_util
 
-from .._carry.call import Parts
+from .._carry.call import SplitTree
 from .._leaves.types import Aval, Jaxpr, PyTree
 from .._program.graph import Graph
 from .._program.lines import Lines
@@ -158,7 +158,7 @@ def _branch(
     call: Call, name: str, function: Callable[..., Any] | None, closed: Jaxpr
 ) -> _Branch:
     given = len(tree_util.tree_leaves(call.operands))
-    none = Parts(())
+    none = SplitTree(())
     graph = Graph(with_inputs(closed, given))
     program = Program(None, graph, (), (), (none,), none, none)
 

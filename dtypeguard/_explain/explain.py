@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 import jax
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .control_flow import calls, without_jax
@@ -84,7 +84,7 @@ class _Explaining(contextlib.ContextDecorator):
     def __call__(self, function: _F) -> _F:
         if not callable(function):
             raise TypeError(
-                f"explain got {short(function)}. Write `with dtypeguard.explain():` around "
+                f"explain got {shown(function)}. Write `with dtypeguard.explain():` around "
                 "the loop, or @dtypeguard.explain above a function."
             )
         if runs_later(function):

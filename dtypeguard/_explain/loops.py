@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from .._carry.call import Parts
+from .._carry.call import SplitTree
 from .._find.drift import Change, changes
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
@@ -36,9 +36,9 @@ class Loop(NamedTuple):
     carry: int
     results: bool
 
-    def carried(self) -> Parts:
+    def carried(self) -> SplitTree:
         """The carry, its leaves standing for their types."""
-        return Parts(tree_util.tree_map(_type, self.inputs[self.carry]))
+        return SplitTree(tree_util.tree_map(_type, self.inputs[self.carry]))
 
     def trace(self) -> Program | None:
         """Traces the body once more; None where it does not trace any more."""
@@ -47,7 +47,7 @@ class Loop(NamedTuple):
 
     def program(self, graph: Graph, skipped: int | None = None) -> Program:
         """The body as a step that was traced."""
-        carried, none = self.carried(), Parts(())
+        carried, none = self.carried(), SplitTree(())
         leaves = len(carried.arrays)
         behind = len(tree_util.tree_leaves(self.inputs[self.carry + 1 :]))
         if skipped is None:  # a `fori_loop` has its index in front, a `scan` results behind
@@ -58,7 +58,7 @@ class Loop(NamedTuple):
             step=graph,
             names=(_parameter(self.body, self.carry),),
             carried=(carried,),
-            returned=(Parts(carried.merged(list(map(_type, outputs)))),),
+            returned=(SplitTree(carried.merged(list(map(_type, outputs)))),),
             rest=none,
             others=none,
             start=len(graph.inputs) - behind - leaves,
@@ -87,7 +87,7 @@ def loop_of(call: Call) -> Loop | None:
 
 def retrace(
     function: Callable[..., Any], inputs: tuple[PyTree, ...], is_first: bool
-) -> tuple[Graph, Parts] | None:
+) -> tuple[Graph, SplitTree] | None:
     """Traces a function once more, on the types of what it was given.
 
     Args:
@@ -99,11 +99,11 @@ def retrace(
         Its graph, and what it returned. None where it does not trace any more: over what
         is no longer alive, for example.
     """
-    returned: list[Parts] = []
+    returned: list[SplitTree] = []
 
     def again(*inputs):  # JAX may have kept what it traced for the function itself
         result = function(*inputs)
-        returned.append(Parts(result[0] if is_first else result))
+        returned.append(SplitTree(result[0] if is_first else result))
         return returned[-1].arrays
 
     try:

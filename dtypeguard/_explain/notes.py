@@ -14,7 +14,7 @@ from .._program.origins import (
     frame_of,
     is_installed,
     is_update,
-    short,
+    short_path,
 )
 from .branches import Variant, variants
 from .control_flow import Call
@@ -147,7 +147,7 @@ def _start(found: Sequence[Change]) -> str:
 
 
 def _package(file: str) -> str:
-    return short(file).replace("\\", "/").partition("/")[0].removesuffix(".py")
+    return short_path(file).replace("\\", "/").partition("/")[0].removesuffix(".py")
 
 
 def _argument(name: str, default: str = "body") -> str:

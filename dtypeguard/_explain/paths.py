@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._carry.places import Names
 from .._leaves.modules import contents, objects
-from .._program.origins import callers, is_installed, short
+from .._program.origins import callers, is_installed, short_path
 
 
 class _Place(NamedTuple):
@@ -58,7 +58,7 @@ def _places(caller: FrameType | None) -> Iterator[_Place]:
 def _arguments(caller: FrameType | None) -> Iterator[tuple[str, Any]]:
     """What the user's function is given in a loop or a branch of Flax NNX, by name."""
     frames = [] if caller is None else [caller, *callers(caller)]
-    is_flax = lambda frame: short(frame.f_code.co_filename).startswith("flax")
+    is_flax = lambda frame: short_path(frame.f_code.co_filename).startswith("flax")
     own = [frame.f_locals for frame in itertools.takewhile(is_flax, frames)]
     for names in own:
         if "init_val" in names and "body_fun" in names:

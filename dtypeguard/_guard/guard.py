@@ -12,15 +12,15 @@ import optax
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import is_wide_scalar, narrow_scalar
-from .._leaves.errors import DtypeDriftError, Said, more
+from .._leaves.errors import DtypeDriftError, WarnOnce, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .extra_args import keep_extra_args, narrow_extra_args, wide_integers
-from .first_state import as_arrays, own_buffers
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
 from .settle import settle
+from .strong import as_arrays, own_buffers
 from .x64 import without_x64
 
 _P = ParamSpec("_P")
@@ -125,7 +125,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     is_class = inspect.isclass(inner)
     if not is_class and callable(getattr(inner, "init", None)):
         if callable(getattr(inner, "update", None)):
-            return _guard_transformation(inner, policy, Said())
+            return _guard_transformation(inner, policy, WarnOnce())
     elif callable(inner):
         return _guard_factory(inner, policy)
     raise TypeError(
@@ -147,7 +147,7 @@ def policy_of(opt: Any) -> Policy:
 
 def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
     # Of all it makes: inject_hyperparams calls its factory anew in every update.
-    said = Said()
+    warn = WarnOnce()
 
     @functools.wraps(factory)
     def guarded(*args, **kwargs):
@@ -157,17 +157,17 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
                 f"guard was put on {factory!r}, which returned {inner!r}. A guarded "
                 "function must return a gradient transformation, such as optax.adam(1e-3)."
             )
-        return _guard_transformation(inner, policy, said)
+        return _guard_transformation(inner, policy, warn)
 
     return guarded
 
 
 def _guard_transformation(
-    inner: Any, policy: Policy | None, said: Said
+    inner: Any, policy: Policy | None, warn: WarnOnce
 ) -> optax.GradientTransformationExtraArgs:
     guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
     if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
-        return guarded if policy is None else _guard_transformation(bare, policy, said)
+        return guarded if policy is None else _guard_transformation(bare, policy, warn)
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
     # Updates that are asked for in float64 count as an input does.
@@ -177,7 +177,7 @@ def _guard_transformation(
         given = Snapshot(params)
         # In the scope as well: a Python float in the state is a float32 there.
         first = lambda _: as_arrays(inner.init(given.copy()))
-        return own_buffers(without_x64(first, said.warn_once, params), given.leaves)
+        return own_buffers(without_x64(first, warn, params), given.leaves)
 
     def update(updates, state, params=None, **extra_args):
         callers_x64 = x64_enabled()
@@ -201,19 +201,17 @@ def _guard_transformation(
                     raise
                 dtype, outputs = rescued
                 reason = str(error).strip().partition("\n")[0]
-                said.warn_once(
+                warn(
                     f"update failed and was run in {dtype} instead: {reason}"
                     + more("Guard an optimizer")
                 )
                 # Wide by our own doing, which has been told: no drift of the optimizer's.
-                return settle(
-                    outputs, given, replace(policy, on_drift="cast"), said.warn_once
-                )
-            return settle(outputs, given, policy, said.warn_once)
+                return settle(outputs, given, replace(policy, on_drift="cast"), warn)
+            return settle(outputs, given, policy, warn)
 
         arrays = [leaf for leaf in all_given[1].leaves if not is_wide_scalar(leaf)]
         inputs = (updates, arrays, params, wide_integers(extra_args), asked)
-        return without_x64(step, said.warn_once, *inputs)
+        return without_x64(step, warn, *inputs)
 
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
@@ -229,7 +227,7 @@ def _taking_extra_args(inner: Any) -> Callable[..., Any]:
     takes from `optax.MultiSteps` the extra args that it does accept.
     """
     parameters = inspect.signature(inner.update).parameters
-    names = frozenset(parameters)  # which hashes, see Said
+    names = frozenset(parameters)  # which hashes, see WarnOnce
     kinds = [p.kind for p in parameters.values()]
     takes_all = inspect.Parameter.VAR_KEYWORD in kinds
     by_position = (

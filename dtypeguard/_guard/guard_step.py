@@ -15,11 +15,11 @@ from .._carry.other_carry import other_carry
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
-from .._leaves.errors import DtypeDriftError, Said
+from .._leaves.errors import DtypeDriftError, WarnOnce
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
 from .policy import Policy, check_policy
-from .settle import Part, Settled, settle_carried, settle_held, tell
+from .settle import Output, Settled, report_drift, settle_carried, settle_held
 from .x64 import wide_input
 
 _P = ParamSpec("_P")
@@ -211,7 +211,7 @@ class _GuardedStep:
         self.parts = (step, carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
         self.policy = policy
-        self.warn_once = Said().warn_once
+        self.warn_once = WarnOnce()
         self.is_jitted = callable(getattr(step, "lower", None))
         functools.update_wrapper(self, step, updated=())
         self.__name__ = self.carry.step
@@ -395,7 +395,7 @@ class _Call:
             part, given = parts[number], self.carried[number]
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
-        tell([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
         return found.put([opened(each.tree) for each in new])
 
     def _settled_in_place(self, tree: Any, label: str) -> Iterator[Settled]:
@@ -406,9 +406,9 @@ class _Call:
             if held is not None and held.node is not node:
                 yield settle_held(self._part(held.label), held, node, self.guarded.policy)
 
-    def _part(self, label: str) -> Part:
+    def _part(self, label: str) -> Output:
         carry = self.guarded.carry
-        return Part(label, carry.step, carry.owner, starts_weak=True)
+        return Output(label, carry.step, carry.owner, starts_weak=True)
 
 
 def _is_weak_and_known(leaf: Any) -> bool:

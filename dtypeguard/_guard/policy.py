@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.public import public
 from .._rounding.rounding import rounds
@@ -163,7 +163,7 @@ def check_policy(owner: str, policy: Any) -> None:
     """Refuses what is neither a policy nor None."""
     if not (policy is None or isinstance(policy, Policy)):
         raise TypeError(
-            f"{owner} got policy={short(policy)}. Write a dtypeguard.Policy, such as "
+            f"{owner} got policy={shown(policy)}. Write a dtypeguard.Policy, such as "
             'policy=dtypeguard.Policy(on_drift="error").'
         )
 

@@ -9,7 +9,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._leaves.abstract import eval_shape
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.public import public
@@ -40,7 +40,7 @@ def record(opt: Any, params: Any) -> Any:
     """
     if not (callable(opt) or hasattr(opt, "init")):
         raise TypeError(
-            f"record got {short(opt)} as the optimizer. Write record(opt, params)."
+            f"record got {shown(opt)} as the optimizer. Write record(opt, params)."
         )
     guarded: Any = guard(opt)
     if not hasattr(guarded, "init"):

@@ -23,7 +23,7 @@ from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_row
 from .policy import Policy
 
 
-class Part(NamedTuple):
+class Output(NamedTuple):
     """A part of what a function returns that has a record, and what is said of it.
 
     Attributes:
@@ -58,8 +58,8 @@ class Settled(NamedTuple):
     drifted: list[Row]
 
 
-_STATE = Part("state")
-_UPDATES = Part("updates", is_carried=False)
+_STATE = Output("state")
+_UPDATES = Output("updates", is_carried=False)
 
 
 def settle(
@@ -92,11 +92,11 @@ def settle(
     of_updates = _settle_updates(new_updates, updates, params, policy)
     if policy.widens_updates:
         of_updates = of_updates._replace(drifted=[])
-    tell((of_state, of_updates), _STATE, policy, warn)
+    report_drift((of_state, of_updates), _STATE, policy, warn)
     return of_updates.tree, of_state.tree
 
 
-def settle_carried(part: Part, tree: Any, given: Snapshot, policy: Policy) -> Settled:
+def settle_carried(part: Output, tree: Any, given: Snapshot, policy: Policy) -> Settled:
     """What a function carries, in the dtypes in which it came in.
 
     Args:
@@ -107,7 +107,7 @@ def settle_carried(part: Part, tree: Any, given: Snapshot, policy: Policy) -> Se
 
     Returns:
         `tree` with every array leaf strongly typed and in its dtype in `given`, and what
-        `tell` is to say.
+        `report_drift` is to say.
 
     Raises:
         DtypeDriftError: if the tree has changed.
@@ -123,7 +123,7 @@ def settle_carried(part: Part, tree: Any, given: Snapshot, policy: Policy) -> Se
     return _settle(part, tree, given.leaves, same, policy, given.constants)
 
 
-def settle_held(part: Part, held: Held, node: Any, policy: Policy) -> Settled:
+def settle_held(part: Output, held: Held, node: Any, policy: Policy) -> Settled:
     """Has an object of Flax NNX hold what it holds in the dtypes in which it held it.
 
     Args:
@@ -133,7 +133,7 @@ def settle_held(part: Part, held: Held, node: Any, policy: Policy) -> Settled:
         policy: which casts are allowed.
 
     Returns:
-        `node`, and what `tell` is to say.
+        `node`, and what `report_drift` is to say.
     """
     before, now = held.pairs(node)
     settled = settle_carried(part, now, before, policy)
@@ -141,8 +141,8 @@ def settle_held(part: Part, held: Held, node: Any, policy: Policy) -> Settled:
     return settled._replace(tree=node)
 
 
-def tell(
-    settled: Sequence[Settled], part: Part, policy: Policy, warn: Callable[[str], None]
+def report_drift(
+    settled: Sequence[Settled], part: Output, policy: Policy, warn: Callable[[str], None]
 ) -> None:
     """Says of all that a function returned what the policy wants said.
 
@@ -172,7 +172,7 @@ def tell(
 
 
 def _settle(
-    part: Part,
+    part: Output,
     tree: Any,
     recorded: list[Any],
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
@@ -330,11 +330,11 @@ def _brought_back(dtype: Any, new_dtype: Any) -> str:
     return f"return x.astype(jnp.{dtype})"
 
 
-def _page(part: Part) -> str:
+def _page(part: Output) -> str:
     return more("Guard an optimizer" if part.wrapper == "guard" else "Guard a step")
 
 
-def _other_kind(part: Part, dtype: Any, new_dtype: Any) -> str:
+def _other_kind(part: Output, dtype: Any, new_dtype: Any) -> str:
     """What to write in the update instead, for a leaf named x."""
     kinds = kind(dtype), kind(new_dtype)
     if not part.is_carried and kinds[0] in ("bool", "int"):

@@ -22,7 +22,7 @@ def check_number(
         ValueError: if it is out of range.
     """
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
-        raise TypeError(f"{owner} got {name}={short(value)}: {remedy}.")
+        raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
     if isinstance(value, (int, float)) and not is_allowed(value):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
@@ -79,7 +79,7 @@ def check_arrays(owner: str, name: str, tree: Any) -> None:
         TypeError: names every such leaf.
     """
     wrong = [
-        f"  {name}{path}: {short(leaf)}"
+        f"  {name}{path}: {shown(leaf)}"
         for path, leaf in by_path(tree).items()
         if dtype_of(leaf) is None and not hasattr(leaf, "dtype")
     ]
@@ -95,12 +95,12 @@ def check_extra_args(owner: str, extra_args: Any) -> None:
     """Refuses extra args that are no mapping of names."""
     if not (isinstance(extra_args, dict) and all(isinstance(k, str) for k in extra_args)):
         raise TypeError(
-            f"{owner} got extra_args={short(extra_args)}. Write a dict of keyword "
+            f"{owner} got extra_args={shown(extra_args)}. Write a dict of keyword "
             'arguments of update, such as extra_args={"value": loss}.'
         )
 
 
-def short(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value as it would be written, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -45,8 +45,8 @@ def warn_caller(message: str) -> None:
     warnings.warn(message, DtypeGuardWarning, stacklevel=level)
 
 
-class Said:
-    """The messages given so far. Any two are equal, as what they belong to may be.
+class WarnOnce:
+    """Issues each warning once. Any two are equal, as what they belong to may be.
 
     Equinox makes pytrees of closures, to compile once for two optimizers made alike
     (`OptaxMinimiser` in optimistix): it hashes and compares all that a guard closes over.
@@ -55,14 +55,14 @@ class Said:
     def __init__(self) -> None:
         self._messages: set[str] = set()
 
-    def warn_once(self, message: str) -> None:
-        """`warn_caller`, unless it was given this message before."""
+    def __call__(self, message: str) -> None:
+        """`warn_caller`, unless it was called with this message before."""
         if message not in self._messages:
             warn_caller(message)
             self._messages.add(message)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Said)
+        return isinstance(other, WarnOnce)
 
     def __hash__(self) -> int:
-        return hash(Said)
+        return hash(WarnOnce)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
-from .._leaves.errors import Said
+from .._leaves.errors import WarnOnce
 
 
 def check_accumulator_dtype(asked: Any) -> None:
@@ -21,7 +21,7 @@ def check_accumulator_dtype(asked: Any) -> None:
         is_allowed = False
     if not is_allowed:
         raise TypeError(
-            f"multi_steps got accumulator_dtype={short(asked)}: write a "
+            f"multi_steps got accumulator_dtype={shown(asked)}: write a "
             "floating dtype, such as jnp.float32, or None for those of the params."
         )
 
@@ -45,7 +45,9 @@ def first_sums(params: Any, asked: Any, x64: bool) -> Any:
     return tree_util.tree_map(zeros, params)
 
 
-def add_to(sums: Any, updates: Any, number: Any, use_grad_mean: bool, said: Said) -> Any:
+def add_to(
+    sums: Any, updates: Any, number: Any, use_grad_mean: bool, warn: WarnOnce
+) -> Any:
     """The sums with one more gradient each, or their means over `number` gradients.
 
     A gradient that is None, or the float0 of an integer param, leaves its sum alone.
@@ -54,7 +56,7 @@ def add_to(sums: Any, updates: Any, number: Any, use_grad_mean: bool, said: Said
     def add(acc, grad):
         if dtype_of(grad) is None:
             return acc
-        _tell_if_narrowed(grad, acc, said)
+        _warn_if_narrowed(grad, acc, warn)
         dtype = promoted(dtype_of(grad), acc.dtype)
         grad, wide = cast(grad, dtype), cast(acc, dtype)
         if use_grad_mean:
@@ -96,9 +98,9 @@ def _sum_dtype(param: Any, asked: Any) -> Any:
     return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
 
 
-def _tell_if_narrowed(grad: Any, acc: Any, said: Said) -> None:
+def _warn_if_narrowed(grad: Any, acc: Any, warn: WarnOnce) -> None:
     if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
-        said.warn_once(
+        warn(
             f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "
             f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
         )

@@ -10,10 +10,10 @@ from jax import tree_util
 
 from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy
-from .._leaves.arguments import check_grads, check_state, short
+from .._leaves.arguments import check_grads, check_state, shown
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import cast, dtype_of
-from .._leaves.errors import Said
+from .._leaves.errors import WarnOnce
 from .._leaves.public import public
 from .accumulate import add_to, as_gradients, check_accumulator_dtype, first_sums
 from .emit import emit_if
@@ -97,7 +97,7 @@ def multi_steps(
     check_accumulator_dtype(accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     policy = policy_of(inner)
-    said = Said()
+    warn = WarnOnce()
 
     def init(params):
         zero = jnp.zeros((), jnp.int32)
@@ -120,7 +120,7 @@ def multi_steps(
         check_grads("multi_steps", updates, acc_grads)
         number = increment(mini_step)
         emits = _is_last(number, every_k, gradient_step)
-        sums = add_to(acc_grads, updates, number, use_grad_mean, said)
+        sums = add_to(acc_grads, updates, number, use_grad_mean, warn)
         if should_skip_update_fn is not None:
             skipped = should_skip_update_fn(updates, gradient_step, params)
             skips, skip_state = _skips(skipped)
@@ -158,7 +158,7 @@ def _check_options(inner: Any, every_k: Any, should_skip: Any) -> None:
             )
     elif not callable(every_k):
         raise TypeError(
-            f"multi_steps got every_k_schedule={short(every_k)}: write an int from 1 up, "
+            f"multi_steps got every_k_schedule={shown(every_k)}: write an int from 1 up, "
             "or a function of the number of gradient steps that returns one."
         )
     if not hasattr(inner, "init"):
@@ -167,7 +167,7 @@ def _check_options(inner: Any, every_k: Any, should_skip: Any) -> None:
         )
     if not (should_skip is None or callable(should_skip)):
         raise TypeError(
-            f"multi_steps got should_skip_update_fn={short(should_skip)}: write a "
+            f"multi_steps got should_skip_update_fn={shown(should_skip)}: write a "
             "function, such as optax.skip_not_finite, or None."
         )
 
@@ -191,7 +191,7 @@ def _skips(returned: Any) -> tuple[Any, Any]:
     """Whether to skip, as an array, and a skip state."""
     if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
         raise ValueError(
-            f"should_skip_update_fn returned {short(returned)}. Return a scalar bool and a "
+            f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "
             "tree for skip_state, such as ()."
         )
     skips, skip_state = returned

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from .._guard.x64 import without_x64
-from .._leaves.arguments import check_number, check_rate, short
+from .._leaves.arguments import check_number, check_rate, shown
 from .._leaves.errors import warn_caller
 from .._leaves.public import public
 from .prodigy_state import Options, first_state
@@ -162,7 +162,7 @@ def _checked_betas(betas: Any, beta3: Any) -> tuple[Any, Any]:
         beta1, beta2 = betas
     except (TypeError, ValueError):
         raise TypeError(
-            f"prodigy got betas={short(betas)}: write two numbers, such as (0.9, 0.999)."
+            f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
     for name, beta in (("beta1", beta1), ("beta2", beta2), ("beta3", beta3)):
         if beta is not None:

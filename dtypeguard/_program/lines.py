@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from jax import tree_util
 
-from .._carry.call import Parts
+from .._carry.call import SplitTree
 from .._leaves.dtypes import is_weak
 from .._leaves.types import Aval, PyTree
 from .blame import blame, source
@@ -31,9 +31,9 @@ class Traced(Protocol):
     @property
     def step(self) -> Graph: ...
     @property
-    def carried(self) -> Sequence[Parts]: ...
+    def carried(self) -> Sequence[SplitTree]: ...
     @property
-    def returned(self) -> Sequence[Parts]: ...
+    def returned(self) -> Sequence[SplitTree]: ...
 
 
 class Lines:
@@ -104,7 +104,7 @@ class Lines:
         return self._watch
 
 
-def _nodes(trees: Sequence[Parts], number: int) -> Sequence[Any]:
+def _nodes(trees: Sequence[SplitTree], number: int) -> Sequence[Any]:
     """An array leaf of some trees, and the nodes that it is in, from the inside out."""
     for parts in trees:
         if number < len(parts.arrays):

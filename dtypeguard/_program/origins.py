@@ -54,7 +54,7 @@ class Origin:
     )
 
     def __str__(self) -> str:
-        return f"{short(self.file)}:{self.line}"
+        return f"{short_path(self.file)}:{self.line}"
 
     @property
     def users(self) -> "Origin":
@@ -78,7 +78,7 @@ class Origin:
         return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
-def short(file: str) -> str:
+def short_path(file: str) -> str:
     """A file as an import would find it, or from the working directory, or in full."""
     for root in (*_PACKAGES, os.getcwd() + os.sep):
         if file.startswith(root):
@@ -145,7 +145,7 @@ def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
 def is_update(frames: Iterable["_Frame"]) -> bool:
     """Whether a call passes through the `update` of an optimizer of Optax's."""
     return any(
-        short(frame.file).startswith("optax" + os.sep)
+        short_path(frame.file).startswith("optax" + os.sep)
         and frame.function.rpartition(".")[2] in ("update", "update_fn")
         for frame in frames
     )

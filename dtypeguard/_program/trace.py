@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._carry.call import Call, Parts
+from .._carry.call import Call, SplitTree
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf, PyTree
 from .graph import Graph
@@ -40,10 +40,10 @@ class Program(NamedTuple):
     first: Graph | None
     step: Graph
     names: Sequence[str]
-    carried: Sequence[Parts]
-    returned: Sequence[Parts]
-    rest: Parts
-    others: Parts
+    carried: Sequence[SplitTree]
+    returned: Sequence[SplitTree]
+    rest: SplitTree
+    others: SplitTree
     is_optimizer: bool = False
     start: int = 0
     skipped: int = 0

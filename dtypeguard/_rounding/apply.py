@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
 from .._leaves.public import public
 from .._leaves.rows import Row, describe, table, tree_rows
@@ -96,7 +96,7 @@ def _checked(key: Any) -> jax.Array:
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if np.shape(key) != () if is_typed else dtype != np.uint32 or np.ndim(key) != 1:
         raise TypeError(
-            f"apply_updates got key={short(key)}. Write one new key for every step, "
+            f"apply_updates got key={shown(key)}. Write one new key for every step, "
             "such as key=jax.random.fold_in(jax.random.key(0), step)."
         )
     return key

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from .._guard.first_state import as_arrays, own_buffers
+from .._guard.strong import as_arrays, own_buffers
 from .._leaves.dtypes import dtype_of
 from .._leaves.rows import type_name
 from .entry import Inputs, split

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax, tree_util
 
-from .._carry.call import Call, Parts
+from .._carry.call import Call, SplitTree
 from .._carry.carry import Carry
-from .._guard.first_state import strong
+from .._guard.strong import strong
 from .._leaves.dtypes import cast, dtype_of, is_weak
 from .checks import Fault, same_types
 from .sweep import one_line
@@ -56,7 +56,7 @@ class StepTrial:
         begun.carried = strong(tree_util.tree_map(_as_array, self.carried))
         return begun
 
-    def _named(self, parts: list[Parts]) -> _Carried:
+    def _named(self, parts: list[SplitTree]) -> _Carried:
         # In order, as `run` takes them: JAX sorts the keys of a dict.
         pairs = [
             (label + path, leaf)

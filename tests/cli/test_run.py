@@ -14,7 +14,7 @@ import pytest
 from helpers import SUPPORT, child_variables, need
 
 from dtypeguard._cli.main import main
-from dtypeguard._program.origins import short
+from dtypeguard._program.origins import short_path
 
 SCRIPTS = SUPPORT / "scripts"
 
@@ -83,7 +83,7 @@ def test_failing_scripts(run, arguments):
     note = [_spaced(text) for text in err[err.index("dtypeguard: ") :].splitlines()]
     lines = file.read_text().splitlines()
     marks = {
-        (name, word): f"{short(str(file))}:{n}"
+        (name, word): f"{short_path(str(file))}:{n}"
         for n, text in enumerate(lines, 1)
         for word, name in re.findall(r"# ([^ :]+): (\w+)$", text)
         if word != "told"
@@ -432,7 +432,7 @@ def test_functions_that_were_compiled_again_for_a_type(run, script):
     code, out, err = run(file)
     assert jax.jit is before
     assert (code, out) == (0, "step module  scaled\n")
-    where = lambda n: f"({short(str(file))}:{n})"
+    where = lambda n: f"({short_path(str(file))}:{n})"
     lines = file.read_text().splitlines()
     first = {
         name: next(n for n, text in enumerate(lines, 1) if f"def {name}(" in text) - 1
@@ -443,7 +443,7 @@ def test_functions_that_were_compiled_again_for_a_type(run, script):
         """The lines of the two calls, of which the later has another type."""
         at = [n for n, text in enumerate(lines, 1) if call in text]
         pair = dict.fromkeys(at[2:4] if call == "scaled(jnp" else at)
-        return "called at " + " then ".join(f"{short(str(file))}:{n}" for n in pair)
+        return "called at " + " then ".join(f"{short_path(str(file))}:{n}" for n in pair)
 
     assert err.splitlines() == [
         "dtypeguard run: 3 functions were compiled again only because the type of an "

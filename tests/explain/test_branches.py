@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import explain
-from dtypeguard._program.origins import short
+from dtypeguard._program.origins import short_path
 
 pytestmark = pytest.mark.third_party
 BF16 = jnp.bfloat16
@@ -126,7 +126,7 @@ def note_of(program):
 def marks(program):
     """The lines of a program that have a mark, as notes write them."""
     lines, first = inspect.getsourcelines(program)
-    file = short(str(pathlib.Path(__file__)))
+    file = short_path(str(pathlib.Path(__file__)))
     found = {}
     for number, text in enumerate(lines, first):
         if match := re.search(r"# (\w+)$", text):

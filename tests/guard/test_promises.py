@@ -23,7 +23,7 @@ from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, audit, guard
-from dtypeguard._guard import first_state
+from dtypeguard._guard import strong
 from dtypeguard._sweep.hlo import count_float64
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
@@ -88,14 +88,14 @@ def test_a_first_state_is_copied_leaf_by_leaf_and_nothing_stays(monkeypatch):
     alive = lambda: sum(array.nbytes for array in jax.live_arrays())
     gc.collect()
     before, peaks = alive(), []
-    copied = first_state._copied
+    copied = strong._copied
 
     def watched(leaf):
         copy = copied(leaf)
         peaks.append(alive() - before)
         return copy
 
-    monkeypatch.setattr(first_state, "_copied", watched)
+    monkeypatch.setattr(strong, "_copied", watched)
     state = guard(opt).init(params)
     size = sum(leaf.nbytes for leaf in tree_util.tree_leaves(state))
     assert len(peaks) == len(tree_util.tree_leaves(state))

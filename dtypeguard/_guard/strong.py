@@ -8,7 +8,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from .._leaves.arguments import short
+from .._leaves.arguments import shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.modules import closed, constants, contents, objects, opened, put_contents
 from .._leaves.public import public
@@ -81,7 +81,7 @@ def as_arrays(
             return leaf
         if kind(dtype) == "int" and np.any(np.asarray(leaf).astype(dtype) != leaf):
             raise OverflowError(
-                f"{where}{tree_util.keystr(path)} is {short(leaf)}, which does not fit "
+                f"{where}{tree_util.keystr(path)} is {shown(leaf)}, which does not fit "
                 f"into {dtype}: {remedy}."
             )
         return jnp.array(leaf, dtype, copy=True)

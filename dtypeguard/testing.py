@@ -17,10 +17,16 @@ from ._leaves.arguments import check_arrays, check_extra_args, shown
 from ._leaves.dtypes import cast, dtype_of, kind
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
-from ._sweep.contract import RULES as _RULES, Broken, broken
+from ._sweep.contract import (
+    RULES as _RULES,
+    STEP_RULES as _STEP_RULES,
+    Broken,
+    StepTrial,
+    broken,
+    broken_rules,
+)
 from ._sweep.entry import Entry, Inputs
 from ._sweep.recipes import Recipe
-from ._sweep.step_contract import STEP_RULES as _STEP_RULES, StepTrial, broken_rules
 from ._sweep.sweep import CONFIGURATIONS, Configuration
 
 RULES = tuple(_RULES)

@@ -11,7 +11,6 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import carry_of
-from .._carry.other_carry import other_carry
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
@@ -379,9 +378,13 @@ class _Call:
         try:
             return self._settled(result)
         except TypeError as error:  # all of them ours
-            hint = other_carry(self.guarded.carry, self.guarded.step, args, kwargs, result)
-            if not hint:
+            carry = self.guarded.carry
+            if not (carry.is_default and "return it in shape" in str(error)):
                 raise
+            hint = (
+                f"\nA guard takes the first argument, {carry.labels[0]}, for the carry. To "
+                f"name another: {carry.owner}(..., carry=NAME)."
+            )
             raise type(error)(f"{error}{hint}") from None
 
     def _settled(self, result: Any) -> Any:

@@ -20,8 +20,9 @@ over it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -30,7 +31,8 @@ from jax import lax, tree_util
 from .._guard.strong import as_arrays, own_buffers
 from .._leaves.dtypes import dtype_of
 from .._leaves.rows import type_name
-from .entry import Inputs, split
+from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
+from .entry import Inputs
 
 
 class Skip(Exception):
@@ -41,6 +43,13 @@ class Fault(Exception):
     """A check failed; says where and how, in one line."""
 
 
+class Training(NamedTuple):
+    """What a training step carries."""
+
+    params: Params
+    state: State
+
+
 class Subject:
     """One optimizer under test, traced once for each set of argument types.
 
@@ -49,36 +58,33 @@ class Subject:
         inputs: what it is fed. The arrays in it are tracers; functions are not.
     """
 
-    def __init__(self, opt: Any, inputs: Inputs):
-        self.params, self.grads, self.extra_args = inputs
-        self.state = opt.init(self.params)
+    def __init__(self, opt: Optimizer, inputs: Inputs):
+        self.grads, self.extra_args = inputs.updates, inputs.extra_args
         self.init = opt.init
+        self.carry = Training(inputs.params, opt.init(inputs.params))
+        static = eqx.filter(inputs.extra_args, eqx.is_array, inverse=True)
 
-        def update(updates, state, params, arrays, others):
-            return opt.update(updates, state, params, **arrays, **dict(others))
+        def update(updates, state, params, arrays):
+            return opt.update(updates, state, params, **eqx.combine(arrays, static))
 
-        def step(updates, state, params, arrays, others):
-            updates, state = update(updates, state, params, arrays, others)
-            return optax.apply_updates(params, updates), state
+        def step(updates, carry, arrays):
+            updates, state = update(updates, carry.state, carry.params, arrays)
+            return Training(optax.apply_updates(carry.params, updates), state)
 
         # Nothing is compiled in here, `jit` is for its cache of traces: it tells apart
         # what tracing can tell apart, dtypes, weak types and the x64 flag among it. The
         # functions are the subject's own, and their traces end with it.
-        self._update = jax.jit(update, static_argnums=4)
-        self._step = jax.jit(step, static_argnums=4)
+        self._update = jax.jit(update)
+        self._step = jax.jit(step)
 
-    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
+    def update(self, updates, state, params=None, **extra_args: Any):
         """The optimizer's own update."""
-        return self._update(updates, state, params, *_hashable(extra_args))
+        return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
 
-    def step(self, params: Any, state: Any) -> tuple[Any, Any]:
+    def step(self, carry: Training) -> Training:
         """One training step, with the gradients and the extra args of the inputs."""
-        return self._step(self.grads, state, params, *_hashable(self.extra_args))
-
-
-def _hashable(extra_args: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    arrays, others = split(extra_args)
-    return arrays, tuple(sorted(others.items()))
+        arrays = eqx.filter(self.extra_args, eqx.is_array)
+        return self._step(self.grads, carry, arrays)
 
 
 def init(eager: Any, traced: Any) -> None:
@@ -95,37 +101,35 @@ def some_zeros(params: Any) -> Any:
 
 def eval_shape(subject: Subject) -> None:
     """The state keeps its types, and no update widens a param under `p + u`."""
-    updates, state = subject.update(
-        subject.grads, subject.state, subject.params, **subject.extra_args
-    )
-    same_types("state", subject.state, state)
-    _no_promotion(subject.params, updates)
+    params, before = subject.carry
+    updates, state = subject.update(subject.grads, before, params, **subject.extra_args)
+    same_types("state", before, state)
+    _no_promotion(params, updates)
 
 
-def scan(subject: Subject) -> None:
-    """(params, state) is a scan carry."""
-    lax.scan(
-        lambda carry, _: (subject.step(*carry), None),
-        (subject.params, subject.state),
-        None,
-        length=2,
-    )
+def scan(step: Step, carry: PyTree) -> None:
+    """A step is the body of a scan."""
+    lax.scan(lambda carry, _: (step(carry), None), carry, None, length=2)
 
 
-def cond(subject: Subject) -> None:
+def cond(step: Step, carry: PyTree) -> None:
     """A step and no step are two branches of a cond."""
-    lax.cond(
-        jnp.asarray(True),
-        subject.step,
-        lambda params, state: (params, state),
-        subject.params,
-        subject.state,
-    )
+    lax.cond(jnp.asarray(True), step, lambda carry: carry, carry)
+
+
+def while_loop(step: Step, carry: PyTree) -> None:
+    """A step is the body of a while_loop."""
+    lax.while_loop(lambda _: jnp.asarray(False), step, carry)
+
+
+def compilations(step: Step, carry: PyTree) -> None:
+    """The types of the carry are the same again after one jitted step."""
+    same_types("", carry, step(carry))
 
 
 def multi_steps(subject: Subject) -> None:
     """MultiSteps around the optimizer traces and keeps its types."""
-    if not _same_shapes(subject.params, subject.grads):
+    if not _same_shapes(subject.carry.params, subject.grads):
         raise Skip("MultiSteps accumulates gradients in the shapes of the params")
     try:
         before, updates, after = _through_multi_steps(subject, subject)
@@ -139,7 +143,7 @@ def multi_steps(subject: Subject) -> None:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
     same_types("state", before, after)
-    _no_promotion(subject.params, updates)
+    _no_promotion(subject.carry.params, updates)
 
 
 class _Idle:
@@ -160,27 +164,20 @@ class _Idle:
 def _through_multi_steps(opt: Any, subject: Subject) -> tuple[Any, Any, Any]:
     inner = optax.GradientTransformationExtraArgs(opt.init, opt.update)
     outer = optax.MultiSteps(inner, 2)
-    before = outer.init(subject.params)
+    before = outer.init(subject.carry.params)
     updates, after = outer.update(
-        subject.grads, before, subject.params, **subject.extra_args
+        subject.grads, before, subject.carry.params, **subject.extra_args
     )
     return before, updates, after
-
-
-def compilations(subject: Subject) -> None:
-    """The types of (params, state) are the same again after one jitted step."""
-    params, state = subject.step(subject.params, subject.state)
-    same_types("params", subject.params, params)
-    same_types("state", subject.state, state)
 
 
 # Those of a subject alone; `init` compares with a state from outside its trace.
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "eval_shape": eval_shape,
-    "scan": scan,
-    "cond": cond,
+    "scan": lambda subject: scan(subject.step, subject.carry),
+    "cond": lambda subject: cond(subject.step, subject.carry),
     "MultiSteps": multi_steps,
-    "compilations": compilations,
+    "compilations": lambda subject: compilations(subject.step, subject.carry),
 }
 NAMES = ("init", *CHECKS)
 
@@ -191,12 +188,12 @@ def same_types(name: str, before: Any, after: Any) -> None:
 
 
 def _same(
-    name: str, before: Any, after: Any, tell: Callable[[Any], Any], where: str = ""
+    name: str, before: Any, after: Any, type_of: Callable[[Leaf], Any], where: str = ""
 ) -> None:
     _raise_first(
-        f"{name}{path}: {tell(old)} -> {tell(new)}{where}"
+        f"{(name + path).lstrip('.')}: {type_of(old)} -> {type_of(new)}{where}"
         for path, old, new in _pairs(name, before, after)
-        if tell(old) != tell(new)
+        if type_of(old) != type_of(new)
     )
 
 
@@ -217,7 +214,8 @@ def _pairs(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]
     leaves, structure = tree_util.tree_flatten_with_path(before)
     new_leaves, new_structure = tree_util.tree_flatten(after)
     if structure != new_structure:
-        raise Fault(f"{name}: another tree, {len(leaves)} -> {len(new_leaves)} leaves")
+        name = f"{name}: " if name else ""
+        raise Fault(f"{name}another tree, {len(leaves)} -> {len(new_leaves)} leaves")
     for (path, old), new in zip(leaves, new_leaves):
         yield tree_util.keystr(path), old, new
 

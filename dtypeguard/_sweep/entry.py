@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,14 +23,6 @@ class Inputs(NamedTuple):
     params: Any
     updates: Any
     extra_args: dict[str, Any]
-
-
-def split(extra_args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The extra args that can be traced, and the functions, strings and bools."""
-    others = {
-        k: v for k, v in extra_args.items() if callable(v) or isinstance(v, (str, bool))
-    }
-    return {k: v for k, v in extra_args.items() if k not in others}, others
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,14 +129,12 @@ def _as_arrays(tree: Any, dtypes: Any) -> Any:
 
 
 def _run_abstractly(opt: Any, inputs: Inputs) -> None:
-    arrays, others = split(inputs.extra_args)
-
-    def run(params, updates, arrays):
-        opt.update(updates, opt.init(params), params, **arrays, **others)
+    def run(params, updates, extra_args):
+        opt.update(updates, opt.init(params), params, **extra_args)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        jax.eval_shape(run, inputs.params, inputs.updates, arrays)
+        eqx.filter_eval_shape(run, *inputs)
 
 
 def _gradient_function(entry: Entry, params: Any, updates: Any) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -18,7 +19,7 @@ from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
 from . import catalog, checks
 from .checks import CHECKS, NAMES, Fault, Skip, Subject
-from .entry import Entry, Inputs, split
+from .entry import Entry, Inputs
 from .recipes import NO_EXPLICIT_FLOAT64
 
 _MIXED = (jnp.bfloat16, jnp.float32)
@@ -141,17 +142,15 @@ def examine(
     with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         inputs = entry.inputs(configuration.params, configuration.grads)
-        arrays, others = split(inputs.extra_args)
 
-        def run_checks(params, updates, arrays):
-            extra_args = arrays | others
+        def run_checks(inputs):
             try:
-                subject = Subject(make(), Inputs(params, updates, extra_args))
+                subject = Subject(make(), inputs)
             except Exception as error:
                 failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
             if "init" not in failures:
-                judge("init", checks.init, eager, subject.state)
+                judge("init", checks.init, eager, subject.carry.state)
             for name, check in CHECKS.items():
                 if name not in configuration.leaves_out:
                     judge(name, check, subject)
@@ -160,7 +159,7 @@ def examine(
             eager = make().init(checks.some_zeros(inputs.params))
         except Exception as error:
             failures["init"] = one_line(error)
-        jax.eval_shape(run_checks, inputs.params, inputs.updates, arrays)
+        eqx.filter_eval_shape(run_checks, inputs)
         found = _origins(make, inputs) if origins and failures else []
     return Outcome(
         entry.id,

@@ -17,6 +17,7 @@ from ._leaves.arguments import check_arrays, check_extra_args, shown
 from ._leaves.dtypes import cast, dtype_of, kind
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
+from ._leaves.types import Leaf, Params, PyTree, Updates
 from ._sweep.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
@@ -40,9 +41,9 @@ _NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
 
 def check_contract(
     opt_or_factory: Any,
-    params: Any = None,
+    params: Params = None,
     *,
-    updates: Any = None,
+    updates: Updates = None,
     extra_args: dict[str, Any] | None = None,
     configurations: str | Iterable[str] | None = None,
     rules: str | Iterable[str] = RULES,
@@ -257,7 +258,10 @@ def _make(factory: Any) -> Any:
 
 
 def _feeder(
-    make: Callable[[], Any], params: Any, updates: Any, extra_args: dict[str, Any] | None
+    make: Callable[[], Any],
+    params: Params,
+    updates: Updates,
+    extra_args: dict[str, Any] | None,
 ) -> Callable[[Configuration], Inputs]:
     params, updates = tree_util.tree_map(_as_array, (params, updates))
     entry = Entry("optimizer", make)
@@ -284,12 +288,12 @@ def _feeder(
     return inputs
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: Leaf) -> Any:
     is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
     return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
 
 
-def _in(dtypes: Any, tree: Any) -> Any:
+def _in(dtypes: Any, tree: PyTree) -> Any:
     """A tree with its floating leaves in the dtypes of a configuration, dealt in turn."""
     dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
     leaves, structure = tree_util.tree_flatten(tree)

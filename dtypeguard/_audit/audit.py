@@ -125,7 +125,7 @@ class _Update:
 _COMBINING = {"chain", "named_chain", "with_extra_args_support"}
 
 
-def name_of(opt: Any) -> str:
+def name_of(opt: Optimizer) -> str:
     """What to call an optimizer: by the function that made it, `adam(...)`, or `opt`."""
     init = bare(opt).init
     factory, _, rest = getattr(init, "__qualname__", "").partition(".<locals>")

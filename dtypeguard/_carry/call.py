@@ -11,6 +11,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.modules import constants, gathered, spread
+from .._leaves.types import Leaf, PyTree
 from .carry import Carry
 
 
@@ -28,7 +29,7 @@ class SplitTree:
         static: types whose instances are none of these either.
     """
 
-    def __init__(self, tree: Any, static: Collection[type] = ()):
+    def __init__(self, tree: PyTree, static: Collection[type] = ()):
         self.tree = tree
         leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
         self._leaves = [leaf for _, leaf in leaves]
@@ -63,7 +64,7 @@ class SplitTree:
         return holders
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: Leaf) -> bool:
     is_extended = is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     return is_extended or dtype_of(leaf) is not None
 
@@ -155,7 +156,7 @@ class Call:
         return functools.partial(step, *args, **kwargs), given
 
     def returned(
-        self, result: Any, given: Sequence[Any]
+        self, result: PyTree, given: Sequence[Any]
     ) -> tuple[list[SplitTree], SplitTree]:
         """What comes back for each carry, and what is returned besides.
 

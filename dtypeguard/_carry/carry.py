@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
 from .._leaves.modules import objects
+from .._leaves.types import PyTree, Step
 from .places import Names, Place, name_of_step, places_of
 from .returned import Found, Items, is_alike, is_unregistered, structure
 from .snapshot import Held
@@ -89,7 +90,7 @@ class Carry(NamedTuple):
             place.put(given, named, value)
         return tuple(given), named
 
-    def find(self, result: Any, values: Sequence[Any], in_place: bool = False) -> Found:
+    def find(self, result: PyTree, values: Sequence[Any], in_place: bool = False) -> Found:
         """Where in all that a step returned its carry is.
 
         Args:
@@ -124,7 +125,7 @@ class Carry(NamedTuple):
                     "one."
                 )
 
-    def _find(self, result: Any, values: Sequence[Any], in_place: bool) -> Found:
+    def _find(self, result: PyTree, values: Sequence[Any], in_place: bool) -> Found:
         structures = [structure(value) for value in values]
         may_be_whole = self.returned is None and self.is_one
         is_meant = lambda item: self._is_meant(item, values[0], in_place)
@@ -201,7 +202,7 @@ class Carry(NamedTuple):
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
 
 
-def _is_likelier_whole(result: Any, carry: Any) -> bool:
+def _is_likelier_whole(result: PyTree, carry: Any) -> bool:
     """Whether a result is the carry with another tree, rather than its first item is."""
     first = result[0] if isinstance(result, (tuple, list)) and result else None
     return type(result) is type(carry) and type(first) is not type(carry)
@@ -217,7 +218,7 @@ _OF_AN_OPTIMIZER = {
 
 def carry_of(
     owner: str,
-    step: Any,
+    step: Step,
     carry: int | str | tuple[int | str, ...] = 0,
     returned: Any = None,
 ) -> Carry:

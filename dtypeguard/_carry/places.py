@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .._leaves.arguments import shown
+from .._leaves.types import Step
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -45,7 +46,7 @@ class Names(NamedTuple):
     rest: str | None
 
     @classmethod
-    def of(cls, step: Any) -> "Names":
+    def of(cls, step: Step) -> "Names":
         """Those of any callable."""
         try:
             parameters = inspect.signature(step).parameters.values()
@@ -63,7 +64,7 @@ class Names(NamedTuple):
 
 
 def places_of(
-    owner: str, step: Any, carry: int | str | tuple[int | str, ...]
+    owner: str, step: Step, carry: int | str | tuple[int | str, ...]
 ) -> tuple[Place, ...]:
     """The arguments of a step that `carry` names.
 
@@ -105,7 +106,7 @@ def places_of(
     return tuple(places)
 
 
-def name_of_step(step: Any) -> str:
+def name_of_step(step: Step) -> str:
     """What a step is called in messages: by its own name, or its type's."""
     inner = getattr(step, "func", step)  # of a functools.partial
     name = getattr(inner, "__name__", type(inner).__name__)
@@ -152,7 +153,7 @@ def _unnamed(rest: str, position: int, start: int) -> Place:
 
 
 def _unknown(
-    owner: str, step: Any, signature: inspect.Signature | None, key: int | str
+    owner: str, step: Step, signature: inspect.Signature | None, key: int | str
 ) -> str:
     text = f"{owner} got carry={key!r}, "
     if signature is None:

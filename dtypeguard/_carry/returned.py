@@ -11,6 +11,7 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, fits
 from .._leaves.modules import closed, is_in_place
 from .._leaves.rows import describe
+from .._leaves.types import Leaf, PyTree
 
 
 def is_unregistered(value: Any) -> bool:
@@ -19,7 +20,7 @@ def is_unregistered(value: Any) -> bool:
     return is_dataclass and tree_util.all_leaves([value])
 
 
-def structure(tree: Any) -> Any:
+def structure(tree: PyTree) -> Any:
     """The structure of a tree, where an object of Flax NNX is a node without leaves."""
     return tree_util.tree_structure(closed(tree))
 
@@ -31,7 +32,7 @@ def is_alike(before: Any, after: Any) -> bool:
     return same and bool(old) and all(map(_is_alike_leaf, old, new))
 
 
-def _is_alike_leaf(old: Any, new: Any) -> bool:
+def _is_alike_leaf(old: Leaf, new: Any) -> bool:
     source, target = dtype_of(new), dtype_of(old)
     if source is None or target is None:
         return source is target
@@ -47,7 +48,7 @@ class Items:
         values: the items.
     """
 
-    def __init__(self, result: Any):
+    def __init__(self, result: PyTree):
         self.result = result
         if type(result) in (tuple, list):  # eager steps pay for this at every call
             self.keys, self.values = [*range(len(result))], list(result)
@@ -114,7 +115,7 @@ class Found(NamedTuple):
             returned.
     """
 
-    result: Any
+    result: PyTree
     items: Items | None = None
     indices: Sequence[int] = ()
     carried: Sequence[int] = (0,)

@@ -10,8 +10,7 @@ from jax import tree_util
 
 from .._leaves.modules import Contents, constants, contents, put_contents
 from .._leaves.rows import type_name
-
-PyTree = Any
+from .._leaves.types import PyTree
 
 # JAX sorts the keys of these.
 _DICTS = (dict, defaultdict)

@@ -25,6 +25,7 @@ from jax.core import Tracer
 
 from .._leaves.modules import spread
 from .._leaves.rows import columns, type_name
+from .._leaves.types import Leaf
 from .._program.origins import is_installed, is_users, origin_of_frame, short_path
 
 _MOST = 20  # leaves of one function that are listed
@@ -186,7 +187,7 @@ def _seen(function: Any, args: tuple[Any, ...], kwargs: Any, caller: str) -> See
     return Seen((treedef, *rest), types, caller)
 
 
-def _value(leaf: Any) -> Any:
+def _value(leaf: Leaf) -> Any:
     try:
         return hash(leaf)
     except TypeError:

@@ -13,6 +13,7 @@ import jax
 
 from .._explain.control_flow import without
 from .._explain.explain import explain, explain_error, printed
+from .._leaves.types import DType
 from .recompiled import Recompiled
 from .script import NotFound, execute, module, script
 from .target import UsageError
@@ -109,7 +110,7 @@ class _JaxAsNew(importlib.abc.Loader):
     def __exit__(self, *exception):
         self._back()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: Any = None, target: DType = None) -> Any:
         """Finds JAX, once."""
         if name != "jax":
             return None

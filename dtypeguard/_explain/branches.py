@@ -7,7 +7,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.call import SplitTree
-from .._leaves.types import Aval, Jaxpr, PyTree
+from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
 from .._program.graph import Graph
 from .._program.lines import Lines
 from .._program.origins import Origin
@@ -105,12 +105,12 @@ def _variable(call: Call, nodes: Sequence[Any]) -> dict[str, Any]:
     return {}
 
 
-def _path_of(tree: PyTree, leaf: Any) -> str:
+def _path_of(tree: PyTree, leaf: Leaf) -> str:
     leaves = tree_util.tree_flatten_with_path(tree)[0]
     return next(tree_util.keystr(path) for path, each in leaves if each is leaf)
 
 
-def _holders(tree: PyTree, leaf: Any) -> Iterator[Any]:
+def _holders(tree: PyTree, leaf: Leaf) -> Iterator[Any]:
     """The nodes of a tree that a leaf is in."""
     if tree_util.all_leaves([tree]):
         return
@@ -134,7 +134,7 @@ def _closed_over(function: Callable[..., Any] | None, aval: Aval) -> list[Any]:
     return found[0] if len(found) == 1 else []
 
 
-def _is_of_type(leaf: Any, aval: Aval) -> bool:
+def _is_of_type(leaf: Leaf, aval: Aval) -> bool:
     return getattr(leaf, "dtype", None) == aval.dtype and np.shape(leaf) == aval.shape
 
 

@@ -19,7 +19,7 @@ import jax
 from jax import tree_util
 
 from .._leaves.dtypes import is_array
-from .._leaves.types import PyTree
+from .._leaves.types import Jaxpr, PyTree
 from .._program.origins import is_users
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
@@ -111,7 +111,7 @@ def calls(error: BaseException) -> list[Call]:
     ]
 
 
-def with_inputs(closed: Any, last: int) -> Any:
+def with_inputs(closed: Jaxpr, last: int) -> Any:
     """A jaxpr with its last so many inputs alone; the others are constants then."""
     inside = closed.jaxpr
     names = SimpleNamespace(
@@ -195,7 +195,7 @@ def _is_jaxpr(value: Any) -> bool:
     return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))
 
 
-def _closed(jaxpr: Any) -> Any:
+def _closed(jaxpr: Jaxpr) -> Any:
     return jaxpr if hasattr(jaxpr, "jaxpr") else SimpleNamespace(jaxpr=jaxpr)
 
 

@@ -71,7 +71,7 @@ def _arguments(caller: FrameType | None) -> Iterator[tuple[str, Any]]:
     given = [names.get(name) for names in own for name in ("operands", "args")]
     given = next((x for x in reversed(given) if isinstance(x, tuple) and objects(x)), ())
     for position, value in enumerate(given):
-        yield Names.of(function).at(position), value
+        yield Names.of(function or (lambda: None)).at(position), value
 
 
 def _is_users(function: Any) -> bool:

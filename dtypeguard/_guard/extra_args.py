@@ -10,6 +10,7 @@ import jax
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
+from .._leaves.types import Leaf
 
 
 def keep_extra_args(extra_args: dict[str, Any]) -> Callable[[], dict[str, Any]]:
@@ -44,7 +45,7 @@ def convert_extra_args(
         x64: the flag under which callables run; None leaves it alone.
     """
 
-    def converted(leaf: Any) -> Any:
+    def converted(leaf: Leaf) -> Any:
         return _Converting(leaf, convert, x64) if callable(leaf) else convert(leaf)
 
     return {

@@ -10,12 +10,17 @@ from jax.core import Tracer
 from .._leaves.abstract import eval_shape
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.rows import by_path
+from .._leaves.types import Params, PyTree, State
 
 _Convert = Callable[[Any], Any]
 
 
 def cast_following(
-    state: Any, init: Callable[..., Any], params: Any, before: _Convert, after: _Convert
+    state: State,
+    init: Callable[..., Any],
+    params: Params,
+    before: _Convert,
+    after: _Convert,
 ) -> Any:
     """A state with the leaves cast that follow the dtype of the params; see `followed`.
 
@@ -30,7 +35,7 @@ def cast_following(
 
 def followed(
     init: Callable[..., Any],
-    params: Any,
+    params: Params,
     before: _Convert,
     after: _Convert,
     *,
@@ -58,7 +63,7 @@ def followed(
 
 
 def dtypes_of_init(
-    init: Callable[..., Any], params: Any, *, may_run: bool = False
+    init: Callable[..., Any], params: Params, *, may_run: bool = False
 ) -> dict[str, Any]:
     """The dtype of each leaf of a first state by path; None for what is no array.
 
@@ -82,7 +87,7 @@ def dtypes_of_init(
     return {path: dtype_of(leaf) for path, leaf in by_path(state).items()}
 
 
-def cast_by_path(tree: Any, dtypes: dict[str, Any]) -> Any:
+def cast_by_path(tree: PyTree, dtypes: dict[str, Any]) -> Any:
     """A tree with those of its array leaves cast that are named by path."""
 
     def convert(path, leaf):

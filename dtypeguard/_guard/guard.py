@@ -15,6 +15,7 @@ from .._leaves.dtypes import is_wide_scalar, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
+from .._leaves.types import Optimizer
 from .extra_args import keep_extra_args, narrow_extra_args, wide_integers
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
@@ -134,13 +135,13 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     )
 
 
-def bare(opt: Any) -> Any:
+def bare(opt: Optimizer) -> Any:
     """What a guarded transformation was made of; any other as it is."""
     guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
     return opt if guarded is None else inner
 
 
-def policy_of(opt: Any) -> Policy:
+def policy_of(opt: Optimizer) -> Policy:
     """The policy of a guarded transformation; that of any other is the default."""
     return getattr(opt.update, _PARTS, _NO_PARTS)[2]
 

@@ -17,6 +17,7 @@ from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
+from .._leaves.types import Leaf, PyTree, Step
 from .policy import Policy, check_policy
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 from .x64 import wide_input
@@ -44,7 +45,7 @@ def guard_step(
 ) -> Callable[_P, _T]: ...
 @public
 def guard_step(
-    step: Any = None,
+    step: Step | None = None,
     *,
     carry: _Carry = 0,
     returned: Any = None,
@@ -115,7 +116,7 @@ def guard_step(
     return _guarded(step, carry, returned, policy)
 
 
-def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> Callable[..., Any]:
+def _guarded(step: Step, carry: Any, returned: Any, policy: Policy) -> Callable[..., Any]:
     """The guarded step of a function, made once for it and kept where the function is.
 
     JAX forgets what it traced with the function that it traced: a loop that guards its
@@ -139,7 +140,7 @@ def _guarded(step: Any, carry: Any, returned: Any, policy: Policy) -> Callable[.
 _STEPS, _STEP = "_dtypeguard_steps", "_dtypeguard_step"
 
 
-def _known(step: Any) -> "_GuardedStep | None":
+def _known(step: Step) -> "_GuardedStep | None":
     """The guarded step behind a function or an object, if it is one."""
     if isinstance(step, _GuardedStep):
         return step
@@ -205,7 +206,7 @@ class _GuardedStep:
         is_jitted: whether the step is what `jax.jit` returns, or Equinox's or Flax's.
     """
 
-    def __init__(self, step: Any, carry: Any, returned: Any, policy: Policy):
+    def __init__(self, step: Step, carry: Any, returned: Any, policy: Policy):
         self.step = step
         self.parts = (step, carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
@@ -387,7 +388,7 @@ class _Call:
             )
             raise type(error)(f"{error}{hint}") from None
 
-    def _settled(self, result: Any) -> Any:
+    def _settled(self, result: PyTree) -> Any:
         carry, policy = self.guarded.carry, self.guarded.policy
         values = [opened(each.copy()) for each in self.carried]
         found = carry.find(result, values, in_place=bool(self.held))
@@ -401,7 +402,7 @@ class _Call:
         report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
         return found.put([opened(each.tree) for each in new])
 
-    def _settled_in_place(self, tree: Any, label: str) -> Iterator[Settled]:
+    def _settled_in_place(self, tree: PyTree, label: str) -> Iterator[Settled]:
         """Settles what is returned in place of an object that came in."""
         before = {held.label: held for held in self.held}
         for path, node in objects(tree).items():
@@ -414,11 +415,11 @@ class _Call:
         return Output(label, carry.step, carry.owner, starts_weak=True)
 
 
-def _is_weak_and_known(leaf: Any) -> bool:
+def _is_weak_and_known(leaf: Leaf) -> bool:
     # A Python bool is as strongly typed as an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
 
 
-def _strong(leaf: Any) -> Any:
+def _strong(leaf: Leaf) -> Any:
     # One that was traced with x64 on may be 64-bit where it is off.
     return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.public import public
+from .._leaves.types import DType
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]
@@ -219,7 +220,7 @@ def _state_dtype(value: Any) -> Any:
     raise _error("state_dtype", value, remedy)
 
 
-def refuse_blanket(dtype: Any, given: Any = None) -> None:
+def refuse_blanket(dtype: DType, given: Any = None) -> None:
     """Raises a ValueError for a whole state in float16 or 8 bits.
 
     Args:

@@ -13,6 +13,7 @@ from .._carry.snapshot import Snapshot
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
+from .._leaves.types import DType, Leaf, Params, State, Updates
 from .._rounding.rounding import round_with
 from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
@@ -102,7 +103,7 @@ def rounding_to(*words: Any) -> Callable[[Any, Any, int], jax.Array]:
     return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
 
 
-def _at_least(dtype: Any) -> Callable[[Any], Any]:
+def _at_least(dtype: DType) -> Callable[[Any], Any]:
     """Casts a narrower floating leaf to `dtype`, leaves any other alone."""
 
     def widen(leaf):
@@ -113,13 +114,13 @@ def _at_least(dtype: Any) -> Callable[[Any], Any]:
     return widen
 
 
-def _narrowest(leaf: Any) -> Any:
+def _narrowest(leaf: Leaf) -> Any:
     """A floating leaf in bfloat16: not what any optimizer is shown, see `followed`."""
     return cast(leaf, jnp.dtype("bfloat16")) if kind(dtype_of(leaf)) == "float" else leaf
 
 
 def _store(
-    new_state: Any, seen: Any, stored: Any, narrow: Callable[[Any, Any, int], Any]
+    new_state: State, seen: Any, stored: Any, narrow: Callable[[Any, Any, int], Any]
 ) -> Any:
     """The new state with what was seen in another dtype than stored as it was stored."""
     leaves, treedef = tree_util.tree_flatten(new_state)
@@ -132,7 +133,7 @@ def _store(
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any:
+def _deliver(new_updates: Updates, updates: Updates, params: Params, policy: Policy) -> Any:
     """The new updates in the dtypes of the params, or of the updates, as they came in."""
     if float_dtype(policy.updates_dtype) is not None:
         return new_updates  # the guard inside has seen to it
@@ -145,7 +146,7 @@ def _deliver(new_updates: Any, updates: Any, params: Any, policy: Policy) -> Any
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _inner_state(state: Any, stochastic: bool) -> Any:
+def _inner_state(state: State, stochastic: bool) -> Any:
     if isinstance(state, RoundingState) == stochastic:
         return state.inner_state if stochastic else state
     if not stochastic:

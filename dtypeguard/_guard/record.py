@@ -14,11 +14,12 @@ from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.public import public
 from .._leaves.rows import Row, count, describe, paths, table, tree_rows
+from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, State
 from .guard import guard
 
 
 @public
-def record(opt: Any, params: Any) -> Any:
+def record(opt: Optimizer, params: Params) -> Any:
     """The shape and dtype of every leaf of a guarded optimizer's state.
 
     Nothing is run or allocated: `params` may be `jax.ShapeDtypeStruct`s.
@@ -49,7 +50,7 @@ def record(opt: Any, params: Any) -> Any:
 
 
 @public
-def restore(state: Any, record: Any) -> Any:
+def restore(state: State, record: PyTree) -> Any:
     """Brings a state that something outside the optimizer changed back to a record.
 
     For a checkpoint of another precision, NumPy leaves, integer counters that a mean over
@@ -95,7 +96,7 @@ def restore(state: Any, record: Any) -> Any:
     return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
 
 
-def _restored(leaf: Any, like: Any) -> tuple[Any, str]:
+def _restored(leaf: Leaf, like: Leaf) -> tuple[Any, str]:
     """A leaf as it was recorded and "", or anything and what to do about it."""
     dtype = dtype_of(like)
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -135,7 +136,7 @@ def _negative(values: Any) -> Any:
     return np.real(values) < 0
 
 
-def _astype(values: Any, dtype: Any) -> Any:
+def _astype(values: Any, dtype: DType) -> Any:
     values = values if kind(dtype) == "complex" else np.real(values)
     if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
         values = values.astype(np.int8)  # NumPy has no cast between two of so few bits

@@ -9,6 +9,7 @@ from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, kind, promoted
+from .._leaves.types import PyTree
 from .extra_args import convert_extra_args
 from .follow import cast_following
 
@@ -56,6 +57,6 @@ def rescue(
         return None
 
 
-def _floating_dtypes(tree: Any) -> set[Any]:
+def _floating_dtypes(tree: PyTree) -> set[Any]:
     dtypes = {dtype_of(leaf) for leaf in tree_util.tree_leaves(tree)}
     return {dtype for dtype in dtypes if kind(dtype) == "float"}

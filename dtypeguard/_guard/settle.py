@@ -20,6 +20,7 @@ from .._leaves.dtypes import (
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
+from .._leaves.types import DType, Leaf, PyTree, State, Updates
 from .policy import Policy
 
 
@@ -53,7 +54,7 @@ class Settled(NamedTuple):
         drifted: those that were.
     """
 
-    tree: Any
+    tree: PyTree
     refused: list[Row]
     drifted: list[Row]
 
@@ -96,7 +97,7 @@ def settle(
     return of_updates.tree, of_state.tree
 
 
-def settle_carried(part: Output, tree: Any, given: Snapshot, policy: Policy) -> Settled:
+def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) -> Settled:
     """What a function carries, in the dtypes in which it came in.
 
     Args:
@@ -173,7 +174,7 @@ def report_drift(
 
 def _settle(
     part: Output,
-    tree: Any,
+    tree: PyTree,
     recorded: list[Any],
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
@@ -225,7 +226,7 @@ def _settle(
     return Settled(tree, rows(refused), rows(drifted))
 
 
-def _is_settled(leaf: Any, old: Any, may_be_weak: bool) -> bool:
+def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
     """Whether there is nothing to do: quick, since eager updates pay it for every leaf."""
     try:
         return (
@@ -237,20 +238,20 @@ def _is_settled(leaf: Any, old: Any, may_be_weak: bool) -> bool:
         return False
 
 
-def _has_same_type(leaf: Any, old: Any) -> bool:
+def _has_same_type(leaf: Leaf, old: Leaf) -> bool:
     """Whether both are PRNG keys of one type and shape, or neither is anything like it."""
     dtype, old_dtype = (getattr(x, "dtype", None) for x in (leaf, old))
     return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
 
 
-def _structure_of_leaves(tree: Any) -> Any:
+def _structure_of_leaves(tree: PyTree) -> Any:
     """A structure in which nodes without leaves are one: () may go for an EmptyState."""
     is_empty = lambda node: not tree_util.tree_leaves(node)
     alike = lambda node: None if is_empty(node) else node
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
 
 
-def _keep_where_none(new_state: Any, state: Snapshot, updates: Snapshot) -> Any:
+def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> Any:
     """The new state with what came in where it and a gradient are None.
 
     For a gradient that is None optax leaves None in the state: that leaf of the state
@@ -267,7 +268,7 @@ def _keep_where_none(new_state: Any, state: Snapshot, updates: Snapshot) -> Any:
 
 
 def _settle_updates(
-    new_updates: Any, updates: Snapshot, params: Snapshot, policy: Policy
+    new_updates: Updates, updates: Snapshot, params: Snapshot, policy: Policy
 ) -> Settled:
     """The new updates in the dtypes of the params, or as `policy.updates_dtype` says."""
     asked = policy.updates_dtype
@@ -288,14 +289,14 @@ def _settle_updates(
     return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def _gradient(number: int, new_updates: Any, updates: Snapshot) -> Any:
+def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Any:
     """The gradient that a leaf of the new updates came from; None if there is none."""
     if tree_util.tree_structure(new_updates) == updates.treedef:
         return updates.leaves[number]
     return by_path(updates.copy()).get(paths(new_updates)[number])
 
 
-def pair_updates(new_updates: Any, updates: Snapshot, params: Snapshot) -> list[Any]:
+def pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Any]:
     """For each leaf of the new updates its param or the incoming update.
 
     Leaves of `params` may be missing (None or `MaskedNode` stand there).
@@ -323,7 +324,7 @@ _UNSAFE = (
 )
 
 
-def _brought_back(dtype: Any, new_dtype: Any) -> str:
+def _brought_back(dtype: DType, new_dtype: DType) -> str:
     """What to write in the update instead, for a leaf named x that is cast."""
     if kind(dtype) == "bool" and kind(new_dtype) == "int":
         return "return x != 0; a bool holds no count: start from an int if it counts"
@@ -334,7 +335,7 @@ def _page(part: Output) -> str:
     return more("Guard an optimizer" if part.wrapper == "guard" else "Guard a step")
 
 
-def _other_kind(part: Output, dtype: Any, new_dtype: Any) -> str:
+def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
     """What to write in the update instead, for a leaf named x."""
     kinds = kind(dtype), kind(new_dtype)
     if not part.is_carried and kinds[0] in ("bool", "int"):

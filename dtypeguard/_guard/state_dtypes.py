@@ -11,12 +11,13 @@ import numpy as np
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import by_path, describe
+from .._leaves.types import State
 from .policy import float_dtype, refuse_blanket, storable
 
 
 def stored_dtypes(
     state_dtype: Any,
-    state: Any,
+    state: State,
     following: Any,
     own: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:

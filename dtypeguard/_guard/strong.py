@@ -12,10 +12,11 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.modules import closed, constants, contents, objects, opened, put_contents
 from .._leaves.public import public
+from .._leaves.types import Leaf, Params, PyTree, State
 
 
 @public
-def strong(tree: Any) -> Any:
+def strong(tree: PyTree) -> Any:
     """A first carry: numbers and arrays as strongly typed arrays with buffers of their own.
 
     It is to the carry of a step what `init` of a guarded optimizer is to its state. A
@@ -51,14 +52,14 @@ def strong(tree: Any) -> Any:
     return opened(_strong(closed(tree)))
 
 
-def _strong(tree: Any, path: str = "") -> Any:
+def _strong(tree: PyTree, path: str = "") -> Any:
     remedy = "turn on jax_enable_x64, or start from a smaller number"
     arrays = as_arrays(tree, f"strong: tree{path}", remedy)
     return own_buffers(arrays, tree_util.tree_leaves(tree))
 
 
 def as_arrays(
-    state: Any,
+    state: State,
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
 ) -> Any:
@@ -92,7 +93,7 @@ def as_arrays(
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def own_buffers(state: Any, params: Any) -> Any:
+def own_buffers(state: State, params: Params) -> Any:
     """A first state of strongly typed arrays, each with a buffer of its own.
 
     What the optimizer holds for its next `init` (a table of rates, a key) and what is a
@@ -131,7 +132,7 @@ def own_buffers(state: Any, params: Any) -> Any:
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: Leaf) -> Any:
     copy = jnp.array(leaf, copy=True)
     if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy

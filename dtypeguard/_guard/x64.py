@@ -9,8 +9,7 @@ from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.rows import by_path, describe
-
-PyTree = Any
+from .._leaves.types import PyTree
 
 
 def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: Any) -> Any:

@@ -6,8 +6,10 @@ from typing import Any
 import jax
 from jax import tree_util
 
+from .types import PyTree
 
-def eval_shape(function: Callable[[Any], Any], tree: Any) -> Any:
+
+def eval_shape(function: Callable[[Any], Any], tree: PyTree) -> Any:
     """The shapes and dtypes that a function gives; nothing is run or allocated.
 
     Args:

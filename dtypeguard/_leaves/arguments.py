@@ -8,6 +8,7 @@ from jax import tree_util
 
 from .dtypes import dtype_of, kind
 from .rows import Row, by_path, describe, paths, table, tree_rows
+from .types import Params, PyTree, State, Updates
 
 
 def check_number(
@@ -36,7 +37,7 @@ def check_rate(
         check_number(owner, "learning_rate", value, is_allowed, remedy)
 
 
-def check_state(owner: str, state: Any, state_type: Any, init: str) -> None:
+def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
     """Refuses a state without the fields of its type: arguments in another order, say."""
     if not all(hasattr(state, name) for name in state_type._fields):
         raise TypeError(
@@ -46,7 +47,7 @@ def check_state(owner: str, state: Any, state_type: Any, init: str) -> None:
         )
 
 
-def check_grads(owner: str, updates: Any, params: Any) -> None:
+def check_grads(owner: str, updates: Updates, params: Params) -> None:
     """Refuses gradients that are not in the tree and the shapes of the params.
 
     None may stand for any gradient.
@@ -72,7 +73,7 @@ def check_grads(owner: str, updates: Any, params: Any) -> None:
         raise ValueError(table(headline, rows))
 
 
-def check_arrays(owner: str, name: str, tree: Any) -> None:
+def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Refuses a tree with a leaf that is no array, nor stands for one.
 
     Raises:

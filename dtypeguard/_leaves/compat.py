@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import custom_derivatives, lax
 
+from .types import PyTree
+
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
 # Up to JAX 0.6 a computation traced with x64 off cannot be lowered inside one traced
@@ -82,7 +84,7 @@ def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
-def barrier(tree: Any, *, derivative: bool = True) -> Any:
+def barrier(tree: PyTree, *, derivative: bool = True) -> Any:
     """`lax.optimization_barrier`; nothing on releases of JAX where it has no rules.
 
     On JAX 0.4 it has none for `vmap`, on 0.5 none for derivatives. One for each leaf: in

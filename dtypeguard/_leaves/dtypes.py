@@ -9,6 +9,8 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from .types import DType, Leaf
+
 _FAMILIES = {
     "bool": np.bool_,
     "int": np.integer,
@@ -25,7 +27,7 @@ _NARROW_SCALAR = _NARROW | {np.dtype("int64"): np.dtype("int32")}
 
 
 @functools.cache
-def kind(dtype: Any) -> str | None:
+def kind(dtype: DType) -> str | None:
     """The kind of a dtype: "bool", "int", "float", "complex", or None for the rest.
 
     Signed, unsigned and 4-bit integers are "int"; bfloat16 and the 8-bit floats are
@@ -40,7 +42,7 @@ def kind(dtype: Any) -> str | None:
         return None
 
 
-def dtype_of(leaf: Any) -> Any:
+def dtype_of(leaf: Leaf) -> Any:
     """The dtype an array leaf is recorded with, or None if it is not an array leaf.
 
     Args:
@@ -61,7 +63,7 @@ def dtype_of(leaf: Any) -> Any:
     return None
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: Leaf) -> bool:
     """Whether a leaf is an array, or stands for one: it has a dtype and a shape.
 
     `jnp.bfloat16` has a dtype and no shape: it is a dtype, and a module may hold one.
@@ -70,18 +72,18 @@ def is_array(leaf: Any) -> bool:
     return has_both and not isinstance(leaf, type)
 
 
-def is_python_number(leaf: Any) -> bool:
+def is_python_number(leaf: Leaf) -> bool:
     """Whether a leaf is a Python bool, int, float or complex, and no NumPy scalar."""
     # np.float64 is a float as well, and promotes like an array.
     return isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic)
 
 
-def is_weak(leaf: Any) -> bool:
+def is_weak(leaf: Leaf) -> bool:
     """Whether a leaf promotes like a Python scalar; Python scalars themselves do."""
     return is_python_number(leaf) or getattr(leaf, "weak_type", False)
 
 
-def is_wide(leaf: Any) -> bool:
+def is_wide(leaf: Leaf) -> bool:
     """Whether a leaf is a 64-bit array (128-bit complex) under the current x64 flag.
 
     Python scalars are not: they take the dtype of their surroundings.
@@ -89,7 +91,7 @@ def is_wide(leaf: Any) -> bool:
     return not is_python_number(leaf) and dtype_of(leaf) in _WIDE
 
 
-def is_wide_scalar(leaf: Any) -> bool:
+def is_wide_scalar(leaf: Leaf) -> bool:
     """Whether a leaf is a weakly typed 64-bit scalar: a Python number, under `jit`.
 
     A number that is known and does not fit into 32 bits is not.
@@ -101,7 +103,7 @@ def is_wide_scalar(leaf: Any) -> bool:
     return -(2**31) <= int(leaf) < 2**31
 
 
-def narrow_scalar(leaf: Any) -> Any:
+def narrow_scalar(leaf: Leaf) -> Any:
     """A leaf that `is_wide_scalar` as a 32-bit array; any other as it is.
 
     Strongly typed, since nothing makes one that is weak of another.
@@ -109,14 +111,14 @@ def narrow_scalar(leaf: Any) -> Any:
     return cast(leaf, _NARROW_SCALAR[leaf.dtype]) if is_wide_scalar(leaf) else leaf
 
 
-def narrow(leaf: Any) -> Any:
+def narrow(leaf: Leaf) -> Any:
     """A 64-bit floating or complex JAX array in 32 bits; anything else as it is."""
     if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
         return cast(leaf, _NARROW[leaf.dtype])
     return leaf
 
 
-def fits(source: Any, target: Any) -> bool:
+def fits(source: DType, target: DType) -> bool:
     """Whether a cast stays within a kind, or goes between bool and int."""
     return kind(source) == kind(target) or {kind(source), kind(target)} == {
         "bool",
@@ -130,7 +132,7 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
 
 
-def cast(leaf: Any, dtype: Any) -> jax.Array:
+def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     """A leaf as a strongly typed JAX array of `dtype`; the leaf itself if it is one.
 
     Any array leaf can be cast to any dtype here, whatever `fits` says: to bool as
@@ -149,7 +151,7 @@ def promoted(*dtypes: Any) -> Any:
         return functools.reduce(_promoted, dtypes)
 
 
-def promoted_weakly(weak: Any, other: Any) -> Any:
+def promoted_weakly(weak: Leaf, other: Any) -> Any:
     """The dtype that a loop of JAX gives to a weakly typed leaf of its first carry.
 
     Args:
@@ -170,7 +172,7 @@ def _promoted(a: Any, b: Any) -> Any:
     return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
 
 
-def _promotable(dtype: Any) -> Any:
+def _promotable(dtype: DType) -> Any:
     """One that holds all of a dtype and has implicit promotion: 4 and 8 bits have none."""
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")

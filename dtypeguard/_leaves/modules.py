@@ -12,8 +12,7 @@ import numpy as np
 from jax import tree_util
 
 from .dtypes import is_python_number
-
-PyTree = Any
+from .types import PyTree
 
 
 def constants(tree: PyTree, leaves: Sequence[Any]) -> frozenset[int]:

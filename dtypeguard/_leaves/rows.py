@@ -7,6 +7,7 @@ import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, is_weak
+from .types import Leaf, PyTree
 
 ABSENT = "(absent)"
 
@@ -21,17 +22,17 @@ class Row(NamedTuple):
     castable: bool = False  # by Policy(casting="unsafe")
 
 
-def paths(tree: Any) -> list[str]:
+def paths(tree: PyTree) -> list[str]:
     """The path of every leaf of a tree as `jax.tree_util.keystr` prints it."""
     return [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def by_path(tree: Any) -> dict[str, Any]:
+def by_path(tree: PyTree) -> dict[str, Any]:
     """The leaves of a tree by their path."""
     return dict(zip(paths(tree), tree_util.tree_leaves(tree)))
 
 
-def describe(leaf: Any) -> str:
+def describe(leaf: Leaf) -> str:
     """A leaf as `float32[3]`, `int32[],weak`; by its type where it is no array."""
     dtype = getattr(leaf, "dtype", dtype_of(leaf))
     if dtype is None:
@@ -40,7 +41,7 @@ def describe(leaf: Any) -> str:
     return f"{dtype}[{shape}]" + (",weak" if is_weak(leaf) else "")
 
 
-def type_name(leaf: Any) -> str | None:
+def type_name(leaf: Leaf) -> str | None:
     """The dtype of a leaf and whether it is weak; None if it is no array leaf."""
     dtype = dtype_of(leaf)
     return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"

@@ -11,9 +11,10 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
 from .._leaves.errors import WarnOnce
+from .._leaves.types import DType, Leaf, Params, PyTree, Updates
 
 
-def check_accumulator_dtype(asked: Any) -> None:
+def check_accumulator_dtype(asked: DType) -> None:
     """Refuses what is neither a floating or complex dtype nor None."""
     try:
         is_allowed = asked is None or kind(jnp.dtype(asked)) in ("float", "complex")
@@ -26,7 +27,7 @@ def check_accumulator_dtype(asked: Any) -> None:
         )
 
 
-def first_sums(params: Any, asked: Any, x64: bool) -> Any:
+def first_sums(params: Params, asked: DType, x64: bool) -> Any:
     """Zeros for each param, in the dtype asked for or a wider one, see `_sum_dtype`.
 
     Args:
@@ -46,7 +47,7 @@ def first_sums(params: Any, asked: Any, x64: bool) -> Any:
 
 
 def add_to(
-    sums: Any, updates: Any, number: Any, use_grad_mean: bool, warn: WarnOnce
+    sums: PyTree, updates: Updates, number: Any, use_grad_mean: bool, warn: WarnOnce
 ) -> Any:
     """The sums with one more gradient each, or their means over `number` gradients.
 
@@ -66,7 +67,7 @@ def add_to(
     return tree_util.tree_map(add, sums, updates)
 
 
-def as_gradients(sums: Any, updates: Any, compute_dtype: Any) -> Any:
+def as_gradients(sums: PyTree, updates: Updates, compute_dtype: Any) -> Any:
     """The sums as the inner update is to see them.
 
     That is in the dtypes of the gradients, which a model has learnt to expect, or in the
@@ -85,7 +86,7 @@ def as_gradients(sums: Any, updates: Any, compute_dtype: Any) -> Any:
     return tree_util.tree_map(as_gradient, sums, updates)
 
 
-def _sum_dtype(param: Any, asked: Any) -> Any:
+def _sum_dtype(param: Leaf, asked: DType) -> Any:
     """The dtype asked for, or one of the kind of a param and of 64 bits if it has those."""
     dtype = dtype_of(param)
     if asked is None:
@@ -98,7 +99,7 @@ def _sum_dtype(param: Any, asked: Any) -> Any:
     return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
 
 
-def _warn_if_narrowed(grad: Any, acc: Any, warn: WarnOnce) -> None:
+def _warn_if_narrowed(grad: Leaf, acc: Leaf, warn: WarnOnce) -> None:
     if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
         warn(
             f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "

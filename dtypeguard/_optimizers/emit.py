@@ -10,11 +10,12 @@ from jax import tree_util
 from jax.core import Tracer, eval_jaxpr
 
 from .._leaves.dtypes import cast, kind, promoted
+from .._leaves.types import PyTree, State
 from .run_if import run_if
 
 
 def emit_if(
-    emits: Any, step: Callable[[Any, Any], tuple[Any, Any]], sums: Any, state: Any
+    emits: Any, step: Callable[[Any, Any], tuple[Any, Any]], sums: PyTree, state: State
 ) -> tuple[Any, Any, Any]:
     """`step(sums, state)` where `emits`, in the memory that `sums` and the state have.
 
@@ -122,7 +123,7 @@ class _Rest(NamedTuple):
         return tree_util.tree_unflatten(self.treedef, leaves)
 
 
-def _split(tree: Any) -> tuple[list[Any], _Rest]:
+def _split(tree: PyTree) -> tuple[list[Any], _Rest]:
     """The arrays of a tree, and the rest."""
     pairs, treedef = tree_util.tree_flatten_with_path(tree)
     places = tuple(i for i, (_, x) in enumerate(pairs) if isinstance(x, jax.Array))
@@ -131,12 +132,12 @@ def _split(tree: Any) -> tuple[list[Any], _Rest]:
     return [pairs[i][1] for i in places], rest
 
 
-def _zeros_of(tree: Any) -> Any:
+def _zeros_of(tree: PyTree) -> Any:
     """Of what they are like, which may tell a sharding or an axis of shard_map."""
     return tree_util.tree_map(jnp.zeros_like, tree)
 
 
-def _negative(zeros: Any) -> Any:
+def _negative(zeros: PyTree) -> Any:
     """Negative zeros where there are such.
 
     `p + -0.0` is `p` bit for bit: written over `p` in float32, the kernel for it does

@@ -15,6 +15,7 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.errors import WarnOnce
 from .._leaves.public import public
+from .._leaves.types import Leaf
 from .accumulate import add_to, as_gradients, check_accumulator_dtype, first_sums
 from .emit import emit_if
 from .scalars import increment
@@ -181,7 +182,7 @@ def _is_last(number: Any, every_k: Any, gradient_step: Any) -> Any:
     return cast(number, dtype_of(k)) >= k
 
 
-def _strong(leaf: Any) -> Any:
+def _strong(leaf: Leaf) -> Any:
     """An array leaf as a strongly typed array, as the carry of a loop has to be."""
     dtype = dtype_of(leaf)
     return leaf if dtype is None else cast(leaf, dtype)

@@ -9,6 +9,7 @@ from jax import lax
 
 from .._leaves.compat import barrier
 from .._leaves.dtypes import cast
+from .._leaves.types import Leaf
 from .._rounding.rounding import round_with, rounds
 from .scalars import at_least_float32
 
@@ -46,7 +47,7 @@ class Scalars(NamedTuple):
 
 
 def learn(
-    scalars: Scalars, slice_p: int, param: Any, grad: Any, stored: Moments, param0: Any
+    scalars: Scalars, slice_p: int, param: Leaf, grad: Leaf, stored: Moments, param0: Any
 ) -> Learned:
     """`m`, `v` and `s` of one param, and what it adds to the two sums.
 
@@ -73,7 +74,7 @@ def learn(
 def store(
     scalars: Scalars,
     new_d: Any,
-    param: Any,
+    param: Leaf,
     new: Moments,
     stored: Moments,
     update: Any,
@@ -96,7 +97,7 @@ def store(
     return Moments(*map(narrowed, new, stored, range(3)))
 
 
-def _orders(leaf: Any) -> bool:
+def _orders(leaf: Leaf) -> bool:
     """Whether XLA is told what to compute first: in bfloat16 that saves copies.
 
     In float16 and 8 bits, whose rounding takes more operations, it costs some.
@@ -104,13 +105,13 @@ def _orders(leaf: Any) -> bool:
     return leaf.dtype == jnp.bfloat16
 
 
-def direction(param: Any, eps: Any, new: Moments, average: Any) -> Any:
+def direction(param: Leaf, eps: Any, new: Moments, average: Leaf) -> Any:
     """`m / (sqrt(v) + eps)`; 0 where the square has underflown and eps is 0 as well."""
     denominator = _sqrt(new.v) + cast(eps, at_least_float32(param))
     return average / jnp.where(denominator == 0, 1, denominator)
 
 
-def rounded_step(param: Any, step: Any, words: tuple[Any, ...]) -> Any:
+def rounded_step(param: Leaf, step: Leaf, words: tuple[Any, ...]) -> Any:
     """A step in the dtype of a param that leads it, on average, where `step` would.
 
     The exact sum is rounded stochastically, and the step is the way there: `p + u` to
@@ -136,7 +137,7 @@ def rounded_step(param: Any, step: Any, words: tuple[Any, ...]) -> Any:
     return cast(step + lax.stop_gradient(there - wide - step), param.dtype)
 
 
-def every(slice_p: int, leaf: Any) -> Any:
+def every(slice_p: int, leaf: Leaf) -> Any:
     """Every `slice_p`-th entry, flat; for 1 the leaf as it is."""
     if slice_p == 1:
         return leaf
@@ -144,7 +145,7 @@ def every(slice_p: int, leaf: Any) -> Any:
     return lax.slice(flat, (0,), flat.shape, (slice_p,))
 
 
-def _in_units(param: Any, h: Scalars, d: Any, moments: Moments, *, load: bool) -> Moments:
+def _in_units(param: Leaf, h: Scalars, d: Any, moments: Moments, *, load: bool) -> Moments:
     """To or from what the state of a param with less range than float32 is kept in.
 
     At the start `d * g` is about 1e-6, its square 1e-12, and `s` grows with `d**2`; the

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._leaves.public import public
+from .._leaves.types import Leaf, Params
 from .prodigy_leaf import every
 from .scalars import at_least_float32, real_leaves, tree_of
 
@@ -60,7 +61,7 @@ class ProdigyState(NamedTuple):
     exp_avg: Any
     exp_avg_sq: Any
     grad_sum: Any
-    params0: Any
+    params0: Leaf
     estim_lr: jax.Array
     numerator_weighted: jax.Array
     # The name that optax gives it, though every tuple has a method of that name.
@@ -69,7 +70,7 @@ class ProdigyState(NamedTuple):
     estim_lr_max: jax.Array
 
 
-def first_state(options: Options, params: Any) -> ProdigyState:
+def first_state(options: Options, params: Params) -> ProdigyState:
     """The state of `init`; its shapes do not hang on the values of the params."""
     leaves, treedef = real_leaves(params, "prodigy")
     dtype = at_least_float32(*leaves)

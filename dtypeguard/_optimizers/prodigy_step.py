@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.dtypes import cast
+from .._leaves.types import DType, Leaf, Params, Updates
 from .prodigy_leaf import (
     Learned,
     Moments,
@@ -44,7 +45,7 @@ class _Estimate(NamedTuple):
 
 
 def step(
-    options: Options, updates: Any, state: ProdigyState, params: Any
+    options: Options, updates: Updates, state: ProdigyState, params: Params
 ) -> tuple[Any, ProdigyState]:
     """One update: looks at every param, finds the new estimate, moves every param."""
     leaves, treedef = checked_inputs("prodigy", updates, state, params, ProdigyState)
@@ -73,7 +74,7 @@ def step(
     return tree_util.tree_unflatten(treedef, grads), new_state
 
 
-def _shared(options: Options, state: ProdigyState, dtype: Any) -> _Shared:
+def _shared(options: Options, state: ProdigyState, dtype: DType) -> _Shared:
     """The scalars of one step, in `dtype`: `d`, `lr`, the betas, `(d / d0) * d * lr`."""
     scalar = lambda value: cast(value, dtype)
     d = scalar(state.estim_lr)
@@ -120,8 +121,8 @@ def _move(
     options: Options,
     shared: _Shared,
     found: _Estimate,
-    param: Any,
-    grad: Any,
+    param: Leaf,
+    grad: Leaf,
     new: Moments,
     decays: bool,
 ) -> Any:
@@ -185,7 +186,7 @@ def _bounded(largest: Any, first: Any, growth: Any) -> Any:
     return jnp.where(bounds, jnp.minimum(largest, bound), largest)
 
 
-def _whole(mask: Any, params: Any) -> Any:
+def _whole(mask: Any, params: Params) -> Any:
     """A mask with the structure of the params, from a prefix of it; None is all."""
     mask = mask(params) if callable(mask) else mask
     spread = lambda flag, below: tree_util.tree_map(lambda _: flag, below)

@@ -10,9 +10,12 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from .._leaves.compat import barrier, zero_tangent
+from .._leaves.types import PyTree
 
 
-def run_if(pred: Any, function: Callable[[Any, Any], Any], consts: Any, carry: Any) -> Any:
+def run_if(
+    pred: Any, function: Callable[[Any, Any], Any], consts: PyTree, carry: Any
+) -> Any:
     """`lax.cond(pred, function, ...)` that copies nothing, whichever branch is taken.
 
     Where a branch cannot write over its operands, XLA gives the results of a conditional
@@ -64,7 +67,7 @@ def _conditional(runs: Any, function: Callable[[Any, Any], Any]) -> Callable[...
     return branch
 
 
-def _jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+def _jvp(function: Callable[..., Any], primals: PyTree, tangents: PyTree) -> Any:
     """`jax.jvp` with respect to the leaves that have a tangent."""
     leaves, treedef = tree_util.tree_flatten(primals)
     tangents = treedef.flatten_up_to(tangents)

@@ -9,9 +9,10 @@ from jax import tree_util
 
 from .._leaves.arguments import check_grads, check_state
 from .._leaves.dtypes import cast, dtype_of, kind, promoted
+from .._leaves.types import DType, Params, State, Updates
 
 
-def real_leaves(params: Any, name: str) -> tuple[list[Any], Any]:
+def real_leaves(params: Params, name: str) -> tuple[list[Any], Any]:
     """The leaves of the params as arrays, strongly typed, and their tree.
 
     Raises:
@@ -36,7 +37,7 @@ def real_leaves(params: Any, name: str) -> tuple[list[Any], Any]:
 
 
 def checked_inputs(
-    name: str, updates: Any, state: Any, params: Any, state_type: Any
+    name: str, updates: Updates, state: State, params: Params, state_type: Any
 ) -> tuple[list[Any], Any]:
     """As `real_leaves`, after a look at all that an update is given.
 
@@ -55,7 +56,7 @@ def at_least_float32(*leaves: Any) -> Any:
     return promoted(np.dtype("float32"), *map(dtype_of, leaves))
 
 
-def rate_at(learning_rate: Any, count: Any, dtype: Any) -> Any:
+def rate_at(learning_rate: Any, count: Any, dtype: DType) -> Any:
     """A learning rate, or what a schedule gives for `count`, as a scalar of `dtype`."""
     return cast(learning_rate(count) if callable(learning_rate) else learning_rate, dtype)
 

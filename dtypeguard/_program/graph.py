@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .._leaves.types import Aval, Jaxpr
+
 
 class Equation(NamedTuple):
     """One equation of a jaxpr that computes something itself.
@@ -35,7 +37,7 @@ class Graph:
         outputs: its results.
     """
 
-    def __init__(self, closed_jaxpr: Any):
+    def __init__(self, closed_jaxpr: Jaxpr):
         self.avals: list[Any] = []
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
@@ -44,7 +46,7 @@ class Graph:
         self.inputs = [self._new(aval) for aval in closed_jaxpr.in_avals]
         self.outputs = self._outputs(closed_jaxpr)
 
-    def _outputs(self, closed_jaxpr: Any) -> list[int]:
+    def _outputs(self, closed_jaxpr: Jaxpr) -> list[int]:
         try:
             return self._add(closed_jaxpr.jaxpr, self.inputs, ())
         except Exception:  # an audit without its lines is better than none
@@ -71,14 +73,16 @@ class Graph:
                     changed = True
         return reached
 
-    def _new(self, aval: Any, same: Sequence[int] = ()) -> int:
+    def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
         self.avals.append(aval)
         value = len(self.avals) - 1
         if same:
             self.same[value] = list(same)
         return value
 
-    def _add(self, jaxpr: Any, inputs: Sequence[int], outer: tuple[Any, ...]) -> list[int]:
+    def _add(
+        self, jaxpr: Jaxpr, inputs: Sequence[int], outer: tuple[Any, ...]
+    ) -> list[int]:
         known = dict(zip(jaxpr.invars, inputs))
 
         def read(var: Any, *user: Any) -> int:
@@ -164,7 +168,7 @@ class Graph:
             self.same.setdefault(value, []).append(other)
 
 
-def _inside(jaxpr: Any) -> Any:
+def _inside(jaxpr: Jaxpr) -> Any:
     """A jaxpr, whether closed or not."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 

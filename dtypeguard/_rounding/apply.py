@@ -11,11 +11,12 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
 from .._leaves.public import public
 from .._leaves.rows import Row, describe, table, tree_rows
+from .._leaves.types import Leaf, Params, Updates
 from .rounding import round_with, rounds
 
 
 @public
-def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) -> Any:
+def apply_updates(params: Params, updates: Updates, *, key: jax.Array | None = None) -> Any:
     """Adds updates to params; each param keeps its dtype.
 
     As `optax.apply_updates`, under any promotion mode. A step smaller than half the
@@ -62,7 +63,7 @@ def apply_updates(params: Any, updates: Any, *, key: jax.Array | None = None) ->
     return tree_util.tree_unflatten(treedef, added)
 
 
-def _refuse(updates: Any, params: list[Any], leaves: list[Any]) -> None:
+def _refuse(updates: Updates, params: list[Any], leaves: list[Any]) -> None:
     """Raises an error that names every update that no param can take."""
     remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
     if any(remedies):
@@ -77,7 +78,7 @@ def _refuse(updates: Any, params: list[Any], leaves: list[Any]) -> None:
         raise TypeError(table(headline, rows))
 
 
-def _remedy(param: Any, update: Any) -> str:
+def _remedy(param: Leaf, update: Any) -> str:
     """What to write instead of an update that does not go into its param, or ""."""
     if update is None or dtype_of(update) is None:
         leaves_it = update is None or hasattr(update, "dtype")  # a float0 array
@@ -102,7 +103,7 @@ def _checked(key: Any) -> jax.Array:
     return key
 
 
-def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
+def _add(param: Leaf, update: Any, words: tuple[Any, ...]) -> Any:
     """Their sum in the dtype of the param; rounded stochastically if there are words."""
     if param is None or update is None or dtype_of(update) is None:
         return param
@@ -115,7 +116,7 @@ def _add(param: Any, update: Any, words: tuple[Any, ...]) -> Any:
     return cast(total, param.dtype)
 
 
-def _sum_dtype(param: Any, update: Any, stochastic: bool) -> Any:
+def _sum_dtype(param: Leaf, update: Any, stochastic: bool) -> Any:
     if param == update and not stochastic:
         return param
     return promoted(param, update, *([jnp.dtype("float32")] * stochastic))

@@ -25,11 +25,12 @@ import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.types import DType
 
 _WORD = 2**32
 
 
-def rounds(dtype: Any) -> bool:
+def rounds(dtype: DType) -> bool:
     """Whether `stochastic_round` rounds to a dtype: bfloat16, float16, an 8-bit float.
 
     Not to float8_e8m0fnu, which has neither sign nor zero, nor below 8 bits.
@@ -38,7 +39,7 @@ def rounds(dtype: Any) -> bool:
     return narrow and bool(np.zeros((), dtype) == 0)
 
 
-def stochastic_round(x: Any, dtype: Any, bits: jax.Array) -> jax.Array:
+def stochastic_round(x: Any, dtype: DType, bits: jax.Array) -> jax.Array:
     """A floating array in a narrower dtype, up or down such that its mean is the value.
 
     Exact values stay exact, NaN and infinities stay. From the largest finite value of
@@ -62,7 +63,7 @@ def stochastic_round(x: Any, dtype: Any, bits: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def round_with(
-    x: jax.Array, dtype: Any, words: Sequence[Any], after: jax.Array | None = None
+    x: jax.Array, dtype: DType, words: Sequence[Any], after: jax.Array | None = None
 ) -> jax.Array:
     """`stochastic_round` with the bits of some words, traced once for each shape and dtype.
 
@@ -97,7 +98,7 @@ def _nothing_of(x: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _round(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
+def _round(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     return (_to_bfloat16 if dtype == jnp.bfloat16 else _to_small)(x, dtype, bits)
 
 
@@ -106,7 +107,7 @@ def _round_jvp(dtype, primals, tangents):
     return _round(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
 
 
-def _to_bfloat16(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
+def _to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     """bfloat16 is the upper half of float32: adds noise to the lower half, cuts it off."""
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
@@ -116,7 +117,7 @@ def _to_bfloat16(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type((word >> 16).astype(jnp.uint16), dtype)
 
 
-def _to_small(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
+def _to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     """The same for any format within float32's range: drop bits by exponent.
 
     Below the smallest normal number the spacing stays, so more bits are dropped there.

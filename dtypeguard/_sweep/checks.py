@@ -31,7 +31,7 @@ from jax import lax, tree_util
 from .._guard.strong import as_arrays, own_buffers
 from .._leaves.dtypes import dtype_of
 from .._leaves.rows import type_name
-from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
+from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step, Updates
 from .entry import Inputs
 
 
@@ -92,7 +92,7 @@ def init(eager: Any, traced: Any) -> None:
     _same("state", eager, traced, _type_and_shape, " where init is traced")
 
 
-def some_zeros(params: Any) -> Any:
+def some_zeros(params: Params) -> Any:
     """Params with every other leaf zero: an `init` may look, unless it is traced."""
     leaves, treedef = tree_util.tree_flatten(params)
     leaves[::2] = map(jnp.zeros_like, leaves[::2])
@@ -155,13 +155,15 @@ class _Idle:
             as_arrays(subject.init(params)), leaves(params)
         )
 
-    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
+    def update(
+        self, updates: Updates, state: State, params: Params = None, **extra_args: Any
+    ):
         """What came in."""
         del params, extra_args
         return updates, state
 
 
-def _through_multi_steps(opt: Any, subject: Subject) -> tuple[Any, Any, Any]:
+def _through_multi_steps(opt: Optimizer, subject: Subject) -> tuple[Any, Any, Any]:
     inner = optax.GradientTransformationExtraArgs(opt.init, opt.update)
     outer = optax.MultiSteps(inner, 2)
     before = outer.init(subject.carry.params)
@@ -197,12 +199,12 @@ def _same(
     )
 
 
-def _type_and_shape(leaf: Any) -> str:
+def _type_and_shape(leaf: Leaf) -> str:
     told = type_name(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
     return f"{told} of shape {jnp.shape(leaf)}"
 
 
-def _no_promotion(params: Any, updates: Any) -> None:
+def _no_promotion(params: Params, updates: Updates) -> None:
     _raise_first(
         f"updates{path}: {type_name(update)} for a {type_name(param)} param"
         for path, param, update in _pairs("updates", params, updates)
@@ -227,7 +229,7 @@ def _raise_first(faults: Iterable[str]) -> None:
         raise Fault(first + more)
 
 
-def _same_shapes(params: Any, grads: Any) -> bool:
+def _same_shapes(params: Params, grads: Updates) -> bool:
     if tree_util.tree_structure(params) != tree_util.tree_structure(grads):
         return False
     pairs = zip(tree_util.tree_leaves(params), tree_util.tree_leaves(grads))

@@ -14,14 +14,15 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import set_x64
+from .._leaves.types import Optimizer, Params, PyTree, Updates
 from .recipes import Recipe
 
 
 class Inputs(NamedTuple):
     """What one update takes: `opt.update(updates, state, params, **extra_args)`."""
 
-    params: Any
-    updates: Any
+    params: Params
+    updates: Updates
     extra_args: dict[str, Any]
 
 
@@ -51,14 +52,14 @@ class Entry:
             warnings.simplefilter("ignore", DeprecationWarning)
             return self.make()
 
-    def loss(self, params: Any) -> jax.Array:
+    def loss(self, params: Params) -> jax.Array:
         """The loss whose gradients `inputs` makes, in the promoted dtype of the params."""
         leaves = tree_util.tree_leaves(params)
         dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
         squares = [jnp.sum(jnp.square(leaf - 1)).astype(dtype) for leaf in leaves]
         return functools.reduce(jnp.add, squares) / 2
 
-    def inputs(self, params: Any, grads: Any) -> Inputs:
+    def inputs(self, params: Params, grads: Updates) -> Inputs:
         """Small arrays for one update, in the given dtypes.
 
         Args:
@@ -76,7 +77,7 @@ class Entry:
         """
         return self._inputs(params, grads, self.extra_names)
 
-    def feed(self, params: Any, grads: Any) -> Inputs:
+    def feed(self, params: Params, grads: Updates) -> Inputs:
         """As `inputs`, without extra args for an optimizer that does not run with any."""
         try:
             return self.inputs(params, grads)
@@ -106,7 +107,7 @@ class Entry:
         assert first_error is not None
         raise first_error
 
-    def _inputs(self, params: Any, grads: Any, names: tuple[str, ...]) -> Inputs:
+    def _inputs(self, params: Params, grads: Updates, names: tuple[str, ...]) -> Inputs:
         values = {
             name: np.sin(np.arange(1.0, 1 + np.prod(shape))).reshape(shape)
             for name, shape in self.recipe.shapes.items()
@@ -118,7 +119,7 @@ class Entry:
         return Inputs(self.recipe.to_params(plain), updates, made)
 
 
-def _as_arrays(tree: Any, dtypes: Any) -> Any:
+def _as_arrays(tree: PyTree, dtypes: Any) -> Any:
     leaves, structure = tree_util.tree_flatten(tree)
     dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
     arrays = [
@@ -128,7 +129,7 @@ def _as_arrays(tree: Any, dtypes: Any) -> Any:
     return tree_util.tree_unflatten(structure, arrays)
 
 
-def _run_abstractly(opt: Any, inputs: Inputs) -> None:
+def _run_abstractly(opt: Optimizer, inputs: Inputs) -> None:
     def run(params, updates, extra_args):
         opt.update(updates, opt.init(params), params, **extra_args)
 
@@ -137,7 +138,9 @@ def _run_abstractly(opt: Any, inputs: Inputs) -> None:
         eqx.filter_eval_shape(run, *inputs)
 
 
-def _gradient_function(entry: Entry, params: Any, updates: Any) -> Callable[..., Any]:
+def _gradient_function(
+    entry: Entry, params: Params, updates: Updates
+) -> Callable[..., Any]:
     def grad_fn(params, step):
         del step
         grads = jax.grad(entry.loss)(params)

@@ -13,26 +13,28 @@ import numpy as np
 import optax
 from jax import tree_util
 
+from .._leaves.types import Leaf, Params, PyTree, Updates
 
-def is_matrix(tree: Any) -> Any:
+
+def is_matrix(tree: PyTree) -> Any:
     """A mask: True for leaves of two or more axes."""
     return tree_util.tree_map(lambda leaf: np.ndim(leaf) > 1, tree)
 
 
-def _matrix_label(tree: Any) -> Any:
+def _matrix_label(tree: PyTree) -> Any:
     return tree_util.tree_map(lambda leaf: "ab"[np.ndim(leaf) > 1], tree)
 
 
-def _double(updates: Any, params: Any) -> Any:
+def _double(updates: Updates, params: Params) -> Any:
     del params
     return tree_util.tree_map(lambda update: 2 * update, updates)
 
 
-def _every_second(step: Any) -> Any:
+def _every_second(step: Leaf) -> Any:
     return step % 2 == 0
 
 
-def _norm(tree: Any) -> Any:
+def _norm(tree: PyTree) -> Any:
     squares = [jnp.sum(jnp.square(leaf)) for leaf in tree_util.tree_leaves(tree)]
     return jnp.sqrt(sum(squares))
 
@@ -105,11 +107,11 @@ class Recipe:
     to_grads: Callable[[Any], Any] = lambda grads: grads
 
 
-def _per_example(grads: Any) -> Any:
+def _per_example(grads: Updates) -> Any:
     return tree_util.tree_map(lambda g: np.stack([0.5 * g, 1.5 * g]), grads)
 
 
-def _lookahead_params(params: Any) -> Any:
+def _lookahead_params(params: Params) -> Any:
     return optax.LookaheadParams(fast=params, slow=params)
 
 

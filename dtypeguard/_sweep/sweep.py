@@ -17,6 +17,7 @@ from .._audit.audit import audit
 from .._guard.guard import guard
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
+from .._leaves.types import Params, Updates
 from . import catalog, checks
 from .checks import CHECKS, NAMES, Fault, Skip, Subject
 from .entry import Entry, Inputs
@@ -38,8 +39,8 @@ class Configuration:
     """
 
     name: str
-    params: Any
-    grads: Any
+    params: Params
+    grads: Updates
     x64: bool
     explicit: str = "warn"
 

@@ -1,4 +1,8 @@
-"""Whole programs of public packages, small, each with what its user would guard in it."""
+"""Whole programs of public packages, small, with what their users would guard in them.
+
+A function for each package yields the names of its programs, and what runs one and returns
+its results: it is given `Guards`, and asks that for what a user would guard.
+"""
 
 import functools
 import importlib
@@ -1070,6 +1074,9 @@ def qdax() -> Programs:
         lambda g: search(g, cma.CMAOptimizingEmitter(4, 3, centroids, 0.1)),
     )
 
+
+# What pip calls those that it calls otherwise.
+PIP = {"tfp": "tfp-nightly", "flowmc": "flowMC", "ott": "ott-jax", "jax_md": "jax-md"}
 
 PACKAGES: dict[str, Callable[[], Programs]] = {
     "rejax": rejax,

@@ -2,7 +2,7 @@
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from jax import tree_util
 
 from .._leaves.modules import Contents, constants, contents, put_contents
 from .._leaves.rows import type_name
-from .._leaves.types import PyTree
+from .._leaves.types import Leaf, PyTree
 
 # JAX sorts the keys of these.
 _DICTS = (dict, defaultdict)
@@ -63,14 +63,18 @@ class Snapshot:
         """The leaves that have a type to keep, and those that are no arrays."""
         return [x for number, x in enumerate(self.leaves) if number not in self.constants]
 
-    def map(self, function: Callable[[Any], Any]) -> "Snapshot":
+    def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
         """The tree with each leaf as `function` maps it; this one if none changes.
 
         Leaves that are no data stay.
+
+        Args:
+            function: of a leaf, and of what stands in its place in the others.
+            others: as many leaves each.
         """
         leaves = [
-            leaf if number in self.constants else function(leaf)
-            for number, leaf in enumerate(self.leaves)
+            each[0] if number in self.constants else function(*each)
+            for number, each in enumerate(zip(self.leaves, *others))
         ]
         if all(new is old for new, old in zip(leaves, self.leaves)):
             return self

@@ -23,10 +23,11 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from .._leaves.files import is_installed, is_users, short_path
 from .._leaves.modules import spread
 from .._leaves.rows import columns, type_name
 from .._leaves.types import Leaf
-from .._program.origins import is_installed, is_users, origin_of_frame, short_path
+from .._program.origins import origin_of_frame
 
 _MOST = 20  # leaves of one function that are listed
 _ELSEWHERE = {"equinox": "filter_jit", "flax.nnx": "jit"}

@@ -19,8 +19,8 @@ import jax
 from jax import tree_util
 
 from .._leaves.dtypes import is_array
+from .._leaves.files import is_users
 from .._leaves.types import Jaxpr, PyTree
-from .._program.origins import is_users
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")

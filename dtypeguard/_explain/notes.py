@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from .._find.drift import Change
 from .._leaves.dtypes import fits, kind
+from .._leaves.files import is_installed, short_path
 from .._leaves.rows import columns, describe
 from .._leaves.types import Aval, DType
 from .._program.origins import (
     Origin,
     callers,
     frame_of,
-    is_installed,
     is_update,
-    short_path,
 )
 from .branches import Variant, variants
 from .control_flow import Call

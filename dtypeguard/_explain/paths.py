@@ -7,8 +7,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from .._carry.places import Names
+from .._leaves.files import is_installed, short_path
 from .._leaves.modules import contents, objects
-from .._program.origins import callers, is_installed, short_path
+from .._program.origins import callers
 
 
 class _Place(NamedTuple):

@@ -15,6 +15,7 @@ from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce
+from .._leaves.files import is_users
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
 from .._leaves.types import Leaf, PyTree, Step
@@ -203,7 +204,7 @@ class _GuardedStep:
         carry: which arguments come back, as which results.
         policy: what is cast and said.
         warn_once: issues a warning, once for each message.
-        is_jitted: whether the step is what `jax.jit` returns, or Equinox's or Flax's.
+        is_jitted: whether the step is what `jax.jit` returned.
     """
 
     def __init__(self, step: Step, carry: Any, returned: Any, policy: Policy):
@@ -212,7 +213,7 @@ class _GuardedStep:
         self.carry = carry_of("guard_step", step, carry, returned)
         self.policy = policy
         self.warn_once = WarnOnce()
-        self.is_jitted = callable(getattr(step, "lower", None))
+        self.is_jitted = callable(getattr(step, "eval_shape", None))
         functools.update_wrapper(self, step, updated=())
         self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
@@ -288,7 +289,7 @@ class _Call:
             except DtypeDriftError:
                 raise
             except _OVER_TYPES:  # with strict promotion a weak number alone promotes
-                self._restore()
+                pass
         try:
             return self._attempt(self.args, self.kwargs)
         except DtypeDriftError:
@@ -315,20 +316,29 @@ class _Call:
 
     def _begins_weakly(self) -> bool:
         """Whether the caller gives a number or an array of weak type to be carried."""
-        given = [leaf for each in self.carried for leaf in each.data()]
-        given += [leaf for held in self.held for leaf in tree_util.tree_leaves(held.before)]
-        return any(map(_is_weak_and_known, given))
+        return any(
+            _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
+        )
 
     def _strongly_typed(self) -> _Arguments:
-        """The arguments with a strongly typed carry, for which a jitted step compiles once.
+        """The arguments, with leaves strongly typed that come back so in the same dtype.
 
-        What an outer trace has typed stays: `lax.scan` finds the type of a weak leaf by
-        itself.
+        For these a jitted step then compiles once. What comes back weakly typed stays: the
+        step promotes it as it does bare. What an outer trace has typed stays as well, since
+        `lax.scan` finds the type of a weak leaf by itself.
         """
-        typed = lambda leaf: _strong(leaf) if _is_weak_and_known(leaf) else leaf
-        for held in self.held:
-            held.put(tree_util.tree_map(typed, held.before))
-        return self._with([each.map(typed) for each in self.carried])
+        step: Any = self.guarded.step
+        shapes = step.eval_shape(*self.args, **self.kwargs)
+        found = self.guarded.carry.find(shapes, self._values(), in_place=bool(self.held))
+        carried = list(self.carried)
+        for number, tree in zip(found.carried, found.values):
+            leaves, treedef = tree_util.tree_flatten(closed(tree))
+            if treedef == carried[number].treedef:
+                carried[number] = carried[number].map(_typed_like, leaves)
+        return self._with(carried)
+
+    def _values(self) -> list[PyTree]:
+        return [opened(each.copy()) for each in self.carried]
 
     def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
         values = tuple(opened(each.copy()) for each in carried)
@@ -390,8 +400,7 @@ class _Call:
 
     def _settled(self, result: PyTree) -> Any:
         carry, policy = self.guarded.carry, self.guarded.policy
-        values = [opened(each.copy()) for each in self.carried]
-        found = carry.find(result, values, in_place=bool(self.held))
+        found = carry.find(result, self._values(), in_place=bool(self.held))
         parts = [self._part(label) for label in carry.labels]
         settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
         new = []
@@ -412,7 +421,33 @@ class _Call:
 
     def _part(self, label: str) -> Output:
         carry = self.guarded.carry
-        return Output(label, carry.step, carry.owner, starts_weak=True)
+        return Output(label, carry.step, carry.owner, starts_weak=not self._is_fixed)
+
+    @functools.cached_property
+    def _is_fixed(self) -> bool:
+        """Whether the step is the body of a loop of Equinox's.
+
+        These do not trace their body again where a leaf that begins weakly comes back in
+        another type, as those of JAX do.
+        """
+        loops = sys.modules.get("equinox.internal")
+        if loops is None:
+            return False
+        codes = {getattr(loops, name).__code__ for name in ("while_loop", "scan")}
+        frame, users = sys._getframe(), 0
+        while frame.f_back is not None and users < 2:  # a lambda may be around the step
+            frame = frame.f_back
+            if frame.f_code in codes:
+                return True
+            is_equinox = frame.f_globals.get("__name__", "").startswith("equinox.")
+            users += is_users(frame.f_code.co_filename) and not is_equinox
+        return False
+
+
+def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
+    """A weak leaf as what comes back for it, if that has its dtype and is not weak."""
+    is_same = dtype_of(leaf) == dtype_of(returned) and not is_weak(returned)
+    return _strong(leaf) if is_same and _is_weak_and_known(leaf) else leaf
 
 
 def _is_weak_and_known(leaf: Leaf) -> bool:

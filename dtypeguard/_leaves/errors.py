@@ -1,16 +1,10 @@
 """The one error and the one warning that dtypeguard raises about dtypes."""
 
 import inspect
-import os
 import warnings
 
-import jax
-
+from .files import is_users
 from .public import public
-
-_OURS_AND_JAX = tuple(
-    os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), jax.__file__)
-)
 
 
 @public
@@ -40,7 +34,7 @@ def more(page: str) -> str:
 def warn_caller(message: str) -> None:
     """Issues a `DtypeGuardWarning` at the line outside dtypeguard and JAX that led here."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS_AND_JAX):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DtypeGuardWarning, stacklevel=level)
 

@@ -5,26 +5,16 @@ any release; without it audits say less and work all the same.
 """
 
 import dataclasses
-import functools
 import itertools
 import linecache
 import os
 import re
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-import jax
-import jaxlib
-import numpy as np
+from .._leaves.files import is_installed, is_users, short_path
 
-_PATHS = sysconfig.get_paths()
-_PACKAGES = tuple(_PATHS[name] + os.sep for name in ("purelib", "platlib"))
-_NOBODYS = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep
-    for file in (jax.__file__, jaxlib.__file__, np.__file__, os.path.dirname(__file__))
-)
 # A jaxpr is traced inside of these; further out is whoever called it first, and since
 # traces are kept, that may be somebody else.
 _TRACING = re.compile(r"(.*\.)?trace_to_(sub)?jaxpr\w*")
@@ -76,27 +66,6 @@ class Origin:
     def place(self) -> str:
         """Where it is, the user's own line first."""
         return f"{self.users} (in {self})" if self.called_from else str(self)
-
-
-def short_path(file: str) -> str:
-    """A file as an import would find it, or from the working directory, or in full."""
-    for root in (*_PACKAGES, os.getcwd() + os.sep):
-        if file.startswith(root):
-            return file.removeprefix(root)
-    return file
-
-
-def is_installed(file: str) -> bool:
-    """Whether a file is part of an installed package."""
-    return file.startswith(_PACKAGES)
-
-
-@functools.cache
-def is_users(file: str) -> bool:
-    """Whether a file is part of neither JAX, NumPy, Python nor dtypeguard."""
-    if file.startswith(_PACKAGES):
-        return not file.startswith(_NOBODYS)
-    return not file.startswith((_PATHS["stdlib"] + os.sep, "<frozen ", *_NOBODYS))
 
 
 def origin_of(stack: Sequence[Any]) -> Origin | None:

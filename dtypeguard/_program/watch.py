@@ -17,7 +17,8 @@ import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_weak
-from .origins import Origin, is_users, origin_of_frame
+from .._leaves.files import is_users
+from .origins import Origin, origin_of_frame
 
 _SCALARS = {bool, int, float, complex}
 

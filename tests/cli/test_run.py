@@ -14,7 +14,7 @@ import pytest
 from helpers import SUPPORT, child_variables, need
 
 from dtypeguard._cli.main import main
-from dtypeguard._program.origins import short_path
+from dtypeguard._leaves.files import short_path
 
 SCRIPTS = SUPPORT / "scripts"
 

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import explain
-from dtypeguard._program.origins import short_path
+from dtypeguard._leaves.files import short_path
 
 pytestmark = pytest.mark.third_party
 BF16 = jnp.bfloat16

@@ -1,0 +1,43 @@
+"""Whose a file is: the user's own, an installed package's, or JAX's, Python's and ours."""
+
+import functools
+import os
+import sysconfig
+
+import jax
+import jaxlib
+import numpy as np
+
+_PATHS = sysconfig.get_paths()
+_PACKAGES = tuple(_PATHS[name] + os.sep for name in ("purelib", "platlib"))
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOBODYS = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (jax.__file__, jaxlib.__file__, np.__file__)
+)
+
+
+def short_path(file: str) -> str:
+    """A file as an import would find it, or from the working directory, or in full."""
+    for root in (*_PACKAGES, os.getcwd() + os.sep):
+        if file.startswith(root):
+            return file.removeprefix(root)
+    return file
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is part of an installed package, or of dtypeguard."""
+    return file.startswith((*_PACKAGES, _OURS))
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    """Whether a file is part of neither JAX, NumPy, Python nor dtypeguard.
+
+    The optimizers of dtypeguard count as those of any other package.
+    """
+    if file.startswith(_OURS):
+        return file.startswith(os.path.join(_OURS, "_optimizers"))
+    if file.startswith(_PACKAGES):
+        return not file.startswith(_NOBODYS)
+    return not file.startswith((_PATHS["stdlib"] + os.sep, "<frozen ", *_NOBODYS))

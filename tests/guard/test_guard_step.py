@@ -298,20 +298,18 @@ def test_callable_object_and_partial():
 def test_jit_inside_compiles_once_for_a_weak_carry():
     start = {"n": 0, "x": jnp.asarray(0.0)}
 
-    def traces(wrap):
-        seen = []
-
+    def compilations(wrap):
         def step(state):
-            seen.append(types(state))
             return {"n": state["n"] + jnp.ones((), I32), "x": state["x"] * 2.0}
 
-        run, state = wrap(jax.jit(step)), start
+        jitted, state = jax.jit(step), start
+        run = wrap(jitted)
         for _ in range(3):
             state = run(state)
-        return len(seen)
+        return jitted._cache_size()
 
-    assert traces(lambda step: step) == 2
-    assert traces(guard_step) == 1
+    assert compilations(lambda step: step) == 2
+    assert compilations(guard_step) == 1
     assert start == {"n": 0, "x": 0.0}
 
 

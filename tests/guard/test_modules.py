@@ -4,6 +4,7 @@ import inspect
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -202,6 +203,41 @@ def test_a_first_carry_of_python_numbers_is_for_the_loop_to_type(dtype, x64):
             counts.append(len(traces))
             assert env.returns.dtype == dtype
         assert counts[0] == counts[1]
+
+
+def test_a_number_that_stays_weak_promotes_as_it_does_bare():
+    """Made a float32 array for a jitted step, 1.1 would widen what is in bfloat16."""
+    step = lambda carry: (carry[0] * carry[1], carry[1] * 1.1)
+    start = jnp.ones(3, BF16), 1.1
+    for wrap in (lambda s: guard_step(jax.jit(s)), lambda s: jax.jit(guard_step(s))):
+        bare, guarded, run, run_bare = start, start, wrap(step), jax.jit(step)
+        for _ in range(3):
+            bare, guarded = run_bare(bare), run(guarded)
+            assert_same(guarded, bare)
+
+
+@pytest.mark.parametrize("kind", ["lax", "checkpointed", "bounded"])
+def test_a_loop_of_equinox_types_its_weak_leaves_once(kind):
+    """It does not trace its body again, as JAX does: there a weak leaf is pinned."""
+    start = jnp.ones(3, BF16), jnp.array(jnp.inf)
+
+    def body(carry):
+        x, _ = carry
+        new = jnp.cos(x)
+        return new, jnp.max(jnp.abs(new - x))
+
+    def looped(step):
+        going = lambda carry: carry[1] > 0.1
+        return eqxi.while_loop(going, step, start, max_steps=8, kind=kind)
+
+    with pytest.raises(Exception, match="bf16"):
+        looped(body)
+    x, change = looped(guard_step(body))
+    assert (x.dtype, change.dtype) == (BF16, F32)
+    if kind != "bounded":  # of which there is no scan
+        step = guard_step(lambda carry, _: (body(carry), None))
+        (x, change), _ = eqxi.scan(step, start, None, 3, kind=kind)
+        assert (x.dtype, change.dtype) == (BF16, F32)
 
 
 def test_a_state_with_a_python_number_is_compiled_once():

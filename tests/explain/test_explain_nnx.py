@@ -1,0 +1,112 @@
+"""Notes on loops of Flax NNX: the paths of the user's own objects, and advice that works."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import need
+from jax import tree_util
+
+from dtypeguard import explain, guard_step
+from dtypeguard._leaves.files import short_path
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+HERE = short_path(__file__)
+X = jnp.ones((4, 3), BF16)
+
+
+def line(marked):
+    """A line of this file, by the comment at its end."""
+    with open(__file__) as file:
+        (found,) = (n for n, text in enumerate(file, 1) if text.endswith(f"# {marked}\n"))
+    return f"{HERE}:{found}"
+
+
+def make(nnx):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.head = nnx.Linear(3, 1, param_dtype=BF16, dtype=BF16, rngs=nnx.Rngs(0))
+            self.seen = nnx.BatchStat(jnp.zeros(3, BF16))
+
+        def __call__(self, x):
+            self.seen[...] = self.seen[...] + x.mean(0)
+            self.seen.set_value(self.seen[...] * jnp.ones(3, F32))  # widens: seen
+            return self.head(x)
+
+    model = Model()
+    return model, nnx.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
+
+
+def train(nnx, model, optimizer, x):
+    grads = nnx.grad(lambda model: jnp.mean(model(x)))(model)
+    grads = tree_util.tree_map(lambda g: g.astype(F32), grads)  # widens: grads
+    optimizer.update(model, grads)  # updates
+
+
+def scan(nnx, guarded, model, optimizer):
+    def body(carry, x):
+        train(nnx, *carry, x)
+        return carry, None
+
+    body = guarded(body)
+    axes = {"in_axes": (nnx.Carry, 0), "out_axes": (nnx.Carry, 0)}
+    nnx.scan(body, **axes)((model, optimizer), jnp.stack([X, X]))
+
+
+def fori_loop(nnx, guarded, model, optimizer):
+    def turn(i, carry):
+        train(nnx, *carry, X)
+        return carry
+
+    nnx.fori_loop(0, 2, guarded(turn, carry=1), (model, optimizer))
+
+
+def while_loop(nnx, guarded, model, optimizer):
+    def step(carry):
+        train(nnx, *carry, X)
+        return carry
+
+    going = lambda carry: carry[1].step[...] < 2
+    nnx.while_loop(going, guarded(step), (model, optimizer))
+
+
+def cond(nnx, guarded, *models):
+    true_fun = guarded(lambda *models: train(nnx, *models, X))
+    nnx.cond(jnp.asarray(True), true_fun, lambda *models: None, *models)
+
+
+LOOPS = {
+    scan: ("carry", "guard_step(body)"),
+    fori_loop: ("carry", "guard_step(turn, carry=1)"),
+    while_loop: ("carry", "guard_step(step)"),
+    cond: ("models", "guard_step(true_fun)"),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_paths_are_those_of_the_users_objects_and_the_advice_works(loop):
+    nnx = need("flax.nnx")
+    name, advice = LOOPS[loop]
+    unguarded = lambda body, **_: body
+    with pytest.raises(TypeError, match=r"types|bfloat16") as caught, explain():
+        loop(nnx, unguarded, *make(nnx))
+    (note,) = caught.value.__notes__
+    rows = [row.split() for row in note.splitlines()]
+    by_path = {row[0]: " ".join(row[1:]) for row in rows if row}
+    seen, kernel = (
+        next(text for path, text in by_path.items() if path.startswith(start))
+        for start in (f"{name}[0].seen", f"{name}[1].opt_state[0].trace['head']['kernel']")
+    )
+    assert line("widens: seen") in seen
+    assert line("updates") in kernel
+    assert f"forced by {line('widens: grads')}" in kernel
+    assert f"Guard what you give to flax: dtypeguard.{advice}" in note
+
+    model, optimizer = make(nnx)
+    loop(nnx, guard_step, model, optimizer)
+    assert model.seen[...].dtype == BF16
+    leaves = tree_util.tree_leaves(nnx.state(optimizer))
+    floating = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert all(leaf.dtype == BF16 for leaf in floating)
+    assert int(optimizer.step[...]) == (1 if loop is cond else 2)

@@ -1,6 +1,5 @@
-"""Notes on loops of Flax NNX: the paths of the user's own objects, and advice that works."""
+"""Notes on loops of Flax NNX: the user's own paths, and advice that works."""
 
-import jax
 import jax.numpy as jnp
 import optax
 import pytest

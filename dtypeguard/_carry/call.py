@@ -2,8 +2,7 @@
 
 import functools
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.modules import constants, gathered, spread
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
 
 
@@ -42,14 +41,14 @@ class SplitTree:
         self.arrays = [leaf for _, leaf in arrays]
         self.paths = [tree_util.keystr(path) for path, _ in arrays]
 
-    def merged(self, arrays: Sequence[Any]) -> Any:
+    def merged(self, arrays: Sequence[Leaf]) -> PyTree:
         """The tree with these for its array leaves."""
         remaining = iter(arrays)
         pairs = zip(self._leaves, self._is_array)
         leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
 
-    def holders(self, number: int) -> list[Any]:
+    def holders(self, number: int) -> list[PyTree]:
         """The nodes of the tree that an array leaf is in, the innermost first."""
         left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
         node, holders = self.tree, []
@@ -104,10 +103,10 @@ class Call:
 
     def __init__(
         self,
-        step: Callable[..., Any],
+        step: Step,
         carry: Carry,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         *,
         static: Collection[type] = _NUMBERS,
         in_place: bool = True,
@@ -134,8 +133,8 @@ class Call:
         self.rest = SplitTree(rest, static)
 
     def bind(
-        self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
-    ) -> tuple[Callable[[], Any], list[Any]]:
+        self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
+    ) -> tuple[Function, list[PyTree]]:
         """The call with these arrays in place of those that it was given.
 
         Args:
@@ -156,7 +155,7 @@ class Call:
         return functools.partial(step, *args, **kwargs), given
 
     def returned(
-        self, result: PyTree, given: Sequence[Any]
+        self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
         """What comes back for each carry, and what is returned besides.
 
@@ -176,7 +175,7 @@ class Call:
         return returned, SplitTree(self._spread(found.others))
 
     def run(
-        self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
+        self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
     ) -> list[SplitTree]:
         """Makes the call with these arrays; what comes back for each carry."""
         call, given = self.bind(carried, others)

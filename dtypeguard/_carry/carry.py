@@ -1,13 +1,13 @@
 """What a step carries: taken out of a call and out of its result, and put back."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
 from .._leaves.modules import objects
-from .._leaves.types import PyTree, Step
+from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
 from .places import Names, Place, name_of_step, places_of
 from .returned import Found, Items, is_alike, is_unregistered, structure
 from .snapshot import Held
@@ -31,11 +31,11 @@ class Carry(NamedTuple):
     owner: str
     step: str
     places: tuple[Place, ...]
-    returned: tuple[Any, ...] | None
+    returned: tuple[Key, ...] | None
     is_one: bool
     is_default: bool
     names: Names
-    bound: Any = None
+    bound: object = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class Carry(NamedTuple):
         places = [place._replace(label=x) for place, x in zip(self.places, labels)]
         return self._replace(places=tuple(places))
 
-    def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
         """What a call carries in, a default where it is left out.
 
         Raises:
@@ -66,7 +66,7 @@ class Carry(NamedTuple):
         self._check_registered("was called with", values)
         return values
 
-    def held(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Held]:
+    def held(self, args: Args, kwargs: Kwargs) -> list[Held]:
         """The objects of Flax NNX that a call is given, with what they hold before it.
 
         A step changes them in place: they come back whether they are named or not.
@@ -82,15 +82,17 @@ class Carry(NamedTuple):
         return list(found.values())
 
     def put(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], values: tuple[Any, ...]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, args: Args, kwargs: Kwargs, values: tuple[PyTree, ...]
+    ) -> tuple[Args, Kwargs]:
         """The arguments of a call with other values for what it carries."""
         given, named = list(args), dict(kwargs)
         for place, value in zip(self.places, values):
             place.put(given, named, value)
         return tuple(given), named
 
-    def find(self, result: PyTree, values: Sequence[Any], in_place: bool = False) -> Found:
+    def find(
+        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
+    ) -> Found:
         """Where in all that a step returned its carry is.
 
         Args:
@@ -115,7 +117,7 @@ class Carry(NamedTuple):
         self._check_registered("returned", found.values)
         return found
 
-    def _check_registered(self, what: str, values: Sequence[Any]) -> None:
+    def _check_registered(self, what: str, values: Sequence[PyTree]) -> None:
         for value in values:
             if is_unregistered(value):
                 name = type(value).__name__
@@ -125,7 +127,7 @@ class Carry(NamedTuple):
                     "one."
                 )
 
-    def _find(self, result: PyTree, values: Sequence[Any], in_place: bool) -> Found:
+    def _find(self, result: PyTree, values: Sequence[PyTree], in_place: bool) -> Found:
         structures = [structure(value) for value in values]
         may_be_whole = self.returned is None and self.is_one
         is_meant = lambda item: self._is_meant(item, values[0], in_place)
@@ -159,7 +161,7 @@ class Carry(NamedTuple):
             raise TypeError(self._no_such_items(items, structures))
         return Found(result, items, indices, all_of_them)
 
-    def _is_meant(self, item: Any, value: Any, in_place: bool) -> bool:
+    def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
         """Whether an item is the carry, and no loss of the same structure.
 
         Nobody named the first argument of a step that changes others in place: it may be
@@ -173,13 +175,13 @@ class Carry(NamedTuple):
         is_ordered = isinstance(items.result, (tuple, list)) and len(items.keys) >= count
         return [*range(count)] if is_ordered else None
 
-    def _indices(self, items: Items, keys: Sequence[Any]) -> list[int] | None:
+    def _indices(self, items: Items, keys: Sequence[Key]) -> list[int] | None:
         """Where the items stand that `returned` names; None if there are no such items."""
         indices = [items.index(key) for key in keys]
         found = [i for i in indices if i is not None]
         return found if len(set(found)) == len(self.places) else None
 
-    def _no_such_items(self, items: Items, structures: list[Any]) -> str:
+    def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)
         if items.result is None:
             return f"{self.step} returned None. Write return {', '.join(self.labels)}."
@@ -198,11 +200,11 @@ class Carry(NamedTuple):
             f"{self.owner}(..., returned={self._as_given(keys)})."
         )
 
-    def _as_given(self, keys: tuple[Any, ...]) -> str:
+    def _as_given(self, keys: tuple[Key, ...]) -> str:
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
 
 
-def _is_likelier_whole(result: PyTree, carry: Any) -> bool:
+def _is_likelier_whole(result: PyTree, carry: PyTree) -> bool:
     """Whether a result is the carry with another tree, rather than its first item is."""
     first = result[0] if isinstance(result, (tuple, list)) and result else None
     return type(result) is type(carry) and type(first) is not type(carry)

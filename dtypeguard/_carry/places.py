@@ -1,11 +1,10 @@
 """Which arguments of a step are carried: where they stand and what they are called."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._leaves.arguments import shown
-from .._leaves.types import Step
+from .._leaves.types import Args, Kwargs, PyTree, Step
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -18,15 +17,15 @@ class Place(NamedTuple):
     label: str
     position: int | None  # None: it is given by name alone
     name: str | None  # None: it is given by position alone
-    default: Any = _NONE
+    default: PyTree = _NONE
 
-    def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def take(self, args: Args, kwargs: Kwargs) -> PyTree:
         """What a call gives for it, or its default, which may be `Parameter.empty`."""
         if self.position is not None and self.position < len(args):
             return args[self.position]
         return self.default if self.name is None else kwargs.get(self.name, self.default)
 
-    def put(self, args: list[Any], kwargs: dict[str, Any], value: Any) -> None:
+    def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Gives a call another value for it."""
         if self.position is not None and self.position < len(args):
             args[self.position] = value
@@ -136,13 +135,15 @@ def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
     return _unnamed(rest[0], key, len(by_position)) if rest else None
 
 
-def _by_position(parameters: list[Any]) -> tuple[list[Any], int]:
+def _by_position(
+    parameters: list[inspect.Parameter],
+) -> tuple[list[inspect.Parameter], int]:
     """The parameters that can be given by position, and the first one that is counted."""
     found = [p for p in parameters if p.kind in _BY_POSITION]
     return found, int(bool(found) and found[0].name in ("self", "cls"))
 
 
-def _named(parameter: inspect.Parameter, by_position: list[Any]) -> Place:
+def _named(parameter: inspect.Parameter, by_position: list[inspect.Parameter]) -> Place:
     position = by_position.index(parameter) if parameter in by_position else None
     name = parameter.name if parameter.kind in BY_NAME else None
     return Place(parameter.name, position, name, parameter.default)

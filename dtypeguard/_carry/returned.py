@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax import tree_util
@@ -11,28 +11,28 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, fits
 from .._leaves.modules import closed, is_in_place
 from .._leaves.rows import describe
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 
 
-def is_unregistered(value: Any) -> bool:
+def is_unregistered(value: object) -> bool:
     """Whether it is a dataclass that is a leaf to JAX, whatever it holds."""
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return is_dataclass and tree_util.all_leaves([value])
 
 
-def structure(tree: PyTree) -> Any:
+def structure(tree: PyTree) -> PyTreeDef:
     """The structure of a tree, where an object of Flax NNX is a node without leaves."""
     return tree_util.tree_structure(closed(tree))
 
 
-def is_alike(before: Any, after: Any) -> bool:
+def is_alike(before: PyTree, after: PyTree) -> bool:
     """Whether a guard could bring one tree back to the types of the other."""
     old, new = (tree_util.tree_leaves(closed(tree)) for tree in (before, after))
     same = structure(before) == structure(after)
     return same and bool(old) and all(map(_is_alike_leaf, old, new))
 
 
-def _is_alike_leaf(old: Leaf, new: Any) -> bool:
+def _is_alike_leaf(old: Leaf, new: Leaf) -> bool:
     source, target = dtype_of(new), dtype_of(old)
     if source is None or target is None:
         return source is target
@@ -62,19 +62,19 @@ class Items:
         self.keys = [_key(path[0], i) for i, (path, _) in enumerate(pairs) if path]
         self.values = [item for path, item in pairs if path]
 
-    def index(self, key: Any) -> int | None:
+    def index(self, key: Key) -> int | None:
         """Where the item stands that an int, a key or a field's name asks for."""
         number = type(key) is int and isinstance(self.result, (tuple, list))
         if number and -len(self.values) <= key < len(self.values):
             return key % len(self.values)
         return self.keys.index(key) if key in self.keys else None
 
-    def have(self, indices: list[int], structures: list[Any]) -> bool:
+    def have(self, indices: list[int], structures: list[PyTreeDef]) -> bool:
         """Whether the items at these indices have these structures."""
         own = (structure(self.values[i]) for i in indices)
         return all(map(operator.eq, own, structures))
 
-    def like(self, structures: list[Any]) -> list[int] | None:
+    def like(self, structures: list[PyTreeDef]) -> list[int] | None:
         """Where the first item of each structure stands, if they are as many items."""
         own = [structure(value) for value in self.values]
         if any(wanted not in own for wanted in structures):
@@ -82,7 +82,7 @@ class Items:
         indices = [own.index(wanted) for wanted in structures]
         return indices if len(set(indices)) == len(indices) else None
 
-    def replaced(self, new: Mapping[int, Any]) -> Any:
+    def replaced(self, new: Mapping[int, PyTree]) -> PyTree:
         """The result, in its own type, with other items at some indices.
 
         The very result where they are the ones that are there.
@@ -121,14 +121,14 @@ class Found(NamedTuple):
     carried: Sequence[int] = (0,)
 
     @property
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[PyTree, ...]:
         """The new carry, as it was returned."""
         if self.items is None:
             return (self.result,)
         return tuple(self.items.values[i] for i in self.indices)
 
     @property
-    def others(self) -> tuple[Any, ...]:
+    def others(self) -> tuple[PyTree, ...]:
         """What was returned besides."""
         if self.items is None:
             return ()
@@ -137,14 +137,14 @@ class Found(NamedTuple):
         values = enumerate(self.items.values)
         return tuple(value for number, value in values if number not in self.indices)
 
-    def put(self, new: Sequence[Any]) -> Any:
+    def put(self, new: Sequence[PyTree]) -> PyTree:
         """The result with other values for the carry; the very result if they are not."""
         if self.items is None:
             return new[0]
         return self.items.replaced(dict(zip(self.indices, new)))
 
 
-def _key(entry: Any, number: int) -> Any:
+def _key(entry: object, number: int) -> Key:
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)

@@ -3,14 +3,13 @@
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jax import tree_util
 
 from .._leaves.modules import Contents, constants, contents, put_contents
 from .._leaves.rows import type_name
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Leaf, NNXObject, PyTree, PyTreeDef
 
 # JAX sorts the keys of these.
 _DICTS = (dict, defaultdict)
@@ -59,7 +58,7 @@ class Snapshot:
             tree_util.tree_flatten(tree, is_leaf=reorder)
         return tree
 
-    def data(self) -> list[Any]:
+    def data(self) -> list[Leaf]:
         """The leaves that have a type to keep, and those that are no arrays."""
         return [x for number, x in enumerate(self.leaves) if number not in self.constants]
 
@@ -92,12 +91,12 @@ class Held:
         before: what it held.
     """
 
-    def __init__(self, label: str, node: Any):
+    def __init__(self, label: str, node: NNXObject):
         self.label = label
         self.node = node
         self.before = contents(node)
 
-    def pairs(self, node: Any) -> tuple[Snapshot, Contents]:
+    def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
         """What was held before, and what an object holds now, at paths that both have.
 
         A Variable that a step adds or takes away, a cache say, has no type to keep.
@@ -126,5 +125,5 @@ class Held:
         self.put(tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now))
 
 
-def _structure(tree: PyTree) -> Any:
+def _structure(tree: PyTree) -> PyTreeDef:
     return tree_util.tree_structure(tree)

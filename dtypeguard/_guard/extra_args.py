@@ -3,37 +3,36 @@
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
-from .._leaves.types import Leaf
+from .._leaves.types import Convert, ExtraArgs, Function, Leaf, PyTree
 
 
-def keep_extra_args(extra_args: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+def keep_extra_args(extra_args: ExtraArgs) -> Callable[[], ExtraArgs]:
     """Gives the extra args as they are now, each time in containers of their own."""
     is_data = {name: not _is_function(name, value) for name, value in extra_args.items()}
     given = Snapshot({name: extra_args[name] for name in extra_args if is_data[name]})
     return lambda: extra_args | given.copy()
 
 
-def wide_integers(extra_args: dict[str, Any]) -> list[Any]:
+def wide_integers(extra_args: ExtraArgs) -> list[Leaf]:
     """The 64-bit integers among extra args: narrowed, they could lose their value."""
     leaves = jax.tree_util.tree_leaves(extra_args)
     return [leaf for leaf in leaves if is_wide(leaf) and kind(dtype_of(leaf)) == "int"]
 
 
-def narrow_extra_args(extra_args: dict[str, Any]) -> dict[str, Any]:
+def narrow_extra_args(extra_args: ExtraArgs) -> ExtraArgs:
     """Extra args with floats of 32 bits; callables keep the flag they were given."""
     return convert_extra_args(extra_args, narrow, x64=True)
 
 
 def convert_extra_args(
-    extra_args: dict[str, Any], convert: Callable[[Any], Any], *, x64: bool | None = None
-) -> dict[str, Any]:
+    extra_args: ExtraArgs, convert: Convert, *, x64: bool | None = None
+) -> ExtraArgs:
     """Applies `convert` to every leaf of the extra args and to what callables return.
 
     A callable is what optax calls one: an argument named `*_fn`, or a callable leaf. A
@@ -45,7 +44,7 @@ def convert_extra_args(
         x64: the flag under which callables run; None leaves it alone.
     """
 
-    def converted(leaf: Leaf) -> Any:
+    def converted(leaf: Leaf) -> Leaf:
         return _Converting(leaf, convert, x64) if callable(leaf) else convert(leaf)
 
     return {
@@ -56,7 +55,7 @@ def convert_extra_args(
     }
 
 
-def _is_function(name: str, value: Any) -> bool:
+def _is_function(name: str, value: object) -> bool:
     return callable(value) and name.endswith("_fn")
 
 
@@ -66,11 +65,11 @@ class _Converting:
     So that one handed to `jit` as a static argument does not make it trace again.
     """
 
-    def __init__(self, function: Callable[..., Any], convert: Any, x64: bool | None):
+    def __init__(self, function: Function, convert: Convert, x64: bool | None):
         functools.update_wrapper(self, function, updated=())
         self._parts = (function, convert, x64)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         function, convert, x64 = self._parts
         with contextlib.nullcontext() if x64 is None else set_x64(x64):
             return jax.tree_util.tree_map(convert, function(*args, **kwargs))

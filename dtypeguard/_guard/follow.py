@@ -1,8 +1,5 @@
 """Which leaves of a state follow the dtype of the params."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 from jax import tree_util
 from jax.core import Tracer
@@ -10,18 +7,16 @@ from jax.core import Tracer
 from .._leaves.abstract import eval_shape
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.rows import by_path
-from .._leaves.types import Params, PyTree, State
-
-_Convert = Callable[[Any], Any]
+from .._leaves.types import Convert, DType, Function, Params, PyTree, State
 
 
 def cast_following(
     state: State,
-    init: Callable[..., Any],
+    init: Function,
     params: Params,
-    before: _Convert,
-    after: _Convert,
-) -> Any:
+    before: Convert,
+    after: Convert,
+) -> State:
     """A state with the leaves cast that follow the dtype of the params; see `followed`.
 
     Every floating leaf where `init` does not trace, since it looks at values.
@@ -34,13 +29,13 @@ def cast_following(
 
 
 def followed(
-    init: Callable[..., Any],
+    init: Function,
     params: Params,
-    before: _Convert,
-    after: _Convert,
+    before: Convert,
+    after: Convert,
     *,
     may_run: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, DType]:
     """The leaves of a state whose dtype changes with that of the params, by path.
 
     Args:
@@ -63,8 +58,8 @@ def followed(
 
 
 def dtypes_of_init(
-    init: Callable[..., Any], params: Params, *, may_run: bool = False
-) -> dict[str, Any]:
+    init: Function, params: Params, *, may_run: bool = False
+) -> dict[str, DType]:
     """The dtype of each leaf of a first state by path; None for what is no array.
 
     Args:
@@ -87,7 +82,7 @@ def dtypes_of_init(
     return {path: dtype_of(leaf) for path, leaf in by_path(state).items()}
 
 
-def cast_by_path(tree: PyTree, dtypes: dict[str, Any]) -> Any:
+def cast_by_path(tree: PyTree, dtypes: dict[str, DType]) -> PyTree:
     """A tree with those of its array leaves cast that are named by path."""
 
     def convert(path, leaf):

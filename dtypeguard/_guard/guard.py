@@ -15,7 +15,7 @@ from .._leaves.dtypes import is_wide_scalar, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.types import Optimizer
+from .._leaves.types import Function, Optimizer
 from .extra_args import keep_extra_args, narrow_extra_args, wide_integers
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
@@ -32,9 +32,9 @@ _NO_PARTS = (None, None, Policy())
 
 class _HasInitAndUpdate(Protocol):
     @property
-    def init(self) -> Callable[..., Any]: ...
+    def init(self) -> Function: ...
     @property
-    def update(self) -> Callable[..., Any]: ...
+    def update(self) -> Function: ...
 
 
 class _Guard(Protocol):
@@ -135,7 +135,7 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     )
 
 
-def bare(opt: Optimizer) -> Any:
+def bare(opt: Optimizer) -> Optimizer:
     """What a guarded transformation was made of; any other as it is."""
     guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
     return opt if guarded is None else inner
@@ -146,7 +146,7 @@ def policy_of(opt: Optimizer) -> Policy:
     return getattr(opt.update, _PARTS, _NO_PARTS)[2]
 
 
-def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
+def _guard_factory(factory: Function, policy: Policy | None):
     # Of all it makes: inject_hyperparams calls its factory anew in every update.
     warn = WarnOnce()
 
@@ -164,7 +164,7 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
 
 
 def _guard_transformation(
-    inner: Any, policy: Policy | None, warn: WarnOnce
+    inner: Optimizer, policy: Policy | None, warn: WarnOnce
 ) -> optax.GradientTransformationExtraArgs:
     guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
     if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
@@ -221,7 +221,7 @@ def _guard_transformation(
     return guarded
 
 
-def _taking_extra_args(inner: Any) -> Callable[..., Any]:
+def _taking_extra_args(inner: Optimizer) -> Function:
     """The inner update as a function of four arguments; drops extra args it cannot take.
 
     As `optax.with_extra_args_support`, but by signature: that function goes by type, and

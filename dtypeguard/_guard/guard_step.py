@@ -18,7 +18,7 @@ from .._leaves.errors import DtypeDriftError, WarnOnce
 from .._leaves.files import is_users
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
-from .._leaves.types import Leaf, PyTree, Step
+from .._leaves.types import Args, Kwargs, Leaf, PyTree, Step
 from .policy import Policy, check_policy
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 from .x64 import wide_input
@@ -117,7 +117,7 @@ def guard_step(
     return _guarded(step, carry, returned, policy)
 
 
-def _guarded(step: Step, carry: Any, returned: Any, policy: Policy) -> Callable[..., Any]:
+def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
     """The guarded step of a function, made once for it and kept where the function is.
 
     JAX forgets what it traced with the function that it traced: a loop that guards its
@@ -155,7 +155,7 @@ def _is_of_a_class(function: types.FunctionType) -> bool:
     return bool(around) and not around.endswith("<locals>")
 
 
-def _as_method(guarded: "_GuardedStep") -> Callable[..., Any]:
+def _as_method(guarded: "_GuardedStep") -> Step:
     """A guarded method as a function, with the attributes of the one that it was.
 
     The metaclasses of Haiku and Flax look for functions among the members of a class, and
@@ -163,7 +163,7 @@ def _as_method(guarded: "_GuardedStep") -> Callable[..., Any]:
     """
 
     @functools.wraps(guarded.step)
-    def method(*args: Any, **kwargs: Any) -> Any:
+    def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return guarded(*args, **kwargs)
 
     setattr(method, _STEP, (method, guarded))
@@ -173,11 +173,11 @@ def _as_method(guarded: "_GuardedStep") -> Callable[..., Any]:
 class _Kept:
     """What was made of a function, which stays behind where that is pickled."""
 
-    def __init__(self, owner: Any = None):
+    def __init__(self, owner: Step | None = None):
         self.owner = owner
-        self.steps: dict[_GuardedStep, Callable[..., Any]] = {}
+        self.steps: dict[_GuardedStep, Step] = {}
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[()]]:
         return _Kept, ()
 
 
@@ -207,7 +207,7 @@ class _GuardedStep:
         is_jitted: whether the step is what `jax.jit` returned.
     """
 
-    def __init__(self, step: Step, carry: Any, returned: Any, policy: Policy):
+    def __init__(self, step: Step, carry: _Carry, returned: Any, policy: Policy):
         self.step = step
         self.parts = (step, carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
@@ -218,10 +218,10 @@ class _GuardedStep:
         self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return _Call(self, args, kwargs).run()
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Step:
         is_bound = isinstance(self.step, types.MethodType)
         if instance is None or is_bound or not hasattr(type(self.step), "__get__"):
             return self
@@ -240,14 +240,14 @@ class _GuardedStep:
         except TypeError:  # a module with arrays
             return id(self.step)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return _GuardedStep, self.parts  # said anew there, and what is kept made anew
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"
 
 
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Arguments = tuple[Args, Kwargs]
 _OVER_TYPES = (TypeError, PromotionError)
 
 
@@ -262,9 +262,7 @@ class _Call:
         held: what the objects held before that the step may change in place.
     """
 
-    def __init__(
-        self, guarded: _GuardedStep, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ):
+    def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
         self.guarded = guarded
         self.args = args
         self.kwargs = kwargs
@@ -272,7 +270,7 @@ class _Call:
         self.carried = [Snapshot(closed(value)) for value in values]
         self.held = guarded.carry.held(args, kwargs)
 
-    def run(self) -> Any:
+    def run(self) -> PyTree:
         """What the step returns, with its carry settled."""
         try:
             return self._run()
@@ -281,7 +279,7 @@ class _Call:
                 held.restore_types()
             raise
 
-    def _run(self) -> Any:
+    def _run(self) -> PyTree:
         """One attempt, and where it raises over types maybe another."""
         if self.guarded.is_jitted and self._begins_weakly():
             try:
@@ -344,7 +342,7 @@ class _Call:
         values = tuple(opened(each.copy()) for each in carried)
         return self.guarded.carry.put(self.args, self.kwargs, values)
 
-    def _without_x64(self) -> tuple[bool, Any]:
+    def _without_x64(self) -> tuple[bool, PyTree]:
         """Whether an attempt with x64 off works, and what it returns.
 
         A Python number that an outer `jit` has traced with x64 on still has 64 bits. In the
@@ -373,7 +371,7 @@ class _Call:
         others, named = opened(others.map(narrow_scalar).copy())
         return carry.put(others, named, carry.take(args, kwargs))
 
-    def _inputs(self) -> Iterator[tuple[str, Any]]:
+    def _inputs(self) -> Iterator[tuple[str, PyTree]]:
         """All that the step was given, by name."""
         yield from zip(self.guarded.carry.labels, (each.copy() for each in self.carried))
         yield from ((held.label, held.before) for held in self.held)
@@ -384,7 +382,7 @@ class _Call:
         for held in self.held:
             held.restore()
 
-    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         result = self.guarded.step(*args, **kwargs)
         try:
             return self._settled(result)
@@ -398,7 +396,7 @@ class _Call:
             )
             raise type(error)(f"{error}{hint}") from None
 
-    def _settled(self, result: PyTree) -> Any:
+    def _settled(self, result: PyTree) -> PyTree:
         carry, policy = self.guarded.carry, self.guarded.policy
         found = carry.find(result, self._values(), in_place=bool(self.held))
         parts = [self._part(label) for label in carry.labels]
@@ -455,6 +453,6 @@ def _is_weak_and_known(leaf: Leaf) -> bool:
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
 
 
-def _strong(leaf: Leaf) -> Any:
+def _strong(leaf: Leaf) -> Leaf:
     # One that was traced with x64 on may be 64-bit where it is off.
     return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))

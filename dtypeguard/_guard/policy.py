@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.public import public
-from .._leaves.types import DType
+from .._leaves.types import DType, Leaf
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]
 _OnDrift = Literal["cast", "warn", "error"]
 _Rounding = Literal["nearest", "stochastic"]
-_DTypeLike = Any  # a NumPy dtype, a JAX scalar type or their name
-_StateRule = Mapping[str, _DTypeLike] | Callable[[str, Any], _DTypeLike | None]
+_DTypeLike = DType  # a NumPy dtype, a JAX scalar type or their name
+_StateRule = Mapping[str, _DTypeLike] | Callable[[str, Leaf], _DTypeLike | None]
 
 
 @public
@@ -150,7 +150,7 @@ class Policy:
         return given or self.rounding != "nearest"
 
 
-class _Rule(dict[str, Any]):
+class _Rule(dict[str, DType]):
     """Patterns and dtypes. A policy hashes; and the first match counts, so order does."""
 
     def __eq__(self, other: object) -> bool:
@@ -160,7 +160,7 @@ class _Rule(dict[str, Any]):
         return hash(tuple(self.items()))
 
 
-def check_policy(owner: str, policy: Any) -> None:
+def check_policy(owner: str, policy: object) -> None:
     """Refuses what is neither a policy nor None."""
     if not (policy is None or isinstance(policy, Policy)):
         raise TypeError(
@@ -169,7 +169,7 @@ def check_policy(owner: str, policy: Any) -> None:
         )
 
 
-def float_dtype(value: Any) -> Any:
+def float_dtype(value: _DTypeLike) -> DType:
     """The NumPy dtype of a floating dtype, however written; None for anything else."""
     is_array = isinstance(value, jax.Array)  # not to be taken for its own dtype
     try:
@@ -179,13 +179,13 @@ def float_dtype(value: Any) -> Any:
     return dtype if kind(dtype) == "float" else None
 
 
-def storable(value: Any) -> Any:
+def storable(value: _DTypeLike) -> DType:
     """As `float_dtype`; None too for what holds no sign or no zero, or has under 8 bits."""
     dtype = float_dtype(value)
     return dtype if dtype is not None and (dtype.itemsize >= 4 or rounds(dtype)) else None
 
 
-def _compute_dtype(value: Any) -> Any:
+def _compute_dtype(value: _DTypeLike) -> DType:
     dtype = float_dtype(value)
     if dtype is None:
         raise _error("compute_dtype", value, "write compute_dtype=jnp.float32")
@@ -198,7 +198,7 @@ def _compute_dtype(value: Any) -> Any:
     return dtype.type
 
 
-def _state_dtype(value: Any) -> Any:
+def _state_dtype(value: _DTypeLike) -> DType:
     if isinstance(value, Mapping):
         rule = _Rule()
         for pattern, wanted in value.items():
@@ -220,7 +220,7 @@ def _state_dtype(value: Any) -> Any:
     raise _error("state_dtype", value, remedy)
 
 
-def refuse_blanket(dtype: DType, given: Any = None) -> None:
+def refuse_blanket(dtype: DType, given: object = None) -> None:
     """Raises a ValueError for a whole state in float16 or 8 bits.
 
     Args:
@@ -237,7 +237,7 @@ def refuse_blanket(dtype: DType, given: Any = None) -> None:
     raise _error("state_dtype", dtype if given is None else given, remedy)
 
 
-def _updates_dtype(value: Any) -> Any:
+def _updates_dtype(value: _DTypeLike) -> DType:
     if isinstance(value, str) and value in ("params", "grads"):
         return value
     dtype = storable(value)
@@ -247,16 +247,16 @@ def _updates_dtype(value: Any) -> Any:
     return dtype.type
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     """Whether it can be called and is no dtype: jnp.int32 and its like are callable."""
     return callable(value) and not (isinstance(value, type) or hasattr(value, "dtype"))
 
 
-def _error(name: str, value: Any, remedy: str) -> ValueError:
+def _error(name: str, value: object, remedy: str) -> ValueError:
     return ValueError(f"Policy({name}={_readable(value)}): {remedy}.")
 
 
-def _readable(value: Any) -> str:
+def _readable(value: object) -> str:
     if isinstance(value, dict):
         inside = ", ".join(f"{key!r}: {_readable(dtype)}" for key, dtype in value.items())
         return f"{{{inside}}}"

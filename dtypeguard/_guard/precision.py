@@ -1,7 +1,7 @@
 """Around a guarded optimizer: computes in one dtype, stores the state in another."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,16 @@ from .._carry.snapshot import Snapshot
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
-from .._leaves.types import DType, Leaf, Params, State, Updates
+from .._leaves.types import Convert, DType, Leaf, Params, State, Updates
 from .._rounding.rounding import round_with
 from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
 from .policy import Policy, float_dtype
 from .settle import pair_updates
 from .state_dtypes import stored_dtypes
+
+# A cast of (leaf, dtype, number of the leaf).
+_Narrow = Callable[[Leaf, DType, int], jax.Array]
 
 
 @public
@@ -39,7 +42,7 @@ class RoundingState(NamedTuple):
         rounding_step: uint32 scalar, the number of updates so far.
     """
 
-    inner_state: Any
+    inner_state: State
     rounding_seed: jax.Array
     rounding_step: jax.Array
 
@@ -98,12 +101,12 @@ def in_precision(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def rounding_to(*words: Any) -> Callable[[Any, Any, int], jax.Array]:
+def rounding_to(*words: Leaf) -> _Narrow:
     """A cast of (leaf, dtype, number of the leaf) that rounds stochastically."""
     return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
 
 
-def _at_least(dtype: DType) -> Callable[[Any], Any]:
+def _at_least(dtype: DType) -> Convert:
     """Casts a narrower floating leaf to `dtype`, leaves any other alone."""
 
     def widen(leaf):
@@ -114,14 +117,12 @@ def _at_least(dtype: DType) -> Callable[[Any], Any]:
     return widen
 
 
-def _narrowest(leaf: Leaf) -> Any:
+def _narrowest(leaf: Leaf) -> Leaf:
     """A floating leaf in bfloat16: not what any optimizer is shown, see `followed`."""
     return cast(leaf, jnp.dtype("bfloat16")) if kind(dtype_of(leaf)) == "float" else leaf
 
 
-def _store(
-    new_state: State, seen: Any, stored: Any, narrow: Callable[[Any, Any, int], Any]
-) -> Any:
+def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> State:
     """The new state with what was seen in another dtype than stored as it was stored."""
     leaves, treedef = tree_util.tree_flatten(new_state)
     for i, (was_seen, old) in enumerate(zip(*map(tree_util.tree_leaves, (seen, stored)))):
@@ -133,7 +134,9 @@ def _store(
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _deliver(new_updates: Updates, updates: Updates, params: Params, policy: Policy) -> Any:
+def _deliver(
+    new_updates: Updates, updates: Updates, params: Params, policy: Policy
+) -> Updates:
     """The new updates in the dtypes of the params, or of the updates, as they came in."""
     if float_dtype(policy.updates_dtype) is not None:
         return new_updates  # the guard inside has seen to it
@@ -146,7 +149,7 @@ def _deliver(new_updates: Updates, updates: Updates, params: Params, policy: Pol
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _inner_state(state: State, stochastic: bool) -> Any:
+def _inner_state(state: State, stochastic: bool) -> State:
     if isinstance(state, RoundingState) == stochastic:
         return state.inner_state if stochastic else state
     if not stochastic:

@@ -1,7 +1,5 @@
 """The dtypes an optimizer's state is recorded with, and the way back to them."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +17,7 @@ from .guard import guard
 
 
 @public
-def record(opt: Optimizer, params: Params) -> Any:
+def record(opt: Optimizer, params: Params) -> State:
     """The shape and dtype of every leaf of a guarded optimizer's state.
 
     Nothing is run or allocated: `params` may be `jax.ShapeDtypeStruct`s.
@@ -43,14 +41,14 @@ def record(opt: Optimizer, params: Params) -> Any:
         raise TypeError(
             f"record got {shown(opt)} as the optimizer. Write record(opt, params)."
         )
-    guarded: Any = guard(opt)
+    guarded: Optimizer = guard(opt)
     if not hasattr(guarded, "init"):
         raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
     return eval_shape(guarded.init, params)
 
 
 @public
-def restore(state: State, record: PyTree) -> Any:
+def restore(state: State, record: PyTree) -> State:
     """Brings a state that something outside the optimizer changed back to a record.
 
     For a checkpoint of another precision, NumPy leaves, integer counters that a mean over
@@ -96,7 +94,7 @@ def restore(state: State, record: PyTree) -> Any:
     return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
 
 
-def _restored(leaf: Leaf, like: Leaf) -> tuple[Any, str]:
+def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     """A leaf as it was recorded and "", or anything and what to do about it."""
     dtype = dtype_of(like)
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -132,11 +130,11 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Any, str]:
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
 
 
-def _negative(values: Any) -> Any:
+def _negative(values: np.ndarray) -> np.ndarray:
     return np.real(values) < 0
 
 
-def _astype(values: Any, dtype: DType) -> Any:
+def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
     values = values if kind(dtype) == "complex" else np.real(values)
     if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
         values = values.astype(np.int8)  # NumPy has no cast between two of so few bits

@@ -1,24 +1,22 @@
 """A second attempt, in a wider dtype, at an update that does not trace."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, kind, promoted
-from .._leaves.types import PyTree
+from .._leaves.types import DType, ExtraArgs, Function, Params, PyTree, State, Updates
 from .extra_args import convert_extra_args
 from .follow import cast_following
 
 
 def rescue(
-    init: Callable[..., Any],
-    update: Callable[..., Any],
-    inputs: tuple[Any, Any, Any, dict[str, Any]],
-) -> tuple[Any, Any] | None:
+    init: Function,
+    update: Function,
+    inputs: tuple[Updates, State, Params, ExtraArgs],
+) -> tuple[DType, tuple[Updates, State]] | None:
     """Runs an update in the promoted dtype of its params and updates, at least float32.
 
     For optimizers whose control flow assumes float32, or params and gradients alike.
@@ -57,6 +55,6 @@ def rescue(
         return None
 
 
-def _floating_dtypes(tree: PyTree) -> set[Any]:
+def _floating_dtypes(tree: PyTree) -> set[DType]:
     dtypes = {dtype_of(leaf) for leaf in tree_util.tree_leaves(tree)}
     return {dtype for dtype in dtypes if kind(dtype) == "float"}

@@ -20,7 +20,7 @@ from .._leaves.dtypes import (
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
 from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
-from .._leaves.types import DType, Leaf, PyTree, State, Updates
+from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
 from .policy import Policy
 
 
@@ -64,11 +64,11 @@ _UPDATES = Output("updates", is_carried=False)
 
 
 def settle(
-    outputs: tuple[Any, Any],
+    outputs: tuple[Updates, State],
     given: tuple[Snapshot, Snapshot, Snapshot],
     policy: Policy,
     warn: Callable[[str], None],
-) -> tuple[Any, Any]:
+) -> tuple[Updates, State]:
     """What an update returned, in the dtypes of what it was given.
 
     Args:
@@ -124,7 +124,7 @@ def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) 
     return _settle(part, tree, given.leaves, same, policy, given.constants)
 
 
-def settle_held(part: Output, held: Held, node: Any, policy: Policy) -> Settled:
+def settle_held(part: Output, held: Held, node: NNXObject, policy: Policy) -> Settled:
     """Has an object of Flax NNX hold what it holds in the dtypes in which it held it.
 
     Args:
@@ -175,7 +175,7 @@ def report_drift(
 def _settle(
     part: Output,
     tree: PyTree,
-    recorded: list[Any],
+    recorded: list[Leaf],
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
     constants: Collection[int] = (),
@@ -244,14 +244,14 @@ def _has_same_type(leaf: Leaf, old: Leaf) -> bool:
     return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
 
 
-def _structure_of_leaves(tree: PyTree) -> Any:
+def _structure_of_leaves(tree: PyTree) -> PyTreeDef:
     """A structure in which nodes without leaves are one: () may go for an EmptyState."""
     is_empty = lambda node: not tree_util.tree_leaves(node)
     alike = lambda node: None if is_empty(node) else node
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
 
 
-def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> Any:
+def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> State:
     """The new state with what came in where it and a gradient are None.
 
     For a gradient that is None optax leaves None in the state: that leaf of the state
@@ -289,14 +289,14 @@ def _settle_updates(
     return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Any:
+def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Leaf:
     """The gradient that a leaf of the new updates came from; None if there is none."""
     if tree_util.tree_structure(new_updates) == updates.treedef:
         return updates.leaves[number]
     return by_path(updates.copy()).get(paths(new_updates)[number])
 
 
-def pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Any]:
+def pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
     """For each leaf of the new updates its param or the incoming update.
 
     Leaves of `params` may be missing (None or `MaskedNode` stand there).

@@ -1,8 +1,7 @@
 """In which dtypes a state is stored, by `Policy.state_dtype`."""
 
 import fnmatch
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +10,16 @@ import numpy as np
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import by_path, describe
-from .._leaves.types import State
+from .._leaves.types import DType, Function, Leaf, State
 from .policy import float_dtype, refuse_blanket, storable
 
 
 def stored_dtypes(
-    state_dtype: Any,
+    state_dtype: DType,
     state: State,
-    following: Any,
-    own: Callable[[], dict[str, Any]],
-) -> dict[str, Any]:
+    following: Collection[str],
+    own: Callable[[], dict[str, DType]],
+) -> dict[str, DType]:
     """What `state_dtype` makes of each floating leaf that follows the params.
 
     Args:
@@ -63,7 +62,7 @@ def stored_dtypes(
     return stored
 
 
-def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
+def _by_pattern(rule: dict[str, DType], leaves: dict[str, Leaf]) -> dict[str, DType]:
     # Brackets stand for themselves: paths are full of them.
     matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
     idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
@@ -77,7 +76,7 @@ def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
     return {path: float_dtype(first(path)) for path in leaves}
 
 
-def _by_function(rule: Callable[..., Any], leaves: dict[str, Any]) -> dict[str, Any]:
+def _by_function(rule: Function, leaves: dict[str, Leaf]) -> dict[str, DType]:
     wanted = {}
     for path, leaf in leaves.items():
         answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))

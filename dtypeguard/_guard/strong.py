@@ -1,7 +1,5 @@
 """A first state for control flow and donation: arrays, each with a buffer of its own."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +14,7 @@ from .._leaves.types import Leaf, Params, PyTree, State
 
 
 @public
-def strong(tree: PyTree) -> Any:
+def strong(tree: PyTree) -> PyTree:
     """A first carry: numbers and arrays as strongly typed arrays with buffers of their own.
 
     It is to the carry of a step what `init` of a guarded optimizer is to its state. A
@@ -52,7 +50,7 @@ def strong(tree: PyTree) -> Any:
     return opened(_strong(closed(tree)))
 
 
-def _strong(tree: PyTree, path: str = "") -> Any:
+def _strong(tree: PyTree, path: str = "") -> PyTree:
     remedy = "turn on jax_enable_x64, or start from a smaller number"
     arrays = as_arrays(tree, f"strong: tree{path}", remedy)
     return own_buffers(arrays, tree_util.tree_leaves(tree))
@@ -62,7 +60,7 @@ def as_arrays(
     state: State,
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
-) -> Any:
+) -> State:
     """A state whose Python and NumPy numbers are JAX arrays, `constants` aside.
 
     Args:
@@ -93,7 +91,7 @@ def as_arrays(
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def own_buffers(state: State, params: Params) -> Any:
+def own_buffers(state: State, params: Params) -> State:
     """A first state of strongly typed arrays, each with a buffer of its own.
 
     What the optimizer holds for its next `init` (a table of rates, a key) and what is a
@@ -132,7 +130,7 @@ def own_buffers(state: State, params: Params) -> Any:
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _copied(leaf: Leaf) -> Any:
+def _copied(leaf: Leaf) -> Leaf:
     copy = jnp.array(leaf, copy=True)
     if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy

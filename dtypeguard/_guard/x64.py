@@ -1,7 +1,6 @@
 """Runs optimizers and steps as if `jax_enable_x64` were off, where no input is 64-bit."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 
@@ -9,10 +8,10 @@ from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.rows import by_path, describe
-from .._leaves.types import PyTree
+from .._leaves.types import Function, PyTree
 
 
-def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: Any) -> Any:
+def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) -> PyTree:
     """`call(*inputs)`, traced as if x64 were off when no input is 64-bit.
 
     What works under x64 alone (a counter beyond 2**31, a loss on float64 data whose

@@ -1,7 +1,6 @@
 """`jax.eval_shape` for trees with leaves that are no arrays."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax import tree_util
@@ -9,7 +8,7 @@ from jax import tree_util
 from .types import PyTree
 
 
-def eval_shape(function: Callable[[Any], Any], tree: PyTree) -> Any:
+def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
     """The shapes and dtypes that a function gives; nothing is run or allocated.
 
     Args:

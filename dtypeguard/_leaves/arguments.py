@@ -8,11 +8,11 @@ from jax import tree_util
 
 from .dtypes import dtype_of, kind
 from .rows import Row, by_path, describe, paths, table, tree_rows
-from .types import Params, PyTree, State, Updates
+from .types import Leaf, Params, PyTree, State, Updates
 
 
 def check_number(
-    owner: str, name: str, value: Any, is_allowed: Callable[[Any], bool], remedy: str
+    owner: str, name: str, value: Leaf, is_allowed: Callable[[float], bool], remedy: str
 ) -> None:
     """Refuses what is no scalar number, and a Python number that is out of range.
 
@@ -29,7 +29,7 @@ def check_number(
 
 
 def check_rate(
-    owner: str, value: Any, is_allowed: Callable[[Any], bool] = lambda _: True
+    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = lambda _: True
 ) -> None:
     """Refuses a learning rate that is neither a scalar number nor a schedule."""
     if not callable(value):
@@ -92,7 +92,7 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
         )
 
 
-def check_extra_args(owner: str, extra_args: Any) -> None:
+def check_extra_args(owner: str, extra_args: object) -> None:
     """Refuses extra args that are no mapping of names."""
     if not (isinstance(extra_args, dict) and all(isinstance(k, str) for k in extra_args)):
         raise TypeError(
@@ -101,7 +101,7 @@ def check_extra_args(owner: str, extra_args: Any) -> None:
         )
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as it would be written, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -2,13 +2,12 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import custom_derivatives, lax
 
-from .types import PyTree
+from .types import Leaf, PyTree
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -84,7 +83,7 @@ def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
-def barrier(tree: PyTree, *, derivative: bool = True) -> Any:
+def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     """`lax.optimization_barrier`; nothing on releases of JAX where it has no rules.
 
     On JAX 0.4 it has none for `vmap`, on 0.5 none for derivatives. One for each leaf: in
@@ -99,7 +98,7 @@ def barrier(tree: PyTree, *, derivative: bool = True) -> Any:
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 
 
-def zero_tangent(primal: Any) -> Any:
+def zero_tangent(primal: Leaf) -> Leaf:
     """What a rule of `custom_jvp` gives for an integer or a key, which have no tangent.
 
     Up to JAX 0.4.33 in the type of the primal, since then in float0.

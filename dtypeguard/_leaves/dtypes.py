@@ -1,7 +1,6 @@
 """What dtype a leaf has, which casts are safe, and the cast itself."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,7 @@ def kind(dtype: DType) -> str | None:
         return None
 
 
-def dtype_of(leaf: Leaf) -> Any:
+def dtype_of(leaf: Leaf) -> DType:
     """The dtype an array leaf is recorded with, or None if it is not an array leaf.
 
     Args:
@@ -103,7 +102,7 @@ def is_wide_scalar(leaf: Leaf) -> bool:
     return -(2**31) <= int(leaf) < 2**31
 
 
-def narrow_scalar(leaf: Leaf) -> Any:
+def narrow_scalar(leaf: Leaf) -> Leaf:
     """A leaf that `is_wide_scalar` as a 32-bit array; any other as it is.
 
     Strongly typed, since nothing makes one that is weak of another.
@@ -111,7 +110,7 @@ def narrow_scalar(leaf: Leaf) -> Any:
     return cast(leaf, _NARROW_SCALAR[leaf.dtype]) if is_wide_scalar(leaf) else leaf
 
 
-def narrow(leaf: Leaf) -> Any:
+def narrow(leaf: Leaf) -> Leaf:
     """A 64-bit floating or complex JAX array in 32 bits; anything else as it is."""
     if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
         return cast(leaf, _NARROW[leaf.dtype])
@@ -145,13 +144,13 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     return lax.convert_element_type(leaf, dtype)
 
 
-def promoted(*dtypes: Any) -> Any:
+def promoted(*dtypes: DType) -> DType:
     """The dtype that holds all of these, even where the caller forbids promotion."""
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(_promoted, dtypes)
 
 
-def promoted_weakly(weak: Leaf, other: Any) -> Any:
+def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
     """The dtype that a loop of JAX gives to a weakly typed leaf of its first carry.
 
     Args:
@@ -168,11 +167,11 @@ def promoted_weakly(weak: Leaf, other: Any) -> Any:
         return dtype_of(weak)
 
 
-def _promoted(a: Any, b: Any) -> Any:
+def _promoted(a: DType, b: DType) -> DType:
     return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
 
 
-def _promotable(dtype: DType) -> Any:
+def _promotable(dtype: DType) -> DType:
     """One that holds all of a dtype and has implicit promotion: 4 and 8 bits have none."""
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")

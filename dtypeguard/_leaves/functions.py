@@ -4,15 +4,17 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from .types import Function
 
-def is_transformation(thing: Any) -> bool:
+
+def is_transformation(thing: object) -> bool:
     """Whether a thing has the two functions of a gradient transformation."""
     return callable(getattr(thing, "init", None)) and callable(
         getattr(thing, "update", None)
     )
 
 
-def runs_later(function: Any) -> bool:
+def runs_later(function: object) -> bool:
     """Whether its body runs only after it has been called: a generator or a coroutine."""
     kinds = (
         inspect.isgeneratorfunction,
@@ -32,6 +34,6 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     return {name: p for name, p in found.items() if p.kind not in variadic}
 
 
-def required(function: Any) -> list[str]:
+def required(function: Function) -> list[str]:
     """The names of the parameters that a function has to be given."""
     return [name for name, p in parameters(function).items() if p.default is p.empty]

@@ -5,17 +5,16 @@ No library is imported here: whoever carries its modules has imported it.
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from jax import tree_util
 
 from .dtypes import is_python_number
-from .types import PyTree
+from .types import Convert, Key, Leaf, NNXObject, PyTree
 
 
-def constants(tree: PyTree, leaves: Sequence[Any]) -> frozenset[int]:
+def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     """The leaves of a tree that are Python numbers of an Equinox module, by their position.
 
     To Equinox they are constants: `filter_jit` holds them static, and `filter_grad` and
@@ -40,7 +39,7 @@ def constants(tree: PyTree, leaves: Sequence[Any]) -> frozenset[int]:
     return frozenset(found)
 
 
-def is_in_place(thing: Any) -> bool:
+def is_in_place(thing: object) -> bool:
     """Whether a thing is an object of Flax NNX, which a step changes in place.
 
     That is a module, an optimizer, a metric, a stream of random keys or a Variable.
@@ -51,7 +50,7 @@ def is_in_place(thing: Any) -> bool:
 class Closed:
     """An object of Flax NNX as a node of a tree that has no leaves; equal by its type."""
 
-    def __init__(self, node: Any):
+    def __init__(self, node: NNXObject):
         self.node = node
 
     def __eq__(self, other: object) -> bool:
@@ -76,7 +75,7 @@ def opened(tree: PyTree) -> PyTree:
 
 
 def _map_objects(
-    function: Callable[[Any], Any], tree: PyTree, is_object: Callable[[Any], bool]
+    function: Convert, tree: PyTree, is_object: Callable[[Leaf], bool]
 ) -> PyTree:
     leaves, treedef = tree_util.tree_flatten(tree, is_leaf=is_object)
     if not any(map(is_object, leaves)):
@@ -85,11 +84,11 @@ def _map_objects(
     return tree_util.tree_unflatten(treedef, mapped)
 
 
-def _closing(tree: PyTree) -> Sequence[Any]:
+def _closing(tree: PyTree) -> Sequence[Leaf]:
     return tree_util.tree_leaves(tree, is_leaf=is_in_place) if nnx_types() else ()
 
 
-def objects(tree: PyTree) -> dict[str, Any]:
+def objects(tree: PyTree) -> dict[str, NNXObject]:
     """The NNX objects of a tree by their path in it."""
     if not any(map(is_in_place, _closing(tree))):
         return {}
@@ -114,7 +113,7 @@ class Contents:
             `.layers[0].kernel`.
     """
 
-    def __init__(self, node: Any, values: Mapping[str, PyTree]):
+    def __init__(self, node: NNXObject, values: Mapping[str, PyTree]):
         self.node = node
         self.values = values
 
@@ -152,12 +151,12 @@ tree_util.register_pytree_with_keys(
 )
 
 
-def contents(node: Any) -> Contents:
+def contents(node: NNXObject) -> Contents:
     """What an object of Flax NNX holds now."""
     return Contents(node, {slot.name: slot.get() for slot in _slots(node)})
 
 
-def put_contents(node: Any, values: Mapping[str, PyTree]) -> None:
+def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
     """Has an object of Flax NNX hold these, in the Variables that it has."""
     for slot in _slots(node):
         if slot.name in values and slot.get() is not values[slot.name]:
@@ -184,7 +183,7 @@ def gathered(tree: PyTree) -> PyTree:
     copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
     copy_of = dict(zip(nodes, copies))
 
-    def gather(held: Contents) -> Any:
+    def gather(held: Contents) -> NNXObject:
         copy = copy_of[id(held.node)]
         put_contents(copy, held.values)
         return copy
@@ -195,7 +194,7 @@ def gathered(tree: PyTree) -> PyTree:
 class _Slot:
     """A place in an object of Flax NNX: a Variable, or an attribute that is an array."""
 
-    def __init__(self, name: str, owner: Any, key: Any = None):
+    def __init__(self, name: str, owner: NNXObject, key: Key | None = None):
         self.name = name
         self._owner = owner
         self._key = key
@@ -217,11 +216,11 @@ class _Slot:
             setattr(self._owner, str(self._key), value)
 
 
-def _child(owner: Any, key: Any) -> Any:
+def _child(owner: NNXObject, key: Key) -> PyTree:
     return owner[key] if isinstance(owner, (dict, list)) else getattr(owner, str(key))
 
 
-def _slots(node: Any) -> Iterator[_Slot]:
+def _slots(node: NNXObject) -> Iterator[_Slot]:
     nnx = sys.modules["flax.nnx"]
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
@@ -235,12 +234,12 @@ def _slots(node: Any) -> Iterator[_Slot]:
                 yield _Slot(_name(path, nodes), owner, path[-1])
 
 
-def _has_fixed_type(variable: Any) -> bool:
+def _has_fixed_type(variable: NNXObject) -> bool:
     """Whether a Variable is a reference of JAX's, whose type does not change."""
     return bool(getattr(variable, "hijax", False) or getattr(variable, "ref", False))
 
 
-def _name(path: tuple[Any, ...], nodes: Mapping[tuple[Any, ...], Any]) -> str:
+def _name(path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]) -> str:
     parts = []
     for length, part in enumerate(path):
         if isinstance(part, int):

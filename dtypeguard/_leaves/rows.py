@@ -1,7 +1,7 @@
 """Leaves by path, and the lines that tell what became of them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax import tree_util
@@ -27,7 +27,7 @@ def paths(tree: PyTree) -> list[str]:
     return [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def by_path(tree: PyTree) -> dict[str, Any]:
+def by_path(tree: PyTree) -> dict[str, Leaf]:
     """The leaves of a tree by their path."""
     return dict(zip(paths(tree), tree_util.tree_leaves(tree)))
 
@@ -47,7 +47,7 @@ def type_name(leaf: Leaf) -> str | None:
     return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
 
 
-def tree_rows(name: str, before: Any, after: Any, remedy: str) -> list[Row]:
+def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row]:
     """The leaves that only one of two trees has; their structures where that is none."""
     old, new = by_path(before), by_path(after)
     rows = [

@@ -1,4 +1,4 @@
-"""Trees as they came in, whatever is done to their containers afterwards."""
+"""Trees as they came in, even if their containers change later."""
 
 import copy
 from collections import defaultdict
@@ -16,15 +16,15 @@ _DICTS = (dict, defaultdict)
 
 
 class Snapshot:
-    """A tree that goes to a function which may change the containers it is given.
+    """A tree to pass to a function that may change its containers.
 
-    The function is called with `copy()`: what came in is still known here afterwards, and
-    what the caller holds is as it was.
+    The function gets a `copy()`. The snapshot still knows what came in, and the caller's
+    containers do not change.
 
     Attributes:
-        leaves: of the tree, as they came in.
+        leaves: the leaves of the tree.
         treedef: its structure.
-        constants: the leaves that are no data to their library, by position.
+        constants: the positions of the leaves that their library does not count as data.
     """
 
     def __init__(self, tree: PyTree):
@@ -41,7 +41,7 @@ class Snapshot:
         self._orders = [] if is_sorted else orders
 
     def copy(self) -> PyTree:
-        """The tree in containers that nobody else has.
+        """The tree in new containers.
 
         Preserves the order of keys in a dict: float sums over a dict depend on it.
         """
@@ -59,17 +59,19 @@ class Snapshot:
         return tree
 
     def data(self) -> list[Leaf]:
-        """The leaves that have a type to keep, and those that are no arrays."""
+        """The leaves without the constants."""
         return [x for number, x in enumerate(self.leaves) if number not in self.constants]
 
     def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
-        """The tree with each leaf as `function` maps it; this one if none changes.
-
-        Leaves that are no data stay.
+        """Maps a function over the leaves, except the constants.
 
         Args:
-            function: of a leaf, and of what stands in its place in the others.
-            others: as many leaves each.
+            function: a function of a leaf and of the leaf at its position in each of the
+                others.
+            others: lists of as many leaves.
+
+        Returns:
+            The snapshot itself if no leaf changes.
         """
         leaves = [
             each[0] if number in self.constants else function(*each)
@@ -83,10 +85,10 @@ class Snapshot:
 
 
 class Held:
-    """An object of Flax NNX that a step may change in place, and what it held before.
+    """A Flax NNX object that a step may change in place, and what it held before.
 
     Attributes:
-        label: what it is called in messages.
+        label: its name in messages.
         node: the object.
         before: what it held.
     """
@@ -97,9 +99,9 @@ class Held:
         self.before = contents(node)
 
     def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
-        """What was held before, and what an object holds now, at paths that both have.
+        """What was held before and what an object holds now, at the paths of both.
 
-        A Variable that a step adds or takes away, a cache say, has no type to keep.
+        A Variable that the step adds or removes, such as a cache, has no type to keep.
         """
         now = contents(node)
         both = [
@@ -110,15 +112,15 @@ class Held:
         return Snapshot(self.before.only(both)), now.only(both)
 
     def put(self, held: Contents) -> None:
-        """Has the object hold this."""
+        """Puts these contents into the object."""
         put_contents(self.node, held.values)
 
     def restore(self) -> None:
-        """Has the object hold what it held before."""
+        """Puts the old contents back."""
         self.put(self.before)
 
     def restore_types(self) -> None:
-        """Has the object hold what it held before where that is of another type now."""
+        """Puts the old contents back where the new ones have another type."""
         before, now = self.pairs(self.node)
         old = before.copy()
         same = lambda a, b: type_name(a) == type_name(b) and np.shape(a) == np.shape(b)

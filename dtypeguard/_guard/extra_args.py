@@ -1,4 +1,4 @@
-"""The extra arguments of an `update`: kept as they are, widened or narrowed."""
+"""The extra arguments of an `update`: copies of them, widened or narrowed."""
 
 import contextlib
 import functools
@@ -13,20 +13,20 @@ from .._leaves.types import Convert, ExtraArgs, Function, Leaf, PyTree
 
 
 def keep_extra_args(extra_args: ExtraArgs) -> Callable[[], ExtraArgs]:
-    """Gives the extra args as they are now, each time in containers of their own."""
+    """Returns a function that copies the extra args as they are now."""
     is_data = {name: not _is_function(name, value) for name, value in extra_args.items()}
     given = Snapshot({name: extra_args[name] for name in extra_args if is_data[name]})
     return lambda: extra_args | given.copy()
 
 
 def wide_integers(extra_args: ExtraArgs) -> list[Leaf]:
-    """The 64-bit integers among extra args: narrowed, they could lose their value."""
+    """The 64-bit integers among the extra args, which might not fit into 32 bits."""
     leaves = jax.tree_util.tree_leaves(extra_args)
     return [leaf for leaf in leaves if is_wide(leaf) and kind(dtype_of(leaf)) == "int"]
 
 
 def narrow_extra_args(extra_args: ExtraArgs) -> ExtraArgs:
-    """Extra args with floats of 32 bits; callables keep the flag they were given."""
+    """Casts 64-bit floats to 32 bits. Callables run under the caller's x64 flag."""
     return convert_extra_args(extra_args, narrow, x64=True)
 
 
@@ -35,8 +35,8 @@ def convert_extra_args(
 ) -> ExtraArgs:
     """Applies `convert` to every leaf of the extra args and to what callables return.
 
-    A callable is what optax calls one: an argument named `*_fn`, or a callable leaf. A
-    model that happens to be callable is a pytree of data.
+    As in Optax, a callable is an argument named `*_fn`, or a callable leaf. A model that
+    happens to be callable is a pytree of data.
 
     Args:
         extra_args: the keyword arguments of an `update`.
@@ -60,9 +60,9 @@ def _is_function(name: str, value: object) -> bool:
 
 
 class _Converting:
-    """A function with its results converted; equal to another of the same three parts.
+    """A function whose results are converted; equal to another with the same three parts.
 
-    So that one handed to `jit` as a static argument does not make it trace again.
+    So `jit` does not trace again for one that it gets as a static argument.
     """
 
     def __init__(self, function: Function, convert: Convert, x64: bool | None):

@@ -1,4 +1,4 @@
-"""The dtypes an optimizer's state is recorded with, and the way back to them."""
+"""Records the dtypes of an optimizer's state, and restores them."""
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,14 @@ from .guard import guard
 
 @public
 def record(opt: Optimizer, params: Params) -> State:
-    """The shape and dtype of every leaf of a guarded optimizer's state.
+    """Records the shape and dtype of every leaf of a guarded optimizer's state.
 
-    Nothing is run or allocated: `params` may be `jax.ShapeDtypeStruct`s.
+    Nothing runs and nothing is allocated.
 
     Args:
         opt: a gradient transformation or an object with `init` and `update`, guarded or
             not.
-        params: what `init` takes; arrays or `jax.ShapeDtypeStruct`s.
+        params: the argument of `init`: arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
         The tree of `dtypeguard.guard(opt).init(params)` with a `jax.ShapeDtypeStruct` for
@@ -49,23 +49,22 @@ def record(opt: Optimizer, params: Params) -> State:
 
 @public
 def restore(state: State, record: PyTree) -> State:
-    """Brings a state that something outside the optimizer changed back to a record.
+    """Casts a state that something outside the optimizer changed to the types of a record.
 
-    For a checkpoint of another precision, NumPy leaves, integer counters that a mean over
-    devices made floating.
+    This is for a checkpoint in another precision, NumPy leaves, or integer counters that a
+    mean over devices made floating.
 
     Args:
         state: an optimizer state whose leaves may have other dtypes than the record's.
-        record: from `dtypeguard.record`, or any state of the dtypes wanted.
+        record: from `dtypeguard.record`, or any state with the wanted dtypes.
 
     Returns:
         `state` with every array leaf as a strongly typed JAX array of its dtype in
-        `record`. Floats and complex numbers are rounded to the nearest. Any other change
-        of dtype must be one that the values survive, there and back: 3.0 becomes an int
-        3, 2.5 does not.
+        `record`. Floats and complex numbers round to nearest. Any other change of dtype
+        has to keep the values: 3.0 becomes the int 3; 2.5 is an error.
 
     Raises:
-        DtypeDriftError: if the tree or a shape differs, or a value would not survive
+        DtypeDriftError: if the tree or a shape differs, or a dtype cannot hold a value
             (2.5 or 2**40 for an int32, 1e30 for a float16). Names every such leaf.
 
     Example:
@@ -95,7 +94,7 @@ def restore(state: State, record: PyTree) -> State:
 
 
 def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
-    """A leaf as it was recorded and "", or anything and what to do about it."""
+    """A leaf in its recorded type and "", or the leaf and what to do about it."""
     dtype = dtype_of(like)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf, "load its values, not only its dtype"
@@ -122,11 +121,11 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
         if rounds:
             lost = np.isfinite(values) & ~np.isfinite(there)
         else:
-            # Between signed and unsigned a value wraps, there and back.
+            # Between signed and unsigned, a wrapped value survives the way back.
             lost = _negative(there) != _negative(values)
             lost |= _astype(there, held) != values
     remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
-    # What the user put on several devices is cast there; the rest as it was judged.
+    # A JAX array is cast where it is: it may be on several devices.
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
 
 

@@ -1,4 +1,4 @@
-"""In which dtypes a state is stored, by `Policy.state_dtype`."""
+"""The dtypes that `Policy.state_dtype` stores a state in."""
 
 import fnmatch
 from collections.abc import Callable, Collection
@@ -20,21 +20,22 @@ def stored_dtypes(
     following: Collection[str],
     own: Callable[[], dict[str, DType]],
 ) -> dict[str, DType]:
-    """What `state_dtype` makes of each floating leaf that follows the params.
+    """The dtype to store each floating leaf in that follows the params, by path.
 
     Args:
-        state_dtype: of the policy; not None.
+        state_dtype: that of the policy; not None.
         state: a first state, as the inner optimizer makes it.
         following: the paths of its leaves that follow the params.
-        own: gives the dtypes of the state that the inner optimizer makes of params in
-            their own dtypes, by path.
+        own: returns the dtypes, by path, of the state that the inner optimizer makes of
+            params in their own dtypes.
 
     Returns:
-        A dtype for each of these leaves by path; for scalars one of at least 32 bits.
+        A dtype for each of these leaves; at least 32 bits for a scalar.
 
     Raises:
-        ValueError: if a pattern matches none of them, or a function gives no such dtype,
-            or it is float64 without x64, or float16 or 8 bits because the params are.
+        ValueError: if a pattern matches no leaf, if a function returns no floating dtype,
+            if the dtype is float64 without x64, or float16 or 8 bits because the params
+            are.
     """
     leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
     leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
@@ -63,7 +64,7 @@ def stored_dtypes(
 
 
 def _by_pattern(rule: dict[str, DType], leaves: dict[str, Leaf]) -> dict[str, DType]:
-    # Brackets stand for themselves: paths are full of them.
+    # Escape brackets: paths are full of them.
     matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
     idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
     if idle:

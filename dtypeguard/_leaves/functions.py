@@ -1,4 +1,4 @@
-"""What a thing is by its functions, and what a function can be called with."""
+"""Asks about callables: which parameters they have, whether they are transformations."""
 
 import inspect
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def is_transformation(thing: object) -> bool:
 
 
 def runs_later(function: object) -> bool:
-    """Whether its body runs only after it has been called: a generator or a coroutine."""
+    """Whether a call returns before the body runs: a generator or a coroutine."""
     kinds = (
         inspect.isgeneratorfunction,
         inspect.iscoroutinefunction,
@@ -25,7 +25,7 @@ def runs_later(function: object) -> bool:
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function by name, variadic ones aside; none if it hides them."""
+    """The parameters by name, except variadic ones; empty if there is no signature."""
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -35,5 +35,5 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def required(function: Function) -> list[str]:
-    """The names of the parameters that a function has to be given."""
+    """The names of the parameters without a default."""
     return [name for name, p in parameters(function).items() if p.default is p.empty]

@@ -1,0 +1,99 @@
+"""Whole programs, bare and guarded: what works goes on working, what fails is explained."""
+
+import re
+
+import harness
+import numpy as np
+import pytest
+from harness import AS_THEY_ARE, guarded_outside, run, run_once, written
+from mistakes import MISTAKES, OUTSIDE_OF_JIT
+
+pytestmark = pytest.mark.third_party
+
+
+def xfail(reason):
+    mark = pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
+    return [mark] if reason else []
+
+
+@pytest.mark.parametrize(
+    ("program", "configuration"), [pytest.param(*x, id="-".join(x)) for x in AS_THEY_ARE]
+)
+def test_a_program_that_works_goes_on_working(program, configuration):
+    bare = run_once(program, configuration, "bare")
+    assert bare.ok, (bare.error, bare.drifts)
+    for wrap in ("guard", "guard_step"):
+        guarded = run_once(program, configuration, wrap)
+        if configuration == "x64" and wrap == "guard":
+            # Optax computes some scalars in float64 there, and a guarded optimizer none.
+            np.testing.assert_allclose(guarded.losses, bare.losses, rtol=1e-3)
+            guarded = guarded._replace(losses=bare.losses)
+        assert not guarded.differs_from(bare), (wrap, guarded.error)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, marks=xfail(reason), id=program)
+        for program, reason in OUTSIDE_OF_JIT.items()
+    ],
+)
+def test_both_guards_and_that_of_the_step_outside_of_jit(program, tmp_path):
+    path = guarded_outside(program, tmp_path)
+    assert path.read_text() != (harness.HERE / path.name).read_text()
+    guarded = run(path, "bfloat16", "both")
+    assert not guarded.differs_from(run_once(program, "bfloat16", "bare")), guarded.error
+
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory):
+    """What is said of a mistake, asked once for all tests of a process."""
+    known = {}
+
+    def tell(mistake):
+        if mistake not in known:
+            known[mistake] = harness.told(mistake, tmp_path_factory.mktemp("told"))
+        return known[mistake]
+
+    return tell
+
+
+def is_mended(mistake, said, folder):
+    """A mistake fails or drifts, and goes away with the fix, and with the remedy alone."""
+    assert not said.run.ok
+    fixed = run(written(mistake, folder, is_fixed=True), mistake.configuration)
+    assert fixed.ok, (fixed.error, fixed.drifts)
+    wraps = ["guard", "guard_step"] if mistake.remedy == "source" else [mistake.remedy]
+    for wrap in wraps:
+        if not re.search(rf"dtypeguard\.{wrap}\b", str(mistake.fix)):  # which has just run
+            guarded = run(said.path, mistake.configuration, wrap)
+            assert guarded.ok == (wrap == mistake.remedy), (wrap, guarded.error)
+
+
+def is_advised(mistake, said, folder):
+    """What is printed is what the fix does."""
+    assert mistake.advice in said.text, said.text
+
+
+def is_named(mistake, said, folder):
+    """For every leaf that drifts the line at fault is named."""
+    assert said.is_named, said.text
+
+
+@pytest.mark.parametrize(
+    ("mistake", "check"),
+    [
+        pytest.param(
+            mistake, check, marks=xfail(reason), id=f"{mistake.id}-{check.__name__}"
+        )
+        for mistake in MISTAKES
+        for check, reason in (
+            (is_mended, ""),
+            (is_advised, mistake.not_advised),
+            (is_named, mistake.not_named),
+        )
+        if mistake.is_planted or check is not is_named
+    ],
+)
+def test_a_mistake(mistake, check, told, tmp_path):
+    check(mistake, told(mistake), tmp_path)

@@ -50,9 +50,9 @@ class Mistake(NamedTuple):
 # Programs whose outermost step may be guarded outside of `jit` as well as inside: why that
 # does not leave them as they are; empty if it does.
 OUTSIDE_OF_JIT = {
-    "dqn": "the step inside sees an int for a Python number, and refuses it as a float",
+    "dqn": "",
     "equinox_mnist": "",
-    "equinox_rnn": "a Python float is a float32 then, and bare it becomes a bfloat16",
+    "equinox_rnn": "",
     "nnx_classifier": "",
     "haiku_rnn": "",
     "linen_lm": "",
@@ -65,7 +65,6 @@ OUTSIDE_OF_JIT = {
 
 BEGUN = "the note names the line of the body, and not where the carry was begun"
 GIVEN = "what the loop is given is wide, and nothing names the line that made it"
-IN_A_BRANCH = "a note on branches has no cause: it names the line that promotes alone"
 IN_OPTAX = "what forces it was given to Optax, and the note names lines of Optax"
 MADE_BY_NUMPY = "NumPy makes `dt / 2` of `dt`, and the line that does is named for it"
 NUMPY_FLOAT64 = "the line that makes a np.float64 is not found, since JAX has it as float32"
@@ -143,7 +142,6 @@ MISTAKES = (
                 "target_params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), target),",
             ),
         ),
-        not_named=IN_A_BRANCH,
     ),
     Mistake(
         "dqn",
@@ -157,9 +155,8 @@ MISTAKES = (
             ("return state, jnp.array(0.0)", "return state, jnp.zeros(())  # the mistake"),
         ),
         remedy="source",
-        advice="false_fun return x.astype(jnp.bfloat16)",
-        fix=(("jnp.zeros(())  #", "jnp.zeros(()).astype(jnp.bfloat16)  #"),),
-        not_named="a branch's constant is called one, and no line is named for it",
+        advice="Let true_fun return x.astype(jnp.float32)",
+        fix=(("updates + 1), loss", "updates + 1), loss.astype(jnp.float32)"),),
     ),
     Mistake(
         "dqn",
@@ -337,15 +334,8 @@ MISTAKES = (
             ("in zip(xs, ys)", "in ()"),
         ),
         remedy="guard_step",
-        advice="Cast on the line that is named: x.astype(jnp.bfloat16)",
-        fix=(
-            (
-                "0.9 * self.spread.get_value() + 0.1 * wide.std(0)",
-                "(\n"
-                "            0.9 * self.spread.get_value() + 0.1 * wide.std(0)\n"
-                "        ).astype(jnp.bfloat16)",
-            ),
-        ),
+        advice="Guard what you give to flax: dtypeguard.guard_step(scanned)",
+        fix=(("@step\n        def", "@dtypeguard.guard_step\n        def"),),
         not_named="the line of `std` is named, and not the one that widens its operand",
     ),
     Mistake(
@@ -613,7 +603,6 @@ MISTAKES = (
         remedy="guard",
         advice="Wrap the optimizer: dtypeguard.guard(opt)",
         fix=(("optimizer = opt(", "optimizer = dtypeguard.guard("),),
-        not_named=IN_A_BRANCH,
     ),
     Mistake(
         "neural_ode",

@@ -15,7 +15,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +38,6 @@ PROGRAMS = (
     "linen_lm",
     "svi",
     "optax_wrappers",
-    "gan",
     "neural_ode",
     "mixed_precision",
 )
@@ -47,6 +46,8 @@ CONFIGURATIONS = {
     "bfloat16": (jnp.bfloat16, False),
     "x64": (jnp.float32, True),
 }
+# Programs whose outermost step may be guarded outside of `jit` as well as inside.
+OUTSIDE_OF_JIT = [program for program in PROGRAMS if program != "ppo"]
 _FAILING = {(m.program, m.configuration) for m in MISTAKES if not m.is_planted}
 AS_THEY_ARE = [
     pair for pair in itertools.product(PROGRAMS, CONFIGURATIONS) if pair not in _FAILING
@@ -265,15 +266,34 @@ def told(mistake: Mistake, folder: pathlib.Path) -> Told:
 
 def written(mistake: Mistake, folder: pathlib.Path, is_fixed: bool = False) -> pathlib.Path:
     """Writes the program with the mistake, or with what is to mend it as well."""
-    text = (HERE / f"{mistake.program}.py").read_text()
-    for old, new in (*mistake.change, *(mistake.fix if is_fixed else ())):
-        assert text.count(old) == 1, f"{mistake.program} has {text.count(old)} times {old}"
-        text = text.replace(old, new)
+    text = changed((HERE / f"{mistake.program}.py").read_text(), mistake.change)
+    if is_fixed:
+        text = changed(text, mistake.fix) if mistake.fix else wrapped(text, mistake.advice)
     if "dtypeguard." in text:
         text = text.replace("\nimport jax\n", "\nimport dtypeguard\nimport jax\n", 1)
     path = folder / f"{mistake.program}{'_fixed' if is_fixed else ''}.py"
     path.write_text(text)
     return path
+
+
+def changed(text: str, changes: Sequence[tuple[str, str]]) -> str:
+    """A program, some of its lines replaced."""
+    for old, new in changes:
+        if text.count(f"\n{old}\n") != 1:
+            raise ValueError(f"not once in the program: {old}")
+        text = text.replace(f"\n{old}\n", f"\n{new}\n")
+    return text
+
+
+def wrapped(text: str, advice: str) -> str:
+    """A program with the guard that an advice names, in the place that it names."""
+    kind, name = re.search(r"dtypeguard\.(guard|guard_step)\((\w+)", advice).groups()
+    place = rf"\bstep(?=(\(|\n +def |, .*\n +def ){name}\b)"
+    place = r"(?<=[ (=])opt(?=\()" if kind == "guard" else place
+    text, count = re.subn(place, f"dtypeguard.{kind}", text)
+    if count != 1:
+        raise ValueError(f"{count} places for: {advice}")
+    return text
 
 
 def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:

@@ -18,13 +18,13 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x):
         dense = lambda size: nn.Dense(size, dtype=self.dtype, param_dtype=self.dtype)
-        norm = lambda: nn.LayerNorm(dtype=self.dtype, param_dtype=self.dtype)
-        query, key, value = jnp.split(dense(3 * WIDTH)(norm()(x)), 3, axis=-1)
+        norm = nn.LayerNorm(dtype=self.dtype, param_dtype=self.dtype)
+        query, key, value = jnp.split(dense(3 * WIDTH)(norm(x)), 3, axis=-1)
         scores = jnp.einsum("bqw,bkw->bqk", query, key) / WIDTH**0.5
         is_before = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
         weights = nn.softmax(jnp.where(is_before, scores, -1e9))
         x = x + dense(WIDTH)(weights @ value)
-        return x + dense(WIDTH)(nn.gelu(dense(2 * WIDTH)(norm()(x))))
+        return x + nn.gelu(dense(WIDTH)(x))
 
 
 class Transformer(nn.Module):

@@ -14,6 +14,10 @@ from mistakes import MISTAKES
 def main() -> None:
     """Runs every program bare and guarded, with and without its mistakes."""
     with jax.numpy_dtype_promotion("standard"), tempfile.TemporaryDirectory() as folder:
+        # A program that is compiled again is mostly one that was compiled before.
+        jax.config.update("jax_compilation_cache_dir", f"{folder}/compiled")
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         _count_the_stable()
         _count_the_failing(pathlib.Path(folder))
 

@@ -162,6 +162,8 @@ class _Step:
             body = "body, carry=1" if is_counted else "body"
             remedy = f"Wrap the body of that loop: dtypeguard.guard_step({body})."
             return Advice(remedy=remedy)
+        if error and error.is_of_optimizer:
+            return Advice(remedy="Wrap the optimizer: dtypeguard.guard(opt).")
         if isinstance(still, tuple):
             still = AuditReport(drifts=still, subject="step").headline
         return Advice(refusal="" if error and still == error.message else still)

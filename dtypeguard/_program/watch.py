@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from .._leaves.dtypes import is_weak
+from .._leaves.dtypes import dtype_of, is_weak
 from .._leaves.files import is_users
 from .origins import Origin, origin_of_frame
 
@@ -51,11 +51,13 @@ class Watch:
         That line itself if it makes it, or if nothing is known of it.
         """
         used = self._used.get((user.file, user.line), ())
-        alike = [pair for pair in used if matches(pair[0]) and not is_weak(pair[0])]
+        alike = [
+            pair for pair in used if matches(_as_jax(pair[0])) and not is_weak(pair[0])
+        ]
         # A tracer may be what the line itself has computed from the constant.
         constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
         makers = {maker for _, maker in constants or alike}
-        if len(makers) > 1 and not constants:
+        if len(makers) > 1:  # the line itself computes with what another has made
             makers = {each for each in makers if each.line != user.line}
         return makers.pop() if len(makers) == 1 else user
 
@@ -114,6 +116,13 @@ def _is_makers(frame: FrameType, made: Any) -> bool:
     # A module of Equinox's hands out its fields by a function of its own.
     is_access = name in ("__getattribute__", "__getattr__")
     return file != "<string>" and is_users(file) and not is_access
+
+
+def _as_jax(value: Any) -> Any:
+    """A value; for one of NumPy's, the type that it has in JAX: float64 may be float32."""
+    if not isinstance(value, (np.generic, np.ndarray)):
+        return value
+    return jax.ShapeDtypeStruct(value.shape, dtype_of(value) or value.dtype)
 
 
 def _is_array(value: Any) -> bool:

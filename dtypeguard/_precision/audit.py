@@ -1,0 +1,258 @@
+"""Audits the precision of a function: the lines that lose it, and what to compute wider."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._carry.call import SplitTree
+from .._leaves.arguments import check_arrays, shown
+from .._leaves.compat import set_x64
+from .._leaves.dtypes import kind
+from .._leaves.files import short_path
+from .._leaves.modules import gathered, spread
+from .._leaves.public import public
+from .._leaves.types import DType, Function, Jaxpr, PyTree
+from .meant import Meant
+from .measure import Measures
+from .pair import Formats, Line, Paired
+from .report import LineLoss, PrecisionReport
+
+_LEAST_SHARE = 0.01
+# Measured one by one if there is no derivative to choose by.
+_MOST_ALONE = 200
+
+
+@public
+def audit_precision(
+    f: Function,
+    *args: PyTree,
+    kwargs: Mapping[str, PyTree] | None = None,
+    wide: DType = None,
+    narrow: DType = None,
+    tolerance: float | None = None,
+    x64: bool | None = None,
+) -> PrecisionReport:
+    """Measures which lines of a function lose precision, and which to compute wider.
+
+    It runs the function with a wide value beside every value. The difference that an
+    equation adds belongs to its line of source, and each line can be switched between its
+    own dtype and the wide one. So errors are measured, and the fix was tried.
+
+    What it finds holds for the arguments that it is given. A loss is a poor subject, since
+    the roundings in one number may cancel: give it a gradient, a train step, or some steps
+    in a scan.
+
+    Args:
+        f: a function of arrays with floating outputs: a loss, a gradient, a train step.
+        *args: its arguments. Bools, ints, functions and strings among them stay; the rest
+            is traced.
+        kwargs: its keyword arguments.
+        wide: the dtype to compare with: float32 if the program has anything narrower, and
+            float64 otherwise.
+        narrow: if given, the program is run as if all of it were in this dtype, and `fix`
+            has the lines that must stay wide.
+        tolerance: the relative error that `fix` has to reach; by default what leaves a
+            tenth of the squared error.
+        x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
+
+    Returns:
+        A `PrecisionReport`; print it.
+
+    Raises:
+        TypeError: if `f` is not callable or has no floating output, or an argument is not
+            an array.
+        ValueError: if an output is not finite in wide types either.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp
+        >>> def average(mean, xs):
+        ...     step = lambda mean, x: (0.999 * mean + 0.001 * x, None)
+        ...     return jax.lax.scan(step, mean, xs)[0]
+        >>> start, xs = jnp.ones(3, jnp.bfloat16), jnp.zeros((1000, 3), jnp.bfloat16)
+        >>> report = dtypeguard.audit_precision(average, start, xs)
+        >>> report.losses[0].constant, round(report.left, 2)
+        ('0.999 -> 1', 0.0)
+    """
+    if not callable(f):
+        raise TypeError(
+            f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
+            "function of arrays."
+        )
+    given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
+    _check_given(given)
+    with contextlib.nullcontext() if x64 is None else set_x64(x64):
+        outputs: dict[str, Any] = {}
+
+        def run(*arrays):
+            args, kwargs = gathered(given.merged(arrays))
+            result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
+            # What the function changes in place is an output as well.
+            made = [
+                (path.removeprefix("[0]"), leaf)
+                for path, leaf in zip(result.paths, result.arrays)
+                if path.startswith("[0]") or not any(leaf is x for x in arrays)
+            ]
+            outputs["paths"] = [path for path, _ in made]
+            return [leaf for _, leaf in made]
+
+        with Meant() as meant:
+            program = jax.make_jaxpr(run)(*given.arrays)
+    formats = Formats(*_formats(program, wide, narrow))
+    paths = [p for p, x in zip(outputs["paths"], program.out_avals) if _is_float(x)]
+    if not paths:
+        raise TypeError(
+            f"audit_precision got {shown(f)}, which returns no floating array: give it a "
+            "function that returns what is to be exact, such as a loss or a gradient."
+        )
+    needs_x64 = formats.wide == np.float64
+    with set_x64(True) if needs_x64 else contextlib.nullcontext():
+        paired = Paired(program, formats, meant)
+        arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
+        measures = Measures(paired, arrays)
+        wrong = [p for p, x in zip(paths, measures.exact) if not np.isfinite(x).all()]
+        if wrong:
+            raise ValueError(
+                f"audit_precision: {', '.join(wrong) or 'the output'} of {shown(f)} is not "
+                f"finite in {formats.wide} either. Give it arguments for which it is."
+            )
+        return _report(paired, measures, formats, paths, tolerance)
+
+
+def _report(
+    paired: Paired,
+    measures: Measures,
+    formats: Formats,
+    paths: list[str],
+    tolerance: float | None,
+) -> PrecisionReport:
+    shares, lines = measures.shares(), range(measures.lines)
+    has_derivative = bool(np.isfinite(shares).all()) and measures.lines > 0
+    explained = float(shares.sum()) if has_derivative else None
+    if explained is None or abs(explained - 1) > 0.5:
+        chosen = list(lines)[:_MOST_ALONE]
+        squares = np.zeros(measures.lines)
+        squares[chosen] = [min(measures.alone(i), 1e30) ** 2 for i in chosen]
+        shares = squares / squares.sum() if squares.sum() else squares
+    order = sorted(lines, key=lambda i: -abs(shares[i]))
+    fix = measures.fix(order, tolerance)
+    wanted = [i for i in order if abs(shares[i]) > _LEAST_SHARE or i in fix]
+
+    def loss(number: int) -> LineLoss:
+        line = paired.lines[number]
+        return LineLoss(
+            origin=line.origin if line.origin and line.origin.file else None,
+            share=float(shares[number]),
+            alone=measures.alone(number),
+            left=measures.left([number]),
+            dtypes=tuple(sorted(line.dtypes)),
+            constant=_constant(line),
+            remedy=_remedy(line, formats),
+        )
+
+    losses = {number: loss(number) for number in wanted} if measures.total else {}
+    return PrecisionReport(
+        error=measures.total,
+        outputs=dict(zip(paths, measures.by_output)),
+        losses=tuple(losses.values()),
+        fix=tuple(losses[number] for number in fix),
+        left=measures.left(fix),
+        explained=explained,
+        lines=measures.lines,
+        wide=str(formats.wide),
+        narrow=None if formats.narrow is None else str(formats.narrow),
+        tolerance=tolerance,
+        not_examined=tuple(sorted(paired.unknown)),
+    )
+
+
+def _constant(line: Line) -> str | None:
+    if not line.constants:
+        return None
+    change = lambda number: abs(line.constants[number] - number) / abs(number)
+    meant = max(line.constants, key=change)
+    return f"{meant:g} -> {line.constants[meant]:g}"
+
+
+_APPLY_UPDATES = os.path.join("optax", "_src", "update.py")
+
+
+def _remedy(line: Line, formats: Formats) -> str:
+    """What to write for a line."""
+    wide = f"jnp.{formats.wide}"
+    if line.origin is None:
+        return f"Keep the inputs in {wide}."
+    where = line.origin.place
+    if short_path(line.origin.file) == _APPLY_UPDATES:
+        return (
+            f"{where} rounds the new params: write dtypeguard.apply_updates(params, "
+            f"updates, key=key), which rounds them stochastically, or keep them in {wide}."
+        )
+    if line.primitives == {"dot_general"}:
+        how = f"jnp.dot(..., preferred_element_type={wide})"
+    else:
+        how = f"x.astype({wide})"
+    return f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
+
+
+def _check_given(given: SplitTree) -> None:
+    """Checks that there are arrays and no shapes."""
+    check_arrays("audit_precision", "args", list(given.arrays))
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given.arrays):
+        raise TypeError(
+            "audit_precision runs the function and needs values: give it arrays in place "
+            "of the jax.ShapeDtypeStructs."
+        )
+
+
+def _formats(program: Jaxpr, wide: DType, narrow: DType) -> tuple[np.dtype, np.dtype | None]:
+    """The wide and the narrow dtype of an audit.
+
+    Raises:
+        TypeError: if one is not a floating dtype.
+        ValueError: if the narrow one is not narrower.
+    """
+    for name, dtype in (("wide", wide), ("narrow", narrow)):
+        try:
+            is_float = dtype is None or kind(jnp.dtype(dtype)) == "float"
+        except TypeError:
+            is_float = False
+        if not is_float:
+            raise TypeError(
+                f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
+                f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
+            )
+    has_narrow = narrow is not None or any(_is_float(x, 4) for x in _avals(program.jaxpr))
+    default = np.dtype("float32" if has_narrow else "float64")
+    formats = default if wide is None else jnp.dtype(wide)
+    narrower = None if narrow is None else jnp.dtype(narrow)
+    if formats.itemsize < 4 or (narrower and narrower.itemsize >= formats.itemsize):
+        raise ValueError(
+            f"audit_precision got wide={formats} and narrow={narrower}. Write "
+            "wide=jnp.float32 or jnp.float64, and a narrower dtype for narrow."
+        )
+    return formats, narrower
+
+
+def _avals(jaxpr: Jaxpr):
+    """The abstract values of a jaxpr and of those inside it."""
+    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
+    for eqn in jaxpr.eqns:
+        yield from (var.aval for var in eqn.outvars)
+        for param in eqn.params.values():
+            for each in param if isinstance(param, (tuple, list)) else (param,):
+                inside = getattr(each, "jaxpr", each)
+                if hasattr(inside, "eqns"):
+                    yield from _avals(inside)
+
+
+def _is_float(aval: Any, below: int | None = None) -> bool:
+    """Whether an abstract value is floating, or complex, maybe of fewer bytes than some."""
+    dtype = getattr(aval, "dtype", None)
+    if below is not None:
+        return kind(dtype) == "float" and dtype.itemsize < below
+    return kind(dtype) in ("float", "complex")

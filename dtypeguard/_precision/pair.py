@@ -1,0 +1,422 @@
+"""A program with a wide value beside every value that it computes."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.dtypes import kind
+from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
+from .._program.origins import Origin, origin_of
+from .meant import Meant
+
+# These return some of the numbers that they are given, and round none of them.
+_MOVES = frozenset(
+    "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad squeeze "
+    "rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims split clamp "
+    "dynamic_update_slice device_put sharding_constraint optimization_barrier real imag "
+    "stop_gradient reduce_window_max reduce_window_min cummax cummin sign".split()
+)
+
+
+class Value(NamedTuple):
+    """A value of the program.
+
+    Attributes:
+        narrow: as the program computes it.
+        wide: the wide value beside it; None where it is no float.
+    """
+
+    narrow: Leaf
+    wide: Leaf = None
+
+    @property
+    def either(self) -> Leaf:
+        """The wide value if there is one."""
+        return self.narrow if self.wide is None else self.wide
+
+
+class Formats(NamedTuple):
+    """The dtypes of a paired program.
+
+    Attributes:
+        wide: the dtype of the wide values, at least.
+        narrow: if given, the program is run as if all floats were at most this wide.
+    """
+
+    wide: np.dtype
+    narrow: np.dtype | None = None
+
+    def written(self, dtype: DType) -> DType:
+        """The dtype in which the program computes a value."""
+        is_wider = kind(dtype) == "float" and self.narrow is not None
+        return self.narrow if is_wider and dtype.itemsize > self.narrow.itemsize else dtype
+
+    def widened(self, dtype: DType) -> DType:
+        """The dtype of the wide value beside it."""
+        if kind(dtype) == "float" and dtype.itemsize < self.wide.itemsize:
+            return self.wide
+        is_double = self.wide == np.float64 and kind(dtype) == "complex"
+        return np.dtype("complex128") if is_double else dtype
+
+
+class Line:
+    """A line of source that rounds.
+
+    Attributes:
+        origin: where it is; None for the inputs of the program, which `narrow` rounds.
+        dtypes: the dtypes in which it computes.
+        primitives: what it computes.
+        constants: the numbers that were rounded when the program was traced, with what
+            became of them.
+    """
+
+    def __init__(self, origin: Origin | None):
+        self.origin = origin
+        self.dtypes: set[str] = set()
+        self.primitives: set[str] = set()
+        self.constants: dict[float, float] = {}
+
+
+class Paired:
+    """A program that computes a wide value beside each of its own.
+
+    For an equation `y = op(x)` with the values `n` of the program, `d = n_y - op_wide(n_x)`
+    is the rounding that this equation adds. The wide value is
+    `w_y = op_wide(w_x) + t[line] * d`. With `t = 0` it is that of the program in wide types,
+    and with `t = 1` that of the program as written.
+
+    Attributes:
+        lines: the lines that round, in the order of `t`. Complete after one trace.
+        unknown: the primitives that are run as written, since they have no wide form here.
+
+    Args:
+        closed_jaxpr: the program.
+        formats: its dtypes.
+        meant: the Python numbers that were given to JAX when the program was traced.
+    """
+
+    def __init__(self, closed_jaxpr: Jaxpr, formats: Formats, meant: Meant):
+        self.lines: list[Line] = []
+        self.unknown: set[str] = set()
+        self._program = closed_jaxpr
+        self._formats = formats
+        self._meant = meant
+        self._numbers: dict[tuple[str, int] | None, int] = {}
+        self._amounts: Leaf = None
+        if formats.narrow is not None:
+            self._line(None)
+
+    def __call__(self, amounts: Leaf, arrays: Sequence[Leaf]) -> list[Value]:
+        """Runs the program.
+
+        Args:
+            amounts: the numbers `t`, a vector with one for each of `lines`, or longer.
+            arrays: the inputs.
+        """
+        self._amounts = amounts
+        given = [self._given(x, self._numbers.get(None)) for x in arrays]
+        consts = [self._given(x, None) for x in self._program.consts]
+        return self._run(self._program.jaxpr, consts, given, ())
+
+    # Lines
+
+    def _line(self, origin: Origin | None) -> int:
+        key = None if origin is None else (origin.file, origin.line)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.lines)
+            self.lines.append(Line(origin))
+        return self._numbers[key]
+
+    def _rounded(self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf) -> Leaf:
+        """The wide value of a result: `exact`, and so much of its rounding as is asked."""
+        given = lax.convert_element_type(narrow, exact.dtype)
+        amount = self._amounts[number].astype(exact.real.dtype)
+        # An infinite constant is infinite on both sides: no error.
+        loss = jnp.where(given == from_narrow, jnp.zeros_like(given), given - from_narrow)
+        loss = lax.stop_gradient(loss)
+        is_finite = jnp.isfinite(loss)
+        finite = exact + amount * jnp.where(is_finite, loss, jnp.zeros_like(loss))
+        # What overflows here, and not what an earlier line has already lost.
+        is_mended = jnp.isfinite(exact) & ~jnp.isfinite(from_narrow)
+        return jnp.where(is_finite | is_mended | (amount == 0), finite, given)
+
+    # Values
+
+    def _given(self, array: Leaf, number: int | None) -> Value:
+        """An input or a constant of the program, which `narrow` may round."""
+        array = jnp.asarray(array) if not hasattr(array, "dtype") else array
+        dtype = array.dtype
+        if kind(dtype) not in ("float", "complex"):
+            return Value(array)
+        wide = lax.convert_element_type(array, self._formats.widened(dtype))
+        narrow = lax.convert_element_type(array, self._formats.written(dtype))
+        if number is not None and narrow.dtype != dtype:
+            self.lines[number].dtypes.add(str(narrow.dtype))
+            wide = self._rounded(number, wide, narrow, wide)
+        return Value(narrow, wide)
+
+    def _literal(self, var: Leaf, stack: Sequence[Equation]) -> Value:
+        """A number that stands in an equation, with the number that was meant."""
+        value = self._given(jnp.asarray(var.val, var.aval.dtype), None)
+        origin = origin_of(stack)
+        if value.wide is None or origin is None or np.ndim(var.val):
+            return value
+        meant = self._meant.number(origin, var.val, value.narrow.dtype)
+        if meant is None:
+            return value
+        number = self._line(origin)
+        self.lines[number].constants[meant] = float(np.asarray(var.val))
+        exact = jnp.asarray(meant, value.wide.dtype)
+        return Value(value.narrow, self._rounded(number, exact, value.narrow, exact))
+
+    # Equations
+
+    def _run(
+        self,
+        jaxpr: Jaxpr,
+        consts: Sequence[Value],
+        given: Sequence[Value],
+        outer: Sequence[Equation],
+    ) -> list[Value]:
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given)))
+
+        def read(var: Leaf, *stack: Equation) -> Value:
+            return self._literal(var, stack) if hasattr(var, "val") else known[var]
+
+        for eqn in jaxpr.eqns:
+            stack = (eqn, *outer)
+            values = [read(var, *stack) for var in eqn.invars]
+            known |= zip(eqn.outvars, self._equation(eqn, values, stack))
+        return [read(var, *outer) for var in jaxpr.outvars]
+
+    def _equation(
+        self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
+    ) -> Sequence[Value]:
+        name = eqn.primitive.name
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(self, eqn, values, stack)
+        jaxprs = _jaxprs(eqn)
+        if name in _CALLS and len(jaxprs) == 1:
+            (inner,) = jaxprs
+            consts = [self._given(x, None) for x in getattr(inner, "consts", ())]
+            return self._run(getattr(inner, "jaxpr", inner), consts, values, stack)
+        if jaxprs and name not in _SCATTERS:
+            return self._as_written(eqn, values)
+        narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
+        if not any(map(_is_inexact, narrow)):
+            return [Value(x) for x in narrow]
+        if name in _OF_BITS:
+            return [self._given(x, None) for x in narrow]
+        return self._paired(eqn, values, narrow, stack)
+
+    def _as_written(self, eqn: Equation, values: Sequence[Value]) -> list[Value]:
+        """The results of an equation that has no wide form here."""
+        self.unknown.add(eqn.primitive.name)
+        own = [
+            lax.convert_element_type(v.narrow, var.aval.dtype) if v.wide is not None else v[0]
+            for v, var in zip(values, eqn.invars)
+        ]
+        return [self._given(x, None) for x in self._bind(eqn, own, lambda dtype: dtype)]
+
+    def _paired(
+        self,
+        eqn: Equation,
+        values: Sequence[Value],
+        narrow: Sequence[Leaf],
+        stack: Sequence[Equation],
+    ) -> list[Value]:
+        """The results of an equation without others inside it."""
+        widened = self._formats.widened
+        known = (*narrow, *(v.narrow for v in values))
+        rounds = eqn.primitive.name not in _MOVES and any(
+            _is_inexact(x) and widened(x.dtype) != x.dtype for x in known
+        )
+        try:
+            exact = self._bind(eqn, [v.either for v in values], widened)
+            from_narrow = exact
+            if rounds:
+                inputs = [self._given(v.narrow, None).either for v in values]
+                from_narrow = self._bind(eqn, inputs, widened)
+        except Exception:  # it does not take wider operands
+            return self._as_written(eqn, values)
+        results = []
+        for n, w, o in zip(narrow, exact, from_narrow):
+            if not _is_inexact(n):
+                results.append(Value(n))
+                continue
+            w, o = (lax.convert_element_type(x, widened(n.dtype)) for x in (w, o))
+            if rounds:
+                number = self._line(origin_of(stack) or _NOWHERE)
+                self.lines[number].dtypes.add(str(n.dtype))
+                self.lines[number].primitives.add(eqn.primitive.name)
+                w = self._rounded(number, w, n, o)
+            results.append(Value(n, w))
+        return results
+
+    def _bind(
+        self, eqn: Equation, operands: Sequence[Leaf], dtype_of: Callable[[DType], DType]
+    ) -> list[Leaf]:
+        """Evaluates an equation on operands of other dtypes."""
+        params = {k: self._param(eqn, k, x, dtype_of) for k, x in eqn.params.items()}
+        if eqn.primitive.name == "reduce_precision":  # whose rounding is the narrow side's
+            if dtype_of == self._formats.widened:
+                return list(operands)
+        if eqn.primitive.name == "convert_element_type":
+            params["weak_type"] = False
+        made = eqn.primitive.bind(*operands, **params)
+        made = made if eqn.primitive.multiple_results else [made]
+        if dtype_of == self._formats.written:
+            # XLA may leave out a rounding that is undone at once, but not this one.
+            made = [_kept(x) for x in made]
+        return made
+
+    def _param(
+        self, eqn: Equation, name: str, value: object, dtype_of: Callable[[DType], DType]
+    ) -> object:
+        if isinstance(value, np.dtype) or name in _DTYPES:
+            return value if value is None else dtype_of(jnp.dtype(value))
+        inside = getattr(value, "jaxpr", value)
+        if name == "update_jaxpr" and hasattr(inside, "eqns"):
+            avals = [
+                jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
+                for v in inside.invars
+            ]
+            function = functools.partial(self._plain, inside, dtype_of)
+            return jax.make_jaxpr(function)(*avals).jaxpr
+        return value
+
+    def _plain(self, jaxpr: Jaxpr, dtype_of: Callable[[DType], DType], *operands: Leaf):
+        """Evaluates a jaxpr without constants in other dtypes: what a scatter adds by."""
+        known = dict(zip(jaxpr.invars, operands))
+        read = lambda var: var.val if hasattr(var, "val") else known[var]
+        for eqn in jaxpr.eqns:
+            made = self._bind(eqn, [read(var) for var in eqn.invars], dtype_of)
+            known |= zip(eqn.outvars, made)
+        return [read(var) for var in jaxpr.outvars]
+
+    # Control flow
+
+    def _scan(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        params = eqn.params
+        closed = params["jaxpr"]
+        body = closed.jaxpr
+        scanned = _scanned(eqn.invars, body.invars)
+        count = len(eqn.outvars) - _scanned(eqn.outvars, body.outvars)
+        start = len(values) - scanned - count
+        consts = [self._given(x, None) for x in closed.consts]
+        outside = values[:start]
+
+        def step(carry, xs):
+            made = self._run(body, consts, [*outside, *carry, *xs], stack)
+            return made[:count], made[count:]
+
+        carry, ys = lax.scan(
+            step,
+            values[start : start + count],
+            values[start + count :],
+            params["length"],
+            reverse=params["reverse"],
+            unroll=params.get("unroll", 1),
+        )
+        return [*carry, *ys]
+
+    def _while(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        body, condition = eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]
+        start = len(values) - len(eqn.outvars)
+        of_condition = start - (len(body.jaxpr.invars) - len(eqn.outvars))
+        consts = {
+            id(closed): [self._given(x, None) for x in closed.consts]
+            for closed in (body, condition)
+        }
+
+        def run(closed, others, carry):
+            return self._run(closed.jaxpr, consts[id(closed)], [*others, *carry], stack)
+
+        return lax.while_loop(
+            lambda carry: run(condition, values[:of_condition], carry)[0].narrow,
+            lambda carry: run(body, values[of_condition:start], carry),
+            values[start:],
+        )
+
+    def _cond(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        index, *operands = values
+
+        def branch(closed):
+            consts = [self._given(x, None) for x in closed.consts]
+            return lambda operands: self._run(closed.jaxpr, consts, operands, stack)
+
+        branches = [branch(closed) for closed in eqn.params["branches"]]
+        # Both are traced, so that a line of either has its number on both sides.
+        return lax.switch(index.narrow, branches, operands)
+
+    def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        axis = eqn.params["dimension"]
+        shape = values[0].narrow.shape
+        places = lax.broadcasted_iota(jnp.int32, shape, axis)
+        operands = [*(v.narrow for v in values), places]
+        stable = eqn.params["is_stable"]
+        *narrow, order = lax.sort(
+            operands, dimension=axis, is_stable=stable, num_keys=eqn.params["num_keys"]
+        )
+        ordered = lambda x: jnp.take_along_axis(x, order, axis)
+        wide = [None if v.wide is None else ordered(v.wide) for v in values]
+        return [Value(*pair) for pair in zip(narrow, wide)]
+
+    def _top_k(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        (value,) = values
+        narrow, order = self._bind(eqn, [value.narrow], self._formats.written)
+        if value.wide is None:
+            return [Value(narrow), Value(order)]
+        axis = eqn.params.get("axis", -1)
+        return [Value(narrow, jnp.take_along_axis(value.wide, order, axis)), Value(order)]
+
+
+_NOWHERE = Origin("", 0, "", "")
+# Their jaxprs are run as if they stood where the call does.
+_CALLS = frozenset(
+    "jit pjit closed_call core_call named_call checkpoint remat remat2 custom_jvp_call "
+    "custom_vjp_call custom_vjp_call_jaxpr custom_lin".split()
+)
+_SCATTERS = frozenset(
+    "scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min "
+    "scatter-max scatter_max scatter-sub scatter_sub".split()
+)
+_OF_BITS = frozenset("bitcast_convert_type random_bits rng_bit_generator".split())
+_DTYPES = ("new_dtype", "preferred_element_type", "dtype")
+_SPECIAL: dict[str, Function] = {
+    "scan": Paired._scan,
+    "while": Paired._while,
+    "cond": Paired._cond,
+    "sort": Paired._sort,
+    "top_k": Paired._top_k,
+}
+
+
+def _is_inexact(value: Aval) -> bool:
+    return kind(getattr(value, "dtype", None)) in ("float", "complex")
+
+
+def _kept(array: Leaf) -> Leaf:
+    if kind(array.dtype) != "float" or array.dtype.itemsize >= 4:
+        return array
+    info = jnp.finfo(array.dtype)
+    return lax.reduce_precision(array, info.nexp, info.nmant)
+
+
+def _jaxprs(eqn: Equation) -> list[Jaxpr]:
+    """The jaxprs among the parameters of an equation."""
+    has_equations = lambda x: hasattr(getattr(x, "jaxpr", x), "eqns")
+    return [x for x in eqn.params.values() if has_equations(x)]
+
+
+def _scanned(outside: Sequence[Leaf], inside: Sequence[Leaf]) -> int:
+    """How many variables, which stand last, have an axis more outside of a scan."""
+    pairs: Iterator[tuple[Leaf, Leaf]] = zip(reversed(outside), reversed(inside))
+    axes = lambda var: len(getattr(var.aval, "shape", ()))
+    return sum(axes(outer) > axes(inner) for outer, inner in pairs)

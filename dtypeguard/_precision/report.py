@@ -1,0 +1,167 @@
+"""What an audit of precision found, as text and JSON."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+
+from .._leaves.public import public
+from .._leaves.rows import columns
+from .._program.origins import Origin
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class LineLoss:
+    """A line of source that loses precision.
+
+    Attributes:
+        origin: the line; None for the inputs of the program, which `narrow` rounds.
+        share: its share of the squared error of the outputs. Shares of one program add up
+            to `PrecisionReport.explained`, and may be negative.
+        alone: the error of the outputs if only this line rounds.
+        left: the share of the squared error that is left if only this line is wide.
+        dtypes: the dtypes that it rounds to.
+        constant: the number on it that the dtype changes most, "0.999 -> 1"; None if there
+            is none.
+        remedy: what to write, as a sentence.
+    """
+
+    origin: Origin | None
+    share: float
+    alone: float
+    left: float
+    dtypes: tuple[str, ...]
+    constant: str | None
+    remedy: str
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return self.origin.place if self.origin else "the inputs"
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class PrecisionReport:
+    """What `dtypeguard.audit_precision` found; `print` it.
+
+    Attributes:
+        error: how far the outputs are from those in wide types, relative to their norms;
+            the root mean square over them. Infinity if one is not finite as written.
+        outputs: the error of each floating output, by path.
+        losses: the lines with a share above 1%, the most important first.
+        fix: those of the smallest set of lines that is worth computing wider.
+        left: the share of the squared error that is left with these lines wide.
+        explained: what the shares of all lines add up to: 1 as far as first order holds.
+            None if there is no finite derivative; then `share` compares the squares of the
+            errors that lines cause alone.
+        lines: how many lines round.
+        wide: the wide dtype.
+        narrow: the dtype that the whole program was run in; None if as written.
+        tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
+        not_examined: the primitives that were run as written on both sides.
+    """
+
+    error: float
+    outputs: dict[str, float]
+    losses: tuple[LineLoss, ...]
+    fix: tuple[LineLoss, ...]
+    left: float
+    explained: float | None
+    lines: int
+    wide: str
+    narrow: str | None = None
+    tolerance: float | None = None
+    not_examined: tuple[str, ...] = ()
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the error is spread over many lines, and none stands out."""
+        most = max((loss.share for loss in self.losses), default=0.0)
+        return len(self.fix) > 3 and most < 0.5
+
+    @property
+    def headline(self) -> str:
+        """One sentence that says how it went."""
+        if not self.error:
+            return f"the outputs are those of {self.wide}."
+        if math.isinf(self.error):
+            return f"the outputs are not finite as written, and are in {self.wide}."
+        off = f"the outputs are {_percent(self.error)} off"
+        if self.tolerance is not None and not self.fix:
+            return f"{off}, within {_percent(self.tolerance)}."
+        if self.is_spread:
+            dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
+            return (
+                f"{off}. That is what {' and '.join(dtypes)} cost{'s' * (len(dtypes) == 1)}: "
+                f"the error is spread over {len(self.fix)} lines, and none stands out."
+            )
+        lines = "one line" if len(self.fix) == 1 else f"{len(self.fix)} lines"
+        return f"{off}, and {lines} of {self.lines} cause{'s' * (len(self.fix) == 1)} it."
+
+    def rows(self) -> list[str]:
+        """The table of losses."""
+        if not self.losses:
+            return []
+        head = ("share", "alone", "left", "line", "rounds to", "")
+        rows: list[Sequence[str]] = [head]
+        for loss in self.losses:
+            code = loss.origin.code if loss.origin else ""
+            dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
+            share, alone = f"{100 * loss.share:.0f}%", _percent(loss.alone)
+            rows.append((share, alone, f"{loss.left:.2f}", loss.place, dtypes, code))
+        return columns(rows)
+
+    def __str__(self) -> str:
+        lines = [f"precision: {self.headline}", *(f"  {row}" for row in self.rows())]
+        if self.fix and not self.is_spread:
+            lines += [loss.remedy for loss in self.fix]
+            lines.append(
+                f"With {'it' if len(self.fix) == 1 else 'these lines'} in {self.wide}, "
+                f"{_percent(self.left)} of the squared error is left."
+            )
+        lines += self._notes()
+        return "\n".join(lines)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
+        if cancels:
+            notes.append(
+                "Some lines cause more error alone than all lines together: their roundings "
+                "cancel. A gradient, or several steps, tells more."
+            )
+        if self.explained is None and self.losses:
+            notes.append(
+                "There is no finite derivative: shares compare the errors of lines alone."
+            )
+        elif self.explained is not None and abs(self.explained - 1) > 0.1:
+            notes.append(
+                f"First order explains {_percent(self.explained)} of the squared error; "
+                "alone and left are measured."
+            )
+        if self.not_examined:
+            notes.append(f"Run as written: {', '.join(self.not_examined)}.")
+        return notes
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        public_names = lambda pairs: {k: x for k, x in pairs if not k.startswith("_")}
+        found = dataclasses.asdict(self, dict_factory=public_names)
+        return json.dumps(_finite(found), indent=1)
+
+
+def _finite(value: object) -> object:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _percent(value: float) -> str:
+    if math.isinf(value):
+        return "inf"
+    return f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"

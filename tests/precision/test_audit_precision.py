@@ -1,0 +1,398 @@
+"""audit_precision on programs that lose precision on a known line, and on mended ones."""
+
+import inspect
+import json
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import need
+from jax import lax
+
+from dtypeguard import audit_precision, guard_step
+
+pytestmark = pytest.mark.third_party
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+
+
+def normal(seed, *shape, dtype=BF16):
+    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
+
+
+# Each returns a function and its arguments; with `wide` as the fix says. The line that
+# loses ends in "# loses".
+def average(wide):
+    """A moving average with a decay that bfloat16 rounds to 1."""
+
+    def f(mean, xs):
+        step = lambda mean, x: (0.999 * mean + 0.001 * x, None)  # loses
+        return lax.scan(step, mean.astype(F32) if wide else mean, xs)[0]
+
+    return f, (jnp.ones(3, BF16), jnp.zeros((500, 3), BF16))
+
+
+def positions(wide):
+    """Positions that bfloat16 rounds before the sine."""
+
+    def f(w):
+        p = jnp.arange(600, dtype=F32 if wide else BF16)  # loses
+        angles = p.astype(F32)[:, None] / 10.0 ** jnp.arange(4)
+        return jnp.sin(angles) @ w.astype(F32)
+
+    return f, (normal(0, 4, 3),)
+
+
+def frequencies(wide):
+    """Rotary frequencies that are computed in bfloat16."""
+
+    def f(x):
+        dtype = F32 if wide else BF16
+        theta = jnp.array(10000.0, dtype) ** (-jnp.arange(8, dtype=dtype) / 8)  # loses
+        angles = jnp.arange(64.0)[:, None] * theta.astype(F32)
+        return x.astype(F32) * jnp.cos(angles)
+
+    return f, (normal(0, 64, 8),)
+
+
+def accumulation(wide):
+    """Gradients that are summed in `zeros_like` of a bfloat16 param."""
+
+    def f(w, xs):
+        def step(total, x):
+            g = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+            return total + g, None  # loses
+
+        total = jnp.zeros_like(w, dtype=F32 if wide else None)
+        return lax.scan(step, total, xs)[0]
+
+    return f, (normal(0, 4, 2), 3 + normal(1, 200, 5, 4))
+
+
+def logits(wide):
+    """A cross-entropy of logits of a product that is delivered in bfloat16."""
+
+    def f(h, w, labels):
+        kind = F32 if wide else None
+        logits = jnp.dot(h, w, preferred_element_type=kind)  # loses
+        logp = jax.nn.log_softmax(logits.astype(F32))
+        return jnp.take_along_axis(logp, labels[:, None], 1)
+
+    return f, (8 * normal(0, 16, 32), normal(1, 32, 50), jnp.arange(16))
+
+
+def counter(wide):
+    """A schedule that counts its steps in bfloat16, where 256 + 1 is 256."""
+
+    def f(rate):
+        count = lambda n, _: (n + 1, None)  # loses
+        n, _ = lax.scan(count, jnp.zeros((), F32 if wide else BF16), None, 400)
+        return rate * jax.lax.rsqrt(n.astype(F32))
+
+    return f, (jnp.ones(2),)
+
+
+def clock(wide):
+    """Time that is added up in bfloat16 in a `while_loop`, which has no derivative."""
+
+    def f(x):
+        def step(carry):
+            t, x, n = carry
+            return t + dt, x + 0.01 * jnp.cos(t.astype(F32)), n + 1  # loses
+
+        dt = jnp.asarray(0.01, F32 if wide else BF16)
+        first = jnp.zeros_like(dt), x, 0
+        return lax.while_loop(lambda c: c[2] < 300, step, first)[1]
+
+    return f, (jnp.zeros(3),)
+
+
+def small(wide):
+    """log(1 + x) of a small x."""
+
+    def f(x):
+        return jnp.log1p(x) if wide else jnp.log(1 + x)  # loses
+
+    return f, (jnp.linspace(1e-3, 2e-3, 8).astype(F16),)
+
+
+def overflow(wide):
+    """exp in float16, which overflows at 11.1."""
+
+    def f(x):
+        x = x.astype(F32) if wide else x
+        e = jnp.exp(x)  # loses
+        return (e / jnp.sum(e)).astype(F32)
+
+    return f, (jnp.arange(14.0, dtype=F16),)
+
+
+def epsilon(wide):
+    """An eps of 1e-8, which is 0 in float16."""
+
+    def f(g):
+        g = g.astype(F32) if wide else g
+        unit = g / (jnp.sqrt(g * g) + 1e-8)  # loses
+        return unit.astype(F32)
+
+    return f, (jnp.array([0.0, 1.0, 2.0], F16),)
+
+
+def kernel(wide):
+    """Squared distances by |x|^2 - 2xy + |y|^2, which cancel."""
+
+    def f(x, y):
+        x, y = (x.astype(F32), y.astype(F32)) if wide else (x, y)
+        squares = jnp.sum(x * x, 1)[:, None] - 2 * x @ y.T + jnp.sum(y * y, 1)  # loses
+        return jnp.exp(-squares.astype(F32))
+
+    return f, (5 + 0.25 * normal(0, 6, 4), 5 + 0.25 * normal(1, 5, 4))
+
+
+def moments(wide):
+    """Adam's second moment in bfloat16: b2 = 0.999 is 1."""
+
+    def f(g):
+        def step(nu, _):
+            return nu * 0.999 + (1 - 0.999) * (g * g), None  # loses
+
+        start = jnp.ones_like(g, dtype=F32 if wide else None)
+        nu, _ = lax.scan(step, start, None, 800)
+        return g.astype(F32) / jnp.sqrt(nu.astype(F32))
+
+    return f, (0.1 + 0.01 * normal(0, 4),)
+
+
+PLANTED = [
+    average,
+    positions,
+    frequencies,
+    accumulation,
+    logits,
+    counter,
+    clock,
+    small,
+    overflow,
+    epsilon,
+    kernel,
+    moments,
+]
+
+
+def marked(function):
+    """The line of a function that ends in "# loses"."""
+    lines, first = inspect.getsourcelines(function)
+    (found,) = (n for n, line in enumerate(lines) if line.endswith("# loses\n"))
+    return first + found
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_line_is_found_and_the_fix_works(plant):
+    f, args = plant(wide=False)
+    report = audit_precision(f, *args)
+    assert report.fix, report
+    assert report.fix[0].origin.line == marked(plant), report
+    assert len(report.fix) == 1, report
+    assert report.left < 0.1, report
+    assert f"test_audit_precision.py:{marked(plant)}" in str(report)
+    mended, args = plant(wide=True)
+    left = audit_precision(mended, *args).error
+    assert left < 0.35 * report.error, (left, report.error)
+
+
+def test_roundings_that_only_a_set_of_lines_mends():
+    """E[x^2] - E[x]^2 on two lines: either alone wide leaves the error of the other."""
+
+    def variance(x):
+        square = jnp.mean(x * x)
+        mean = jnp.mean(x)
+        return square - mean * mean
+
+    report = audit_precision(variance, (8 + normal(0, 300)))
+    code = {loss.origin.code for loss in report.fix}
+    assert {"mean = jnp.mean(x)", "square = jnp.mean(x * x)"} <= code, report
+    assert report.left < 0.1
+    assert all(loss.left > 0.1 for loss in report.fix)
+
+
+def test_shares_add_up_where_the_error_is_small():
+    f = lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w) * jnp.exp(-(x**2))
+    report = audit_precision(f, normal(0, 16, 8), 0.5 * normal(1, 8, 8))
+    assert abs(report.explained - 1) < 0.05, report
+
+
+def test_a_program_in_wide_types_has_nothing_to_report():
+    x = normal(0, 3, dtype=F32)
+    report = audit_precision(lambda x: x + x.astype(F32), x, wide=F32)
+    assert report.error == 0
+    assert str(report) == "precision: the outputs are those of float32."
+
+
+def test_a_healthy_program_does_not_read_like_a_list_of_faults():
+    def f(x, w):
+        a = jnp.tanh(x @ w)
+        b = jnp.tanh(x @ w.T)
+        c = jnp.tanh(x @ w[::-1])
+        d = jnp.tanh(x @ w[:, ::-1])
+        e = jnp.tanh(x @ w.T[::-1])
+        return a, b, c, d, e
+
+    report = audit_precision(f, normal(0, 32, 8), normal(1, 8, 8))
+    assert report.is_spread, report
+    assert "That is what bfloat16 costs" in str(report)
+    assert "Compute" not in str(report)
+
+
+def test_the_whole_program_as_if_it_were_narrow():
+    def loss(x, w):
+        h = jnp.tanh(x @ w)
+        logits = 10 * (h @ w)
+        logp = logits - jnp.log(jnp.sum(jnp.exp(logits), -1, keepdims=True))
+        return logp
+
+    args = normal(0, 16, 8, dtype=F32), normal(1, 8, 8, dtype=F32)
+    report = audit_precision(loss, *args, narrow=BF16)
+    assert report.narrow == "bfloat16"
+    assert report.error > 1e-3
+    within = audit_precision(loss, *args, narrow=BF16, tolerance=report.error / 3)
+    assert within.fix
+    assert within.left <= 1 / 9 + 1e-6
+    assert audit_precision(loss, *args, narrow=BF16, tolerance=1.0).fix == ()
+
+
+def test_steps_of_an_optimizer_lose_where_the_params_are_rounded():
+    opt = optax.adam(1e-3)
+    params = {"w": normal(0, 8, 4)}
+
+    def train(params, x):
+        loss = lambda p: jnp.mean((x @ p["w"]) ** 2)
+
+        @guard_step
+        def step(carry, _):
+            params, state = carry
+            updates, state = opt.update(jax.grad(loss)(params), state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        return lax.scan(step, (params, opt.init(params)), None, 20)[0][0]
+
+    report = audit_precision(train, params, normal(1, 16, 8))
+    assert str(report.fix[0].origin) == "optax/_src/update.py:42"
+    assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
+
+
+def test_modules_of_equinox_and_of_flax():
+    class Model(eqx.Module):
+        linear: eqx.nn.Linear
+        scale: float = 2.0
+
+        def __call__(self, x):
+            return jax.vmap(self.linear)(x) * self.scale
+
+    model = Model(eqx.nn.Linear(4, 3, dtype=BF16, key=jax.random.key(0)))
+    x = normal(0, 5, 4)
+    loss = lambda model, x: jnp.mean(model(x) ** 2)
+    report = audit_precision(eqx.filter_grad(loss), model, x)
+    assert 0 < report.error < 0.1
+    assert all("linear" in path for path in report.outputs)
+
+    nnx = need("flax.nnx")
+    layer = nnx.Linear(4, 3, param_dtype=BF16, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(layer, optax.sgd(0.1), wrt=nnx.Param)
+
+    def step(layer, optimizer, x):
+        optimizer.update(layer, nnx.grad(lambda m: jnp.mean(m(x) ** 2))(layer))
+
+    before = layer.kernel[...]
+    report = audit_precision(step, layer, optimizer, x)
+    assert layer.kernel[...] is before
+    assert any("kernel" in path for path in report.outputs), report.outputs
+
+
+@pytest.mark.parametrize(
+    "name", ["cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"]
+)
+def test_the_program_with_all_lines_rounding_is_the_program(name):
+    """And what is inside of a call or a branch has its own line."""
+    x = normal(0, 4, 6)
+
+    @jax.custom_vjp
+    def twice(x):
+        return x * 2.3
+
+    twice.defvjp(lambda x: (twice(x), None), lambda _, g: (g * 2.3,))
+    f = {
+        "cond": lambda x: lax.cond(x[0, 0] < 9, lambda x: x * 1.7, lambda x: x, x),
+        "switch": lambda x: lax.switch(1, [jnp.sin, lambda x: x * 1.7], x),
+        "custom_jvp": lambda x: jax.nn.relu(x * 1.7),
+        "custom_vjp": jax.grad(lambda x: jnp.sum(twice(x) ** 2)),
+        "remat": jax.grad(lambda x: jnp.sum(jax.checkpoint(jnp.tanh)(x * 1.7))),
+        "sort": lambda x: jnp.sort(x * 1.7, axis=1),
+        "top_k": lambda x: lax.top_k(x * 1.7, 2)[0],
+        "jit": jax.jit(lambda x: jnp.exp(x) * 1.7),
+    }[name]
+    report = audit_precision(f, x)
+    assert report.error > 0
+    assert not report.not_examined
+    exact = jax.jit(f)(x.astype(F32))
+    off = np.linalg.norm(np.asarray(f(x), F32) - exact) / np.linalg.norm(exact)
+    assert abs(off - report.error) < 0.2 * report.error
+
+
+def test_random_bits_are_the_same_on_both_sides():
+    def f(key, x):
+        return x * jax.random.normal(key, x.shape, BF16)
+
+    assert audit_precision(f, jax.random.key(0), normal(0, 100)).error < 0.02
+
+
+def test_it_changes_no_flag_and_says_what_it_measured():
+    f, args = average(wide=False)
+    report = audit_precision(f, *args)
+    assert not jax.config.jax_enable_x64
+    found = json.loads(report.to_json())
+    assert found["losses"][0]["constant"] == "0.999 -> 1"
+    assert found["wide"] == "float32"
+    double = audit_precision(lambda x: jnp.sum(jnp.sin(x)), jnp.arange(9.0))
+    assert double.wide == "float64"
+    assert 0 < double.error < 1e-5
+    assert not jax.config.jax_enable_x64
+
+
+WRONG = {
+    "no function": (lambda: audit_precision(3), TypeError, "function of arrays"),
+    "no float": (
+        lambda: audit_precision(lambda x: x > 0, jnp.ones(2)),
+        TypeError,
+        "returns no floating array",
+    ),
+    "a shape": (
+        lambda: audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), BF16)),
+        TypeError,
+        "give it arrays in place",
+    ),
+    "narrow": (
+        lambda: audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8),
+        TypeError,
+        re.escape("Write a floating dtype, such as narrow=jnp.bfloat16"),
+    ),
+    "wide": (
+        lambda: audit_precision(jnp.sin, jnp.ones(2), wide=BF16, narrow=BF16),
+        ValueError,
+        "Write wide=jnp.float32 or jnp.float64",
+    ),
+    "not finite": (
+        lambda: audit_precision(lambda x: {"a": jnp.log(x)}, -jnp.ones(2, BF16)),
+        ValueError,
+        r"\['a'\] of .* is not finite in float32 either",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(name):
+    call, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        call()

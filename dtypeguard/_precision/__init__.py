@@ -2,7 +2,7 @@
 
 May import `_program`, `_carry` and `_leaves`. Read `pair.py` first: it runs a wide value
 beside every value of a program, with one number for each line of source that decides how
-much of its rounding goes on. `measure.py` asks that program for errors, shares and the lines
-that are worth computing wider, `meant.py` finds the Python numbers that a trace rounds,
-`report.py` prints, and `audit.py` has the public function.
+much of its rounding goes on. `measure.py` asks that program for errors, shares and the
+lines that are worth computing wider. `meant.py` finds the Python numbers that a trace
+rounds, `report.py` prints, and `audit.py` has the public function.
 """

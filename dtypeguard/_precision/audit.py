@@ -209,7 +209,9 @@ def _check_given(given: SplitTree) -> None:
         )
 
 
-def _formats(program: Jaxpr, wide: DType, narrow: DType) -> tuple[np.dtype, np.dtype | None]:
+def _formats(
+    program: Jaxpr, wide: DType, narrow: DType
+) -> tuple[np.dtype, np.dtype | None]:
     """The wide and the narrow dtype of an audit.
 
     Raises:
@@ -230,7 +232,8 @@ def _formats(program: Jaxpr, wide: DType, narrow: DType) -> tuple[np.dtype, np.d
     default = np.dtype("float32" if has_narrow else "float64")
     formats = default if wide is None else jnp.dtype(wide)
     narrower = None if narrow is None else jnp.dtype(narrow)
-    if formats.itemsize < 4 or (narrower and narrower.itemsize >= formats.itemsize):
+    is_narrower = narrower is None or narrower.itemsize < formats.itemsize
+    if formats.itemsize < 4 or not is_narrower:
         raise ValueError(
             f"audit_precision got wide={formats} and narrow={narrower}. Write "
             "wide=jnp.float32 or jnp.float64, and a narrower dtype for narrow."

@@ -14,12 +14,17 @@ from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._program.origins import Origin, origin_of
 from .meant import Meant
 
+
+def _words(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 # These return some of the numbers that they are given, and round none of them.
-_MOVES = frozenset(
+_MOVES = _words(
     "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad squeeze "
     "rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims split clamp "
     "dynamic_update_slice device_put sharding_constraint optimization_barrier real imag "
-    "stop_gradient reduce_window_max reduce_window_min cummax cummin sign".split()
+    "stop_gradient reduce_window_max reduce_window_min cummax cummin sign"
 )
 
 
@@ -53,8 +58,9 @@ class Formats(NamedTuple):
 
     def written(self, dtype: DType) -> DType:
         """The dtype in which the program computes a value."""
-        is_wider = kind(dtype) == "float" and self.narrow is not None
-        return self.narrow if is_wider and dtype.itemsize > self.narrow.itemsize else dtype
+        if self.narrow is None or kind(dtype) != "float":
+            return dtype
+        return min(self.narrow, dtype, key=lambda each: each.itemsize)
 
     def widened(self, dtype: DType) -> DType:
         """The dtype of the wide value beside it."""
@@ -219,7 +225,9 @@ class Paired:
         """The results of an equation that has no wide form here."""
         self.unknown.add(eqn.primitive.name)
         own = [
-            lax.convert_element_type(v.narrow, var.aval.dtype) if v.wide is not None else v[0]
+            lax.convert_element_type(v.narrow, var.aval.dtype)
+            if v.wide is not None
+            else v[0]
             for v, var in zip(values, eqn.invars)
         ]
         return [self._given(x, None) for x in self._bind(eqn, own, lambda dtype: dtype)]
@@ -263,10 +271,10 @@ class Paired:
         self, eqn: Equation, operands: Sequence[Leaf], dtype_of: Callable[[DType], DType]
     ) -> list[Leaf]:
         """Evaluates an equation on operands of other dtypes."""
-        params = {k: self._param(eqn, k, x, dtype_of) for k, x in eqn.params.items()}
-        if eqn.primitive.name == "reduce_precision":  # whose rounding is the narrow side's
-            if dtype_of == self._formats.widened:
-                return list(operands)
+        params = {k: self._param(k, x, dtype_of) for k, x in eqn.params.items()}
+        is_wide = dtype_of == self._formats.widened
+        if eqn.primitive.name == "reduce_precision" and is_wide:
+            return list(operands)  # the rounding is the narrow side's
         if eqn.primitive.name == "convert_element_type":
             params["weak_type"] = False
         made = eqn.primitive.bind(*operands, **params)
@@ -276,9 +284,7 @@ class Paired:
             made = [_kept(x) for x in made]
         return made
 
-    def _param(
-        self, eqn: Equation, name: str, value: object, dtype_of: Callable[[DType], DType]
-    ) -> object:
+    def _param(self, name: str, value: Leaf, dtype_of: Callable[[DType], DType]) -> object:
         if isinstance(value, np.dtype) or name in _DTYPES:
             return value if value is None else dtype_of(jnp.dtype(value))
         inside = getattr(value, "jaxpr", value)
@@ -379,15 +385,15 @@ class Paired:
 
 _NOWHERE = Origin("", 0, "", "")
 # Their jaxprs are run as if they stood where the call does.
-_CALLS = frozenset(
+_CALLS = _words(
     "jit pjit closed_call core_call named_call checkpoint remat remat2 custom_jvp_call "
-    "custom_vjp_call custom_vjp_call_jaxpr custom_lin".split()
+    "custom_vjp_call custom_vjp_call_jaxpr custom_lin"
 )
-_SCATTERS = frozenset(
+_SCATTERS = _words(
     "scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min "
-    "scatter-max scatter_max scatter-sub scatter_sub".split()
+    "scatter-max scatter_max scatter-sub scatter_sub"
 )
-_OF_BITS = frozenset("bitcast_convert_type random_bits rng_bit_generator".split())
+_OF_BITS = _words("bitcast_convert_type random_bits rng_bit_generator")
 _DTYPES = ("new_dtype", "preferred_element_type", "dtype")
 _SPECIAL: dict[str, Function] = {
     "scan": Paired._scan,

@@ -21,8 +21,8 @@ class Table(NamedTuple):
 
     Attributes:
         head: the names of the columns.
-        rows: as many cells each. A line of source is shown with its code.
-        text: the rows as columns of plain text, without names.
+        rows: one cell for each column. An `Origin` is shown with its code.
+        text: the same rows for plain text, where columns have no names.
     """
 
     head: Sequence[str]
@@ -65,6 +65,6 @@ def _html(cell: Cell) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Text as code, whatever is in it."""
+    """Text as code, even with backticks or bars in it."""
     text = text.replace("|", "\\|")
     return f"`` {text} ``" if "`" in text else f"`{text}`"

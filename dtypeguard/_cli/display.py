@@ -66,7 +66,7 @@ def show_audit(report: AuditReport) -> None:
         table.add_row(*map(Text, row))
     if report.drifts:
         console.print(table)
-    for text in filter(None, (report.wide_summary, report.advice)):
+    for text in report.paragraphs:
         console.print(Text(text))
 
 

@@ -19,7 +19,16 @@ from .._leaves.dtypes import (
 )
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
-from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
+from .._leaves.rows import (
+    Row,
+    by_path,
+    count,
+    describe,
+    paths,
+    return_as,
+    table,
+    tree_rows,
+)
 from .._leaves.types import DType, Leaf, PyTree, State, Updates
 from .policy import Policy
 
@@ -337,13 +346,8 @@ def _page(part: Output) -> str:
 
 def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
     """What to write in the update instead, for a leaf named x."""
-    kinds = kind(dtype), kind(new_dtype)
-    if not part.is_carried and kinds[0] in ("bool", "int"):
+    if not part.is_carried and kind(dtype) in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     # The first carry is the user's own, and more often wrong than what comes back.
     begin = f"begin with jnp.{new_dtype}, or " if part.starts_weak else ""
-    if kinds == ("float", "complex"):
-        return f"{begin}return jnp.real(x).astype(jnp.{dtype})"
-    if kinds == ("int", "float"):
-        return f"{begin}return jnp.round(x).astype(jnp.{dtype})"
-    return f"{begin}return x.astype(jnp.{dtype})"
+    return begin + return_as(dtype, new_dtype)

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 from .._find import wide
 from .._find.drift import Drift
 from .._leaves.public import public
+from .._leaves.rows import columns
+from .._program.origins import places
 from .page import document
 from .table import Code, Table, markdown_code
 from .trace_error import TraceError
@@ -81,7 +83,7 @@ class AuditReport:
         groups = collections.Counter((d.where, d.kind) for d in self.drifts)
         parts = []
         for (where, kind), n in groups.items():
-            change = _CHANGES[kind]
+            change = f"changed {kind.replace('_', ' ')}"
             if (where, kind) == ("updates", "dtype"):
                 change = "would promote a param"
             parts.append(f"{n} {_LEAVES[where][n > 1]} {change}")
@@ -116,28 +118,21 @@ class AuditReport:
     @property
     def table(self) -> Table:
         """Path, types, origin and cause of every drift."""
-        head = ("leaf", "was", "is", "origin", "forced by")
-        width = max((len(drift.before) for drift in self.drifts), default=0)
         rows = [(Code(d.name), d.before, d.after, d.origin, d.cause) for d in self.drifts]
-        text = [
-            (
-                drift.name,
-                f"{drift.before:<{width}} -> {drift.after}",
-                drift.origin.place if drift.origin else "",
-                f"forced by {drift.cause.place}" if drift.cause else "",
-            )
-            for drift in self.drifts
-        ]
-        return Table(head, rows, text)
+        return Table(("leaf", "was", "is", "origin", "forced by"), rows)
 
     def rows(self) -> Sequence[Sequence[str]]:
-        """The rows of the table as text."""
-        return self.table.text
+        """Path, types, origin and cause of every drift, as text."""
+        width = max((len(drift.before) for drift in self.drifts), default=0)
+        return [
+            (d.name, f"{d.before:<{width}} -> {d.after}", *places(d.origin, d.cause))
+            for d in self.drifts
+        ]
 
     def lines(self) -> list[str]:
         """The error, then one line for each drift."""
         errors = [] if self.error is None else self.error.lines()
-        return errors + self.table.lines()
+        return errors + (columns(self.rows()) if self.drifts else [])
 
     def __str__(self) -> str:
         lines = [f"audit: {self.headline}", *(f"  {line}" for line in self.lines())]
@@ -178,12 +173,6 @@ _LEAVES = {
     "state": ("state leaf", "state leaves"),
     "updates": ("update", "updates"),
     "carry": ("leaf of the carry", "leaves of the carry"),
-}
-_CHANGES = {
-    "dtype": "changed dtype",
-    "weak_type": "changed weak type",
-    "shape": "changed shape",
-    "structure": "changed structure",
 }
 
 

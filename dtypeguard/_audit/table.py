@@ -1,10 +1,9 @@
-"""A table of findings, as columns of text, Markdown and HTML."""
+"""A table of findings, as Markdown and HTML."""
 
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from .._leaves.rows import columns
 from .._program.origins import Origin
 
 Cell = str | Origin | None
@@ -22,16 +21,10 @@ class Table(NamedTuple):
     Attributes:
         head: the names of the columns.
         rows: one cell for each column. An `Origin` is shown with its code.
-        text: the same rows for plain text, where columns have no names.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    text: Sequence[Sequence[str]]
-
-    def lines(self) -> list[str]:
-        """The rows as text, with their columns aligned."""
-        return columns(self.text) if self.text else []
 
     def to_markdown(self) -> list[str]:
         """The lines of a table."""

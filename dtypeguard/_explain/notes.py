@@ -2,14 +2,14 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from .._find.drift import Drift
 from .._leaves.dtypes import fits, kind
 from .._leaves.files import is_installed, short_path
 from .._leaves.rows import columns, describe, return_as
 from .._leaves.types import Aval
-from .._program.origins import Origin, callers, frame_of, is_update
+from .._program.origins import Origin, callers, frame_of, is_update, places
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import drifts, loop_of
@@ -40,18 +40,16 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
             (
                 each.path,
                 " -> ".join(map(_type, each.avals)),
-                each.origin.place if each.origin else "",
-                f"forced by {each.cause.place}" if each.cause else "",
+                *places(each.origin, each.cause),
             )
             for each in found
         ],
-        [line for each in found for line in (each.origin, each.cause)],
+        found,
         _loop_advice(call, found),
     )
 
 
 def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
-    flat = [each for leaf in leaves for each in leaf]
     return _text(
         f"the branches of {call.name} give {_counted(leaves)} of their result in different "
         "types.",
@@ -60,34 +58,36 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
                 each.path if n == 0 else "",
                 each.branch,
                 _type(each.aval),
-                _made(each),
-                f"forced by {each.cause.place}" if each.cause else "",
+                *_made(each),
             )
             for leaf in leaves
             for n, each in enumerate(leaf)
         ],
-        [line for each in flat for line in (each.origin, each.cause)],
+        [each for leaf in leaves for each in leaf],
         _branch_advice(call, leaves),
     )
 
 
-def _made(each: Variant) -> str:
+def _made(each: Variant) -> tuple[str, str]:
+    """What a branch returns unchanged, and the lines as a report prints them."""
     what = ""
     if each.is_given:
         what = f"{each.name}, as it was given" if each.name else "as it was given"
     elif each.is_constant:
         what = f"{each.name}, closed over" if each.name else "a constant, or closed over"
-    return ", ".join(filter(None, [what, each.origin.place if each.origin else ""]))
+    origin, cause = places(each.origin, each.cause)
+    return ", ".join(filter(None, [what, origin])), cause
 
 
 def _text(
     headline: str,
     rows: Sequence[Sequence[str]],
-    origins: Iterable[Origin | None],
+    found: Sequence[Drift | Variant],
     advice: Sequence[str],
 ) -> str:
-    own = (line and line.users for line in origins)
-    code = [(str(line), line.code) for line in dict.fromkeys(own) if line and line.code]
+    origins = [line for each in found for line in (each.origin, each.cause) if line]
+    users = dict.fromkeys(line.users for line in origins)
+    code = [(str(line), line.code) for line in users if line.code]
     lines = columns(rows) + (columns(code) if code else [])
     return "\n".join([f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *advice])
 

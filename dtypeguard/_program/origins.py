@@ -9,6 +9,7 @@ import itertools
 import linecache
 import os
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
@@ -69,6 +70,12 @@ class Origin:
         return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
+def places(origin: Origin | None, cause: Origin | None) -> tuple[str, str]:
+    """The line of a promotion and the line that forced it, as reports print them."""
+    forced = f"forced by {cause.place}" if cause else ""
+    return origin.place if origin else "", forced
+
+
 def origin_of(stack: Sequence[Equation]) -> Origin | None:
     """The innermost line outside JAX and dtypeguard that an equation comes from.
 
@@ -92,12 +99,8 @@ def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
 
 def origin_of_error(error: BaseException) -> Origin | None:
     """The innermost line outside JAX and dtypeguard that an error passed through."""
-    frames, traceback = [], error.__traceback__
-    while traceback is not None:
-        if is_users(traceback.tb_frame.f_code.co_filename):
-            frames.append(frame_of(traceback.tb_frame, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    return _origin_of_frames(reversed(frames))
+    frames = [frame_of(*pair) for pair in traceback.walk_tb(error.__traceback__)]
+    return _origin_of_frames(each for each in reversed(frames) if is_users(each.file))
 
 
 def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:

@@ -1,6 +1,6 @@
-"""What a step carries: which arguments come back, as which items of its result.
+"""The carry of a step: which arguments come back, as which items of the result.
 
-May import `_leaves`. Read `carry.py` first: where the carry is in a call and in a result.
-`places.py` finds the arguments and `result.py` the items, `snapshot.py` keeps a tree as it
-came in, and `call.py` takes a call apart so that it can be made with other arrays.
+May import `_leaves`. Read `carry.py` first: it locates the carry in a call and in a result.
+`places.py` finds the arguments and `returned.py` the items. `snapshot.py` keeps a tree as
+it came in. `call.py` splits a call, so that it can be repeated with other arrays.
 """

@@ -1,9 +1,8 @@
-"""A call of a step taken apart: the arrays that it carries, the other arrays, the rest."""
+"""Splits a call of a step into its carried arrays, its other arrays and the rest."""
 
 import functools
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,22 +10,22 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.modules import constants, gathered, spread
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
 
 
 class SplitTree:
-    """A tree, its array leaves, and the way back to it from other such leaves.
+    """A tree split into array leaves and the rest, which `merged` puts together again.
 
     Attributes:
-        tree: the whole of it.
+        tree: the tree.
         treedef: its structure.
-        arrays: its array leaves; Python scalars are among them, functions are not.
-        paths: where these stand, as `jax.tree_util.keystr` prints it.
+        arrays: its array leaves, including Python scalars.
+        paths: the paths of these, as `jax.tree_util.keystr` prints them.
 
     Args:
-        tree: any. The Python numbers of an Equinox module are constants, and none of these.
-        static: types whose instances are none of these either.
+        tree: any tree. The Python numbers of an Equinox module are constants, not arrays.
+        static: types whose instances are not arrays either.
     """
 
     def __init__(self, tree: PyTree, static: Collection[type] = ()):
@@ -42,15 +41,15 @@ class SplitTree:
         self.arrays = [leaf for _, leaf in arrays]
         self.paths = [tree_util.keystr(path) for path, _ in arrays]
 
-    def merged(self, arrays: Sequence[Any]) -> Any:
+    def merged(self, arrays: Sequence[Leaf]) -> PyTree:
         """The tree with these for its array leaves."""
         remaining = iter(arrays)
         pairs = zip(self._leaves, self._is_array)
         leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
 
-    def holders(self, number: int) -> list[Any]:
-        """The nodes of the tree that an array leaf is in, the innermost first."""
+    def holders(self, number: int) -> list[PyTree]:
+        """The nodes of the tree around an array leaf, the innermost first."""
         left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
         node, holders = self.tree, []
         while not tree_util.all_leaves([node]):
@@ -70,26 +69,26 @@ def _is_array(leaf: Leaf) -> bool:
 
 
 class _Hole:
-    """Stands in the arguments of a call for one of the things that it carries."""
+    """A placeholder for one carry in the arguments of a call."""
 
     def __init__(self, number: int):
         self.number = number
 
 
-# Beside the carry of a step such a number may choose what is traced. As a constant it
-# promotes as it does as an argument.
+# Outside the carry, such a number may decide what is traced. A constant promotes like an
+# argument.
 _NUMBERS = (bool, int, float, complex)
 
 
 class Call:
-    """A call of a step, to be made with other arrays than it was given.
+    """A call of a step that can be repeated with other arrays.
 
-    What it carries are the arguments that come back, and the objects of Flax NNX among all
-    of them, which it changes in place. It runs on new such objects, so that the caller's
-    stay as they are.
+    It carries the arguments that come back, and the Flax NNX objects among all arguments,
+    which the step changes in place. A repeated call runs on copies of these objects, so
+    the caller's stay as they are.
 
     Attributes:
-        names: what each carry is called.
+        names: the name of each carry.
         carried: the carries.
         rest: all other arguments.
 
@@ -98,16 +97,16 @@ class Call:
         carry: which of its arguments come back.
         args: its arguments by position.
         kwargs: its arguments by name.
-        static: types whose instances are no arrays among the other arguments.
-        in_place: whether its NNX objects are carried. Else they are trees like any other.
+        static: types whose instances among the other arguments are not arrays.
+        in_place: whether NNX objects are carried. Otherwise they are trees like any other.
     """
 
     def __init__(
         self,
-        step: Callable[..., Any],
+        step: Step,
         carry: Carry,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         *,
         static: Collection[type] = _NUMBERS,
         in_place: bool = True,
@@ -134,16 +133,16 @@ class Call:
         self.rest = SplitTree(rest, static)
 
     def bind(
-        self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
-    ) -> tuple[Callable[[], Any], list[Any]]:
-        """The call with these arrays in place of those that it was given.
+        self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
+    ) -> tuple[Function, list[PyTree]]:
+        """The call with other arrays.
 
         Args:
             carried: the array leaves of each carry.
-            others: those of the other arguments.
+            others: the array leaves of the other arguments.
 
         Returns:
-            What makes the call, and what it carries in then.
+            A function that makes the call, and the carries that it passes in.
         """
         trees = [parts.merged(arrays) for parts, arrays in zip(self.carried, carried)]
         given, rest = gathered((trees, self.rest.merged(others)))
@@ -156,14 +155,14 @@ class Call:
         return functools.partial(step, *args, **kwargs), given
 
     def returned(
-        self, result: PyTree, given: Sequence[Any]
+        self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
-        """What comes back for each carry, and what is returned besides.
+        """What comes back for each carry, and the other results.
 
         Args:
-            result: all that the step returned.
-            given: what it carried in. What it changed in place and did not return is what
-                the object holds now.
+            result: the result of the step.
+            given: the carries that were passed in. For an object that the step changed in
+                place and did not return, its new contents come back.
 
         Raises:
             TypeError: if the carry is not in the result.
@@ -176,8 +175,8 @@ class Call:
         return returned, SplitTree(self._spread(found.others))
 
     def run(
-        self, carried: Sequence[Sequence[Any]], others: Sequence[Any]
+        self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
     ) -> list[SplitTree]:
-        """Makes the call with these arrays; what comes back for each carry."""
+        """Makes the call with these arrays; returns what comes back for each carry."""
         call, given = self.bind(carried, others)
         return self.returned(call(), given)[0]

@@ -1,13 +1,13 @@
-"""What a step carries: taken out of a call and out of its result, and put back."""
+"""Takes the carry of a step out of a call and out of its result, and puts it back."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
 from .._leaves.modules import objects
-from .._leaves.types import PyTree, Step
+from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
 from .places import Names, Place, name_of_step, places_of
 from .returned import Found, Items, is_alike, is_unregistered, structure
 from .snapshot import Held
@@ -17,42 +17,41 @@ class Carry(NamedTuple):
     """Which arguments of a step come back, and as which items of its result.
 
     Attributes:
-        owner: who asks, for messages: `guard_step`.
-        step: what the step is called in messages.
+        owner: the public function that asks, for messages: `guard_step`.
+        step: the name of the step in messages.
         places: the arguments that come back.
-        returned: the items that they come back as, as many; None for the default, which
-            `find` tells.
-        is_one: whether one argument was named, and no tuple of them.
-        is_default: whether none was named, nor an item of the result.
-        names: what the arguments are called, by position.
-        bound: the object that a bound method belongs to, or None.
+        returned: the items that they come back as; None for the default of `find`.
+        is_one: whether the user named one argument and not a tuple.
+        is_default: whether the user named neither an argument nor an item of the result.
+        names: the names of the arguments, by position.
+        bound: the object of a bound method, or None.
     """
 
     owner: str
     step: str
     places: tuple[Place, ...]
-    returned: tuple[Any, ...] | None
+    returned: tuple[Key, ...] | None
     is_one: bool
     is_default: bool
     names: Names
-    bound: Any = None
+    bound: object = None
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What each carry is called in a report: its path goes on from that."""
+        """The name of each carry in a report: a prefix of its paths."""
         return tuple(place.label for place in self.places)
 
     def called(self, *labels: str) -> "Carry":
-        """The same with other labels."""
+        """The same carry with other labels."""
         places = [place._replace(label=x) for place, x in zip(self.places, labels)]
         return self._replace(places=tuple(places))
 
-    def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What a call carries in, a default where it is left out.
+    def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
+        """The carries of a call, or their defaults.
 
         Raises:
-            TypeError: if it gives no such argument, and it has no default; or one that is
-                a dataclass which JAX does not know, and of which nothing could be guarded.
+            TypeError: if the call lacks an argument that has no default, or if one is a
+                dataclass that JAX does not know: nothing in it could be guarded.
         """
         values = tuple(place.take(args, kwargs) for place in self.places)
         none = inspect.Parameter.empty
@@ -66,10 +65,10 @@ class Carry(NamedTuple):
         self._check_registered("was called with", values)
         return values
 
-    def held(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Held]:
-        """The objects of Flax NNX that a call is given, with what they hold before it.
+    def held(self, args: Args, kwargs: Kwargs) -> list[Held]:
+        """The Flax NNX objects among the arguments, with what they hold before the call.
 
-        A step changes them in place: they come back whether they are named or not.
+        The step changes them in place, so they come back whether they are named or not.
         """
         given = [("self", self.bound)] if self.bound is not None else []
         given += [(self.names.at(number), arg) for number, arg in enumerate(args)]
@@ -82,40 +81,42 @@ class Carry(NamedTuple):
         return list(found.values())
 
     def put(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], values: tuple[Any, ...]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call with other values for what it carries."""
+        self, args: Args, kwargs: Kwargs, values: tuple[PyTree, ...]
+    ) -> tuple[Args, Kwargs]:
+        """The arguments of a call with other carries."""
         given, named = list(args), dict(kwargs)
         for place, value in zip(self.places, values):
             place.put(given, named, value)
         return tuple(given), named
 
-    def find(self, result: PyTree, values: Sequence[Any], in_place: bool = False) -> Found:
-        """Where in all that a step returned its carry is.
+    def find(
+        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
+    ) -> Found:
+        """Locates the carry in the result of a step.
 
         Args:
-            result: all that it returned.
-            values: what it was given, as `take` returns it.
-            in_place: whether the step was given objects that it changes in place.
+            result: the result.
+            values: the carries of the call, as `take` returns them.
+            in_place: whether the arguments had objects that the step changes in place.
 
         Returns:
-            The items that `returned` names. By default one carry is the whole result where
+            The items that `returned` names. By default, one carry is the whole result if
             that has its tree, and the first item otherwise; a tuple of carries is the
-            first items in its order. Carries that hold objects which are changed in place
-            may be missing, and so may the first argument of such a step. Where no item has
-            the tree of the carry, the likelier of the two, for a message about the tree
-            that changed.
+            first items in its order. The step need not return carries that hold objects
+            which it changes in place, nor, if it changes any, its first argument. If no
+            item has the tree of the carry, returns the likelier of the two, for a message
+            about the tree that changed.
 
         Raises:
-            TypeError: if there are no such items, or others have the tree of the carry: a
-                step may return its loss first. Tells which there are. Or if one is a
+            TypeError: if there are no such items, or if other items have the tree of the
+                carry: a step may return its loss first. Names the items. Also if one is a
                 dataclass that JAX does not know.
         """
         found = self._find(result, values, in_place)
         self._check_registered("returned", found.values)
         return found
 
-    def _check_registered(self, what: str, values: Sequence[Any]) -> None:
+    def _check_registered(self, what: str, values: Sequence[PyTree]) -> None:
         for value in values:
             if is_unregistered(value):
                 name = type(value).__name__
@@ -125,7 +126,7 @@ class Carry(NamedTuple):
                     "one."
                 )
 
-    def _find(self, result: PyTree, values: Sequence[Any], in_place: bool) -> Found:
+    def _find(self, result: PyTree, values: Sequence[PyTree], in_place: bool) -> Found:
         structures = [structure(value) for value in values]
         may_be_whole = self.returned is None and self.is_one
         is_meant = lambda item: self._is_meant(item, values[0], in_place)
@@ -159,7 +160,7 @@ class Carry(NamedTuple):
             raise TypeError(self._no_such_items(items, structures))
         return Found(result, items, indices, all_of_them)
 
-    def _is_meant(self, item: Any, value: Any, in_place: bool) -> bool:
+    def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
         """Whether an item is the carry, and no loss of the same structure.
 
         Nobody named the first argument of a step that changes others in place: it may be
@@ -173,13 +174,13 @@ class Carry(NamedTuple):
         is_ordered = isinstance(items.result, (tuple, list)) and len(items.keys) >= count
         return [*range(count)] if is_ordered else None
 
-    def _indices(self, items: Items, keys: Sequence[Any]) -> list[int] | None:
-        """Where the items stand that `returned` names; None if there are no such items."""
+    def _indices(self, items: Items, keys: Sequence[Key]) -> list[int] | None:
+        """The indices of the items that `returned` names; None if it lacks one."""
         indices = [items.index(key) for key in keys]
         found = [i for i in indices if i is not None]
         return found if len(set(found)) == len(self.places) else None
 
-    def _no_such_items(self, items: Items, structures: list[Any]) -> str:
+    def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)
         if items.result is None:
             return f"{self.step} returned None. Write return {', '.join(self.labels)}."
@@ -191,24 +192,24 @@ class Carry(NamedTuple):
             return (
                 f"{text}, and not the new {carried}. Write return {', '.join(self.labels)}."
             )
-        # Those that look like the carry, and failing that the first.
+        # The items that look like the carry, or else the first ones.
         keys = tuple(items.keys[i] for i in items.like(structures) or range(count))
         return (
             f"{text}. Say which of them the new {carried} is: "
             f"{self.owner}(..., returned={self._as_given(keys)})."
         )
 
-    def _as_given(self, keys: tuple[Any, ...]) -> str:
+    def _as_given(self, keys: tuple[Key, ...]) -> str:
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
 
 
-def _is_likelier_whole(result: PyTree, carry: Any) -> bool:
-    """Whether a result is the carry with another tree, rather than its first item is."""
+def _is_likelier_whole(result: PyTree, carry: PyTree) -> bool:
+    """Whether the result, and not its first item, is the carry with another tree."""
     first = result[0] if isinstance(result, (tuple, list)) and result else None
     return type(result) is type(carry) and type(first) is not type(carry)
 
 
-# What does for an optimizer what these do for a step.
+# The function for optimizers that corresponds to one for steps.
 _OF_AN_OPTIMIZER = {
     "guard_step": "dtypeguard.guard(optimizer)",
     "audit_step": "dtypeguard.audit(optimizer, params)",
@@ -225,14 +226,14 @@ def carry_of(
     """Which arguments of a step come back, and as which items of its result.
 
     Args:
-        owner: the name of the public function that asks, for messages.
+        owner: the public function that asks, for messages.
         step: any callable.
-        carry: the argument that comes back by position or name, or a tuple of them.
+        carry: the argument that comes back, by position or name, or a tuple of them.
         returned: the item of the result that it comes back as: an int, a key of a dict or
-            the name of a field; or a tuple of as many as `carry` has.
+            the name of a field; or a tuple with one for each carry.
 
     Raises:
-        TypeError: if `step` or `carry` is nothing of the kind.
+        TypeError: if `step` or `carry` has the wrong type.
         ValueError: if the step has no such argument, or `returned` has another length.
     """
     if is_transformation(step):

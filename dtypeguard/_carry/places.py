@@ -1,11 +1,10 @@
-"""Which arguments of a step are carried: where they stand and what they are called."""
+"""The arguments of a step that are carried: their positions and names."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._leaves.arguments import shown
-from .._leaves.types import Step
+from .._leaves.types import Args, Kwargs, PyTree, Step
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -13,21 +12,21 @@ _NONE = inspect.Parameter.empty
 
 
 class Place(NamedTuple):
-    """One argument: `params`, or `args[2]` where it has no name of its own."""
+    """One argument: `params`, or `args[2]` if it has no name of its own."""
 
     label: str
-    position: int | None  # None: it is given by name alone
-    name: str | None  # None: it is given by position alone
-    default: Any = _NONE
+    position: int | None  # None: keyword-only
+    name: str | None  # None: positional-only
+    default: PyTree = _NONE
 
-    def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What a call gives for it, or its default, which may be `Parameter.empty`."""
+    def take(self, args: Args, kwargs: Kwargs) -> PyTree:
+        """The argument in a call, or its default, which may be `Parameter.empty`."""
         if self.position is not None and self.position < len(args):
             return args[self.position]
         return self.default if self.name is None else kwargs.get(self.name, self.default)
 
-    def put(self, args: list[Any], kwargs: dict[str, Any], value: Any) -> None:
-        """Gives a call another value for it."""
+    def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
+        """Replaces the argument in a call."""
         if self.position is not None and self.position < len(args):
             args[self.position] = value
         elif self.name is not None:
@@ -35,11 +34,11 @@ class Place(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What the arguments of a step are called, by position.
+    """The names of the arguments of a step, by position.
 
     Attributes:
-        by_position: the parameters that have a place of their own.
-        rest: the one for all that come after them, or None.
+        by_position: the parameters before a variadic one.
+        rest: the variadic one, or None.
     """
 
     by_position: tuple[str, ...]
@@ -47,10 +46,10 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, step: Step) -> "Names":
-        """Those of any callable."""
+        """The names for any callable."""
         try:
             parameters = inspect.signature(step).parameters.values()
-        except (TypeError, ValueError):  # some that are written in C hide it
+        except (TypeError, ValueError):  # some C functions have no signature
             return cls((), "args")
         by_position, _ = _by_position(list(parameters))
         rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
@@ -69,14 +68,14 @@ def places_of(
     """The arguments of a step that `carry` names.
 
     Args:
-        owner: who asks: what the messages say to write.
+        owner: the public function that asks, for messages.
         step: any callable.
-        carry: a position or name, or a tuple of them. Positions are counted after a first
-            parameter called `self` or `cls`, unless there is no other: one decorator does
-            for a method, above or below that of a `jit`.
+        carry: a position or name, or a tuple of them. Positions do not count a first
+            parameter called `self` or `cls`, unless it is the only one: so the decorator
+            works on a method, above or below `jit`.
 
     Raises:
-        TypeError: if `carry` is nothing of the kind.
+        TypeError: if `carry` has the wrong type.
         ValueError: if the step has no such argument, or one is named twice.
     """
     asked = carry if isinstance(carry, tuple) else (carry,)
@@ -89,7 +88,7 @@ def places_of(
         )
     try:
         signature = inspect.signature(step)
-    except (TypeError, ValueError):  # some that are written in C hide it
+    except (TypeError, ValueError):  # some C functions have no signature
         signature = None
     places = []
     for key in asked:
@@ -107,14 +106,14 @@ def places_of(
 
 
 def name_of_step(step: Step) -> str:
-    """What a step is called in messages: by its own name, or its type's."""
+    """The name of a step in messages: its own, or that of its type."""
     inner = getattr(step, "func", step)  # of a functools.partial
     name = getattr(inner, "__name__", type(inner).__name__)
     return "step" if name == "<lambda>" else name
 
 
 def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
-    """The argument at a position or of a name; None where there can be none."""
+    """The argument at a position or with a name; None if there is none."""
     if isinstance(key, int) and key < 0:
         return None
     if signature is None:
@@ -136,13 +135,15 @@ def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
     return _unnamed(rest[0], key, len(by_position)) if rest else None
 
 
-def _by_position(parameters: list[Any]) -> tuple[list[Any], int]:
-    """The parameters that can be given by position, and the first one that is counted."""
+def _by_position(
+    parameters: list[inspect.Parameter],
+) -> tuple[list[inspect.Parameter], int]:
+    """The positional parameters, and the index of the first one that counts."""
     found = [p for p in parameters if p.kind in _BY_POSITION]
     return found, int(bool(found) and found[0].name in ("self", "cls"))
 
 
-def _named(parameter: inspect.Parameter, by_position: list[Any]) -> Place:
+def _named(parameter: inspect.Parameter, by_position: list[inspect.Parameter]) -> Place:
     position = by_position.index(parameter) if parameter in by_position else None
     name = parameter.name if parameter.kind in BY_NAME else None
     return Place(parameter.name, position, name, parameter.default)

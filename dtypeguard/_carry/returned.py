@@ -1,9 +1,9 @@
-"""What a step returned: its items, and where in it the carry is."""
+"""The result of a step: its items, and the place of the carry among them."""
 
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax import tree_util
@@ -11,28 +11,28 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, fits
 from .._leaves.modules import closed, is_in_place
 from .._leaves.rows import describe
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 
 
-def is_unregistered(value: Any) -> bool:
-    """Whether it is a dataclass that is a leaf to JAX, whatever it holds."""
+def is_unregistered(value: object) -> bool:
+    """Whether it is a dataclass that JAX treats as a leaf."""
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return is_dataclass and tree_util.all_leaves([value])
 
 
-def structure(tree: PyTree) -> Any:
-    """The structure of a tree, where an object of Flax NNX is a node without leaves."""
+def structure(tree: PyTree) -> PyTreeDef:
+    """The structure of a tree in which a Flax NNX object is a node without leaves."""
     return tree_util.tree_structure(closed(tree))
 
 
-def is_alike(before: Any, after: Any) -> bool:
-    """Whether a guard could bring one tree back to the types of the other."""
+def is_alike(before: PyTree, after: PyTree) -> bool:
+    """Whether a guard could cast one tree to the types of the other."""
     old, new = (tree_util.tree_leaves(closed(tree)) for tree in (before, after))
     same = structure(before) == structure(after)
     return same and bool(old) and all(map(_is_alike_leaf, old, new))
 
 
-def _is_alike_leaf(old: Leaf, new: Any) -> bool:
+def _is_alike_leaf(old: Leaf, new: Leaf) -> bool:
     source, target = dtype_of(new), dtype_of(old)
     if source is None or target is None:
         return source is target
@@ -40,17 +40,17 @@ def _is_alike_leaf(old: Leaf, new: Any) -> bool:
 
 
 class Items:
-    """The items of a result, of a tuple, a dict or any other node of a tree.
+    """The items of a result: a tuple, a dict or any other node of a tree.
 
     Attributes:
-        result: what was returned.
-        keys: what `returned` can name each item by.
+        result: the result.
+        keys: the names of the items for `returned`.
         values: the items.
     """
 
     def __init__(self, result: PyTree):
         self.result = result
-        if type(result) in (tuple, list):  # eager steps pay for this at every call
+        if type(result) in (tuple, list):  # quick: eager steps pay for this in every call
             self.keys, self.values = [*range(len(result))], list(result)
             return
         if is_in_place(result):
@@ -58,34 +58,34 @@ class Items:
             return
         inside = lambda node: node is not result
         pairs, self._treedef = tree_util.tree_flatten_with_path(result, is_leaf=inside)
-        # A leaf is no node: it has a path of no keys.
+        # If the result is a leaf, its path is empty.
         self.keys = [_key(path[0], i) for i, (path, _) in enumerate(pairs) if path]
         self.values = [item for path, item in pairs if path]
 
-    def index(self, key: Any) -> int | None:
-        """Where the item stands that an int, a key or a field's name asks for."""
+    def index(self, key: Key) -> int | None:
+        """The index of the item that an int, a key or the name of a field asks for."""
         number = type(key) is int and isinstance(self.result, (tuple, list))
         if number and -len(self.values) <= key < len(self.values):
             return key % len(self.values)
         return self.keys.index(key) if key in self.keys else None
 
-    def have(self, indices: list[int], structures: list[Any]) -> bool:
+    def have(self, indices: list[int], structures: list[PyTreeDef]) -> bool:
         """Whether the items at these indices have these structures."""
         own = (structure(self.values[i]) for i in indices)
         return all(map(operator.eq, own, structures))
 
-    def like(self, structures: list[Any]) -> list[int] | None:
-        """Where the first item of each structure stands, if they are as many items."""
+    def like(self, structures: list[PyTreeDef]) -> list[int] | None:
+        """The indices of the first item of each structure, if these are different items."""
         own = [structure(value) for value in self.values]
         if any(wanted not in own for wanted in structures):
             return None
         indices = [own.index(wanted) for wanted in structures]
         return indices if len(set(indices)) == len(indices) else None
 
-    def replaced(self, new: Mapping[int, Any]) -> Any:
+    def replaced(self, new: Mapping[int, PyTree]) -> PyTree:
         """The result, in its own type, with other items at some indices.
 
-        The very result where they are the ones that are there.
+        Returns the result itself if nothing changes.
         """
         if all(self.values[i] is value for i, value in new.items()):
             return self.result
@@ -105,14 +105,14 @@ class Items:
 
 
 class Found(NamedTuple):
-    """Where the carry is in what a step returned.
+    """The place of the carry in the result of a step.
 
     Attributes:
-        result: all that it returned.
-        items: the items of it; None where the carry is the whole result.
-        indices: where among them the carry stands.
-        carried: which of the carries these are; what is changed in place need not be
-            returned.
+        result: the result.
+        items: its items; None if the carry is the whole result.
+        indices: the indices of the carry among the items.
+        carried: which of the carries these are. The step need not return an object that it
+            changes in place.
     """
 
     result: PyTree
@@ -121,15 +121,15 @@ class Found(NamedTuple):
     carried: Sequence[int] = (0,)
 
     @property
-    def values(self) -> tuple[Any, ...]:
-        """The new carry, as it was returned."""
+    def values(self) -> tuple[PyTree, ...]:
+        """The new carry, as the step returned it."""
         if self.items is None:
             return (self.result,)
         return tuple(self.items.values[i] for i in self.indices)
 
     @property
-    def others(self) -> tuple[Any, ...]:
-        """What was returned besides."""
+    def others(self) -> tuple[PyTree, ...]:
+        """The other results."""
         if self.items is None:
             return ()
         if not self.items.keys:
@@ -137,14 +137,14 @@ class Found(NamedTuple):
         values = enumerate(self.items.values)
         return tuple(value for number, value in values if number not in self.indices)
 
-    def put(self, new: Sequence[Any]) -> Any:
-        """The result with other values for the carry; the very result if they are not."""
+    def put(self, new: Sequence[PyTree]) -> PyTree:
+        """The result with other values for the carry; itself if nothing changes."""
         if self.items is None:
             return new[0]
         return self.items.replaced(dict(zip(self.indices, new)))
 
 
-def _key(entry: Any, number: int) -> Any:
+def _key(entry: object, number: int) -> Key:
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)

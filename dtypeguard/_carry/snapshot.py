@@ -1,31 +1,30 @@
-"""Trees as they came in, whatever is done to their containers afterwards."""
+"""Trees as they came in, even if their containers change later."""
 
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jax import tree_util
 
 from .._leaves.modules import Contents, constants, contents, put_contents
 from .._leaves.rows import type_name
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Leaf, NNXObject, PyTree, PyTreeDef
 
 # JAX sorts the keys of these.
 _DICTS = (dict, defaultdict)
 
 
 class Snapshot:
-    """A tree that goes to a function which may change the containers it is given.
+    """A tree to pass to a function that may change its containers.
 
-    The function is called with `copy()`: what came in is still known here afterwards, and
-    what the caller holds is as it was.
+    The function gets a `copy()`. The snapshot still knows what came in, and the caller's
+    containers do not change.
 
     Attributes:
-        leaves: of the tree, as they came in.
+        leaves: the leaves of the tree.
         treedef: its structure.
-        constants: the leaves that are no data to their library, by position.
+        constants: the positions of the leaves that their library does not count as data.
     """
 
     def __init__(self, tree: PyTree):
@@ -42,7 +41,7 @@ class Snapshot:
         self._orders = [] if is_sorted else orders
 
     def copy(self) -> PyTree:
-        """The tree in containers that nobody else has.
+        """The tree in new containers.
 
         Preserves the order of keys in a dict: float sums over a dict depend on it.
         """
@@ -59,18 +58,20 @@ class Snapshot:
             tree_util.tree_flatten(tree, is_leaf=reorder)
         return tree
 
-    def data(self) -> list[Any]:
-        """The leaves that have a type to keep, and those that are no arrays."""
+    def data(self) -> list[Leaf]:
+        """The leaves without the constants."""
         return [x for number, x in enumerate(self.leaves) if number not in self.constants]
 
     def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
-        """The tree with each leaf as `function` maps it; this one if none changes.
-
-        Leaves that are no data stay.
+        """Maps a function over the leaves, except the constants.
 
         Args:
-            function: of a leaf, and of what stands in its place in the others.
-            others: as many leaves each.
+            function: a function of a leaf and of the leaf at its position in each of the
+                others.
+            others: lists of as many leaves.
+
+        Returns:
+            The snapshot itself if no leaf changes.
         """
         leaves = [
             each[0] if number in self.constants else function(*each)
@@ -84,23 +85,23 @@ class Snapshot:
 
 
 class Held:
-    """An object of Flax NNX that a step may change in place, and what it held before.
+    """A Flax NNX object that a step may change in place, and what it held before.
 
     Attributes:
-        label: what it is called in messages.
+        label: its name in messages.
         node: the object.
         before: what it held.
     """
 
-    def __init__(self, label: str, node: Any):
+    def __init__(self, label: str, node: NNXObject):
         self.label = label
         self.node = node
         self.before = contents(node)
 
-    def pairs(self, node: Any) -> tuple[Snapshot, Contents]:
-        """What was held before, and what an object holds now, at paths that both have.
+    def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
+        """What was held before and what an object holds now, at the paths of both.
 
-        A Variable that a step adds or takes away, a cache say, has no type to keep.
+        A Variable that the step adds or removes, such as a cache, has no type to keep.
         """
         now = contents(node)
         both = [
@@ -111,20 +112,20 @@ class Held:
         return Snapshot(self.before.only(both)), now.only(both)
 
     def put(self, held: Contents) -> None:
-        """Has the object hold this."""
+        """Puts these contents into the object."""
         put_contents(self.node, held.values)
 
     def restore(self) -> None:
-        """Has the object hold what it held before."""
+        """Puts the old contents back."""
         self.put(self.before)
 
     def restore_types(self) -> None:
-        """Has the object hold what it held before where that is of another type now."""
+        """Puts the old contents back where the new ones have another type."""
         before, now = self.pairs(self.node)
         old = before.copy()
         same = lambda a, b: type_name(a) == type_name(b) and np.shape(a) == np.shape(b)
         self.put(tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now))
 
 
-def _structure(tree: PyTree) -> Any:
+def _structure(tree: PyTree) -> PyTreeDef:
     return tree_util.tree_structure(tree)

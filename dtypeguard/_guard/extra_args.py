@@ -1,43 +1,42 @@
-"""The extra arguments of an `update`: kept as they are, widened or narrowed."""
+"""The extra arguments of an `update`: copies of them, widened or narrowed."""
 
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
-from .._leaves.types import Leaf
+from .._leaves.types import Convert, ExtraArgs, Function, Leaf, PyTree
 
 
-def keep_extra_args(extra_args: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Gives the extra args as they are now, each time in containers of their own."""
+def keep_extra_args(extra_args: ExtraArgs) -> Callable[[], ExtraArgs]:
+    """Returns a function that copies the extra args as they are now."""
     is_data = {name: not _is_function(name, value) for name, value in extra_args.items()}
     given = Snapshot({name: extra_args[name] for name in extra_args if is_data[name]})
     return lambda: extra_args | given.copy()
 
 
-def wide_integers(extra_args: dict[str, Any]) -> list[Any]:
-    """The 64-bit integers among extra args: narrowed, they could lose their value."""
+def wide_integers(extra_args: ExtraArgs) -> list[Leaf]:
+    """The 64-bit integers among the extra args, which might not fit into 32 bits."""
     leaves = jax.tree_util.tree_leaves(extra_args)
     return [leaf for leaf in leaves if is_wide(leaf) and kind(dtype_of(leaf)) == "int"]
 
 
-def narrow_extra_args(extra_args: dict[str, Any]) -> dict[str, Any]:
-    """Extra args with floats of 32 bits; callables keep the flag they were given."""
+def narrow_extra_args(extra_args: ExtraArgs) -> ExtraArgs:
+    """Casts 64-bit floats to 32 bits. Callables run under the caller's x64 flag."""
     return convert_extra_args(extra_args, narrow, x64=True)
 
 
 def convert_extra_args(
-    extra_args: dict[str, Any], convert: Callable[[Any], Any], *, x64: bool | None = None
-) -> dict[str, Any]:
+    extra_args: ExtraArgs, convert: Convert, *, x64: bool | None = None
+) -> ExtraArgs:
     """Applies `convert` to every leaf of the extra args and to what callables return.
 
-    A callable is what optax calls one: an argument named `*_fn`, or a callable leaf. A
-    model that happens to be callable is a pytree of data.
+    As in Optax, a callable is an argument named `*_fn`, or a callable leaf. A model that
+    happens to be callable is a pytree of data.
 
     Args:
         extra_args: the keyword arguments of an `update`.
@@ -45,7 +44,7 @@ def convert_extra_args(
         x64: the flag under which callables run; None leaves it alone.
     """
 
-    def converted(leaf: Leaf) -> Any:
+    def converted(leaf: Leaf) -> Leaf:
         return _Converting(leaf, convert, x64) if callable(leaf) else convert(leaf)
 
     return {
@@ -56,21 +55,21 @@ def convert_extra_args(
     }
 
 
-def _is_function(name: str, value: Any) -> bool:
+def _is_function(name: str, value: object) -> bool:
     return callable(value) and name.endswith("_fn")
 
 
 class _Converting:
-    """A function with its results converted; equal to another of the same three parts.
+    """A function whose results are converted; equal to another with the same three parts.
 
-    So that one handed to `jit` as a static argument does not make it trace again.
+    So `jit` does not trace again for one that it gets as a static argument.
     """
 
-    def __init__(self, function: Callable[..., Any], convert: Any, x64: bool | None):
+    def __init__(self, function: Function, convert: Convert, x64: bool | None):
         functools.update_wrapper(self, function, updated=())
         self._parts = (function, convert, x64)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         function, convert, x64 = self._parts
         with contextlib.nullcontext() if x64 is None else set_x64(x64):
             return jax.tree_util.tree_map(convert, function(*args, **kwargs))

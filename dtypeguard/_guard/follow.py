@@ -1,8 +1,5 @@
 """Which leaves of a state follow the dtype of the params."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 from jax import tree_util
 from jax.core import Tracer
@@ -10,48 +7,46 @@ from jax.core import Tracer
 from .._leaves.abstract import eval_shape
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.rows import by_path
-from .._leaves.types import Params, PyTree, State
-
-_Convert = Callable[[Any], Any]
+from .._leaves.types import Convert, DType, Function, Params, PyTree, State
 
 
 def cast_following(
     state: State,
-    init: Callable[..., Any],
+    init: Function,
     params: Params,
-    before: _Convert,
-    after: _Convert,
-) -> Any:
-    """A state with the leaves cast that follow the dtype of the params; see `followed`.
+    before: Convert,
+    after: Convert,
+) -> State:
+    """Casts the leaves of a state that follow the dtype of the params; see `followed`.
 
-    Every floating leaf where `init` does not trace, since it looks at values.
+    If `init` looks at values and does not trace, casts every floating leaf.
     """
     try:
         dtypes = followed(init, params, before, after)
-    except Exception:  # its own business: `init` may never be called here
+    except Exception:  # `init` may never have been meant for this call
         return tree_util.tree_map(after, state)
     return cast_by_path(state, dtypes)
 
 
 def followed(
-    init: Callable[..., Any],
+    init: Function,
     params: Params,
-    before: _Convert,
-    after: _Convert,
+    before: Convert,
+    after: Convert,
     *,
     may_run: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, DType]:
     """The leaves of a state whose dtype changes with that of the params, by path.
 
     Args:
-        init: an optimizer's init. It is traced twice.
-        params: what it takes.
-        before: maps a leaf of `params` to one of another dtype.
-        after: the same, to the dtypes that are asked about.
+        init: an optimizer's init, which is traced twice.
+        params: its argument.
+        before: maps a leaf of `params` to another dtype.
+        after: maps a leaf of `params` to the dtype in question.
         may_run: see `dtypes_of_init`.
 
     Returns:
-        For each such leaf its dtype in `init` of the params mapped by `after`.
+        The dtype of each such leaf in `init` of the params that `after` maps.
     """
     was, becomes = (
         dtypes_of_init(
@@ -63,14 +58,14 @@ def followed(
 
 
 def dtypes_of_init(
-    init: Callable[..., Any], params: Params, *, may_run: bool = False
-) -> dict[str, Any]:
-    """The dtype of each leaf of a first state by path; None for what is no array.
+    init: Function, params: Params, *, may_run: bool = False
+) -> dict[str, DType]:
+    """The dtype of each leaf of a first state by path; None for a leaf that is no array.
 
     Args:
-        init: an optimizer's init. It is traced.
-        params: what it takes, or a whole model of which it takes the arrays.
-        may_run: whether it is run if it cannot be traced.
+        init: an optimizer's init, which is traced.
+        params: its argument, or a model, of which it gets the arrays.
+        may_run: whether to run `init` if it does not trace.
     """
     is_array = lambda leaf: dtype_of(leaf) is not None or isinstance(leaf, jax.Array)
     leaves = tree_util.tree_leaves(params)
@@ -87,8 +82,8 @@ def dtypes_of_init(
     return {path: dtype_of(leaf) for path, leaf in by_path(state).items()}
 
 
-def cast_by_path(tree: PyTree, dtypes: dict[str, Any]) -> Any:
-    """A tree with those of its array leaves cast that are named by path."""
+def cast_by_path(tree: PyTree, dtypes: dict[str, DType]) -> PyTree:
+    """Casts the array leaves of a tree whose paths are given."""
 
     def convert(path, leaf):
         dtype = dtypes.get(tree_util.keystr(path))

@@ -15,7 +15,7 @@ from .._leaves.dtypes import is_wide_scalar, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.types import Optimizer
+from .._leaves.types import Function, Optimizer
 from .extra_args import keep_extra_args, narrow_extra_args, wide_integers
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
@@ -32,9 +32,9 @@ _NO_PARTS = (None, None, Policy())
 
 class _HasInitAndUpdate(Protocol):
     @property
-    def init(self) -> Callable[..., Any]: ...
+    def init(self) -> Function: ...
     @property
-    def update(self) -> Callable[..., Any]: ...
+    def update(self) -> Function: ...
 
 
 class _Guard(Protocol):
@@ -62,44 +62,45 @@ def guard(
 ) -> Callable[_P, optax.GradientTransformationExtraArgs]: ...
 @public
 def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
-    """Makes an optimizer's `update` give back the dtypes it was given.
+    """Makes an optimizer's `update` return the dtypes it was given.
 
     Control flow, gradient accumulation, buffer donation and the jit cache need a state
-    that keeps its types. Put one guard on the outside of the whole chain. Its state is
-    the inner optimizer's own, so guarding can be added to or taken from a running job.
+    that keeps its types. Put one guard around the outside of the chain. Its state is the
+    inner optimizer's own state, so you can add a guard to a running job or remove it.
 
-    - Every array leaf of the new state has the dtype of the same leaf of the state that
-      came in and is strongly typed; where a gradient is None and the inner update leaves
-      None in the state, the leaf that came in is kept. After `init` no leaf shares its
-      buffer with `params` or another leaf, so that params and state can be donated.
+    - Every array leaf of the new state has the dtype of the same leaf of the incoming
+      state and is strongly typed. Where a gradient is None and the inner update leaves
+      None in the state, the incoming leaf is kept. After `init`, no leaf shares its buffer
+      with `params` or another leaf, so params and state can be donated.
     - The updates have the dtypes of `params`, or without params those of the incoming
       updates.
     - If no array in `updates`, `state` and `params` is 64-bit, nor `Policy.updates_dtype`,
       the optimizer runs as if `jax_enable_x64` were off (JAX >= 0.7). Callables among the
       extra args run under the caller's flag; 64-bit floats from them and among the extra
-      args reach the optimizer in 32 bits. 64-bit arrays that the optimizer itself holds
-      (a schedule's table) it still computes with. If it fails with x64 off, it runs with
-      x64 on and a `DtypeGuardWarning` tells so.
+      args reach the optimizer in 32 bits. The optimizer still uses 64-bit arrays that it
+      holds, such as a schedule's table. If it fails with x64 off, it runs with x64 on, and
+      a `DtypeGuardWarning` says so.
     - If the inner update raises a `TypeError`, or JAX's error for dtypes that it does not
-      promote, and the floating inputs differ in dtype or are narrower than float32, it is
-      run once more in the promoted dtype, at least float32, with a `DtypeGuardWarning`.
-      Before JAX 0.7 and with x64 on, at least float64.
+      promote, and the floating inputs differ in dtype or are narrower than float32, it
+      runs once more in the promoted dtype, at least float32, with a `DtypeGuardWarning`.
+      Before JAX 0.7 with x64 on, the promoted dtype is at least float64.
 
-    Where the bare optimizer keeps its types already and x64 is off, the guarded one
-    compiles to the same program and gives the same bits. With x64 on the bare one may
-    compute scalars in float64 where the guarded one computes in float32: last bits differ.
+    If the bare optimizer keeps its types and x64 is off, the guarded one compiles to the
+    same program and gives the same bits. With x64 on, the bare one may compute scalars in
+    float64 where the guarded one computes in float32, so last bits differ.
 
-    An update may change the containers that it is given in place: it is given its own.
+    An update may change its containers in place: it receives copies of them.
 
     Args:
         inner: a gradient transformation, any object with `init` and `update` such as
             `optax.MultiSteps`, or a function that returns one of these. Left out, as in
             `@guard(policy=...)`, `guard` returns the decorator. Other methods are not
-            carried over. The state is the inner one, so keep the object to ask it:
+            carried over. The state is the inner one, so keep the object for its methods:
             `multi = optax.MultiSteps(...)`, `opt = guard(multi)`,
             `multi.has_updated(state)`.
-        policy: what is computed in, stored, cast and said; `Policy()` by default. A
-            guarded transformation keeps the policy it has unless another is given here.
+        policy: in which dtypes to compute and to store, what to cast, what to report;
+            `Policy()` by default. A guarded transformation keeps its policy unless you
+            give another here.
 
     Returns:
         An `optax.GradientTransformationExtraArgs`, or for a function a function with
@@ -107,8 +108,8 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
     Raises:
         TypeError: if `inner` is none of these.
-        DtypeDriftError: by `update`, while it is traced, if the state's tree or a shape
-            changes or a cast would change a leaf's kind; names every such leaf.
+        DtypeDriftError: from `update`, during tracing, if the tree of the state or a shape
+            changes, or if a cast would change the kind of a leaf. Names every such leaf.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, optax
@@ -135,19 +136,19 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     )
 
 
-def bare(opt: Optimizer) -> Any:
-    """What a guarded transformation was made of; any other as it is."""
+def bare(opt: Optimizer) -> Optimizer:
+    """The transformation inside a guarded one; any other as it is."""
     guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
     return opt if guarded is None else inner
 
 
 def policy_of(opt: Optimizer) -> Policy:
-    """The policy of a guarded transformation; that of any other is the default."""
+    """The policy of a guarded transformation; the default for any other."""
     return getattr(opt.update, _PARTS, _NO_PARTS)[2]
 
 
-def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
-    # Of all it makes: inject_hyperparams calls its factory anew in every update.
+def _guard_factory(factory: Function, policy: Policy | None):
+    # One for all that it makes: inject_hyperparams calls its factory in every update.
     warn = WarnOnce()
 
     @functools.wraps(factory)
@@ -164,14 +165,14 @@ def _guard_factory(factory: Callable[..., Any], policy: Policy | None):
 
 
 def _guard_transformation(
-    inner: Any, policy: Policy | None, warn: WarnOnce
+    inner: Optimizer, policy: Policy | None, warn: WarnOnce
 ) -> optax.GradientTransformationExtraArgs:
     guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
     if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
         return guarded if policy is None else _guard_transformation(bare, policy, warn)
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
-    # Updates that are asked for in float64 count as an input does.
+    # Asking for float64 updates counts as a 64-bit input.
     asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
 
     def init(params):
@@ -206,7 +207,7 @@ def _guard_transformation(
                     f"update failed and was run in {dtype} instead: {reason}"
                     + more("Guard an optimizer")
                 )
-                # Wide by our own doing, which has been told: no drift of the optimizer's.
+                # The wider dtypes are ours and reported above: no drift of the optimizer.
                 return settle(outputs, given, replace(policy, on_drift="cast"), warn)
             return settle(outputs, given, policy, warn)
 
@@ -221,11 +222,11 @@ def _guard_transformation(
     return guarded
 
 
-def _taking_extra_args(inner: Any) -> Callable[..., Any]:
-    """The inner update as a function of four arguments; drops extra args it cannot take.
+def _taking_extra_args(inner: Optimizer) -> Function:
+    """The inner update as a function of four arguments, without extra args it cannot take.
 
-    As `optax.with_extra_args_support`, but by signature: that function goes by type, and
-    takes from `optax.MultiSteps` the extra args that it does accept.
+    Like `optax.with_extra_args_support`, but by signature: that function goes by type and
+    drops extra args that `optax.MultiSteps` accepts.
     """
     parameters = inspect.signature(inner.update).parameters
     names = frozenset(parameters)  # which hashes, see WarnOnce

@@ -1,4 +1,4 @@
-"""The guard of any step: what it carries comes back in the types that it came in."""
+"""The guard of any step: its carry comes back in the types with which it came in."""
 
 import functools
 import sys
@@ -18,7 +18,7 @@ from .._leaves.errors import DtypeDriftError, WarnOnce
 from .._leaves.files import is_users
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
-from .._leaves.types import Leaf, PyTree, Step
+from .._leaves.types import Args, Kwargs, Leaf, PyTree, Step
 from .policy import Policy, check_policy
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 from .x64 import wide_input
@@ -52,52 +52,53 @@ def guard_step(
     returned: Any = None,
     policy: Policy | None = None,
 ) -> Any:
-    """Makes a step give back the types of what it carries.
+    """Makes a step return its carry in the types with which it came in.
 
     A step is what a loop calls: it takes params, an optimizer's state, an average, a
-    counter, an environment, and returns the next ones. One line in it that promotes, and
+    counter or an environment, and returns the next one. If one line of it promotes,
     `lax.scan` refuses its carry, or the jitted step compiles twice.
 
-    - Every array leaf of what comes back has the dtype that it came in with, and is
-      strongly typed. The other results are left alone.
-    - A leaf that comes in weakly typed, such as a Python number, has not chosen its type:
-      it comes back in the type to which a loop of JAX would promote it. Outside of a trace
-      such leaves are made strongly typed for `guard_step(jax.jit(step))`, which then
-      compiles once.
+    - Every array leaf of the carry comes back strongly typed in its incoming dtype. The
+      other results are left alone.
+    - A leaf that comes in weakly typed, such as a Python number, has not chosen its type.
+      It comes back in the type to which JAX's loops would promote it. Outside of a trace,
+      `guard_step(jax.jit(step))` makes such leaves strongly typed if they come back so, and
+      then compiles once.
     - The Python numbers of an Equinox module are constants and stay as they are.
-    - The modules, optimizers and metrics of Flax NNX among the arguments are changed in
-      place: each Variable that they hold keeps its dtype. They need not be returned.
-    - Casts stay within a kind, as those of [`dtypeguard.guard`][] do.
+    - A step changes the Flax NNX modules, optimizers and metrics among its arguments in
+      place. Each Variable that they hold keeps its dtype, and the step need not return
+      them.
+    - Casts stay within a kind, like those of [`dtypeguard.guard`][].
     - The step runs under the caller's flags. If it raises over types with x64 on, and no
       input is 64-bit, it runs once more with x64 off, with a `DtypeGuardWarning` (JAX >=
-      0.7). A Python number does not count as 64-bit, and then has 32 bits if it has to.
+      0.7). A Python number does not count as 64-bit; the second run may give it 32 bits.
 
-    A step that keeps its types already compiles to the same program. `jit` may stand
-    inside or outside.
+    A step that keeps its types compiles to the same program. `jit` may stand inside or
+    outside.
 
     Args:
-        step: a function, a method, or anything else that can be called. Left out, as in
+        step: a function, a method, or any other callable. Without it, as in
             `@guard_step(carry="state")`, `guard_step` returns the decorator.
         carry: the argument that comes back, by position or name, or a tuple of them.
-            Positions are counted without a first parameter called `self` or `cls`, unless
-            there is no other.
-        returned: the item of the result that it comes back as: an int, a key where the
-            result is a dict, the name of a field where it has fields; or a tuple of as
-            many as `carry` has. By default one carry is the whole result where that has
-            its tree, and the first item otherwise, and a tuple of carries is the first
-            items in its order. The result keeps its own type.
-        policy: `Policy(casting=..., on_drift=...)`: what is cast and what is said.
+            Positions do not count a first parameter called `self` or `cls`, unless it is
+            the only one.
+        returned: the item of the result that the carry comes back as: an int, a key of a
+            dict, or the name of a field; or a tuple with one for each carry. By default,
+            one carry is the whole result if that has its tree, and the first item
+            otherwise; a tuple of carries is the first items in its order. The result keeps
+            its own type.
+        policy: `Policy(casting=..., on_drift=...)`: what to cast and what to report.
 
     Returns:
         A step with the same signature; on a method, a method.
 
     Raises:
-        TypeError: if `step`, `carry` or `policy` is nothing of the kind. By the step, if
-            its result has no such item, or the carry is a dataclass that JAX does not know.
+        TypeError: if `step`, `carry` or `policy` has the wrong type. From the step, if its
+            result has no such item, or the carry is a dataclass that JAX does not know.
         ValueError: if the step has no such argument, `returned` has another length, or
             the policy asks for another precision.
-        DtypeDriftError: by the step, while it is traced, if the carry's tree or a shape
-            changes or a cast would change a leaf's kind; names every such leaf.
+        DtypeDriftError: from the step, during tracing, if the tree of the carry or a shape
+            changes, or if a cast would change the kind of a leaf. Names every such leaf.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -117,11 +118,11 @@ def guard_step(
     return _guarded(step, carry, returned, policy)
 
 
-def _guarded(step: Step, carry: Any, returned: Any, policy: Policy) -> Callable[..., Any]:
-    """The guarded step of a function, made once for it and kept where the function is.
+def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
+    """The guarded step of a function, made once and kept on the function.
 
-    JAX forgets what it traced with the function that it traced: a loop that guards its
-    body anew in each turn would compile in each.
+    JAX's cache of traces goes by function: a loop that guards its body anew in each
+    iteration would compile in each.
     """
     known = _known(step)
     if known is not None and known.parts[1:] == (carry, returned, policy):
@@ -130,14 +131,14 @@ def _guarded(step: Step, carry: Any, returned: Any, policy: Policy) -> Callable[
     if not isinstance(step, types.FunctionType):
         return made
     kept = vars(step).get(_STEPS)
-    if kept is None or kept.owner is not step:  # that of another: functools.wraps copies it
+    if kept is None or kept.owner is not step:  # functools.wraps copies attributes
         kept = vars(step)[_STEPS] = _Kept(step)
     if made not in kept.steps:
         kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
     return kept.steps[made]
 
 
-# On a function: what was made of it. On what was made of a method: the step behind it.
+# Attributes: on a function, its guarded steps; on a guarded method, the step behind it.
 _STEPS, _STEP = "_dtypeguard_steps", "_dtypeguard_step"
 
 
@@ -155,15 +156,15 @@ def _is_of_a_class(function: types.FunctionType) -> bool:
     return bool(around) and not around.endswith("<locals>")
 
 
-def _as_method(guarded: "_GuardedStep") -> Callable[..., Any]:
-    """A guarded method as a function, with the attributes of the one that it was.
+def _as_method(guarded: "_GuardedStep") -> Step:
+    """A guarded method as a function with the attributes of the original.
 
     The metaclasses of Haiku and Flax look for functions among the members of a class, and
-    at what other decorators have left on them.
+    for the attributes that other decorators left on them.
     """
 
     @functools.wraps(guarded.step)
-    def method(*args: Any, **kwargs: Any) -> Any:
+    def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return guarded(*args, **kwargs)
 
     setattr(method, _STEP, (method, guarded))
@@ -171,13 +172,13 @@ def _as_method(guarded: "_GuardedStep") -> Callable[..., Any]:
 
 
 class _Kept:
-    """What was made of a function, which stays behind where that is pickled."""
+    """The guarded steps of a function. Pickling the function leaves them behind."""
 
-    def __init__(self, owner: Any = None):
+    def __init__(self, owner: Step | None = None):
         self.owner = owner
-        self.steps: dict[_GuardedStep, Callable[..., Any]] = {}
+        self.steps: dict[_GuardedStep, Step] = {}
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[()]]:
         return _Kept, ()
 
 
@@ -196,18 +197,18 @@ def _checked(policy: Policy | None) -> Policy:
 
 
 class _GuardedStep:
-    """A step that keeps the types of its carry; equal to another of the same parts.
+    """A step that keeps the types of its carry; equal to another with the same parts.
 
     Attributes:
-        step: what is guarded.
-        parts: all that it was made of.
+        step: the step inside.
+        parts: the arguments that this was made from.
         carry: which arguments come back, as which results.
-        policy: what is cast and said.
+        policy: what to cast and what to report.
         warn_once: issues a warning, once for each message.
-        is_jitted: whether the step is what `jax.jit` returned.
+        is_jitted: whether the step is a result of `jax.jit`.
     """
 
-    def __init__(self, step: Step, carry: Any, returned: Any, policy: Policy):
+    def __init__(self, step: Step, carry: _Carry, returned: Any, policy: Policy):
         self.step = step
         self.parts = (step, carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
@@ -218,14 +219,14 @@ class _GuardedStep:
         self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return _Call(self, args, kwargs).run()
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Step:
         is_bound = isinstance(self.step, types.MethodType)
         if instance is None or is_bound or not hasattr(type(self.step), "__get__"):
             return self
-        # A module's method is a tree, for filter_jit to find the arrays in.
+        # A bound method of an Equinox module is a tree: filter_jit traces its arrays.
         eqx = sys.modules.get("equinox")  # not imported for those who have no module
         if eqx is not None and isinstance(instance, eqx.Module):
             return eqx.Partial(self, instance)
@@ -240,14 +241,14 @@ class _GuardedStep:
         except TypeError:  # a module with arrays
             return id(self.step)
 
-    def __reduce__(self) -> Any:
-        return _GuardedStep, self.parts  # said anew there, and what is kept made anew
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return _GuardedStep, self.parts
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"
 
 
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Arguments = tuple[Args, Kwargs]
 _OVER_TYPES = (TypeError, PromotionError)
 
 
@@ -256,15 +257,13 @@ class _Call:
 
     Attributes:
         guarded: the step.
-        args: what it was called with by position.
-        kwargs: what it was called with by name.
-        carried: what it carries, as it came in: the step may change its containers.
-        held: what the objects held before that the step may change in place.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        carried: snapshots of its carries: the step may change their containers.
+        held: what the NNX objects held before, which the step may change in place.
     """
 
-    def __init__(
-        self, guarded: _GuardedStep, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ):
+    def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
         self.guarded = guarded
         self.args = args
         self.kwargs = kwargs
@@ -272,8 +271,8 @@ class _Call:
         self.carried = [Snapshot(closed(value)) for value in values]
         self.held = guarded.carry.held(args, kwargs)
 
-    def run(self) -> Any:
-        """What the step returns, with its carry settled."""
+    def run(self) -> PyTree:
+        """Makes the call; returns the result of the step with its carry settled."""
         try:
             return self._run()
         except BaseException:
@@ -281,8 +280,8 @@ class _Call:
                 held.restore_types()
             raise
 
-    def _run(self) -> Any:
-        """One attempt, and where it raises over types maybe another."""
+    def _run(self) -> PyTree:
+        """Makes one attempt, and maybe another if that raises over types."""
         if self.guarded.is_jitted and self._begins_weakly():
             try:
                 return self._attempt(*self._strongly_typed())
@@ -315,17 +314,17 @@ class _Call:
             return result
 
     def _begins_weakly(self) -> bool:
-        """Whether the caller gives a number or an array of weak type to be carried."""
+        """Whether a carry from outside of any trace has a weakly typed leaf."""
         return any(
             _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
         )
 
     def _strongly_typed(self) -> _Arguments:
-        """The arguments, with leaves strongly typed that come back so in the same dtype.
+        """The arguments, with a weak leaf made strong if it comes back so in its dtype.
 
-        For these a jitted step then compiles once. What comes back weakly typed stays: the
-        step promotes it as it does bare. What an outer trace has typed stays as well, since
-        `lax.scan` finds the type of a weak leaf by itself.
+        A jitted step then compiles once for them. A leaf that comes back weakly typed stays
+        weak: the step promotes it as it does bare. A leaf of an outer trace stays weak too,
+        because `lax.scan` finds its type by itself.
         """
         step: Any = self.guarded.step
         shapes = step.eval_shape(*self.args, **self.kwargs)
@@ -344,19 +343,19 @@ class _Call:
         values = tuple(opened(each.copy()) for each in carried)
         return self.guarded.carry.put(self.args, self.kwargs, values)
 
-    def _without_x64(self) -> tuple[bool, Any]:
-        """Whether an attempt with x64 off works, and what it returns.
+    def _without_x64(self) -> tuple[bool, PyTree]:
+        """Makes attempts with x64 off; returns whether one worked, and its result.
 
-        A Python number that an outer `jit` has traced with x64 on still has 64 bits. In the
-        carry it gets 32. Elsewhere only if the step fails otherwise, since it promotes as
-        an array does then.
+        A Python number that an outer `jit` traced with x64 on still has 64 bits. In the
+        carry it gets 32 bits. Elsewhere it gets them only if the step fails otherwise,
+        because it then promotes like an array.
         """
         for narrow_others in (False, True):
             self._restore()
             try:
                 with set_x64(False):
                     return True, self._attempt(*self._narrower(narrow_others))
-            except Exception:  # whatever it is, the first error tells the user more
+            except Exception:  # the first error tells the user more than any second one
                 continue
         return False, None
 
@@ -373,8 +372,8 @@ class _Call:
         others, named = opened(others.map(narrow_scalar).copy())
         return carry.put(others, named, carry.take(args, kwargs))
 
-    def _inputs(self) -> Iterator[tuple[str, Any]]:
-        """All that the step was given, by name."""
+    def _inputs(self) -> Iterator[tuple[str, PyTree]]:
+        """All inputs of the step, with their names."""
         yield from zip(self.guarded.carry.labels, (each.copy() for each in self.carried))
         yield from ((held.label, held.before) for held in self.held)
         leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
@@ -384,7 +383,7 @@ class _Call:
         for held in self.held:
             held.restore()
 
-    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         result = self.guarded.step(*args, **kwargs)
         try:
             return self._settled(result)
@@ -398,7 +397,7 @@ class _Call:
             )
             raise type(error)(f"{error}{hint}") from None
 
-    def _settled(self, result: PyTree) -> Any:
+    def _settled(self, result: PyTree) -> PyTree:
         carry, policy = self.guarded.carry, self.guarded.policy
         found = carry.find(result, self._values(), in_place=bool(self.held))
         parts = [self._part(label) for label in carry.labels]
@@ -412,7 +411,7 @@ class _Call:
         return found.put([opened(each.tree) for each in new])
 
     def _settled_in_place(self, tree: PyTree, label: str) -> Iterator[Settled]:
-        """Settles what is returned in place of an object that came in."""
+        """Settles an object that is returned in place of one that came in."""
         before = {held.label: held for held in self.held}
         for path, node in objects(tree).items():
             held = before.get(label + path)
@@ -425,36 +424,35 @@ class _Call:
 
     @functools.cached_property
     def _is_fixed(self) -> bool:
-        """Whether the step is the body of a loop of Equinox's.
+        """Whether the step is the body of an Equinox loop.
 
-        These do not trace their body again where a leaf that begins weakly comes back in
-        another type, as those of JAX do.
+        Unlike JAX's, these do not trace their body again if a weakly typed leaf comes back
+        in another type. (Equinox 0.13.8)
         """
-        loops = sys.modules.get("equinox.internal")
-        if loops is None:
-            return False
-        codes = {getattr(loops, name).__code__ for name in ("while_loop", "scan")}
-        frame, users = sys._getframe(), 0
-        while frame.f_back is not None and users < 2:  # a lambda may be around the step
+        frame, others, is_in_jax = sys._getframe(), 0, False
+        while frame.f_back is not None and others < 2:  # a lambda may be around the step
             frame = frame.f_back
-            if frame.f_code in codes:
+            module = frame.f_globals.get("__name__", "")
+            if module.startswith("equinox.internal._loop"):
                 return True
-            is_equinox = frame.f_globals.get("__name__", "").startswith("equinox.")
-            users += is_users(frame.f_code.co_filename) and not is_equinox
+            if module.startswith("jax._src.lax.control_flow"):
+                is_in_jax = True  # which Equinox may have called
+            elif is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
+                others += 2 if is_in_jax else 1
         return False
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
-    """A weak leaf as what comes back for it, if that has its dtype and is not weak."""
+    """Makes a weak leaf strong if what comes back for it is, in the same dtype."""
     is_same = dtype_of(leaf) == dtype_of(returned) and not is_weak(returned)
     return _strong(leaf) if is_same and _is_weak_and_known(leaf) else leaf
 
 
 def _is_weak_and_known(leaf: Leaf) -> bool:
-    # A Python bool is as strongly typed as an array, and modules branch on theirs.
+    # A Python bool promotes like an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
 
 
-def _strong(leaf: Leaf) -> Any:
-    # One that was traced with x64 on may be 64-bit where it is off.
+def _strong(leaf: Leaf) -> Leaf:
+    # A leaf that was traced with x64 on may be 64-bit although it is off now.
     return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))

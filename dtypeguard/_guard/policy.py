@@ -1,8 +1,8 @@
-"""What a guard computes in, what it stores, what it may cast and what it says about it."""
+"""The dtypes a guard computes in and stores, what it may cast, and what it reports."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,80 +10,81 @@ import jax.numpy as jnp
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.public import public
-from .._leaves.types import DType
+from .._leaves.types import DType, Leaf
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]
 _OnDrift = Literal["cast", "warn", "error"]
 _Rounding = Literal["nearest", "stochastic"]
-_DTypeLike = Any  # a NumPy dtype, a JAX scalar type or their name
-_StateRule = Mapping[str, _DTypeLike] | Callable[[str, Any], _DTypeLike | None]
+_DTypeLike = DType  # a NumPy dtype, a JAX scalar type or their name
+_StateRule = Mapping[str, _DTypeLike] | Callable[[str, Leaf], _DTypeLike | None]
 
 
 @public
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What a guard computes in, what it stores, and what it casts with or without a word.
+    """The dtypes a guard computes in and stores, what it may cast, and what it reports.
 
-    With the defaults the inner optimizer sees what it is given and its state stays in the
-    dtypes that it has. For params in bfloat16 that makes a step too small to be seen: b2 =
-    0.999 *is* 1.0 there, and `nu` and the params stop moving. To train in bfloat16 alone
-    and end where float32 does, compute in float32, store in bfloat16 and round
-    stochastically, the state here and the params in [`dtypeguard.apply_updates`][].
+    By default, the inner optimizer sees its inputs as they are, and its state keeps its
+    dtypes. In bfloat16 small steps then vanish: b2 = 0.999 rounds to 1.0, and `nu` and the
+    params stop moving. To train in bfloat16 alone and reach the loss of float32, compute in
+    float32, store in bfloat16 and round stochastically: the state here, and the params in
+    [`dtypeguard.apply_updates`][].
 
     Args:
-        compute_dtype: `jnp.float32` (or `jnp.float64`, under x64): the inner optimizer sees
+        compute_dtype: `jnp.float32` (or `jnp.float64`, under x64). The inner optimizer sees
             params, updates, floating extra args and its state in this dtype, in `init` and
-            `update` alike, and so the hyperparameters of `optax.inject_hyperparams` live
-            in it. A wider leaf is not narrowed: float64 stays float64. Complex leaves
-            stay as they are. None: it sees them as they are.
-        state_dtype: what the state is stored in from one update to the next: those of its
-            floating leaves that follow the params (whose dtype in `init` changes with the
-            dtype of the params). Others, say an accumulator that is float32 whatever the
-            params are, keep the dtype that the inner optimizer gives them. Scalars are
-            stored in at least float32. One of
+            in `update`, so the hyperparameters of `optax.inject_hyperparams` have it too.
+            Wider leaves are not narrowed: float64 stays float64. Complex leaves stay as
+            they are. With None, everything stays as it is.
+        state_dtype: how to store the state from one update to the next. It applies to
+            floating leaves that follow the params: those whose dtype in `init` changes with
+            the dtype of the params. Other leaves, such as an accumulator that is always
+            float32, keep the dtype that the inner optimizer gives them. Scalars are stored
+            in at least float32. One of
 
-            - a dtype, of the range of bfloat16 at least: float16 and 8 bits are refused,
+            - a dtype with at least the range of bfloat16: float16 and 8 bits are refused,
               see below;
-            - `"params"`: what `init` makes of params in their own dtypes, likewise;
-            - a mapping of patterns to dtypes, `{"*.mu['w']": jnp.bfloat16}`: the first
-              one that matches the path of the leaf in the inner state, where `*` stands
-              for anything, `?` for one character and the rest for itself; a leaf that
-              none matches is stored as by None. That a pattern matches no leaf at all is
-              an error;
+            - `"params"`: the dtypes that `init` makes of params in their own dtypes, with
+              the same restriction;
+            - a mapping of patterns to dtypes, `{"*.mu['w']": jnp.bfloat16}`. The first
+              pattern that matches the path of a leaf in the inner state counts; `*` stands
+              for anything, `?` for one character, and everything else for itself. A leaf
+              that no pattern matches is stored as with None. A pattern that matches no
+              leaf is an error;
             - a function of the path and the leaf (a `jax.ShapeDtypeStruct`) that returns
               a dtype, or None;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
 
-            Below the range of bfloat16, which is float32's, only named leaves are stored,
-            as in `{"*.mu*": jnp.float16}`. Adam's `nu` does not survive there: gradients of
-            1e-5 have squares of 1e-10, the smallest float16 is 6e-8, and steps come out a
-            hundred times too large; in 8 bits gradients of 0.01 are too small already.
-            First moments and momentum hold in float16, and in float8_e5m2 for gradients
-            from 0.01 up or so; of Lion, which takes the sign, in 8 bits too.
+            Only named leaves, as in `{"*.mu*": jnp.float16}`, are stored in dtypes with a
+            smaller range than bfloat16 and float32. Adam's `nu` does not survive there:
+            gradients of 1e-5 have squares of 1e-10, the smallest float16 is 6e-8, and steps
+            become a hundred times too large; in 8 bits, gradients of 0.01 are already too
+            small. First moments and momentum hold in float16, and in float8_e5m2 for
+            gradients from about 0.01; those of Lion, which takes the sign, in 8 bits too.
 
-            It tells what `init` makes. `update` keeps each leaf of any state in the dtype
-            in which it came, and shows it to the inner optimizer in `compute_dtype`, or
-            in at least float32 where that is None and a `state_dtype` is given.
-        updates_dtype: `"params"` (as None), `"grads"` or a dtype for the floating updates.
-            float32 keeps what bfloat16 params cannot hold for
-            `apply_updates(params, updates, key=key)`.
-        rounding: `"nearest"`, or `"stochastic"`: where the state is stored below 32 bits it
-            is rounded up or down at random, such that the mean is the value, also where
-            only `rounding` is given and the state is in bfloat16 because the params are.
-            The state is then a [`dtypeguard.RoundingState`][] around the inner one.
-            What the inner optimizer casts by itself, as for `mu_dtype`, is beyond reach.
+            `state_dtype` describes the result of `init`. `update` keeps each leaf of any
+            state in its incoming dtype, and passes it to the inner optimizer in
+            `compute_dtype`, or in at least float32 if only `state_dtype` is given.
+        updates_dtype: `"params"` (like None), `"grads"` or a dtype for floating updates.
+            float32 keeps for `apply_updates(params, updates, key=key)` what bfloat16
+            updates would lose.
+        rounding: `"nearest"`, or `"stochastic"`, which rounds the stored state up or down
+            at random wherever it has fewer than 32 bits, so that the mean is the value.
+            This includes a state that is in bfloat16 only because the params are. The
+            state is then a [`dtypeguard.RoundingState`][] around the inner one. Casts
+            inside the inner optimizer, as for `mu_dtype`, still round to nearest.
         casting: `"same_kind"` casts float to float, complex to complex, int to int and
             between bool and int, and refuses anything else with a
-            [`dtypeguard.DtypeDriftError`][]; `"unsafe"` casts between all four kinds as
-            `jax.lax.convert_element_type` does (float to int truncates, complex to real
-            drops the imaginary part).
-        on_drift: what happens when a leaf of the state changes its dtype or weak type
-            in an update, or an update comes out in another dtype than asked for, seen
-            from the inner optimizer: a cast that the policy asks for is no drift.
-            `"cast"` brings it back; `"warn"` brings it back and names every such leaf
-            in a `DtypeGuardWarning`, once; `"error"` names them in a `DtypeDriftError`.
-        seed: where the noise of `rounding="stochastic"` starts, from 0 to 2**32 - 1.
+            [`dtypeguard.DtypeDriftError`][]. `"unsafe"` casts between all four kinds as
+            `jax.lax.convert_element_type` does: float to int truncates, complex to real
+            drops the imaginary part.
+        on_drift: what to do if the inner optimizer changes the dtype or weak type of a leaf
+            of the state, or returns an update in another dtype than the policy asks for.
+            Casts that the policy asks for are not drifts. `"cast"` casts the leaf back;
+            `"warn"` casts it back and names every such leaf in one `DtypeGuardWarning`;
+            `"error"` names them in a `DtypeDriftError`.
+        seed: the first seed of `rounding="stochastic"`, from 0 to 2**32 - 1.
 
     Raises:
         ValueError: for any other value.
@@ -126,7 +127,7 @@ class Policy:
             ("updates_dtype", _updates_dtype),
         ):
             if getattr(self, name) is not None:
-                # Kept as scalar types: a NumPy dtype of float64 equals None.
+                # Keep scalar types: np.dtype("float64") == None is True.
                 object.__setattr__(self, name, convert(getattr(self, name)))
 
     def __repr__(self):
@@ -139,19 +140,19 @@ class Policy:
 
     @property
     def widens_updates(self) -> bool:
-        """Whether updates may come out in other dtypes by the policy's own doing."""
+        """Whether the policy itself may change the dtypes of the updates."""
         shows_a_wide_state = self.changes_precision and self.compute_dtype is None
         return shows_a_wide_state or float_dtype(self.updates_dtype) is not None
 
     @property
     def changes_precision(self) -> bool:
-        """Whether the inner optimizer sees or stores anything but what it is given."""
+        """Whether the inner optimizer sees or stores other dtypes than it is given."""
         given = self.compute_dtype is not None or self.state_dtype is not None
         return given or self.rounding != "nearest"
 
 
-class _Rule(dict[str, Any]):
-    """Patterns and dtypes. A policy hashes; and the first match counts, so order does."""
+class _Rule(dict[str, DType]):
+    """Patterns and dtypes, hashable. Equality respects order: the first match counts."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, dict) and list(self.items()) == list(other.items())
@@ -160,8 +161,8 @@ class _Rule(dict[str, Any]):
         return hash(tuple(self.items()))
 
 
-def check_policy(owner: str, policy: Any) -> None:
-    """Refuses what is neither a policy nor None."""
+def check_policy(owner: str, policy: object) -> None:
+    """Raises a TypeError for anything but a policy or None."""
     if not (policy is None or isinstance(policy, Policy)):
         raise TypeError(
             f"{owner} got policy={shown(policy)}. Write a dtypeguard.Policy, such as "
@@ -169,9 +170,9 @@ def check_policy(owner: str, policy: Any) -> None:
         )
 
 
-def float_dtype(value: Any) -> Any:
-    """The NumPy dtype of a floating dtype, however written; None for anything else."""
-    is_array = isinstance(value, jax.Array)  # not to be taken for its own dtype
+def float_dtype(value: _DTypeLike) -> DType:
+    """The NumPy dtype of a floating dtype in any notation; None for anything else."""
+    is_array = isinstance(value, jax.Array)  # jnp.dtype would return its dtype
     try:
         dtype = None if value is None or is_array else jnp.dtype(value)
     except TypeError:
@@ -179,13 +180,13 @@ def float_dtype(value: Any) -> Any:
     return dtype if kind(dtype) == "float" else None
 
 
-def storable(value: Any) -> Any:
-    """As `float_dtype`; None too for what holds no sign or no zero, or has under 8 bits."""
+def storable(value: _DTypeLike) -> DType:
+    """Like `float_dtype`, but None for formats without sign or zero, or below 8 bits."""
     dtype = float_dtype(value)
     return dtype if dtype is not None and (dtype.itemsize >= 4 or rounds(dtype)) else None
 
 
-def _compute_dtype(value: Any) -> Any:
+def _compute_dtype(value: _DTypeLike) -> DType:
     dtype = float_dtype(value)
     if dtype is None:
         raise _error("compute_dtype", value, "write compute_dtype=jnp.float32")
@@ -198,7 +199,7 @@ def _compute_dtype(value: Any) -> Any:
     return dtype.type
 
 
-def _state_dtype(value: Any) -> Any:
+def _state_dtype(value: _DTypeLike) -> DType:
     if isinstance(value, Mapping):
         rule = _Rule()
         for pattern, wanted in value.items():
@@ -220,12 +221,12 @@ def _state_dtype(value: Any) -> Any:
     raise _error("state_dtype", value, remedy)
 
 
-def refuse_blanket(dtype: DType, given: Any = None) -> None:
-    """Raises a ValueError for a whole state in float16 or 8 bits.
+def refuse_blanket(dtype: DType, given: object = None) -> None:
+    """Raises a ValueError if all of a state would be stored in float16 or 8 bits.
 
     Args:
-        dtype: what the state would be stored in.
-        given: the `state_dtype` that comes to it, if that is not the dtype itself.
+        dtype: the dtype that would store the state.
+        given: the `state_dtype` that leads to it, if it is not the dtype itself.
     """
     if jnp.finfo(dtype).minexp <= jnp.finfo(jnp.bfloat16).minexp:
         return
@@ -237,7 +238,7 @@ def refuse_blanket(dtype: DType, given: Any = None) -> None:
     raise _error("state_dtype", dtype if given is None else given, remedy)
 
 
-def _updates_dtype(value: Any) -> Any:
+def _updates_dtype(value: _DTypeLike) -> DType:
     if isinstance(value, str) and value in ("params", "grads"):
         return value
     dtype = storable(value)
@@ -247,16 +248,16 @@ def _updates_dtype(value: Any) -> Any:
     return dtype.type
 
 
-def _is_function(value: Any) -> bool:
-    """Whether it can be called and is no dtype: jnp.int32 and its like are callable."""
+def _is_function(value: object) -> bool:
+    """Whether it is callable and not a dtype: jnp.int32 is callable."""
     return callable(value) and not (isinstance(value, type) or hasattr(value, "dtype"))
 
 
-def _error(name: str, value: Any, remedy: str) -> ValueError:
+def _error(name: str, value: object, remedy: str) -> ValueError:
     return ValueError(f"Policy({name}={_readable(value)}): {remedy}.")
 
 
-def _readable(value: Any) -> str:
+def _readable(value: object) -> str:
     if isinstance(value, dict):
         inside = ", ".join(f"{key!r}: {_readable(dtype)}" for key, dtype in value.items())
         return f"{{{inside}}}"

@@ -1,7 +1,7 @@
-"""Around a guarded optimizer: computes in one dtype, stores the state in another."""
+"""Wraps a guarded optimizer to compute in one dtype and store the state in another."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from .._carry.snapshot import Snapshot
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
-from .._leaves.types import DType, Leaf, Params, State, Updates
+from .._leaves.types import Convert, DType, Leaf, Params, State, Updates
 from .._rounding.rounding import round_with
 from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
@@ -21,25 +21,28 @@ from .policy import Policy, float_dtype
 from .settle import pair_updates
 from .state_dtypes import stored_dtypes
 
+# A cast of (leaf, dtype, number of the leaf).
+_Narrow = Callable[[Leaf, DType, int], jax.Array]
+
 
 @public
 class RoundingState(NamedTuple):
     """The state of an optimizer guarded with `Policy(rounding="stochastic")`.
 
-    The noise of a step is a function of `rounding_seed`, `rounding_step`, the number of the
-    leaf in the inner state and the element's place in the whole array, and of nothing else:
-    it is the same in `jit`, `scan`, on one device or on many. Members of a `vmap`, the
-    shards inside a `shard_map`, and two guarded optimizers (in `multi_transform`, say) get
+    The noise of a step depends only on `rounding_seed`, `rounding_step`, the number of the
+    leaf in the inner state and the position of the element in the global array: it is the
+    same in `jit`, in `scan`, on one device and on many. Members of a `vmap`, the shards
+    inside a `shard_map`, and two guarded optimizers (in `multi_transform`, for example) get
     the same noise unless their seeds differ.
 
     Attributes:
-        inner_state: the inner optimizer's own state, with which training can go on without
+        inner_state: the inner optimizer's own state. Training can continue with it without
             stochastic rounding.
-        rounding_seed: uint32 scalar, `Policy.seed` at first; may be replaced at any time.
+        rounding_seed: uint32 scalar, `Policy.seed` at first; you may replace it.
         rounding_step: uint32 scalar, the number of updates so far.
     """
 
-    inner_state: Any
+    inner_state: State
     rounding_seed: jax.Array
     rounding_step: jax.Array
 
@@ -47,15 +50,15 @@ class RoundingState(NamedTuple):
 def in_precision(
     guarded: optax.GradientTransformationExtraArgs, policy: Policy
 ) -> optax.GradientTransformationExtraArgs:
-    """Shows an optimizer its inputs in one dtype and stores its state in another.
+    """Gives an optimizer its inputs in one dtype and stores its state in another.
 
     Args:
         guarded: a guarded transformation: its outputs have the dtypes of its inputs.
-        policy: one that `changes_precision`.
+        policy: a policy that `changes_precision`.
 
     Returns:
-        A transformation that is stable and whose updates have the dtypes that the policy
-        asks for. Its state is that of `guarded`, or a `RoundingState` around it.
+        A transformation that keeps its types and whose updates have the dtypes that the
+        policy asks for. Its state is that of `guarded`, or a `RoundingState` around it.
     """
     stochastic = policy.rounding == "stochastic"
     computes = policy.compute_dtype is not None
@@ -98,13 +101,13 @@ def in_precision(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def rounding_to(*words: Any) -> Callable[[Any, Any, int], jax.Array]:
-    """A cast of (leaf, dtype, number of the leaf) that rounds stochastically."""
+def rounding_to(*words: Leaf) -> _Narrow:
+    """A cast that rounds stochastically, with noise that depends on these words."""
     return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
 
 
-def _at_least(dtype: DType) -> Callable[[Any], Any]:
-    """Casts a narrower floating leaf to `dtype`, leaves any other alone."""
+def _at_least(dtype: DType) -> Convert:
+    """A function that casts a narrower floating leaf to `dtype`, and no other leaf."""
 
     def widen(leaf):
         held = dtype_of(leaf)
@@ -114,18 +117,16 @@ def _at_least(dtype: DType) -> Callable[[Any], Any]:
     return widen
 
 
-def _narrowest(leaf: Leaf) -> Any:
-    """A floating leaf in bfloat16: not what any optimizer is shown, see `followed`."""
+def _narrowest(leaf: Leaf) -> Leaf:
+    """A floating leaf in bfloat16, to compare with in `followed`."""
     return cast(leaf, jnp.dtype("bfloat16")) if kind(dtype_of(leaf)) == "float" else leaf
 
 
-def _store(
-    new_state: State, seen: Any, stored: Any, narrow: Callable[[Any, Any, int], Any]
-) -> Any:
-    """The new state with what was seen in another dtype than stored as it was stored."""
+def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> State:
+    """The new state, with each leaf that was widened back in the dtype that stored it."""
     leaves, treedef = tree_util.tree_flatten(new_state)
     for i, (was_seen, old) in enumerate(zip(*map(tree_util.tree_leaves, (seen, stored)))):
-        # A Python number has no dtype to be stored in, under `jit` neither.
+        # A Python number has no dtype to store it in, not even under `jit`.
         is_number = not hasattr(old, "dtype") or is_wide_scalar(old)
         is_as_seen = is_number or dtype_of(was_seen) == dtype_of(old)
         if not is_as_seen and dtype_of(leaves[i]) is not None:
@@ -133,10 +134,12 @@ def _store(
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _deliver(new_updates: Updates, updates: Updates, params: Params, policy: Policy) -> Any:
-    """The new updates in the dtypes of the params, or of the updates, as they came in."""
+def _deliver(
+    new_updates: Updates, updates: Updates, params: Params, policy: Policy
+) -> Updates:
+    """The new updates in the incoming dtypes of the params, or of the updates."""
     if float_dtype(policy.updates_dtype) is not None:
-        return new_updates  # the guard inside has seen to it
+        return new_updates  # the inner guard has cast them
     like = updates if policy.updates_dtype == "grads" else params
     recorded = pair_updates(new_updates, Snapshot(updates), Snapshot(like))
     leaves, treedef = tree_util.tree_flatten(new_updates)
@@ -146,7 +149,7 @@ def _deliver(new_updates: Updates, updates: Updates, params: Params, policy: Pol
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _inner_state(state: State, stochastic: bool) -> Any:
+def _inner_state(state: State, stochastic: bool) -> State:
     if isinstance(state, RoundingState) == stochastic:
         return state.inner_state if stochastic else state
     if not stochastic:
@@ -161,7 +164,7 @@ def _inner_state(state: State, stochastic: bool) -> Any:
 
 
 def check_available(policy: Policy) -> None:
-    """Raises a ValueError where a policy asks for float64 and JAX has none."""
+    """Raises a ValueError if a policy asks for float64 and JAX has none."""
     for name in ("compute_dtype", "updates_dtype"):
         if float_dtype(getattr(policy, name)) == np.float64 and not has_float64():
             raise ValueError(

@@ -1,6 +1,4 @@
-"""The dtypes an optimizer's state is recorded with, and the way back to them."""
-
-from typing import Any
+"""Records the dtypes of an optimizer's state, and restores them."""
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +17,15 @@ from .guard import guard
 
 
 @public
-def record(opt: Optimizer, params: Params) -> Any:
-    """The shape and dtype of every leaf of a guarded optimizer's state.
+def record(opt: Optimizer, params: Params) -> State:
+    """Records the shape and dtype of every leaf of a guarded optimizer's state.
 
-    Nothing is run or allocated: `params` may be `jax.ShapeDtypeStruct`s.
+    Nothing runs and nothing is allocated.
 
     Args:
         opt: a gradient transformation or an object with `init` and `update`, guarded or
             not.
-        params: what `init` takes; arrays or `jax.ShapeDtypeStruct`s.
+        params: the argument of `init`: arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
         The tree of `dtypeguard.guard(opt).init(params)` with a `jax.ShapeDtypeStruct` for
@@ -43,31 +41,30 @@ def record(opt: Optimizer, params: Params) -> Any:
         raise TypeError(
             f"record got {shown(opt)} as the optimizer. Write record(opt, params)."
         )
-    guarded: Any = guard(opt)
+    guarded: Optimizer = guard(opt)
     if not hasattr(guarded, "init"):
         raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
     return eval_shape(guarded.init, params)
 
 
 @public
-def restore(state: State, record: PyTree) -> Any:
-    """Brings a state that something outside the optimizer changed back to a record.
+def restore(state: State, record: PyTree) -> State:
+    """Casts a state that something outside the optimizer changed to the types of a record.
 
-    For a checkpoint of another precision, NumPy leaves, integer counters that a mean over
-    devices made floating.
+    This is for a checkpoint in another precision, NumPy leaves, or integer counters that a
+    mean over devices made floating.
 
     Args:
         state: an optimizer state whose leaves may have other dtypes than the record's.
-        record: from `dtypeguard.record`, or any state of the dtypes wanted.
+        record: from `dtypeguard.record`, or any state with the wanted dtypes.
 
     Returns:
         `state` with every array leaf as a strongly typed JAX array of its dtype in
-        `record`. Floats and complex numbers are rounded to the nearest. Any other change
-        of dtype must be one that the values survive, there and back: 3.0 becomes an int
-        3, 2.5 does not.
+        `record`. Floats and complex numbers round to nearest. Any other change of dtype
+        has to keep the values: 3.0 becomes the int 3; 2.5 is an error.
 
     Raises:
-        DtypeDriftError: if the tree or a shape differs, or a value would not survive
+        DtypeDriftError: if the tree or a shape differs, or a dtype cannot hold a value
             (2.5 or 2**40 for an int32, 1e30 for a float16). Names every such leaf.
 
     Example:
@@ -96,8 +93,8 @@ def restore(state: State, record: PyTree) -> Any:
     return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
 
 
-def _restored(leaf: Leaf, like: Leaf) -> tuple[Any, str]:
-    """A leaf as it was recorded and "", or anything and what to do about it."""
+def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
+    """A leaf in its recorded type and "", or the leaf and what to do about it."""
     dtype = dtype_of(like)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf, "load its values, not only its dtype"
@@ -124,19 +121,19 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Any, str]:
         if rounds:
             lost = np.isfinite(values) & ~np.isfinite(there)
         else:
-            # Between signed and unsigned a value wraps, there and back.
+            # Between signed and unsigned, a wrapped value survives the way back.
             lost = _negative(there) != _negative(values)
             lost |= _astype(there, held) != values
     remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
-    # What the user put on several devices is cast there; the rest as it was judged.
+    # A JAX array is cast where it is: it may be on several devices.
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
 
 
-def _negative(values: Any) -> Any:
+def _negative(values: np.ndarray) -> np.ndarray:
     return np.real(values) < 0
 
 
-def _astype(values: Any, dtype: DType) -> Any:
+def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
     values = values if kind(dtype) == "complex" else np.real(values)
     if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
         values = values.astype(np.int8)  # NumPy has no cast between two of so few bits

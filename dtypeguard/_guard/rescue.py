@@ -1,40 +1,39 @@
-"""A second attempt, in a wider dtype, at an update that does not trace."""
+"""Runs an update that does not trace once more, in a wider dtype."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import HAS_X64_SCOPE, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, kind, promoted
-from .._leaves.types import PyTree
+from .._leaves.types import DType, ExtraArgs, Function, Params, PyTree, State, Updates
 from .extra_args import convert_extra_args
 from .follow import cast_following
 
 
 def rescue(
-    init: Callable[..., Any],
-    update: Callable[..., Any],
-    inputs: tuple[Any, Any, Any, dict[str, Any]],
-) -> tuple[Any, Any] | None:
+    init: Function,
+    update: Function,
+    inputs: tuple[Updates, State, Params, ExtraArgs],
+) -> tuple[DType, tuple[Updates, State]] | None:
     """Runs an update in the promoted dtype of its params and updates, at least float32.
 
-    For optimizers whose control flow assumes float32, or params and gradients alike.
+    This helps optimizers whose control flow assumes float32, or one dtype for params and
+    gradients.
 
     Args:
-        init: the inner init. It tells which leaves of the state follow the dtype of the
-            params: those are cast, and the rest, say a float32 accumulator, is not.
-        update: the inner update, of four arguments, which has just raised over its types.
-        inputs: those four: updates, state, params or None, and the extra args.
+        init: the inner init. It shows which leaves of the state follow the dtype of the
+            params. Only those are cast, not a float32 accumulator, for example.
+        update: the inner update, of four arguments, which raised over its types.
+        inputs: the four arguments: updates, state, params or None, and the extra args.
 
     Returns:
-        The promoted dtype and what the update returned for promoted inputs; None if the
-        floating inputs are of one dtype of 32 bits or more (64 where x64 is on before JAX
-        0.7), or if this attempt failed too.
+        The promoted dtype and what the update returned for promoted inputs. None if the
+        floating inputs have one dtype of at least 32 bits (64 bits before JAX 0.7 with x64
+        on), or if this attempt failed too.
     """
-    # Where x64 is on and cannot be hidden from the optimizer, its own scalars are float64.
+    # If x64 is on and cannot be hidden, the optimizer makes its scalars in float64.
     at_least = np.dtype("float32" if HAS_X64_SCOPE or not x64_enabled() else "float64")
     floats = _floating_dtypes(inputs)
     if len(floats) < 2 and not any(d.itemsize < at_least.itemsize for d in floats):
@@ -48,15 +47,15 @@ def rescue(
     widened = functools.partial(tree_util.tree_map, promote)
     like_params = updates if params is None else params
     try:
-        # A Python float by itself is float32 to a guarded init, and float64 under x64 here.
+        # A guarded init makes float32 of a Python float; here, under x64, it is float64.
         as_is = lambda leaf: cast(leaf, np.float32) if type(leaf) is float else leaf
         state = cast_following(state, init, like_params, as_is, promote)
         extra_args = convert_extra_args(extra_args, promote)
         return dtype, update(widened(updates), state, widened(params), extra_args)
-    except Exception:  # whatever it is, the first error tells the user more
+    except Exception:  # the first error tells the user more than any second one
         return None
 
 
-def _floating_dtypes(tree: PyTree) -> set[Any]:
+def _floating_dtypes(tree: PyTree) -> set[DType]:
     dtypes = {dtype_of(leaf) for leaf in tree_util.tree_leaves(tree)}
     return {dtype for dtype in dtypes if kind(dtype) == "float"}

@@ -1,4 +1,4 @@
-"""Brings what a function returned back to what it was given, or says why it cannot."""
+"""Casts what a function returned to the types it was given, or reports why it cannot."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -29,22 +29,23 @@ from .._leaves.rows import (
     table,
     tree_rows,
 )
-from .._leaves.types import DType, Leaf, PyTree, State, Updates
+from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
 from .policy import Policy
 
 
 class Output(NamedTuple):
-    """A part of what a function returns that has a record, and what is said of it.
+    """One of the things a function returns, and how messages describe it.
 
     Attributes:
-        name: stands before the paths of its leaves.
-        function: what returned it.
-        wrapper: what a user wraps that function in, to have it cast.
-        is_carried: whether it comes in again: then a weak type is a drift, and what is no
-            array stays what it is. If not, it is added to its record.
-        starts_weak: whether a weakly typed leaf of its record may still take its type from
-            what comes back for it: a state has chosen its types in `init`, the first carry
-            of a loop has not.
+        name: a prefix of the paths of its leaves.
+        function: the name of the function that returned it.
+        wrapper: the public function that casts its results.
+        is_carried: whether the caller passes it in again. If so, a weak type is a drift,
+            and a leaf that is not an array has to stay what it is. If not, the caller
+            adds it to its record.
+        starts_weak: whether a weakly typed leaf of the record takes its type from the leaf
+            that comes back. `init` has chosen the types of a state; the first carry of a
+            loop may not have any.
     """
 
     name: str
@@ -55,12 +56,12 @@ class Output(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A tree with its leaves as they were recorded, and what there is to say of them.
+    """A tree with its leaves cast to their record, and the rows to report.
 
     Attributes:
-        tree: as it was returned, its array leaves cast.
-        refused: the leaves that cannot be brought back.
-        drifted: those that were.
+        tree: the returned tree with its array leaves cast.
+        refused: the leaves that no allowed cast brings back.
+        drifted: the leaves that a cast brought back.
     """
 
     tree: PyTree
@@ -73,26 +74,26 @@ _UPDATES = Output("updates", is_carried=False)
 
 
 def settle(
-    outputs: tuple[Any, Any],
+    outputs: tuple[Updates, State],
     given: tuple[Snapshot, Snapshot, Snapshot],
     policy: Policy,
     warn: Callable[[str], None],
-) -> tuple[Any, Any]:
-    """What an update returned, in the dtypes of what it was given.
+) -> tuple[Updates, State]:
+    """Casts the results of an update to the dtypes of its inputs.
 
     Args:
         outputs: the new updates and the new state.
-        given: the updates, the state (of any provenance: its leaves are the record) and
-            the params, which may be None.
-        policy: which casts are allowed and what is said about them.
-        warn: is given the message where `policy.on_drift` is "warn".
+        given: the updates, the state (from anywhere: its leaves are the record) and the
+            params, which may be None.
+        policy: which casts it allows, and what it reports.
+        warn: called with the message if `policy.on_drift` is "warn".
 
     Returns:
         The new updates, in the dtypes of the params or else of the incoming updates, and
         the new state, every array leaf strongly typed and in its dtype in the state.
 
     Raises:
-        DtypeDriftError: if a tree, a shape or a kind has changed, or a dtype where
+        DtypeDriftError: if a tree, a shape or a kind changed, or a dtype while
             `policy.on_drift` is "error". Names every such leaf.
     """
     (new_updates, new_state), (updates, state, params) = outputs, given
@@ -107,20 +108,20 @@ def settle(
 
 
 def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) -> Settled:
-    """What a function carries, in the dtypes in which it came in.
+    """Casts a carry to the dtypes with which it came in.
 
     Args:
-        part: which part of its results.
-        tree: it, as it came out.
-        given: it, as it came in.
-        policy: which casts are allowed.
+        part: which carry it is, for messages.
+        tree: the carry as it came out.
+        given: the carry as it came in.
+        policy: which casts it allows.
 
     Returns:
-        `tree` with every array leaf strongly typed and in its dtype in `given`, and what
-        `report_drift` is to say.
+        `tree` with every array leaf strongly typed and in its dtype in `given`, and the
+        rows for `report_drift`.
 
     Raises:
-        DtypeDriftError: if the tree has changed.
+        DtypeDriftError: if the tree changed.
     """
     if tree_util.tree_structure(tree) != given.treedef:
         before = given.copy()
@@ -133,17 +134,17 @@ def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) 
     return _settle(part, tree, given.leaves, same, policy, given.constants)
 
 
-def settle_held(part: Output, held: Held, node: Any, policy: Policy) -> Settled:
-    """Has an object of Flax NNX hold what it holds in the dtypes in which it held it.
+def settle_held(part: Output, held: Held, node: NNXObject, policy: Policy) -> Settled:
+    """Casts, in place, what a Flax NNX object holds to the dtypes that it held before.
 
     Args:
-        part: what it is called, and what changed it.
+        part: the name of the object, and of the function that changed it.
         held: what it held before.
-        node: the object, or another that was returned in its place.
-        policy: which casts are allowed.
+        node: the object, or another one that was returned in its place.
+        policy: which casts it allows.
 
     Returns:
-        `node`, and what `report_drift` is to say.
+        `node`, and the rows for `report_drift`.
     """
     before, now = held.pairs(node)
     settled = settle_carried(part, now, before, policy)
@@ -154,16 +155,16 @@ def settle_held(part: Output, held: Held, node: Any, policy: Policy) -> Settled:
 def report_drift(
     settled: Sequence[Settled], part: Output, policy: Policy, warn: Callable[[str], None]
 ) -> None:
-    """Says of all that a function returned what the policy wants said.
+    """Reports the leaves that drifted, as the policy asks.
 
     Args:
-        settled: its parts.
-        part: one of them, for the words.
-        policy: what is said.
-        warn: is given the message where `policy.on_drift` is "warn".
+        settled: all that a function returned.
+        part: one of its outputs, which names the function and its wrapper.
+        policy: what to report.
+        warn: called with the message if `policy.on_drift` is "warn".
 
     Raises:
-        DtypeDriftError: if a leaf was refused, or has drifted where `policy.on_drift` is
+        DtypeDriftError: if a leaf was refused, or drifted while `policy.on_drift` is
             "error". Names every such leaf.
     """
     refused = [row for each in settled for row in each.refused]
@@ -184,12 +185,12 @@ def report_drift(
 def _settle(
     part: Output,
     tree: PyTree,
-    recorded: list[Any],
+    recorded: list[Leaf],
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
     constants: Collection[int] = (),
 ) -> Settled:
-    """The one place where a leaf that came out is kept, cast or refused."""
+    """Keeps, casts or refuses each leaf that came out. No other function does."""
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
     may_be_weak = part.starts_weak or not part.is_carried
@@ -197,12 +198,12 @@ def _settle(
         if _is_settled(leaf, old, may_be_weak):
             continue
         if i in constants or (type(leaf) is bool and type(old) is bool):
-            continue  # to branch on; it promotes nothing
+            continue  # a constant or a flag to branch on: it promotes nothing
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if not part.is_carried and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep
         if part.starts_weak and is_weak(old) and new_dtype is not None:
-            # `lax.scan` traces its body once more, with the type that it has now.
+            # JAX traces the body of its loop again, with the type that comes back.
             dtype = promoted_weakly(old, leaf)
             if dtype == new_dtype and np.shape(leaf) == np.shape(old):
                 continue
@@ -236,7 +237,7 @@ def _settle(
 
 
 def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
-    """Whether there is nothing to do: quick, since eager updates pay it for every leaf."""
+    """Whether a leaf needs no cast. Quick, because eager updates pay for it once a leaf."""
     try:
         return (
             leaf.dtype == old.dtype
@@ -248,23 +249,23 @@ def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
 
 
 def _has_same_type(leaf: Leaf, old: Leaf) -> bool:
-    """Whether both are PRNG keys of one type and shape, or neither is anything like it."""
+    """Whether both are PRNG keys of one type and shape, or neither has a dtype."""
     dtype, old_dtype = (getattr(x, "dtype", None) for x in (leaf, old))
     return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
 
 
-def _structure_of_leaves(tree: PyTree) -> Any:
-    """A structure in which nodes without leaves are one: () may go for an EmptyState."""
+def _structure_of_leaves(tree: PyTree) -> PyTreeDef:
+    """The structure with all nodes without leaves alike: () may replace an EmptyState."""
     is_empty = lambda node: not tree_util.tree_leaves(node)
     alike = lambda node: None if is_empty(node) else node
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
 
 
-def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> Any:
-    """The new state with what came in where it and a gradient are None.
+def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> State:
+    """The new state, with the incoming leaf where the new one and a gradient are None.
 
-    For a gradient that is None optax leaves None in the state: that leaf of the state
-    learns nothing and stays as it was.
+    Optax leaves None in the state for a gradient that is None. That leaf learns nothing,
+    so it stays as it was.
     """
     is_none = lambda leaf: leaf is None
     if not any(map(is_none, tree_util.tree_leaves(updates.copy(), is_leaf=is_none))):
@@ -288,7 +289,7 @@ def _settle_updates(
         recorded = [like(leaf) if is_float(leaf) else leaf for leaf in recorded]
 
     def adds(number, shape, old_shape):
-        # Else p + u keeps p's shape; a batch of per-example gradients may stay one.
+        # p + u has to keep the shape of p. A batch of per-example gradients may stay one.
         return (
             not params.leaves
             or broadcasts(shape, old_shape)
@@ -298,17 +299,17 @@ def _settle_updates(
     return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Any:
-    """The gradient that a leaf of the new updates came from; None if there is none."""
+def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Leaf:
+    """The gradient that belongs to a leaf of the new updates, or None."""
     if tree_util.tree_structure(new_updates) == updates.treedef:
         return updates.leaves[number]
     return by_path(updates.copy()).get(paths(new_updates)[number])
 
 
-def pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Any]:
-    """For each leaf of the new updates its param or the incoming update.
+def pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
+    """Pairs each leaf of the new updates with its param, or with the incoming update.
 
-    Leaves of `params` may be missing (None or `MaskedNode` stand there).
+    `params` may lack leaves (None or `MaskedNode` in their place).
 
     Raises:
         DtypeDriftError: if a leaf has neither.
@@ -334,7 +335,7 @@ _UNSAFE = (
 
 
 def _brought_back(dtype: DType, new_dtype: DType) -> str:
-    """What to write in the update instead, for a leaf named x that is cast."""
+    """What to return from the update instead of x, for a leaf that a cast brings back."""
     if kind(dtype) == "bool" and kind(new_dtype) == "int":
         return "return x != 0; a bool holds no count: start from an int if it counts"
     return f"return x.astype(jnp.{dtype})"
@@ -345,9 +346,9 @@ def _page(part: Output) -> str:
 
 
 def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
-    """What to write in the update instead, for a leaf named x."""
+    """What to return from the update instead of x, for a leaf that changed its kind."""
     if not part.is_carried and kind(dtype) in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
-    # The first carry is the user's own, and more often wrong than what comes back.
+    # The user wrote the first carry. It is wrong more often than what comes back.
     begin = f"begin with jnp.{new_dtype}, or " if part.starts_weak else ""
     return begin + return_as(dtype, new_dtype)

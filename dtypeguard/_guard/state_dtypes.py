@@ -1,8 +1,7 @@
-"""In which dtypes a state is stored, by `Policy.state_dtype`."""
+"""The dtypes that `Policy.state_dtype` stores a state in."""
 
 import fnmatch
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -11,31 +10,32 @@ import numpy as np
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import by_path, describe
-from .._leaves.types import State
+from .._leaves.types import DType, Function, Leaf, State
 from .policy import float_dtype, refuse_blanket, storable
 
 
 def stored_dtypes(
-    state_dtype: Any,
+    state_dtype: DType,
     state: State,
-    following: Any,
-    own: Callable[[], dict[str, Any]],
-) -> dict[str, Any]:
-    """What `state_dtype` makes of each floating leaf that follows the params.
+    following: Collection[str],
+    own: Callable[[], dict[str, DType]],
+) -> dict[str, DType]:
+    """The dtype to store each floating leaf in that follows the params, by path.
 
     Args:
-        state_dtype: of the policy; not None.
+        state_dtype: that of the policy; not None.
         state: a first state, as the inner optimizer makes it.
         following: the paths of its leaves that follow the params.
-        own: gives the dtypes of the state that the inner optimizer makes of params in
-            their own dtypes, by path.
+        own: returns the dtypes, by path, of the state that the inner optimizer makes of
+            params in their own dtypes.
 
     Returns:
-        A dtype for each of these leaves by path; for scalars one of at least 32 bits.
+        A dtype for each of these leaves; at least 32 bits for a scalar.
 
     Raises:
-        ValueError: if a pattern matches none of them, or a function gives no such dtype,
-            or it is float64 without x64, or float16 or 8 bits because the params are.
+        ValueError: if a pattern matches no leaf, if a function returns no floating dtype,
+            if the dtype is float64 without x64, or float16 or 8 bits because the params
+            are.
     """
     leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
     leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
@@ -63,8 +63,8 @@ def stored_dtypes(
     return stored
 
 
-def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
-    # Brackets stand for themselves: paths are full of them.
+def _by_pattern(rule: dict[str, DType], leaves: dict[str, Leaf]) -> dict[str, DType]:
+    # Escape brackets: paths are full of them.
     matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
     idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
     if idle:
@@ -77,7 +77,7 @@ def _by_pattern(rule: dict[str, Any], leaves: dict[str, Any]) -> dict[str, Any]:
     return {path: float_dtype(first(path)) for path in leaves}
 
 
-def _by_function(rule: Callable[..., Any], leaves: dict[str, Any]) -> dict[str, Any]:
+def _by_function(rule: Function, leaves: dict[str, Leaf]) -> dict[str, DType]:
     wanted = {}
     for path, leaf in leaves.items():
         answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))

@@ -1,6 +1,4 @@
-"""A first state for control flow and donation: arrays, each with a buffer of its own."""
-
-from typing import Any
+"""Makes a first state for control flow and donation: arrays with their own buffers."""
 
 import jax
 import jax.numpy as jnp
@@ -16,29 +14,29 @@ from .._leaves.types import Leaf, Params, PyTree, State
 
 
 @public
-def strong(tree: PyTree) -> Any:
-    """A first carry: numbers and arrays as strongly typed arrays with buffers of their own.
+def strong(tree: PyTree) -> PyTree:
+    """Makes a first carry of strongly typed arrays, each with its own buffer.
 
-    It is to the carry of a step what `init` of a guarded optimizer is to its state. A
-    first carry that holds `0.0`, or a weakly typed `jnp.zeros(3) * 2` of some package's
-    reset, has other types than the second: a jitted step compiles twice for it. And one
-    array that is two leaves, such as params that are the first average of themselves as
-    well, cannot be donated.
+    A step's first carry that holds `0.0`, or a weakly typed array from some package's
+    reset, has other types than the second one, and a jitted step compiles twice. An array
+    that is two leaves, such as params that are also their own first average, cannot be
+    donated. `init` of a guarded optimizer solves both for its state; `strong` does so for
+    any carry.
 
     Args:
-        tree: what is carried first. `None`, functions, dtypes and strings stay, and so do
-            the Python numbers of an Equinox module: they are constants to Equinox.
+        tree: the first carry. `None`, functions, dtypes and strings stay, and so do the
+            Python numbers of an Equinox module, which are constants to Equinox.
 
     Returns:
         The tree with each Python or NumPy number and each array as a strongly typed JAX
-        array, in the dtype that it has, or that JAX gives it. All are copies: `tree` can
-        be used after they were donated. A `jax.ShapeDtypeStruct` stays one, strongly
-        typed. An object of Flax NNX, such as a module, stays the same object and holds
-        such arrays from now on.
+        array, in the dtype that it has or that JAX gives it. All are copies: you can still
+        use `tree` after donating them. A `jax.ShapeDtypeStruct` stays one, strongly typed.
+        A Flax NNX object, such as a module, stays the same object and holds such arrays
+        from then on.
 
     Raises:
-        OverflowError: if an integer is beyond those that JAX has under the x64 flag as it
-            is now.
+        OverflowError: if an integer does not fit the integers that JAX has under the
+            current x64 flag.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -52,7 +50,7 @@ def strong(tree: PyTree) -> Any:
     return opened(_strong(closed(tree)))
 
 
-def _strong(tree: PyTree, path: str = "") -> Any:
+def _strong(tree: PyTree, path: str = "") -> PyTree:
     remedy = "turn on jax_enable_x64, or start from a smaller number"
     arrays = as_arrays(tree, f"strong: tree{path}", remedy)
     return own_buffers(arrays, tree_util.tree_leaves(tree))
@@ -62,17 +60,17 @@ def as_arrays(
     state: State,
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
-) -> Any:
-    """A state whose Python and NumPy numbers are JAX arrays, `constants` aside.
+) -> State:
+    """Makes JAX arrays of the Python and NumPy numbers of a state, except `constants`.
 
     Args:
         state: any tree.
-        where: what it is called in a message.
-        remedy: against a number that is too large.
+        where: the name of the tree in a message.
+        remedy: what the message advises for a number that is too large.
 
     Raises:
-        OverflowError: if an integer is beyond those that JAX has under the x64 flag as it
-            is now.
+        OverflowError: if an integer does not fit the integers that JAX has under the
+            current x64 flag.
     """
 
     def array(path, leaf):
@@ -93,22 +91,22 @@ def as_arrays(
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def own_buffers(state: State, params: Params) -> Any:
-    """A first state of strongly typed arrays, each with a buffer of its own.
+def own_buffers(state: State, params: Params) -> State:
+    """Makes a first state of strongly typed arrays, each with its own buffer.
 
-    What the optimizer holds for its next `init` (a table of rates, a key) and what is a
-    leaf of `params` or stands in two places must not be donated with the state. Who else
-    holds an array cannot be told, so each is copied, one after another: `state` is freed
-    meanwhile where nobody holds it.
+    An array that the optimizer holds for its next `init` (a table of rates, a key), that is
+    also a leaf of `params`, or that occurs twice, must not be donated with the state.
+    Nothing says who else holds an array, so each one is copied, one after another; an
+    array that nobody else holds is freed meanwhile.
 
     Args:
         state: what the inner `init` returned, without Python and NumPy numbers.
-        params: what it was called with.
+        params: the argument of that `init`.
 
     Returns:
         `state` with each array leaf as a strongly typed JAX array of its dtype. Of traced
-        ones those are copied that are leaves of `params` or occur twice: a compiled
-        program gives back buffers of its own.
+        leaves, only those are copied that are leaves of `params` or occur twice: a
+        compiled program returns its own buffers.
     """
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
 
@@ -132,8 +130,8 @@ def own_buffers(state: State, params: Params) -> Any:
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def _copied(leaf: Leaf) -> Any:
+def _copied(leaf: Leaf) -> Leaf:
     copy = jnp.array(leaf, copy=True)
     if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy
-    return jax.device_put(copy, leaf.sharding)  # from a host's memory it came to the device
+    return jax.device_put(copy, leaf.sharding)  # the copy of a host array is on the device

@@ -1,7 +1,6 @@
 """Runs optimizers and steps as if `jax_enable_x64` were off, where no input is 64-bit."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 
@@ -9,20 +8,21 @@ from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.rows import by_path, describe
-from .._leaves.types import PyTree
+from .._leaves.types import Function, PyTree
 
 
-def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: Any) -> Any:
-    """`call(*inputs)`, traced as if x64 were off when no input is 64-bit.
+def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) -> PyTree:
+    """Calls `call(*inputs)`, with x64 off if no input is 64-bit.
 
-    What works under x64 alone (a counter beyond 2**31, a loss on float64 data whose
-    derivative is taken) raises then; it gets the flag that it would have had bare.
+    Some calls work only with x64 on, such as a counter beyond 2**31 or the derivative of a
+    loss on float64 data. If the first attempt raises, a second one runs under the caller's
+    flag.
 
     Args:
         call: a function of `inputs`.
-        warn: is told when `call` only worked with x64 on.
-        *inputs: pytrees. Python scalars among them count as 32-bit: they are weakly
-            typed and follow their surroundings.
+        warn: called with a message if `call` only worked with x64 on.
+        *inputs: pytrees. Their Python scalars do not count as 64-bit: they are weakly
+            typed and take the dtype of the arrays around them.
     """
     blind = HAS_X64_SCOPE and x64_enabled()
     if not blind or any(map(is_wide, jax.tree_util.tree_leaves(inputs))):
@@ -43,9 +43,9 @@ def without_x64(call: Callable[..., Any], warn: Callable[[str], None], *inputs: 
 
 
 def wide_input(named: Iterable[tuple[str, PyTree]]) -> str:
-    """The first 64-bit array of some trees, by name and type; "" if there is none.
+    """The name and type of the first 64-bit array of some trees; "" if there is none.
 
-    A Python number that an outer `jit` has traced is weakly typed, and does not count.
+    A Python number that an outer `jit` traced is weakly typed and does not count.
     """
     for name, tree in named:
         for path, leaf in by_path(tree).items():

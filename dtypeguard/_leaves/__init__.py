@@ -1,7 +1,8 @@
-"""What a leaf is, how it is described, and what differs between releases of JAX.
+"""What a leaf is, how messages describe it, and what differs between releases of JAX.
 
-The ground floor: it imports no other room. Read `dtypes.py` first: what counts as an array
-leaf, which kinds there are, and the one cast. `modules.py` knows which leaves of a module
-its library takes for data, `rows.py` names leaves by their path, `errors.py` has the error
-and the warning, and `compat.py` all that depends on a release.
+This room imports no other. Read `dtypes.py` first: what counts as an array leaf, the kinds
+of dtypes, and the one cast. `modules.py` knows which leaves of a module its library treats
+as data, `rows.py` names leaves by path, `errors.py` defines the error and the warning,
+`files.py` tells the user's files from installed ones, and `compat.py` holds everything that
+depends on a release.
 """

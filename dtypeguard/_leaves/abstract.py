@@ -1,7 +1,6 @@
-"""`jax.eval_shape` for trees with leaves that are no arrays."""
+"""`jax.eval_shape` for trees with other leaves than arrays."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax import tree_util
@@ -9,16 +8,18 @@ from jax import tree_util
 from .types import PyTree
 
 
-def eval_shape(function: Callable[[Any], Any], tree: PyTree) -> Any:
-    """The shapes and dtypes that a function gives; nothing is run or allocated.
+def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+    """The shapes and dtypes of what a function returns. Nothing runs or is allocated.
+
+    Unlike `eqx.filter_eval_shape`, it does not import Equinox.
 
     Args:
-        function: of one tree. It is given its JAX arrays and `jax.ShapeDtypeStruct`s
-            traced and the rest, functions and Python numbers say, as it is.
-        tree: that tree.
+        function: a function of one tree. The JAX arrays and `jax.ShapeDtypeStruct`s of the
+            tree are traced; other leaves, such as functions and Python numbers, stay.
+        tree: the tree.
 
     Returns:
-        What `function` returns, with a `jax.ShapeDtypeStruct` for each JAX array.
+        The result of `function` with a `jax.ShapeDtypeStruct` for each JAX array.
     """
     leaves, treedef = tree_util.tree_flatten(tree)
     is_traced = [isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) for leaf in leaves]

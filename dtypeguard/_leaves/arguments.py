@@ -1,4 +1,4 @@
-"""Says what was given and what to write, where an argument cannot be meant."""
+"""Checks arguments. Messages show the value and what to write instead."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,18 +8,18 @@ from jax import tree_util
 
 from .dtypes import dtype_of, kind
 from .rows import Row, by_path, describe, paths, table, tree_rows
-from .types import Params, PyTree, State, Updates
+from .types import Leaf, Params, PyTree, State, Updates
 
 
 def check_number(
-    owner: str, name: str, value: Any, is_allowed: Callable[[Any], bool], remedy: str
+    owner: str, name: str, value: Leaf, is_allowed: Callable[[float], bool], remedy: str
 ) -> None:
-    """Refuses what is no scalar number, and a Python number that is out of range.
+    """Checks that a value is a scalar number, and a Python number is in range.
 
-    Arrays are not looked into: they may be traced.
+    It does not look at the values of arrays, which may be traced.
 
     Raises:
-        TypeError: if it is no scalar number.
+        TypeError: if it is not a scalar number.
         ValueError: if it is out of range.
     """
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
@@ -29,16 +29,16 @@ def check_number(
 
 
 def check_rate(
-    owner: str, value: Any, is_allowed: Callable[[Any], bool] = lambda _: True
+    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = lambda _: True
 ) -> None:
-    """Refuses a learning rate that is neither a scalar number nor a schedule."""
+    """Checks that a learning rate is a scalar number or a schedule."""
     if not callable(value):
         remedy = "write a number, such as 1e-3, or a function of the number of updates"
         check_number(owner, "learning_rate", value, is_allowed, remedy)
 
 
 def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
-    """Refuses a state without the fields of its type: arguments in another order, say."""
+    """Checks that a state has the fields of its type: arguments may be out of order."""
     if not all(hasattr(state, name) for name in state_type._fields):
         raise TypeError(
             f"{owner} got a state of type {type(state).__name__}, not "
@@ -48,9 +48,9 @@ def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
 
 
 def check_grads(owner: str, updates: Updates, params: Params) -> None:
-    """Refuses gradients that are not in the tree and the shapes of the params.
+    """Checks that gradients have the tree and the shapes of the params.
 
-    None may stand for any gradient.
+    Any gradient may be None.
 
     Raises:
         ValueError: names every leaf that only one has, or whose shape differs.
@@ -74,10 +74,10 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
 
 
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
-    """Refuses a tree with a leaf that is no array, nor stands for one.
+    """Checks that each leaf of a tree is an array or stands for one.
 
     Raises:
-        TypeError: names every such leaf.
+        TypeError: names every other leaf.
     """
     wrong = [
         f"  {name}{path}: {shown(leaf)}"
@@ -92,8 +92,8 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
         )
 
 
-def check_extra_args(owner: str, extra_args: Any) -> None:
-    """Refuses extra args that are no mapping of names."""
+def check_extra_args(owner: str, extra_args: object) -> None:
+    """Checks that extra args are a dict with strings as keys."""
     if not (isinstance(extra_args, dict) and all(isinstance(k, str) for k in extra_args)):
         raise TypeError(
             f"{owner} got extra_args={shown(extra_args)}. Write a dict of keyword "
@@ -101,7 +101,7 @@ def check_extra_args(owner: str, extra_args: Any) -> None:
         )
 
 
-def shown(value: Any) -> str:
-    """A value as it would be written, cut where it is long."""
+def shown(value: object) -> str:
+    """The repr of a value, cut at 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

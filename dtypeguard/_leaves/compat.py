@@ -1,14 +1,13 @@
-"""The names and behaviours that differ between JAX and Optax releases, in one place."""
+"""All that differs between releases of JAX and Optax."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import custom_derivatives, lax
 
-from .types import PyTree
+from .types import Leaf, PyTree
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -18,7 +17,7 @@ HAS_X64_SCOPE = _JAX >= (0, 7)
 
 
 def _promotion_error() -> type[Exception]:
-    """What JAX raises where it has no promotion: `jax.dtypes.TypePromotionError` by now."""
+    """The error that JAX raises for a missing promotion: now `TypePromotionError`."""
     try:
         with jax.numpy_dtype_promotion("strict"):
             jnp.promote_types("bfloat16", "float32")
@@ -27,7 +26,7 @@ def _promotion_error() -> type[Exception]:
     return TypeError
 
 
-# No TypeError, for all its name.
+# In spite of its name, not a TypeError.
 PromotionError = _promotion_error()
 
 
@@ -37,10 +36,9 @@ def x64_enabled() -> bool:
 
 
 def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
-    """A context in which `jax_enable_x64` is `enabled`, for this thread alone.
+    """A context in which `jax_enable_x64` is `enabled`, for this thread only.
 
-    `jax.enable_x64` since JAX 0.8; before that the same manager stood in
-    `jax.experimental`.
+    `jax.enable_x64` exists since JAX 0.8; before, it was in `jax.experimental`.
     """
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(enabled)
@@ -49,24 +47,24 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
 
 
-# Since JAX 0.10 or so: what asking for a 64-bit dtype by name means while x64 is off.
+# Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
 HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)
 
 
 def has_float64() -> bool:
-    """Whether JAX makes a float64 array that is asked for by name, here and now."""
+    """Whether JAX now makes a float64 array if a program names that dtype."""
     return x64_enabled() or _explicit_x64() == "allow"
 
 
 @contextlib.contextmanager
 def set_explicit_x64(mode: str) -> Iterator[None]:
-    """A context in which 64-bit dtypes asked for with x64 off are as `mode` says.
+    """A context that sets what JAX does if a program names a 64-bit dtype with x64 off.
 
-    For the whole process: JAX has no context of its own for this flag.
+    It applies to the whole process: JAX has no thread-local context for this flag.
 
     Args:
-        mode: "warn" (and give 32 bits, which is all that older releases do), "allow" or
+        mode: "warn" (and use 32 bits, the only choice in older releases), "allow" or
             "error".
     """
     before = _explicit_x64()
@@ -84,25 +82,25 @@ def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
-def barrier(tree: PyTree, *, derivative: bool = True) -> Any:
-    """`lax.optimization_barrier`; nothing on releases of JAX where it has no rules.
+def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
+    """`lax.optimization_barrier` for each leaf; nothing in releases without its rules.
 
-    On JAX 0.4 it has none for `vmap`, on 0.5 none for derivatives. One for each leaf: in
-    one, they would all vary over each other's axes of shard_map.
+    JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. Each leaf has its own
+    barrier: in a common one, each would vary over the shard_map axes of all others.
 
     Args:
-        tree: of arrays.
-        derivative: whether anything may be differentiated through it.
+        tree: a tree of arrays.
+        derivative: whether a derivative may go through it.
     """
     if ((0, 6) if derivative else (0, 5)) > _JAX:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 
 
-def zero_tangent(primal: Any) -> Any:
-    """What a rule of `custom_jvp` gives for an integer or a key, which have no tangent.
+def zero_tangent(primal: Leaf) -> Leaf:
+    """What a `custom_jvp` rule returns for an integer or a key, which have no tangent.
 
-    Up to JAX 0.4.33 in the type of the primal, since then in float0.
+    It has the type of the primal up to JAX 0.4.33, and float0 since then.
     """
     if hasattr(custom_derivatives, "zero_from_primal"):
         return custom_derivatives.zero_from_primal(primal, symbolic_zeros=True)

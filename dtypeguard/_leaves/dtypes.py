@@ -1,7 +1,6 @@
-"""What dtype a leaf has, which casts are safe, and the cast itself."""
+"""The dtype of a leaf, the casts that are safe, and the cast itself."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +30,8 @@ def kind(dtype: DType) -> str | None:
     """The kind of a dtype: "bool", "int", "float", "complex", or None for the rest.
 
     Signed, unsigned and 4-bit integers are "int"; bfloat16 and the 8-bit floats are
-    "float". The rest is what no cast applies to: float0, PRNG keys and other extended
-    dtypes, strings, objects.
+    "float". No cast applies to the rest: float0, PRNG keys and other extended dtypes,
+    strings, objects.
     """
     if dtype is None:  # which is float64 to NumPy
         return None
@@ -42,13 +41,13 @@ def kind(dtype: DType) -> str | None:
         return None
 
 
-def dtype_of(leaf: Leaf) -> Any:
-    """The dtype an array leaf is recorded with, or None if it is not an array leaf.
+def dtype_of(leaf: Leaf) -> DType:
+    """The dtype that an array leaf is recorded with, or None for any other leaf.
 
     Args:
-        leaf: anything. JAX arrays, tracers and `ShapeDtypeStruct`s have the dtype they
-            carry; NumPy arrays and scalars and Python scalars the one that JAX would
-            give them under the x64 flag as it is now.
+        leaf: anything. JAX arrays, tracers and `ShapeDtypeStruct`s have their own dtype.
+            NumPy arrays, NumPy scalars and Python scalars have the one that JAX gives them
+            under the current x64 flag.
 
     Returns:
         A NumPy dtype of one of the four kinds of `kind`, or None.
@@ -64,37 +63,37 @@ def dtype_of(leaf: Leaf) -> Any:
 
 
 def is_array(leaf: Leaf) -> bool:
-    """Whether a leaf is an array, or stands for one: it has a dtype and a shape.
+    """Whether a leaf is an array or stands for one: it has a dtype and a shape.
 
-    `jnp.bfloat16` has a dtype and no shape: it is a dtype, and a module may hold one.
+    `jnp.bfloat16` has a dtype but no shape. It is itself a dtype; a module may hold one.
     """
     has_both = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
     return has_both and not isinstance(leaf, type)
 
 
 def is_python_number(leaf: Leaf) -> bool:
-    """Whether a leaf is a Python bool, int, float or complex, and no NumPy scalar."""
-    # np.float64 is a float as well, and promotes like an array.
+    """Whether a leaf is a Python bool, int, float or complex, but not a NumPy scalar."""
+    # np.float64 is a subclass of float, but promotes like an array.
     return isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic)
 
 
 def is_weak(leaf: Leaf) -> bool:
-    """Whether a leaf promotes like a Python scalar; Python scalars themselves do."""
+    """Whether a leaf promotes like a Python scalar, as Python scalars do."""
     return is_python_number(leaf) or getattr(leaf, "weak_type", False)
 
 
 def is_wide(leaf: Leaf) -> bool:
     """Whether a leaf is a 64-bit array (128-bit complex) under the current x64 flag.
 
-    Python scalars are not: they take the dtype of their surroundings.
+    A Python scalar is not: it takes the dtype of the arrays around it.
     """
     return not is_python_number(leaf) and dtype_of(leaf) in _WIDE
 
 
 def is_wide_scalar(leaf: Leaf) -> bool:
-    """Whether a leaf is a weakly typed 64-bit scalar: a Python number, under `jit`.
+    """Whether a leaf is a weakly typed 64-bit scalar, which `jit` makes of a Python number.
 
-    A number that is known and does not fit into 32 bits is not.
+    A known number that does not fit into 32 bits does not count.
     """
     if not (getattr(leaf, "weak_type", False) and is_wide(leaf)) or np.ndim(leaf) > 0:
         return False
@@ -103,16 +102,16 @@ def is_wide_scalar(leaf: Leaf) -> bool:
     return -(2**31) <= int(leaf) < 2**31
 
 
-def narrow_scalar(leaf: Leaf) -> Any:
-    """A leaf that `is_wide_scalar` as a 32-bit array; any other as it is.
+def narrow_scalar(leaf: Leaf) -> Leaf:
+    """Casts a leaf that `is_wide_scalar` to 32 bits; returns any other as it is.
 
-    Strongly typed, since nothing makes one that is weak of another.
+    The result is strongly typed: JAX has no cast to a weak type.
     """
     return cast(leaf, _NARROW_SCALAR[leaf.dtype]) if is_wide_scalar(leaf) else leaf
 
 
-def narrow(leaf: Leaf) -> Any:
-    """A 64-bit floating or complex JAX array in 32 bits; anything else as it is."""
+def narrow(leaf: Leaf) -> Leaf:
+    """Casts a 64-bit floating or complex JAX array to 32 bits; returns any other leaf."""
     if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
         return cast(leaf, _NARROW[leaf.dtype])
     return leaf
@@ -127,7 +126,7 @@ def fits(source: DType, target: DType) -> bool:
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether an array of a shape can be added to one of another that keeps its shape."""
+    """Whether adding an array of `shape` to one of `target` keeps the target's shape."""
     pairs = zip(reversed(shape), reversed(target))
     return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
 
@@ -135,8 +134,8 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     """A leaf as a strongly typed JAX array of `dtype`; the leaf itself if it is one.
 
-    Any array leaf can be cast to any dtype here, whatever `fits` says: to bool as
-    `!= 0`, complex to real by its real part.
+    This casts any array leaf to any dtype, whatever `fits` returns: to bool by `!= 0`,
+    complex to real by its real part.
     """
     if getattr(leaf, "dtype", None) == dtype and getattr(leaf, "weak_type", True) is False:
         return leaf
@@ -145,21 +144,21 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     return lax.convert_element_type(leaf, dtype)
 
 
-def promoted(*dtypes: Any) -> Any:
-    """The dtype that holds all of these, even where the caller forbids promotion."""
+def promoted(*dtypes: DType) -> DType:
+    """The dtype that these promote to, even if the caller forbids promotion."""
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(_promoted, dtypes)
 
 
-def promoted_weakly(weak: Leaf, other: Any) -> Any:
-    """The dtype that a loop of JAX gives to a weakly typed leaf of its first carry.
+def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
+    """The dtype that a JAX loop gives to a weakly typed leaf of its first carry.
 
     Args:
         weak: the leaf: a Python number, or an array of weak type.
-        other: what the body returns for it.
+        other: the leaf that the body returns for it.
 
     Returns:
-        The dtype to which the two promote: that of `other`, unless it is of a lower kind.
+        The dtype to which the two promote: that of `other`, unless its kind is lower.
     """
     try:
         with jax.numpy_dtype_promotion("standard"):
@@ -168,12 +167,12 @@ def promoted_weakly(weak: Leaf, other: Any) -> Any:
         return dtype_of(weak)
 
 
-def _promoted(a: Any, b: Any) -> Any:
+def _promoted(a: DType, b: DType) -> DType:
     return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
 
 
-def _promotable(dtype: DType) -> Any:
-    """One that holds all of a dtype and has implicit promotion: 4 and 8 bits have none."""
+def _promotable(dtype: DType) -> DType:
+    """A wider dtype for those of 4 and 8 bits, which have no implicit promotion."""
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")
     if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:

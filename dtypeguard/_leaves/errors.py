@@ -1,4 +1,4 @@
-"""The one error and the one warning that dtypeguard raises about dtypes."""
+"""The error and the warning that dtypeguard raises about dtypes."""
 
 import inspect
 import warnings
@@ -9,30 +9,28 @@ from .public import public
 
 @public
 class DtypeDriftError(TypeError):
-    """A leaf cannot be brought back to its recorded dtype without losing something.
+    """A leaf cannot be cast back to its recorded dtype without loss.
 
-    Raised while the update is traced, so nothing has run and nothing is lost. Every
-    offending leaf stands on a line of its own: its path, both dtypes, and what to
-    write instead.
+    It is raised during tracing, before anything runs, so nothing is lost. The message has
+    one line for each such leaf: its path, both dtypes, and what to write instead.
     """
 
 
 @public
 class DtypeGuardWarning(UserWarning):
-    """The guard changed how the inner optimizer runs, or saw a drift it was told of.
+    """The guard changed how the inner optimizer runs, or found a drift it has to report.
 
-    Issued while the update is traced, once for the same message of the same guarded
-    optimizer.
+    It is issued during tracing, once for each message of a guarded optimizer or step.
     """
 
 
 def more(page: str) -> str:
-    """The last line of a message of which a page of the docs, by its title, says more."""
+    """The last line of a message, which points to a page of the docs by its title."""
     return f"\nMore on this: '{page}' in the docs of dtypeguard."
 
 
 def warn_caller(message: str) -> None:
-    """Issues a `DtypeGuardWarning` at the line outside dtypeguard and JAX that led here."""
+    """Issues a `DtypeGuardWarning` at the innermost line outside dtypeguard and JAX."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
@@ -40,17 +38,18 @@ def warn_caller(message: str) -> None:
 
 
 class WarnOnce:
-    """Issues each warning once. Any two are equal, as what they belong to may be.
+    """Issues each warning once. All instances are equal.
 
-    Equinox makes pytrees of closures, to compile once for two optimizers made alike
-    (`OptaxMinimiser` in optimistix): it hashes and compares all that a guard closes over.
+    Equinox turns closures into pytrees, to compile once for two optimizers made alike
+    (`OptaxMinimiser` in optimistix). It hashes and compares everything that a guard closes
+    over.
     """
 
     def __init__(self) -> None:
         self._messages: set[str] = set()
 
     def __call__(self, message: str) -> None:
-        """`warn_caller`, unless it was called with this message before."""
+        """Calls `warn_caller`, unless this message was issued before."""
         if message not in self._messages:
             warn_caller(message)
             self._messages.add(message)

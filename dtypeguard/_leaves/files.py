@@ -1,4 +1,4 @@
-"""Whose a file is: the user's own, an installed package's, or JAX's, Python's and ours."""
+"""Tells the user's files from those of packages, JAX, Python and dtypeguard."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ _NOBODYS = tuple(
 
 
 def short_path(file: str) -> str:
-    """A file as an import would find it, or from the working directory, or in full."""
+    """A path relative to the installed packages or the working directory, or in full."""
     for root in (*_PACKAGES, os.getcwd() + os.sep):
         if file.startswith(root):
             return file.removeprefix(root)
@@ -26,15 +26,15 @@ def short_path(file: str) -> str:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is part of an installed package, or of dtypeguard."""
+    """Whether a file belongs to an installed package or to dtypeguard."""
     return file.startswith((*_PACKAGES, _OURS))
 
 
 @functools.cache
 def is_users(file: str) -> bool:
-    """Whether a file is part of neither JAX, NumPy, Python nor dtypeguard.
+    """Whether a file belongs to none of JAX, NumPy, Python and dtypeguard.
 
-    The optimizers of dtypeguard count as those of any other package.
+    The optimizers of dtypeguard count like those of any other package.
     """
     if file.startswith(_OURS):
         return file.startswith(os.path.join(_OURS, "_optimizers"))

@@ -1,19 +1,21 @@
-"""What a thing is by its functions, and what a function can be called with."""
+"""Asks about callables: which parameters they have, whether they are transformations."""
 
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from .types import Function
 
-def is_transformation(thing: Any) -> bool:
+
+def is_transformation(thing: object) -> bool:
     """Whether a thing has the two functions of a gradient transformation."""
     return callable(getattr(thing, "init", None)) and callable(
         getattr(thing, "update", None)
     )
 
 
-def runs_later(function: Any) -> bool:
-    """Whether its body runs only after it has been called: a generator or a coroutine."""
+def runs_later(function: object) -> bool:
+    """Whether a call returns before the body runs: a generator or a coroutine."""
     kinds = (
         inspect.isgeneratorfunction,
         inspect.iscoroutinefunction,
@@ -23,7 +25,7 @@ def runs_later(function: Any) -> bool:
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function by name, variadic ones aside; none if it hides them."""
+    """The parameters by name, except variadic ones; empty if there is no signature."""
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -32,6 +34,6 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     return {name: p for name, p in found.items() if p.kind not in variadic}
 
 
-def required(function: Any) -> list[str]:
-    """The names of the parameters that a function has to be given."""
+def required(function: Function) -> list[str]:
+    """The names of the parameters without a default."""
     return [name for name, p in parameters(function).items() if p.default is p.empty]

@@ -1,29 +1,28 @@
-"""What modules are to their libraries: which numbers are constants, what changes in place.
+"""How libraries treat their modules: which numbers are constants, what changes in place.
 
-No library is imported here: whoever carries its modules has imported it.
+This file imports none of the libraries. Whoever has a module of one has imported it.
 """
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from jax import tree_util
 
 from .dtypes import is_python_number
-from .types import PyTree
+from .types import Convert, Key, Leaf, NNXObject, PyTree
 
 
-def constants(tree: PyTree, leaves: Sequence[Any]) -> frozenset[int]:
-    """The leaves of a tree that are Python numbers of an Equinox module, by their position.
+def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
+    """The positions of the leaves that are Python numbers in an Equinox module.
 
-    To Equinox they are constants: `filter_jit` holds them static, and `filter_grad` and
-    `apply_updates` pass them by. Anywhere else, in a dict, a NamedTuple or a dataclass of
-    Flax, `jit` makes an array of a Python number.
+    Equinox treats them as constants: `filter_jit` holds them static, and `filter_grad` and
+    `apply_updates` skip them. Anywhere else, in a dict, a NamedTuple or a Flax dataclass,
+    `jit` makes an array of a Python number.
 
     Args:
-        tree: any, with its NNX objects `closed`.
+        tree: any tree, with its NNX objects `closed`.
         leaves: its leaves.
     """
     equinox = sys.modules.get("equinox")
@@ -40,8 +39,8 @@ def constants(tree: PyTree, leaves: Sequence[Any]) -> frozenset[int]:
     return frozenset(found)
 
 
-def is_in_place(thing: Any) -> bool:
-    """Whether a thing is an object of Flax NNX, which a step changes in place.
+def is_in_place(thing: object) -> bool:
+    """Whether a thing is a Flax NNX object, which a step changes in place.
 
     That is a module, an optimizer, a metric, a stream of random keys or a Variable.
     """
@@ -49,9 +48,9 @@ def is_in_place(thing: Any) -> bool:
 
 
 class Closed:
-    """An object of Flax NNX as a node of a tree that has no leaves; equal by its type."""
+    """A Flax NNX object as a tree node without leaves; equal by type."""
 
-    def __init__(self, node: Any):
+    def __init__(self, node: NNXObject):
         self.node = node
 
     def __eq__(self, other: object) -> bool:
@@ -65,18 +64,18 @@ tree_util.register_pytree_node(Closed, lambda x: ((), x), lambda x, _: x)
 
 
 def closed(tree: PyTree) -> PyTree:
-    """A tree with its NNX objects as nodes without leaves; the very tree if it has none."""
+    """The tree with its NNX objects as nodes without leaves; itself if it has none."""
     return _map_objects(Closed, tree, is_in_place) if nnx_types() else tree
 
 
 def opened(tree: PyTree) -> PyTree:
-    """The tree that `closed` was given."""
+    """The inverse of `closed`."""
     is_closed = lambda node: isinstance(node, Closed)
     return _map_objects(lambda x: x.node, tree, is_closed) if nnx_types() else tree
 
 
 def _map_objects(
-    function: Callable[[Any], Any], tree: PyTree, is_object: Callable[[Any], bool]
+    function: Convert, tree: PyTree, is_object: Callable[[Leaf], bool]
 ) -> PyTree:
     leaves, treedef = tree_util.tree_flatten(tree, is_leaf=is_object)
     if not any(map(is_object, leaves)):
@@ -85,12 +84,12 @@ def _map_objects(
     return tree_util.tree_unflatten(treedef, mapped)
 
 
-def _closing(tree: PyTree) -> Sequence[Any]:
+def _closing(tree: PyTree) -> Sequence[Leaf]:
     return tree_util.tree_leaves(tree, is_leaf=is_in_place) if nnx_types() else ()
 
 
-def objects(tree: PyTree) -> dict[str, Any]:
-    """The NNX objects of a tree by their path in it."""
+def objects(tree: PyTree) -> dict[str, NNXObject]:
+    """The NNX objects of a tree, by path."""
     if not any(map(is_in_place, _closing(tree))):
         return {}
     nodes = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)[0]
@@ -98,7 +97,7 @@ def objects(tree: PyTree) -> dict[str, Any]:
 
 
 def nnx_types() -> tuple[type, ...]:
-    """The types of those objects; none where Flax NNX has not been imported."""
+    """The types of NNX objects; empty if Flax NNX was not imported."""
     nnx = sys.modules.get("flax.nnx")
     names = ("Pytree", "Object", "Module", "Variable")
     found = (getattr(nnx, name, None) for name in names)
@@ -106,26 +105,26 @@ def nnx_types() -> tuple[type, ...]:
 
 
 class Contents:
-    """What one object of Flax NNX holds, as a tree: values by their path in the object.
+    """The contents of one Flax NNX object, as a tree.
 
     Attributes:
         node: the object.
-        values: what it holds, arrays or trees of them, by the path as a user writes it:
+        values: its arrays, or trees of them, by path as a user writes it:
             `.layers[0].kernel`.
     """
 
-    def __init__(self, node: Any, values: Mapping[str, PyTree]):
+    def __init__(self, node: NNXObject, values: Mapping[str, PyTree]):
         self.node = node
         self.values = values
 
     def only(self, names: Collection[str]) -> "Contents":
-        """Those at some of the paths."""
+        """The contents at these paths."""
         values = {name: value for name, value in self.values.items() if name in names}
         return Contents(self.node, values)
 
 
 class _Name(str):
-    """A key that `jax.tree_util.keystr` prints as it is."""
+    """A key that `jax.tree_util.keystr` prints without brackets."""
 
     __slots__ = ()
 
@@ -152,27 +151,27 @@ tree_util.register_pytree_with_keys(
 )
 
 
-def contents(node: Any) -> Contents:
-    """What an object of Flax NNX holds now."""
+def contents(node: NNXObject) -> Contents:
+    """What a Flax NNX object holds now."""
     return Contents(node, {slot.name: slot.get() for slot in _slots(node)})
 
 
-def put_contents(node: Any, values: Mapping[str, PyTree]) -> None:
-    """Has an object of Flax NNX hold these, in the Variables that it has."""
+def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
+    """Puts values into the Variables that a Flax NNX object has."""
     for slot in _slots(node):
         if slot.name in values and slot.get() is not values[slot.name]:
             slot.set(values[slot.name])
 
 
 def spread(tree: PyTree) -> PyTree:
-    """A tree with its NNX objects as trees of what they hold: their `contents`."""
+    """The tree with the `contents` of its NNX objects in their place."""
     return _map_objects(contents, tree, is_in_place) if nnx_types() else tree
 
 
 def gathered(tree: PyTree) -> PyTree:
-    """A `spread` tree with new objects of Flax NNX that hold what is in it.
+    """The inverse of `spread`, with copies of the NNX objects.
 
-    They share Variables where the objects did.
+    The copies share Variables where the objects did.
     """
     if not nnx_types():
         return tree
@@ -184,7 +183,7 @@ def gathered(tree: PyTree) -> PyTree:
     copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
     copy_of = dict(zip(nodes, copies))
 
-    def gather(held: Contents) -> Any:
+    def gather(held: Contents) -> NNXObject:
         copy = copy_of[id(held.node)]
         put_contents(copy, held.values)
         return copy
@@ -193,9 +192,9 @@ def gathered(tree: PyTree) -> PyTree:
 
 
 class _Slot:
-    """A place in an object of Flax NNX: a Variable, or an attribute that is an array."""
+    """A place in a Flax NNX object: a Variable, or an attribute that is an array."""
 
-    def __init__(self, name: str, owner: Any, key: Any = None):
+    def __init__(self, name: str, owner: NNXObject, key: Key | None = None):
         self.name = name
         self._owner = owner
         self._key = key
@@ -217,11 +216,11 @@ class _Slot:
             setattr(self._owner, str(self._key), value)
 
 
-def _child(owner: Any, key: Any) -> Any:
+def _child(owner: NNXObject, key: Key) -> PyTree:
     return owner[key] if isinstance(owner, (dict, list)) else getattr(owner, str(key))
 
 
-def _slots(node: Any) -> Iterator[_Slot]:
+def _slots(node: NNXObject) -> Iterator[_Slot]:
     nnx = sys.modules["flax.nnx"]
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
@@ -235,12 +234,12 @@ def _slots(node: Any) -> Iterator[_Slot]:
                 yield _Slot(_name(path, nodes), owner, path[-1])
 
 
-def _has_fixed_type(variable: Any) -> bool:
-    """Whether a Variable is a reference of JAX's, whose type does not change."""
+def _has_fixed_type(variable: NNXObject) -> bool:
+    """Whether a Variable is a JAX reference, whose type cannot change."""
     return bool(getattr(variable, "hijax", False) or getattr(variable, "ref", False))
 
 
-def _name(path: tuple[Any, ...], nodes: Mapping[tuple[Any, ...], Any]) -> str:
+def _name(path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]) -> str:
     parts = []
     for length, part in enumerate(path):
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""What users write as `dtypeguard.NAME` says so of itself."""
+"""Makes public names report `dtypeguard` as their module."""
 
 from typing import TypeVar
 
@@ -6,10 +6,10 @@ _T = TypeVar("_T")
 
 
 def public(thing: _T) -> _T:
-    """A class or function that says `dtypeguard` as its module.
+    """Sets the module of a class or function to `dtypeguard`.
 
-    Reprs, error messages and pickles then name what users import, and not the room that
-    it happens to stand in: a checkpoint outlives a move.
+    Reprs, error messages and pickles then use the public name. Moving the code between
+    rooms does not invalidate a checkpoint.
     """
     thing.__module__ = "dtypeguard"
     return thing

@@ -1,7 +1,7 @@
-"""Leaves by path, and the lines that tell what became of them."""
+"""Leaves by path, and the lines of a message that describe them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax import tree_util
@@ -27,13 +27,13 @@ def paths(tree: PyTree) -> list[str]:
     return [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def by_path(tree: PyTree) -> dict[str, Any]:
-    """The leaves of a tree by their path."""
+def by_path(tree: PyTree) -> dict[str, Leaf]:
+    """The leaves of a tree, by path."""
     return dict(zip(paths(tree), tree_util.tree_leaves(tree)))
 
 
 def describe(leaf: Leaf) -> str:
-    """A leaf as `float32[3]`, `int32[],weak`; by its type where it is no array."""
+    """A leaf as `float32[3]` or `int32[],weak`; the name of its type if it is no array."""
     dtype = getattr(leaf, "dtype", dtype_of(leaf))
     if dtype is None:
         return type(leaf).__name__
@@ -42,13 +42,13 @@ def describe(leaf: Leaf) -> str:
 
 
 def type_name(leaf: Leaf) -> str | None:
-    """The dtype of a leaf and whether it is weak; None if it is no array leaf."""
+    """The dtype of a leaf and whether it is weak; None if it is not an array leaf."""
     dtype = dtype_of(leaf)
     return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
 
 
-def tree_rows(name: str, before: Any, after: Any, remedy: str) -> list[Row]:
-    """The leaves that only one of two trees has; their structures where that is none."""
+def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row]:
+    """The leaves that only one of two trees has; both structures if there are none."""
     old, new = by_path(before), by_path(after)
     rows = [
         Row(

@@ -1,19 +1,28 @@
-"""The words of the signatures: what JAX and Optax call the things that are handed around.
+"""Names for what JAX and Optax hand around, for signatures.
 
-Each stands for `Any`, since JAX has no types for them: a tree of JAX may be any object.
+Most stand for `Any`: JAX does not type pytrees, and any object may be one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 PyTree = Any
 Leaf = Any  # of a tree: an array, a tracer, a `ShapeDtypeStruct`, a number, a function
 DType = Any  # a NumPy dtype, or an extended one of JAX
+Key = Any  # of a node: an int, a string, or any key of a dict
+PyTreeDef = Any  # `jax.tree_util.PyTreeDef`, the structure of a tree
 Params = Any
 Updates = Any
 State = Any
 Optimizer = Any  # anything with `init` and `update`
-Step = Callable[..., Any]  # takes what it carries, and returns it
+NNXObject = Any  # a module, an optimizer, a metric or a Variable of Flax NNX
 Aval = Any  # an abstract value: a dtype, a shape and whether its type is weak
 Equation = Any  # of a jaxpr
 Jaxpr = Any
+
+Function = Callable[..., Any]
+Step = Function  # takes its carry and returns it
+Convert = Callable[[Leaf], Leaf]
+Args = tuple[Any, ...]  # by position
+Kwargs = Mapping[str, Any]  # by name
+ExtraArgs = dict[str, Any]  # of an optimizer's update

@@ -240,6 +240,19 @@ def test_a_loop_of_equinox_types_its_weak_leaves_once(kind):
         assert (x.dtype, change.dtype) == (BF16, F32)
 
 
+def test_a_loop_of_jax_inside_one_of_equinox_types_its_weak_leaves_itself():
+    def inner(total, x):
+        return total + x, None
+
+    def outer(carry, x):
+        return carry + lax.scan(guard_step(inner), 0, x)[0], None
+
+    xs = jnp.ones((2, 3), BF16)
+    for kind in ("lax", "checkpointed"):
+        total, _ = eqxi.scan(outer, jnp.zeros((), BF16), xs, kind=kind)
+        assert total == 6
+
+
 def test_a_state_with_a_python_number_is_compiled_once():
     struct = need("flax.training.train_state")
     opt = optax.adam(0.1)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
@@ -11,7 +10,7 @@ from .._guard.guard import bare, guard
 from .._leaves.arguments import check_arrays, check_extra_args
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.types import DType, Optimizer, Params, Updates
+from .._leaves.types import DType, ExtraArgs, Optimizer, Params, Updates
 from .._program.lines import is_small
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
@@ -25,7 +24,7 @@ def audit(
     params: Params,
     *,
     updates: Updates | None = None,
-    extra_args: dict[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
     """Finds the leaves that change their types in one update, and the lines that do it.
@@ -78,7 +77,7 @@ class _Update:
     kind: Kind = "optimizer"
 
     def __init__(
-        self, opt: Optimizer, params: Params, updates: Updates, extra_args: dict[str, Any]
+        self, opt: Optimizer, params: Params, updates: Updates, extra_args: ExtraArgs
     ):
         self.opt = opt
         self.inputs = params, updates, extra_args
@@ -110,10 +109,8 @@ class _Update:
         """A guard, if it mends the optimizer."""
         if error is None and all(each.is_castable for each in drifts):
             return Advice()
-        if bare(self.opt) is not self.opt:
-            return Advice(is_mended=False)
         still = left(_Update(guard(self.opt), *self.inputs).trace)
-        return Advice() if still == () else refused(still, self.kind, error)
+        return Advice() if still == () else refused(still, self.kind)
 
 
 # For an optimizer that one of these made, the user's own name is better.

@@ -25,7 +25,7 @@ class Analysis(Protocol):
         """Yields findings, each a dataclass."""
         ...
 
-    def summary(self, found: Any) -> str:
+    def summary(self, found: tuple[Any, ...]) -> str:
         """A sentence on all findings; empty if there is nothing to say."""
         ...
 
@@ -37,7 +37,6 @@ _ANALYSES: dict[str, Analysis] = {"wide_operations": wide}
 class Advice(NamedTuple):
     """What mends a program: see `AuditReport`."""
 
-    is_mended: bool = True
     refusal: str | None = None
     remedy: str = ""
 
@@ -104,15 +103,10 @@ def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:
         return reduce_error(failed.__cause__, *failed.args).message
 
 
-def refused(
-    left: tuple[Drift, ...] | str,
-    kind: Kind,
-    error: TraceError | None,
-) -> Advice:
-    """Says that a guard does not mend a program, and why unless `error` says so already."""
-    if not isinstance(left, str):
-        left = AuditReport(left, subject=kind).headline
-    return Advice(False, None if error and left == error.message else left)
+def refused(left: tuple[Drift, ...] | str, kind: Kind) -> Advice:
+    """Says why a guard does not mend a program: what is left of its drift."""
+    is_error = isinstance(left, str)
+    return Advice(refusal=left if is_error else AuditReport(left, subject=kind).headline)
 
 
 def check_x64(owner: str, x64: object) -> None:

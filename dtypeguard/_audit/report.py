@@ -43,9 +43,8 @@ class AuditReport:
         findings: what the other analyses found.
         compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
         error: why it does not trace; None if it does.
-        is_mended: whether `dtypeguard.guard` or `guard_step` mends what is wrong, if
-            anything is.
-        refusal: why it does not mend this; None if it does, or if `error` says why.
+        refusal: why `dtypeguard.guard` or `guard_step` does not mend what is wrong; None
+            if it does.
         name: what to call the optimizer or step in the advice at the end.
         subject: "optimizer" or "step".
         remedy: what mends a step, as a sentence.
@@ -55,7 +54,6 @@ class AuditReport:
     findings: tuple[Findings, ...] = ()
     compilations: int | None = None
     error: TraceError | None = None
-    is_mended: bool = True
     refusal: str | None = None
     name: str = "opt"
     subject: Kind = "optimizer"
@@ -65,6 +63,11 @@ class AuditReport:
     def ok(self) -> bool:
         """Whether it traces and nothing drifts."""
         return not self.drifts and self.error is None
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether a guard mends what is wrong, if anything is."""
+        return self.refusal is None
 
     @property
     def wide_operations(self) -> tuple[wide.WideOperation, ...]:
@@ -101,8 +104,8 @@ class AuditReport:
         if self.error and "required keyword-only argument" in self.error.message:
             asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
             return f"Give it what it asks for: dtypeguard.{asks}={{...}})."
-        reason = f": {self.refusal}" if self.refusal else "."
-        return f"{guard} does not mend this{reason}"
+        is_said = self.error is not None and self.refusal == self.error.message
+        return f"{guard} does not mend this{'.' if is_said else f': {self.refusal}'}"
 
     @property
     def wide_summary(self) -> str:

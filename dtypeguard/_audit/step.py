@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from .._carry.call import Call
 from .._carry.carry import carry_of
@@ -12,7 +11,7 @@ from .._find.drift import Drift
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import shown
 from .._leaves.public import public
-from .._leaves.types import DType, PyTree, Step
+from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
 from .._program.bindings import bound
 from .._program.lines import is_small
 from .._program.trace import Program, TraceFailed, trace
@@ -20,18 +19,19 @@ from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, Kind
 from .trace_error import TraceError
 
-Arguments = tuple[tuple[PyTree, ...], Mapping[str, PyTree]]
-_Which = int | str | tuple[int | str, ...]
+Arguments = tuple[Args, Kwargs]
+Which = int | str | tuple[int | str, ...]
+Returned = Key | tuple[Key, ...] | None
 
 
 @public
 def audit_step(
     step: Step,
     /,
-    *args: Any,
-    carry: _Which = 0,
-    returned: Any = None,
-    kwargs: dict[str, Any] | None = None,
+    *args: PyTree,
+    carry: Which = 0,
+    returned: Returned = None,
+    kwargs: dict[str, PyTree] | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
     """Finds the leaves that change their types in one step, and the lines that do it.
@@ -86,7 +86,7 @@ def audit_step(
 
 
 def audit_made_step(
-    step: Step, make: Callable[[], Arguments], carry: _Which, returned: Any, name: str
+    step: Step, make: Callable[[], Arguments], carry: Which, returned: Returned, name: str
 ) -> AuditReport:
     """Audits a step on the arguments that a function makes.
 
@@ -105,8 +105,8 @@ class _Step:
     """A step and what makes its arguments."""
 
     step: Step
-    carry: _Which
-    returned: Any
+    carry: Which
+    returned: Returned
     make: Callable[[], Arguments]
     name: str
     is_made: bool = False
@@ -148,7 +148,7 @@ class _Step:
             body = "body, carry=1" if is_counted else "body"
             remedy = f"Wrap the body of that loop: dtypeguard.guard_step({body})."
             return Advice(remedy=remedy)
-        return refused(still, self.kind, error)
+        return refused(still, self.kind)
 
     def _begin(self, drifts: Sequence[Drift]) -> str:
         """How the carry has to begin, for these leaves to have their types at once."""

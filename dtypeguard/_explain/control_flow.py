@@ -11,20 +11,19 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import tree_util
 
 from .._leaves.dtypes import is_array
 from .._leaves.files import is_users
-from .._leaves.types import Jaxpr, PyTree
+from .._leaves.types import Function, Jaxpr, Kwargs, PyTree, PyTreeDef
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
-Function = Callable[..., Any] | None
 
 
 class Call(NamedTuple):
@@ -39,7 +38,7 @@ class Call(NamedTuple):
     """
 
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Kwargs
     frames: Sequence[FrameType]
     is_equinox: bool
     caller: FrameType | None
@@ -68,7 +67,7 @@ class Call(NamedTuple):
                 if type(value) in (list, tuple) and value and all(map(_is_jaxpr, value)):
                     yield value
 
-    def trees(self, leaves: int) -> list[Any]:
+    def trees(self, leaves: int) -> list[PyTreeDef]:
         """The structures with so many leaves in JAX's variables, those of results first."""
         found = [
             (name, tree)
@@ -77,7 +76,7 @@ class Call(NamedTuple):
         ]
         return [tree for _, tree in sorted(found, key=lambda pair: "out" not in pair[0])]
 
-    def _variables(self) -> Iterator[tuple[str, Any]]:
+    def _variables(self) -> Iterator[tuple[str, object]]:
         """JAX's variables, and the items of those that are lists or tuples."""
         for frame in self._jax_frames():
             for name, value in list(frame.f_locals.items()):
@@ -131,7 +130,7 @@ def without(trace: TracebackType | None, folder: str) -> TracebackType | None:
     return trace
 
 
-def _functions() -> Iterator[tuple[str, Function, bool]]:
+def _functions() -> Iterator[tuple[str, Function | None, bool]]:
     """The public functions of control flow: name, function, whether it is Equinox's."""
     for name in _NAMES:
         yield name, getattr(jax.lax, name), False
@@ -140,7 +139,7 @@ def _functions() -> Iterator[tuple[str, Function, bool]]:
         yield name, getattr(loops, name, None), True
 
 
-def _arguments(function: Function, frame: FrameType) -> Mapping[str, PyTree] | None:
+def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
     """The arguments of a function, if a frame is one of its frames; else None."""
     code = frame.f_code
     if code is not getattr(function, "__code__", None) or function is None:
@@ -183,7 +182,7 @@ def _is_jaxpr(value: object) -> bool:
     return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))
 
 
-def _structure(value: object) -> Any:
+def _structure(value: object) -> PyTreeDef | None:
     if _is_from_jax(value):
         value = getattr(value, "tree", value)
     return value if isinstance(value, tree_util.PyTreeDef) else None

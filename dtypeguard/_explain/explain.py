@@ -2,19 +2,20 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 import jax
 
 from .._leaves.arguments import shown
 from .._leaves.functions import runs_later
 from .._leaves.public import public
+from .._leaves.types import Function
 from .control_flow import calls, without_jax
 from .notes import note
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Function)
 
 
 @overload
@@ -22,7 +23,7 @@ def explain(function: None = None) -> "_Explaining": ...
 @overload
 def explain(function: _F) -> _F: ...
 @public
-def explain(function: Any = None) -> Any:
+def explain(function: Function | None = None) -> "Function | _Explaining":
     """A context in which type errors from JAX's control flow name your lines.
 
     If types differ in `jax.lax.scan`, `while_loop`, `fori_loop`, `cond`, `switch` or

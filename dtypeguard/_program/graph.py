@@ -1,9 +1,9 @@
 """A jaxpr and all jaxprs inside it as one graph of values, to be walked backwards."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr
+from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs
 
 Variable = Any  # of a jaxpr: a variable or a literal
 Stack = tuple[JaxEquation, ...]
@@ -184,7 +184,7 @@ def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
     return sum(axes(outer) > axes(inner) for outer, inner in zip(outside, inside))
 
 
-def _jaxprs(params: Mapping[str, Any]) -> Iterator[Jaxpr]:
+def _jaxprs(params: Kwargs) -> Iterator[Jaxpr]:
     for name, param in params.items():
         jaxpr = _open(param)
         if hasattr(jaxpr, "eqns") and name != "update_jaxpr":

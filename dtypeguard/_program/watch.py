@@ -7,7 +7,6 @@ the line that created it. `Watch` sees the calls from the user's code into JAX.
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any
 
 import jax
 import numpy as np
@@ -63,7 +62,7 @@ class Watch:
         made = self._made.get(id(value))
         return made[1] if made else None
 
-    def _call(self, frame: FrameType, event: str, arg: Any):
+    def _call(self, frame: FrameType, event: str, arg: PyTree):
         back = frame.f_back
         if is_users(frame.f_code.co_filename):
             frame.f_trace_lines = False
@@ -80,13 +79,13 @@ class Watch:
         frame.f_trace_lines = False
         return self._return_to_user
 
-    def _return_to_user(self, frame: FrameType, event: str, arg: Any):
+    def _return_to_user(self, frame: FrameType, event: str, arg: PyTree):
         back = frame.f_back
         if event == "return" and back is not None and _is_array(arg):
             self._made.setdefault(id(arg), (arg, origin_of_frame(back)))
         return self._return_to_user
 
-    def _return_from_user(self, frame: FrameType, event: str, arg: Any):
+    def _return_from_user(self, frame: FrameType, event: str, arg: PyTree):
         # Equal Python scalars may be one object, wherever they come from.
         if event == "return" and arg is not None and not is_python_number(arg):
             maker: FrameType | None = frame

@@ -180,6 +180,6 @@ _LEAVES = {
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The public fields of a report or a finding."""
-    names = (field.name for field in dataclasses.fields(value))
-    return {name: getattr(value, name) for name in names if not name.startswith("_")}
+    """The fields of a report or a finding, except those that its `repr` leaves out."""
+    names = (field.name for field in dataclasses.fields(value) if field.repr)
+    return {name: getattr(value, name) for name in names}

@@ -36,6 +36,8 @@ class Drift:
             wide as its gradient.
         cause: the line that made the wider operand of that promotion. None if the leaf was
             cast explicitly, or if the operand is an input.
+        avals: the abstract values before and after, which reports leave out; empty if the
+            structure changed.
     """
 
     path: str
@@ -45,8 +47,7 @@ class Drift:
     where: Where
     origin: Origin | None = None
     cause: Origin | None = None
-    # The abstract values behind `before` and `after`. Reports leave them out.
-    _avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -57,11 +58,6 @@ class Drift:
         if self.where == "updates":
             return f"updates{self.path}"
         return self.path or "state"
-
-    @property
-    def avals(self) -> tuple[Aval, ...]:
-        """The abstract values before and after; empty if the structure changed."""
-        return self._avals
 
     @property
     def was_weak(self) -> bool:
@@ -96,7 +92,7 @@ def drift_between(
         types = describe(before), describe(after)
     else:
         types = str(type_name(before)), str(type_name(after))
-    return Drift(path, kind, *types, where, **(lines or {}), _avals=(before, after))
+    return Drift(path, kind, *types, where, **(lines or {}), avals=(before, after))
 
 
 def find(program: Program, lines: Lines | None) -> Iterator[Drift]:

@@ -138,17 +138,13 @@ class Graph:
         if eqn.primitive.name == "cond":
             for branch in params["branches"]:
                 self._join(outputs, add(_open(branch), operands[1:]))
-        elif eqn.primitive.name == "while":
-            body = _open(params["body_jaxpr"])
-            consts = len(operands) - len(body.invars)  # those of the condition
-            start = len(operands) - len(outputs)
-            carry = [self._new(self.avals[value], [value]) for value in operands[start:]]
-            self._join(carry, add(body, operands[consts:start] + carry))
-            self._join(outputs, carry)
-        elif eqn.primitive.name == "scan":
-            body = _open(params["jaxpr"])
+        elif eqn.primitive.name in ("scan", "while"):
+            body = _open(params["jaxpr" if "jaxpr" in params else "body_jaxpr"])
+            # The first operands of a `while` are constants of its condition.
+            start = len(operands) - len(body.invars)
+            operands = operands[start:]
             # The body sees slices of the scanned arrays, and the carry comes round again.
-            scanned = _scanned(eqn.invars, body.invars)
+            scanned = _scanned(eqn.invars[start:], body.invars)
             count = len(outputs) - _scanned(eqn.outvars, body.outvars)
             consts = len(operands) - scanned - count
             entered = [

@@ -109,7 +109,7 @@ class Exponential:
 
     dtype: str
     origin: object
-    _private: int = 0
+    private: int = dataclasses.field(default=0, repr=False)
 
 
 def test_a_new_analysis_is_one_entry(monkeypatch):
@@ -126,7 +126,7 @@ def test_a_new_analysis_is_one_entry(monkeypatch):
     report = audit_step(step, jax.ShapeDtypeStruct((3,), jnp.float16))
     (found,) = json.loads(report.to_json())["exponentials"]
     assert (found["dtype"], found["origin"]["file"]) == ("float16", __file__)
-    assert "_private" not in found
+    assert "private" not in found
     assert str(report).splitlines()[1:] == ["1 exponentials <here>"]
     assert "1 exponentials <here>" in report.to_markdown()
     assert '<p class="lines">1 exponentials &lt;here&gt;</p>' in report.to_html()

@@ -103,7 +103,7 @@ class AuditReport:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
         if self.error and "required keyword-only argument" in self.error.message:
             asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
-            return f"Give it what it asks for: dtypeguard.{asks}={{...}})."
+            return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
         is_said = self.error is not None and self.refusal == self.error.message
         return f"{guard} does not mend this{'.' if is_said else f': {self.refusal}'}"
 

@@ -247,7 +247,7 @@ def test_a_step_that_traces_with_x64_off_alone():
 def test_a_keyword_that_the_step_asks_for():
     report = audit_step(lambda state, *, key: state, 1.0)
     assert report.advice == (
-        "Give it what it asks for: dtypeguard.audit_step(..., kwargs={...})."
+        "Pass the arguments that it requires: dtypeguard.audit_step(..., kwargs={...})."
     )
     assert audit_step(lambda state, *, key: state, jnp.ones(3), kwargs={"key": 1}).ok
 

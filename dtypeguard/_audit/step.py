@@ -148,6 +148,8 @@ class _Step:
             body = "body, carry=1" if is_counted else "body"
             remedy = f"Wrap the body of that loop: dtypeguard.guard_step({body})."
             return Advice(remedy=remedy)
+        if error and error.is_of_optimizer:
+            return Advice(remedy="Wrap the optimizer: dtypeguard.guard(opt).")
         return refused(still, self.kind)
 
     def _begin(self, drifts: Sequence[Drift]) -> str:

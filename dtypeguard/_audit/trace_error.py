@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import traceback
 
+from .._guard import guard
 from .._leaves.errors import DtypeDriftError
 from .._program.origins import Origin, origin_of_error
 
@@ -17,12 +19,21 @@ class TraceError:
             leaves.
         types: the two types that disagree; empty if the error names none.
         origin: the innermost line outside JAX and dtypeguard that raised it.
+        is_guarded: whether it passed through a guarded optimizer.
     """
 
     function: str
     message: str
     types: tuple[str, ...]
     origin: Origin | None
+    is_guarded: bool = dataclasses.field(default=False, repr=False)
+
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether floats disagree in the `update` of an optimizer that nothing guards."""
+        is_inside = self.origin is not None and self.origin.is_of_optimizer
+        are_floats = all(map(_FLOAT.match, self.types))
+        return is_inside and are_floats and bool(self.types) and not self.is_guarded
 
     @property
     def is_of_a_loop(self) -> bool:
@@ -37,6 +48,8 @@ class TraceError:
         return [*head, *self.message.splitlines()]
 
 
+_GUARD = guard.__file__
+_FLOAT = re.compile(r"b?float\d")
 # The messages of scan, while_loop and fori_loop, in newer and older releases of JAX.
 _CARRY = re.compile(
     r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
@@ -63,4 +76,9 @@ def reduce_error(error: BaseException | None, function: str) -> TraceError:
         message = message.partition("\n")[0]
     first = f"{type(error).__name__}: {message}"
     origin = None if error is None else origin_of_error(error)
-    return TraceError(function, first, types, origin)
+    return TraceError(function, first, types, origin, _is_guarded(error))
+
+
+def _is_guarded(error: BaseException | None) -> bool:
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error and error.__traceback__))
+    return any(code.co_filename == _GUARD for code in codes)

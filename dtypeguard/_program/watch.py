@@ -18,6 +18,7 @@ from .._leaves.types import Leaf, PyTree
 from .bindings import bound
 from .blame import Matches
 from .origins import Origin, origin_of_frame
+from .trace import strong_type
 
 
 class Watch:
@@ -49,11 +50,12 @@ class Watch:
         The line `user` itself if it creates the constant, or if nothing is known of it.
         """
         used = self._used.get((user.file, user.line), ())
-        alike = [pair for pair in used if matches(pair[0]) and not is_weak(pair[0])]
+        is_of_type = lambda value: matches(strong_type(value)) and not is_weak(value)
+        alike = [pair for pair in used if is_of_type(pair[0])]
         # A tracer may be what the line has computed from the constant.
         constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
         makers = {maker for _, maker in constants or alike}
-        if len(makers) > 1 and not constants:
+        if len(makers) > 1:  # the line computes with a constant from another line
             makers = {each for each in makers if each.line != user.line}
         return makers.pop() if len(makers) == 1 else user
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import planted_steps
 import pytest
@@ -224,6 +225,28 @@ def test_a_step_that_does_not_trace(name):
             "cond": "dtypeguard.guard_step does not mend this.",
         }[name]
     )
+
+
+def test_the_advice_for_an_optimizer_inside_a_step():
+    def step_with(opt):
+        def step(state, grads):
+            return opt.update(grads, state)[1]
+
+        return step, opt.init({"w": jnp.zeros(3, BF16)}), {"w": jnp.zeros(3, BF16)}
+
+    clip = optax.clip_by_global_norm(np.float32(1))
+    assert audit_step(*step_with(clip)).advice == (
+        "Wrap the optimizer: dtypeguard.guard(opt)."
+    )
+    assert audit_step(*step_with(dtypeguard.guard(clip))).ok
+
+    def adding(dtype):
+        add = lambda u, s, p: (lax.add(u["w"].astype(BF16), jnp.ones(3, dtype)), s)
+        return optax.chain(optax.GradientTransformation(lambda p: p["w"], add))
+
+    for opt in (adding(jnp.int32), dtypeguard.guard(adding(F32))):
+        report = audit_step(*step_with(opt))
+        assert report.advice == "dtypeguard.guard_step does not mend this."
 
 
 def test_the_advice_for_a_loop_inside_a_step():

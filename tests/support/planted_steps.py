@@ -92,6 +92,18 @@ def average_of_the_weights(state, x):
     return Train(params, opt_state, ema, state.count + 1, state.key), 0.0
 
 
+@drift("ema", "bfloat16", "float32", struct(BF16), struct(BF16))
+def average_by_a_decay_and_the_rest(ema, x):
+    decay = np.float32(0.9)  # operand: average_by_a_decay_and_the_rest
+    return decay * ema + (1 - decay) * x  # promotion: average_by_a_decay_and_the_rest
+
+
+@drift("rate", "bfloat16", "float32", number(BF16))
+def rate_that_numpy_computes(rate):
+    decay = np.exp(-0.1)  # operand: rate_that_numpy_computes
+    return rate * decay  # promotion: rate_that_numpy_computes
+
+
 @drift("state.ema['w']", "bfloat16", "float32", train())
 def average_by_a_global_decay(state):
     keep = lambda e: e * DECAY  # promotion: average_by_a_global_decay

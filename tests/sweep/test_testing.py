@@ -232,7 +232,7 @@ def test_the_advice_is_one_that_helps():
             check_contract(make, configurations="bf16")
         return str(error.value).splitlines()[-1]
 
-    more = "dtypeguard.audit tells the lines of source."
+    more = "dtypeguard.audit names the lines of source."
     assert told(BROKEN["wide updates"][0]()) == (
         f"Wrap it: dtypeguard.guard(_optimizer(...)). {more}"
     )

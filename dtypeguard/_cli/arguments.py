@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         "my_package.optim:make_optimizer, my_script.py:opt; with --step a step: "
         "my_script.py:train_step",
     )
-    audit.add_argument("--x64", action="store_true", help="with jax_enable_x64")
+    audit.add_argument("--x64", action="store_true", help="turn jax_enable_x64 on")
     add = audit.add_argument_group("an optimizer").add_argument
     add(
         "--set",

@@ -63,7 +63,7 @@ def _import_file(file: str) -> ModuleType:
     name = os.path.basename(path).removesuffix(".py")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+        raise ImportError(f"{file} is not a Python file")
     sys.path.insert(0, os.path.dirname(path))  # as `python FILE` does
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)

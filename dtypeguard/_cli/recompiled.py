@@ -18,6 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
+import equinox
 import jax
 import numpy as np
 from jax import tree_util
@@ -30,10 +31,9 @@ from .._leaves.types import Leaf
 from .._program.origins import origin_of_frame
 
 _MOST = 20  # leaves of one function that are listed
-_ELSEWHERE = {"equinox": "filter_jit", "flax.nnx": "jit"}
+_NNX = "flax.nnx"
 
-Function = Callable[..., Any]
-Jit = Callable[..., Any]
+Function = Callable[..., Any]  # its arguments and its result are the script's
 
 
 class Traced(NamedTuple):
@@ -67,16 +67,21 @@ class Recompiled:
     def __init__(self):
         self._found: dict[str, dict[str, Change]] = {}
         self._here = threading.local()
-        self._patched: list[tuple[ModuleType, str, Jit]] = []
+        self._patched: list[tuple[ModuleType, str, Function]] = []
 
     def __enter__(self):
         self._patch(jax, "jit")
-        self._imports = [_AfterImport(*each, self._patch) for each in _ELSEWHERE.items()]
+        self._patch(equinox, "filter_jit")
+        patch_nnx = lambda nnx: self._patch(nnx, "jit")
+        self._nnx_import = _AfterNnxImport(patch_nnx)
+        if _NNX in sys.modules:
+            patch_nnx(sys.modules[_NNX])
+        else:
+            sys.meta_path.insert(0, self._nnx_import)
         return self
 
     def __exit__(self, *exception):
-        for each in self._imports:
-            each.remove()
+        self._nnx_import.remove()
         for module, name, before in self._patched:
             setattr(module, name, before)
 
@@ -152,22 +157,17 @@ class Recompiled:
 _KEPT = "__dtypeguard_recorded__"
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Patches a function of a module as soon as the module is imported."""
+class _AfterNnxImport(importlib.abc.MetaPathFinder):
+    """Patches Flax NNX as soon as it is imported."""
 
-    def __init__(self, module: str, name: str, patch: Callable[[ModuleType, str], None]):
-        self._module = module
-        self._done = lambda found: patch(found, name)
-        if module in sys.modules:
-            self._done(sys.modules[module])
-        else:
-            sys.meta_path.insert(0, self)
+    def __init__(self, patch: Callable[[ModuleType], None]):
+        self._patch = patch
 
     def find_spec(
         self, fullname: str, path: object, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Finds the module as others do, and has its loader patch it."""
-        if fullname != self._module:
+        if fullname != _NNX:
             return None
         self.remove()
         spec = importlib.util.find_spec(fullname)
@@ -176,7 +176,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                self._done(module)
+                self._patch(module)
 
             spec.loader.exec_module = exec_module
         return spec

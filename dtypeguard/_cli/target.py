@@ -115,7 +115,7 @@ def _dtypes(option: str, text: str, x64: bool) -> tuple[DType, ...]:
         try:
             dtype = jnp.dtype(_LETTERS[short[1]] + short[2] if short else name.strip())
         except TypeError:
-            raise wrong(f"{name!r} is no dtype. {example}") from None
+            raise wrong(f"{name!r} is not a dtype. {example}") from None
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise wrong(f"{name} is not floating or complex. {example}")
         if dtype in ("float64", "complex128") and not x64:
@@ -140,7 +140,7 @@ def _call(target: str, factory: Any, arguments: dict[str, object]) -> Optimizer:
         write = _how_to_call(target, parameters(factory), required(factory), arguments)
         raise UsageError(f"{target} cannot be called: {reason}.{write}") from error
     if not is_transformation(made):
-        raise UsageError(f"{target} returned {made!r}, which is no optimizer. {FORMS}")
+        raise UsageError(f"{target} returned {made!r}, which is not an optimizer. {FORMS}")
     return made
 
 
@@ -153,6 +153,6 @@ def _how_to_call(
     settings = " ".join(f"--set {name}=VALUE" for name in names)
     write = f" It takes {', '.join(taken)}." if unknown else ""
     write += f" Write: dtypeguard audit {target} {settings}" if names else ""
-    if missing and not arguments:  # it may wrap an optimizer, which is no literal
-        write += ", or audit FILE.py:NAME where a VALUE is no literal"
+    if missing and not arguments:  # it may wrap an optimizer, not a literal
+        write += ", or audit FILE.py:NAME where a VALUE is not a literal"
     return write

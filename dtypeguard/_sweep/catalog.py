@@ -6,7 +6,7 @@ import inspect
 import pkgutil
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import optax
@@ -67,7 +67,7 @@ def find(entry_id: str) -> Entry:
     return _by_id()[entry_id]
 
 
-def promises_transformation(factory: object) -> bool:
+def promises_transformation(factory: Callable[..., object]) -> bool:
     """Whether a factory says that it returns a transformation, or a factory of one.
 
     Its return annotation decides, or else its docstring; for a class, its methods.
@@ -76,9 +76,8 @@ def promises_transformation(factory: object) -> bool:
         # Stateful schedules also have an init and an update, but without params.
         init = getattr(factory, "init", None)
         return is_transformation(factory) and "params" in parameters(init)
-    annotation = _return_annotation(factory)
-    if annotation is not inspect.Signature.empty:
-        return any(word in str(annotation) for word in ("Transformation", "Aggregator"))
+    if (annotation := _annotation(factory)) is not None:
+        return any(word in annotation for word in ("Transformation", "Aggregator"))
     text = (getattr(factory, "__doc__", None) or "").lower()
     return "gradient transformation" in text or "gradienttransformation" in text
 
@@ -141,17 +140,16 @@ def _may_make(member: object) -> bool:
     function = getattr(member, "func", member)  # optax.nadam is a partial
     if not callable(member) or not getattr(function, "__module__", "").startswith("optax"):
         return False
-    is_unannotated = _return_annotation(member) is inspect.Signature.empty
-    return is_unannotated or promises_transformation(member)
+    return _annotation(member) is None or promises_transformation(member)
 
 
-def _return_annotation(function: object) -> object:
-    if not callable(function):
-        return None
+def _annotation(function: Callable[..., object]) -> str | None:
+    """The return annotation of a function; None if it has none."""
     try:
-        return inspect.signature(function).return_annotation
+        found = inspect.signature(function).return_annotation
     except (TypeError, ValueError):
-        return None
+        return ""
+    return None if found is inspect.Signature.empty else str(found)
 
 
 def _modules(

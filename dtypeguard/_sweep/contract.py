@@ -162,7 +162,7 @@ def _checkpoint(trial: Trial) -> None:
     leaves, structure = tree_util.tree_flatten(state)
     unsaved = [leaf for leaf in leaves if dtype_of(leaf) is None]
     if not all(map(is_array, unsaved)):
-        raise Fault(f"the state holds {unsaved[0]!r}, which is no array")
+        raise Fault(f"the state holds {unsaved[0]!r}, which is not an array")
     if unsaved:
         raise Skip("PRNG keys are saved in ways of their own")
     loaded = tree_util.tree_unflatten(structure, [np.asarray(leaf) for leaf in leaves])

@@ -174,7 +174,7 @@ _USUAL_EXTRA_ARGS = (
 
 # The extra args of Optax's own optimizers, by name: each a function of the entry, the
 # params and the gradients.
-_EXTRA_ARGS: dict[str, Callable[[Entry, Params, Updates], Any]] = {
+_EXTRA_ARGS: dict[str, Callable[[Entry, Params, Updates], object]] = {
     "value": lambda entry, params, updates: entry.loss(params),
     "grad": lambda entry, params, updates: updates,
     "value_fn": lambda entry, params, updates: entry.loss,

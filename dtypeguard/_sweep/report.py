@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
@@ -74,7 +74,7 @@ class Report:
         return columns([_HEADER, *lines])
 
     def guarded_failures(self) -> list[str]:
-        """Every failed check of a guarded optimizer, on a line of its own."""
+        """Every failed check of a guarded optimizer, one per line."""
         return [
             f"{outcome.id}  {where(outcome)}  {check}: {reason}"
             for outcome in self.outcomes
@@ -99,7 +99,7 @@ class Report:
             f"optax {optax.__version__}, jax {jax.__version__})"
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All of it, for `json.dump`."""
         return {
             "optax": optax.__version__,

@@ -229,8 +229,9 @@ def _no_promotion(params: Params, updates: Updates) -> None:
 
 
 def _pairs(name: str, before: PyTree, after: PyTree) -> Iterator[tuple[str, Leaf, Leaf]]:
-    old, new = paths(before), paths(after)
+    old = paths(before)
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
+        new = paths(after)
         label = f"{name}: " if name else ""
         one_sided = [f"{name}{path}".lstrip(".") for path in sorted({*old} ^ {*new})]
         raise Fault(

@@ -249,11 +249,12 @@ def prodigy(
         for i in moving:
             p, g, p0 = ps[i], gs[i], p0s[i]
             own = functools.partial(cast, dtype=at_least_float32(p))
-            old_units = units(p.dtype, own(d), own(d0), own(b3))
+            own_d, own_g = own(d), own(g)  # cast once, so that derivatives are rounded once
+            old_units = units(p.dtype, own_d, own(d0), own(b3))
             m, v, s = from_units(old_units, own(ms[i]), own(vs[i]), own(ss[i]))
-            m = own(b1) * m + own(rest1) * (own(d) * own(g))
-            v = own(b2) * v + own(rest2) * (own(d) * own(g)) ** 2
-            s = own(b3) * s + own(weight) * every(own(g))
+            m = own(b1) * m + own(rest1) * (own_d * own_g)
+            v = own(b2) * v + own(rest2) * (own_d * own_g) ** 2
+            s = own(b3) * s + own(weight) * every(own_g)
             moments[i] = m, v, s
             g, p, p0 = only_summed(g, p, p0)
             toward.append(jnp.sum(own(every(g)) * (own(p0) - own(every(p)))))

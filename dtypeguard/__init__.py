@@ -16,8 +16,7 @@ from ._leaves.errors import (
 )
 from ._optimizers.fromage import FromageState as FromageState, fromage as fromage
 from ._optimizers.multi_steps import multi_steps as multi_steps
-from ._optimizers.prodigy import prodigy as prodigy
-from ._optimizers.prodigy_state import ProdigyState as ProdigyState
+from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
 from ._rounding.apply import apply_updates as apply_updates
 
 __version__ = "0.1.0"

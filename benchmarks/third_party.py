@@ -62,7 +62,7 @@ from dtypeguard._leaves.compat import set_x64
 from dtypeguard._leaves.functions import is_transformation
 from dtypeguard._sweep.checks import Fault, same_types
 from dtypeguard._sweep.entry import Entry
-from dtypeguard._sweep.recipes import Recipe
+from dtypeguard._sweep.recipes import Recipe, sample
 from dtypeguard._sweep.sweep import (
     CONFIGURATIONS,
     Configuration,
@@ -203,9 +203,8 @@ def _results(name: str, package: Package, left_out: list[str]) -> Iterator[Resul
         left_out.append(f"{name} {version} does not import: {one_line(error)}")
         return
     for optimizer, make in package.optimizers.items():
-        entry = Entry(
-            optimizer, lambda make=make: make(module), Recipe(None, package.shapes)
-        )
+        recipe = Recipe(params=sample(package.shapes))
+        entry = Entry(optimizer, lambda make=make: make(module), recipe)
         try:
             with set_x64(False), contextlib.redirect_stdout(io.StringIO()):
                 if not is_transformation(entry.build()):

@@ -16,8 +16,7 @@ from ._leaves.errors import (
 )
 from ._optimizers.fromage import FromageState as FromageState, fromage as fromage
 from ._optimizers.multi_steps import multi_steps as multi_steps
-from ._optimizers.prodigy import prodigy as prodigy
-from ._optimizers.prodigy_state import ProdigyState as ProdigyState
+from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
 from ._precision.audit import audit_precision as audit_precision
 from ._precision.report import LineLoss as LineLoss, PrecisionReport as PrecisionReport
 from ._rounding.apply import apply_updates as apply_updates

@@ -1,34 +1,28 @@
-"""For the test-suites of people who write optimizers or steps: the types that they keep."""
+"""For the tests of optimizers and steps: checks that they keep their types."""
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import tree_util
-
 from ._audit.audit import name_of
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._leaves.arguments import check_arrays, check_extra_args, shown
-from ._leaves.dtypes import cast, dtype_of, kind
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
-from ._leaves.types import Leaf, Params, PyTree, Updates
+from ._leaves.types import Optimizer, Params, Step, Updates
 from ._sweep.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
-    Broken,
     StepTrial,
     broken,
-    broken_rules,
+    broken_by_step,
 )
 from ._sweep.entry import Entry, Inputs
 from ._sweep.recipes import Recipe
-from ._sweep.sweep import CONFIGURATIONS, Configuration
+from ._sweep.sweep import CONFIGURATIONS, Configuration, where
 
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""
@@ -40,7 +34,7 @@ _NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
 
 
 def check_contract(
-    opt_or_factory: Any,
+    opt_or_factory: Optimizer | Callable[[], Optimizer],
     params: Params = None,
     *,
     updates: Updates = None,
@@ -50,33 +44,33 @@ def check_contract(
 ) -> None:
     """Checks that an optimizer keeps its types wherever JAX needs it to.
 
-    Over the dtypes of params and gradients, with `jax_enable_x64` off and on, and where JAX
-    has `jax_explicit_x64_dtypes` with that at "allow" and "error" (flags are restored; this
-    one is the whole process's): one first state whether `init` is traced or not, the types
-    of the state and of the updates, `scan`, `cond`, `while_loop`, accumulation in
-    `optax.MultiSteps`, one compilation of a jitted step, buffers that can be donated, a
-    checkpoint loaded back into the tree of the state, and no 64-bit operation where no
-    input is 64-bit. Nearly all of it is traced and not run.
+    The rules: the first state is the same if `init` is traced; states and updates keep
+    their types; `scan`, `cond`, `while_loop` and `optax.MultiSteps` accept the optimizer; a
+    jitted step compiles once; its buffers can be donated; a checkpoint loads back into the
+    tree of the state; no operation is 64-bit if no input is.
+
+    Each rule is checked over dtypes of params and gradients, with `jax_enable_x64` off and
+    on, and with `jax_explicit_x64_dtypes` at "allow" and "error" where JAX has it. The
+    flags are restored; the last one belongs to the whole process. Nearly everything is
+    traced and does not run.
 
     Args:
         opt_or_factory: a gradient transformation, or a function without arguments that
-            returns one and is called again for every configuration.
-        params: the params to use, arrays or `jax.ShapeDtypeStruct`s; by default a matrix
-            and a vector. Their floating leaves are cast to the dtypes of each
-            configuration.
+            returns one and runs again for every configuration.
+        params: arrays or `jax.ShapeDtypeStruct`s; by default a matrix and a vector. Each
+            configuration casts their floating leaves to its dtypes.
         updates: the gradients, cast likewise; by default `params`.
-        extra_args: further keyword arguments of `update`, handed on as they are. By
-            default those of Optax (`value`, `value_fn` and so on) that it asks for.
+        extra_args: further keyword arguments of `update`, passed on as they are. By default
+            those of Optax (`value`, `value_fn` and so on) that it needs.
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
             default all of `dtypeguard audit`.
         rules: which of `RULES` to check.
 
     Raises:
-        AssertionError: if a rule is broken. One error that names every such rule, where
-            and how.
+        AssertionError: if a rule is broken. Names every broken rule, where and how.
         TypeError: if `opt_or_factory` is neither, its function returns something else, or
             an argument is of the wrong type.
-        ValueError: if a rule or configuration is not known.
+        ValueError: if a rule or configuration is unknown.
 
     Example:
         >>> import dtypeguard, optax
@@ -91,20 +85,27 @@ def check_contract(
     make = _maker(opt_or_factory)
     inputs = _feeder(make, params, updates, extra_args)
     chosen = [c for c in CONFIGURATIONS if c.name in configurations]
-    found = broken(make, inputs, rules, chosen)
-    if failures := list(found):
-        mended = lambda failure: (
-            not any(
-                broken(
-                    lambda: guard(make()), inputs, [failure.rule], [failure.configuration]
-                )
-            )
-        )
-        raise AssertionError(_tell(_name(opt_or_factory), failures, mended))
+    if not (failures := broken(make, inputs, rules, chosen)):
+        return
+    rows, left = [], []
+    for rule, places in failures.items():
+        (configuration, reason), *more = places
+        others = f" (and in {len(more)} more)" if more else ""
+        rows.append((rule, where(configuration) + others, reason))
+        if broken(lambda: guard(make()), inputs, [rule], [configuration]):
+            left.append(rule)
+    name = _name(opt_or_factory)
+    advice = f"Wrap it: dtypeguard.guard({name})."
+    if len(left) == len(rows):
+        advice = "dtypeguard.guard does not mend this."
+    elif left:
+        advice += f" What it does not mend: {', '.join(left)}."
+    advice += " dtypeguard.audit names the lines of source."
+    raise AssertionError(_report(name, "the contract", rows, advice))
 
 
 def check_step(
-    step: Callable[..., Any],
+    step: Step,
     /,
     *args: Any,
     carry: int | str | tuple[int | str, ...] = 0,
@@ -112,16 +113,16 @@ def check_step(
     kwargs: Mapping[str, Any] | None = None,
     rules: str | Iterable[str] = STEP_RULES,
 ) -> None:
-    """Checks that a step keeps the types of what it carries wherever JAX needs it to.
+    """Checks that a step keeps the types of its carry wherever JAX needs it to.
 
-    Under the flags as they are: the types of one step, the carry in `scan`, in `cond`
-    beside no step and in `while_loop`, one compilation of a jitted step, and buffers that
-    can be donated. All of it is traced and not run.
+    The rules, under the flags as they are: one step keeps the types of the carry; `scan`,
+    `cond` beside no step, and `while_loop` accept it; a jitted step compiles once; its
+    buffers can be donated. Everything is traced and does not run.
 
     Args:
-        step: a function that takes what it carries and returns it, guarded or not.
+        step: a function that takes a carry and returns it, guarded or not.
         *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s for leaves. Python
-            numbers that are not carried, functions and strings are handed on as they are.
+            numbers outside the carry, functions and strings are passed on as they are.
         carry: the argument that comes back, by position or name, or a tuple of them.
         returned: the item of the result that it comes back as, or a tuple of as many; by
             default as in [`dtypeguard.guard_step`][].
@@ -129,10 +130,10 @@ def check_step(
         rules: which of `STEP_RULES` to check.
 
     Raises:
-        AssertionError: if a rule is broken. One error that names every such rule and how,
-            and what to write.
-        TypeError: if `step` or `carry` is nothing of the kind.
-        ValueError: if a rule is not known, or the step has no such argument.
+        AssertionError: if a rule is broken. Names every broken rule, how it is broken, and
+            what to write.
+        TypeError: if `step` is not callable, or `carry` is no position or name.
+        ValueError: if a rule is unknown, or the step has no such argument.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp
@@ -145,48 +146,52 @@ def check_step(
     resolved = carry_of("check_step", step, carry, returned)
     named = dict(kwargs or {})
     trial = StepTrial(step, resolved, args, named)
-    if failures := [*broken_rules(trial, rules)]:
-        guarded = guard_step(step, carry=carry, returned=returned)
-        guarded_trial = StepTrial(guarded, resolved, args, named).begun_strongly()
-        left = [*broken_rules(guarded_trial, rules)]
-        options = "" if carry == 0 else f", carry={carry!r}"
-        options += "" if returned is None else f", returned={returned!r}"
-        lines = "\n".join(f"  {line}" for line in columns(failures))
-        first = ", ".join(trial.names)
-        first = f"({first})" if len(trial.names) > 1 else first
-        begin = f"egin with dtypeguard.strong({first})."
-        wrap = f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and b{begin}"
-        left_over = {failure.rule for failure in left}
-        if not [*broken_rules(trial.begun_strongly(), rules)]:
-            wrap = f"B{begin}"
-        elif "traces" in left_over or left_over >= {rule for rule, _ in failures}:
-            wrap = f"dtypeguard.guard_step does not mend this: {left[0].reason}."
-        elif left:
-            wrap += f" What that does not mend: {', '.join(sorted(left_over))}."
-        broken_ones = "1 rule" if len(failures) == 1 else f"{len(failures)} rules"
-        raise AssertionError(
-            f"{resolved.step} breaks {broken_ones} of a step's contract:\n{lines}\n{wrap} "
-            "dtypeguard.audit_step tells the lines of source."
-        )
+    if not (failures := broken_by_step(trial, rules)):
+        return
+    guarded = StepTrial(
+        guard_step(step, carry=carry, returned=returned), resolved, args, named
+    )
+    left = broken_by_step(guarded.with_strong_carry(), rules)
+    options = "" if carry == 0 else f", carry={carry!r}"
+    options += "" if returned is None else f", returned={returned!r}"
+    names = ", ".join(trial.names)
+    names = f"({names})" if len(trial.names) > 1 else names
+    begin = f"egin with dtypeguard.strong({names})."
+    advice = f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and b{begin}"
+    if not broken_by_step(trial.with_strong_carry(), rules):
+        advice = f"B{begin}"
+    elif "traces" in left or left.keys() >= failures.keys():
+        advice = f"dtypeguard.guard_step does not mend this: {next(iter(left.values()))}."
+    elif left:
+        advice += f" What that does not mend: {', '.join(sorted(left))}."
+    advice += " dtypeguard.audit_step names the lines of source."
+    rows = [*failures.items()]
+    raise AssertionError(_report(resolved.step, "a step's contract", rows, advice))
+
+
+def _report(name: str, contract: str, rows: Sequence[Sequence[str]], advice: str) -> str:
+    rules = "1 rule" if len(rows) == 1 else f"{len(rows)} rules"
+    lines = "\n".join(f"  {line}" for line in columns(rows))
+    return f"{name} breaks {rules} of {contract}:\n{lines}\n{advice}"
 
 
 def parametrize_with_checks(
-    optimizers: Iterable[Any] | Mapping[str, Any], **options: Any
+    optimizers: Iterable[Optimizer] | Mapping[str, Optimizer], **options: Any
 ) -> Any:
-    """A decorator that makes one pytest test of every optimizer and rule.
+    """Makes one pytest test of every optimizer and rule.
 
     Args:
-        optimizers: transformations or functions without arguments that return one; in a
-            dict by the names that they are to have.
+        optimizers: transformations, or functions without arguments that return one; a
+            dict names them.
         **options: of `check_contract`, for all of them.
 
     Returns:
-        The decorator, for a test of the two parameters `optimizer` and `check`. Its ids
-        read `adamw-scan`. What is given no name has that of the function that made it,
-        or is called `opt`, since of a chain nothing tells.
+        A decorator for a test with the two parameters `optimizer` and `check`. Its ids
+        read `adamw-scan`. An optimizer without a name is called after the function that
+        made it, or `opt` where that is unknown, as for a chain.
 
     Raises:
-        TypeError: if `optimizers` is a single one.
+        TypeError: if `optimizers` is a single optimizer.
 
     Example:
         >>> import dtypeguard, optax
@@ -206,144 +211,27 @@ def parametrize_with_checks(
         raise TypeError(
             f"parametrize_with_checks takes no {unknown[0]}; it takes {', '.join(taken)}."
         )
-    if not isinstance(optimizers, Mapping):
-        optimizers = _by_name(optimizers)
-    for opt in optimizers.values():
+    named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
+    for opt in named.values():
         _maker(opt)
     rules = _known("rules", options.pop("rules", None), RULES)
     _known("configurations", options.get("configurations"), _NAMES)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
         [
-            pytest.param(opt, _check(rule, options), id=f"{name}-{rule}")
-            for name, opt in optimizers.items()
+            pytest.param(
+                opt,
+                functools.partial(check_contract, rules=(rule,), **options),
+                id=f"{name}-{rule}",
+            )
+            for name, opt in named.items()
             for rule in rules
         ],
     )
 
 
-def _check(rule: str, options: dict[str, Any]) -> Callable[[Any], None]:
-    def check(optimizer: Any) -> None:
-        check_contract(optimizer, rules=(rule,), **options)
-
-    return check
-
-
-def _maker(opt_or_factory: Any) -> Callable[[], Any]:
-    if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
-        return lambda: opt_or_factory
-    if not callable(opt_or_factory):
-        raise TypeError(
-            f"check_contract got {opt_or_factory!r}. Give it a gradient transformation "
-            "(anything with `init` and `update`) or a function without arguments that "
-            "returns one."
-        )
-    if missing := required(opt_or_factory):
-        name = _name(opt_or_factory).removesuffix("()")
-        raise TypeError(
-            f"check_contract got {name}, which needs {', '.join(missing)}. Write "
-            f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
-        )
-    return functools.partial(_make, opt_or_factory)
-
-
-def _make(factory: Any) -> Any:
-    made = factory()
-    if not is_transformation(made):
-        raise TypeError(
-            f"check_contract called {_name(factory)}, which returned {shown(made)}. Give "
-            "it a function that returns an optimizer, such as lambda: optax.adam(1e-3)."
-        )
-    return made
-
-
-def _feeder(
-    make: Callable[[], Any],
-    params: Params,
-    updates: Updates,
-    extra_args: dict[str, Any] | None,
-) -> Callable[[Configuration], Inputs]:
-    params, updates = tree_util.tree_map(_as_array, (params, updates))
-    entry = Entry("optimizer", make)
-    if params is not None:
-        leaves, structure = tree_util.tree_flatten(params)
-        shapes = {f"{number:06}": jnp.shape(leaf) for number, leaf in enumerate(leaves)}
-        rebuild = lambda plain: tree_util.tree_unflatten(
-            structure, [plain[name] for name in shapes]
-        )
-        entry = Entry("optimizer", make, Recipe(None, shapes, rebuild, rebuild))
-    if extra_args is not None:
-        vars(entry)["extra_names"] = ()
-
-    updates = params if updates is None else updates
-
-    def inputs(configuration: Configuration) -> Inputs:
-        made = entry.feed(configuration.params, configuration.grads)
-        if params is not None:
-            made = made._replace(params=_in(configuration.params, params))
-        if updates is not None:
-            made = made._replace(updates=_in(configuration.grads, updates))
-        return made if extra_args is None else made._replace(extra_args=extra_args)
-
-    return inputs
-
-
-def _as_array(leaf: Leaf) -> Any:
-    is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
-    return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
-
-
-def _in(dtypes: Any, tree: PyTree) -> Any:
-    """A tree with its floating leaves in the dtypes of a configuration, dealt in turn."""
-    dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-    leaves, structure = tree_util.tree_flatten(tree)
-    leaves = [
-        cast(leaf, dtypes[number % len(dtypes)])
-        if kind(dtype_of(leaf)) == "float"
-        else leaf
-        for number, leaf in enumerate(leaves)
-    ]
-    return tree_util.tree_unflatten(structure, leaves)
-
-
-def _tell(
-    name: str, failures: Sequence[Broken], is_mended: Callable[[Broken], bool]
-) -> str:
-    """Each rule once, with the first place where it is broken and how often it is."""
-    by_rule: dict[str, list[Broken]] = {}
-    for failure in failures:
-        by_rule.setdefault(failure.rule, []).append(failure)
-    rows = []
-    for rule, places in by_rule.items():
-        first = places[0]
-        where = (
-            f"{first.configuration.name}, x64 {'on' if first.configuration.x64 else 'off'}"
-        )
-        more = f" (and in {len(places) - 1} more)" if len(places) > 1 else ""
-        rows.append((rule, where + more, first.reason))
-    lines = "\n".join(f"  {line}" for line in columns(rows))
-    rules = "1 rule" if len(rows) == 1 else f"{len(rows)} rules"
-    left = [rule for rule, places in by_rule.items() if not is_mended(places[0])]
-    wrap = f"Wrap it: dtypeguard.guard({name})."
-    if len(left) == len(by_rule):
-        wrap = "dtypeguard.guard does not mend this."
-    elif left:
-        wrap += f" What it does not mend: {', '.join(left)}."
-    return (
-        f"{name} breaks {rules} of the contract:\n{lines}\n{wrap} "
-        "dtypeguard.audit tells the lines of source."
-    )
-
-
-def _name(opt_or_factory: Any) -> str:
-    if is_transformation(opt_or_factory):
-        return name_of(opt_or_factory)
-    name = getattr(opt_or_factory, "__name__", "")
-    return f"{name}()" if name.isidentifier() else "opt"
-
-
-def _by_name(optimizers: Iterable[Any]) -> dict[str, Any]:
-    named: dict[str, Any] = {}
+def _by_name(optimizers: Iterable[Optimizer]) -> dict[str, Optimizer]:
+    named: dict[str, Optimizer] = {}
     for opt in optimizers:
         name = first = _name(opt).partition("(")[0]
         number = 1
@@ -354,13 +242,64 @@ def _by_name(optimizers: Iterable[Any]) -> dict[str, Any]:
     return named
 
 
-def _known(what: str, given: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """The names that were asked for, all by default."""
-    if given is None:
+def _name(opt_or_factory: Optimizer) -> str:
+    if is_transformation(opt_or_factory):
+        return name_of(opt_or_factory)
+    name = getattr(opt_or_factory, "__name__", "")
+    return f"{name}()" if name.isidentifier() else "opt"
+
+
+def _maker(opt_or_factory: Optimizer) -> Callable[[], Optimizer]:
+    if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
+        return lambda: opt_or_factory
+    if not callable(opt_or_factory):
+        raise TypeError(
+            f"check_contract got {opt_or_factory!r}. Give it a gradient transformation "
+            "(anything with `init` and `update`) or a function without arguments that "
+            "returns one."
+        )
+    name = _name(opt_or_factory)
+    if missing := required(opt_or_factory):
+        name = name.removesuffix("()")
+        raise TypeError(
+            f"check_contract got {name}, which needs {', '.join(missing)}. Write "
+            f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
+        )
+
+    def make() -> Optimizer:
+        made = opt_or_factory()
+        if not is_transformation(made):
+            raise TypeError(
+                f"check_contract called {name}, which returned {shown(made)}. Give it a "
+                "function that returns an optimizer, such as lambda: optax.adam(1e-3)."
+            )
+        return made
+
+    return make
+
+
+def _feeder(
+    make: Callable[[], Optimizer],
+    params: Params,
+    updates: Updates,
+    extra_args: dict[str, Any] | None,
+) -> Callable[[Configuration], Inputs]:
+    recipe = Recipe() if params is None else Recipe(params=params, grads=lambda p: p)
+    if updates is not None:
+        recipe = recipe._replace(grads=lambda _: updates)
+    entry = Entry("optimizer", make, recipe)
+    return lambda configuration: entry.feed(
+        configuration.params, configuration.grads, extra_args
+    )
+
+
+def _known(what: str, names: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The names that the caller chose; all by default."""
+    if names is None:
         return tuple(known)
-    if not isinstance(given, Iterable):
-        raise TypeError(f"got {what}={given!r}. Write a list, such as {what}={[known[0]]}.")
-    names = (given,) if isinstance(given, str) else tuple(given)
+    if not isinstance(names, Iterable):
+        raise TypeError(f"got {what}={names!r}. Write a list, such as {what}={[known[0]]}.")
+    names = (names,) if isinstance(names, str) else tuple(names)
     if unknown := [name for name in names if name not in known]:
         one = what.removesuffix("s")
         raise ValueError(f"no {one} is called {unknown[0]!r}; there are {', '.join(known)}")

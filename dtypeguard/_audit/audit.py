@@ -1,8 +1,7 @@
-"""Audits one optimizer: which leaf drifts in an update, and on which line of source."""
+"""Audits an optimizer: which leaves drift in an update, and on which line of source."""
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
@@ -11,11 +10,11 @@ from .._guard.guard import bare, guard
 from .._leaves.arguments import check_arrays, check_extra_args
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.types import DType, Optimizer, Params, Updates
+from .._leaves.types import DType, ExtraArgs, Optimizer, Params, Updates
 from .._program.lines import is_small
 from .._program.trace import Program, TraceFailed, trace
-from .examine import Advice, Kind, check_x64, examine, left
-from .report import AuditReport
+from .examine import Advice, check_x64, examine, left, refused
+from .report import AuditReport, Kind
 from .trace_error import TraceError
 
 
@@ -25,30 +24,30 @@ def audit(
     params: Params,
     *,
     updates: Updates | None = None,
-    extra_args: dict[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
     """Finds the leaves that change their types in one update, and the lines that do it.
 
-    Nothing is computed and nothing of the size of `params` is allocated: `init` and
-    `update` are traced for shapes and dtypes alone.
+    It traces `init` and `update` for shapes and dtypes alone: it computes nothing, and
+    allocates nothing of the size of `params`.
 
     Args:
-        opt: a gradient transformation or an object with `init` and `update`. It is
-            audited as it is: guarded, it should be clean.
+        opt: a gradient transformation or an object with `init` and `update`, bare or
+            guarded. A guarded one should be clean.
         params: arrays or `jax.ShapeDtypeStruct`s.
-        updates: the same for the gradients; of the shapes and dtypes of `params` by
-            default.
+        updates: the gradients, likewise; by default with the shapes and dtypes of
+            `params`.
         extra_args: further keyword arguments of `update`. Functions, strings and bools
-            among them are handed on as they are, the rest is traced.
-        x64: whether `jax_enable_x64` is on; by default as the caller has it.
+            among them stay as they are; the rest is traced.
+        x64: whether `jax_enable_x64` is on; by default the caller's setting.
 
     Returns:
         An `AuditReport`; print it.
 
     Raises:
         TypeError: if `opt` has no `init` and `update`, or a leaf of `params` or `updates`
-            is no array.
+            is not an array.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp, optax
@@ -73,12 +72,12 @@ def audit(
 
 
 class _Update:
-    """An optimizer's `update`, as a step that carries the state that `init` makes."""
+    """An optimizer's `update`: a step that carries the state that `init` makes."""
 
     kind: Kind = "optimizer"
 
     def __init__(
-        self, opt: Optimizer, params: Params, updates: Updates, extra_args: dict[str, Any]
+        self, opt: Optimizer, params: Params, updates: Updates, extra_args: ExtraArgs
     ):
         self.opt = opt
         self.inputs = params, updates, extra_args
@@ -86,9 +85,9 @@ class _Update:
         self.is_small = is_small(params)
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
-        """Traces `init`, and `update` on what it gives: weak types stay weak."""
+        """Traces `init`, and `update` on its state: weak types stay weak."""
         params, updates, extra_args = self.inputs
-        extra = SplitTree(extra_args, static={bool})  # one chooses what is traced
+        extra = SplitTree(extra_args, static={bool})  # a bool may choose what is traced
 
         def step(state, updates, params, /, **extra_args):
             new_updates, new_state = self.opt.update(updates, state, params, **extra_args)
@@ -110,23 +109,16 @@ class _Update:
         """A guard, if it mends the optimizer."""
         if error is None and all(each.is_castable for each in drifts):
             return Advice()
-        if bare(self.opt) is not self.opt:
-            return Advice(refusal="")
-        guarded = _Update(guard(self.opt), *self.inputs)
-        why = left(guarded.trace)
-        if why == ():
-            return Advice()
-        if isinstance(why, tuple):
-            why = AuditReport(drifts=why).headline
-        return Advice(refusal="" if error and why == error.message else why)
+        still = left(_Update(guard(self.opt), *self.inputs).trace)
+        return Advice() if still == () else refused(still, self.kind)
 
 
-# An optimizer made by one of these is better called what the user calls it.
+# For an optimizer that one of these made, the user's own name is better.
 _COMBINING = {"chain", "named_chain", "with_extra_args_support"}
 
 
 def name_of(opt: Optimizer) -> str:
-    """What to call an optimizer: by the function that made it, `adam(...)`, or `opt`."""
+    """A name for an optimizer: the function that made it, as `adam(...)`, or `opt`."""
     init = bare(opt).init
     factory, _, rest = getattr(init, "__qualname__", "").partition(".<locals>")
     if not rest or not factory.isidentifier() or factory in _COMBINING:

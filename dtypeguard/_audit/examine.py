@@ -2,26 +2,36 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from .._find import drift, wide
 from .._find.drift import Drift
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
-from .._leaves.types import DType
+from .._leaves.types import DType, PyTree
 from .._program.lines import Lines
 from .._program.origins import Origin
 from .._program.trace import Program, TraceFailed
 from .._program.watch import Watch
-from .report import AuditReport
+from .report import AuditReport, Findings, Kind
 from .trace_error import TraceError, reduce_error
 
-# What of a report each analysis fills in.
-_ANALYSES = {"drifts": drift.find, "wide_operations": wide.find}
+
+class Analysis(Protocol):
+    """A module of `_find`."""
+
+    def find(self, program: Program, lines: Lines | None) -> Iterator[Any]:
+        """Yields findings, each a dataclass."""
+        ...
+
+    def summary(self, found: tuple[Any, ...]) -> str:
+        """A sentence on all findings; empty if there is nothing to say."""
+        ...
 
 
-Kind = Literal["optimizer", "step"]
+# Every analysis but that of drift, by the name of its findings.
+_ANALYSES: dict[str, Analysis] = {"wide_operations": wide}
 
 
 class Advice(NamedTuple):
@@ -32,7 +42,7 @@ class Advice(NamedTuple):
 
 
 class Subject(Protocol):
-    """What is audited."""
+    """The optimizer or step of an audit."""
 
     name: str
     kind: Kind
@@ -43,23 +53,25 @@ class Subject(Protocol):
         ...
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
-        """What mends it, tried out."""
+        """What mends it. Every remedy has been tried."""
         ...
 
 
 def examine(
-    subject: Subject, x64: bool | None, bound: Callable[[Any], Origin | None] | None = None
+    subject: Subject,
+    x64: bool | None,
+    bound: Callable[[PyTree], Origin | None] = lambda _: None,
 ) -> AuditReport:
     """Audits an optimizer or a step.
 
     Args:
-        subject: what is audited.
+        subject: what to audit.
         x64: whether `jax_enable_x64` is on; None leaves it alone.
         bound: see `Lines`.
     """
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     with flag, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of, it says when it runs
+        warnings.simplefilter("ignore")  # the program warns when it runs
         about: dict[str, Any] = {"name": subject.name, "subject": subject.kind}
         watch = Watch() if subject.is_small else None
         try:
@@ -69,25 +81,35 @@ def examine(
             if failed.args == ("inputs",):
                 raise
             error = reduce_error(failed.__cause__, *failed.args)
-            return AuditReport(error=error, **about, **subject.advice((), error)._asdict())
-        lines = Lines(program, watch, subject.trace, *([bound] if bound else []))
-        found = {name: tuple(find(program, lines)) for name, find in _ANALYSES.items()}
-        drifts = found["drifts"]
-        advice = subject.advice(drifts, None) if drifts else Advice()
-        carried = [each for each in drifts if each.where != "updates"]
-        compilations = 2 if carried else 1
-        return AuditReport(**found, compilations=compilations, **about, **advice._asdict())
+            nothing = tuple(map(Findings, _ANALYSES))
+            about |= subject.advice((), error)._asdict()
+            return AuditReport(findings=nothing, error=error, **about)
+        lines = Lines(program, watch, subject.trace, bound)
+        drifts = tuple(drift.find(program, lines))
+        findings = []
+        for name, analysis in _ANALYSES.items():
+            found = tuple(analysis.find(program, lines))
+            findings.append(Findings(name, found, analysis.summary(found)))
+        about |= (subject.advice(drifts, None) if drifts else Advice())._asdict()
+        is_stable = all(each.where == "updates" for each in drifts)
+        return AuditReport(drifts, tuple(findings), 1 if is_stable else 2, **about)
 
 
 def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:
-    """What drifts in a program; where it does not trace, why."""
+    """The leaves that drift in a program, or why it does not trace."""
     try:
         return tuple(drift.find(trace(), None))
     except TraceFailed as failed:
         return reduce_error(failed.__cause__, *failed.args).message
 
 
-def check_x64(owner: str, x64: Any) -> None:
-    """Refuses what is no flag."""
+def refused(left: tuple[Drift, ...] | str, kind: Kind) -> Advice:
+    """Says why a guard does not mend a program: what is left of its drift."""
+    is_error = isinstance(left, str)
+    return Advice(refusal=left if is_error else AuditReport(left, subject=kind).headline)
+
+
+def check_x64(owner: str, x64: object) -> None:
+    """Rejects an `x64` that is neither a bool nor None."""
     if not (x64 is None or isinstance(x64, bool)):
         raise TypeError(f"{owner} got x64={shown(x64)}. Write True, False or None.")

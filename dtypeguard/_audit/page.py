@@ -1,4 +1,4 @@
-"""What the HTML pages share: one file each, light and dark, nothing from a network."""
+"""The frame of all HTML pages: one file each, light and dark, nothing from a network."""
 
 import html
 
@@ -25,7 +25,7 @@ th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(-
 
 
 def document(title: str, body: str, style: str = "", script: str = "") -> str:
-    """A whole page from its body, in HTML already."""
+    """A complete page around a body of HTML."""
     script = f"<script>{script}</script>\n" if script else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -5,40 +5,58 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from html import escape
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+from .._find import wide
 from .._find.drift import Drift
-from .._find.wide import WideOperation
 from .._leaves.public import public
+from .._leaves.rows import columns
+from .._program.origins import places
 from .page import document
 from .table import Code, Table, markdown_code
 from .trace_error import TraceError
+
+Kind = Literal["optimizer", "step"]
+
+
+class Findings(NamedTuple):
+    """What one analysis other than that of drift found.
+
+    Attributes:
+        name: of the findings in `to_json`.
+        found: the findings, each a dataclass.
+        summary: a sentence on all of them; empty if there is nothing to say.
+    """
+
+    name: str
+    found: tuple[Any, ...] = ()
+    summary: str = ""
 
 
 @public
 @dataclasses.dataclass(frozen=True)
 class AuditReport:
-    """What `dtypeguard.audit` or `audit_step` found; `print` it.
+    """The result of `dtypeguard.audit` or `audit_step`; `print` it.
 
     Attributes:
         drifts: the leaves that changed.
-        wide_operations: 64-bit floating operations although no input is 64-bit.
+        findings: what the other analyses found.
         compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
         error: why it does not trace; None if it does.
-        refusal: why `dtypeguard.guard` or `guard_step` does not mend this, empty if for
-            the same reason; None if it does, or if all is well.
+        refusal: why `dtypeguard.guard` or `guard_step` does not mend what is wrong; None
+            if it does.
         name: what to call the optimizer or step in the advice at the end.
         subject: "optimizer" or "step".
         remedy: what mends a step, as a sentence.
     """
 
     drifts: tuple[Drift, ...] = ()
-    wide_operations: tuple[WideOperation, ...] = ()
+    findings: tuple[Findings, ...] = ()
     compilations: int | None = None
     error: TraceError | None = None
     refusal: str | None = None
     name: str = "opt"
-    subject: Literal["optimizer", "step"] = "optimizer"
+    subject: Kind = "optimizer"
     remedy: str = ""
 
     @property
@@ -48,12 +66,18 @@ class AuditReport:
 
     @property
     def is_mended(self) -> bool:
-        """Whether a guard mends what is wrong."""
+        """Whether a guard mends what is wrong, if anything is."""
         return self.refusal is None
 
     @property
+    def wide_operations(self) -> tuple[wide.WideOperation, ...]:
+        """The 64-bit floating-point operations, if no input is 64-bit."""
+        found = {each.name: each.found for each in self.findings}
+        return found.get("wide_operations", ())
+
+    @property
     def headline(self) -> str:
-        """One sentence that says how it went."""
+        """The result in one sentence."""
         if self.error is not None:
             return f"the {self.error.function} does not trace."
         call = "step" if self.subject == "step" else "update"
@@ -62,10 +86,10 @@ class AuditReport:
         groups = collections.Counter((d.where, d.kind) for d in self.drifts)
         parts = []
         for (where, kind), n in groups.items():
-            change = _CHANGES[kind]
+            change = f"changed {kind.replace('_', ' ')}"
             if (where, kind) == ("updates", "dtype"):
                 change = "would promote a param"
-            parts.append(f"{_counted(n, *_LEAVES[where])} {change}")
+            parts.append(f"{n} {_LEAVES[where][n > 1]} {change}")
         return f"{', '.join(parts)} in one {call}."
 
     @property
@@ -79,58 +103,51 @@ class AuditReport:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
         if self.error and "required keyword-only argument" in self.error.message:
             asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
-            return f"Give it what it asks for: dtypeguard.{asks}={{...}})."
-        reason = f": {self.refusal}" if self.refusal else "."
-        return f"{guard} does not mend this{reason}"
+            return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
+        is_said = self.error is not None and self.refusal == self.error.message
+        return f"{guard} does not mend this{'.' if is_said else f': {self.refusal}'}"
 
     @property
     def wide_summary(self) -> str:
         """How many operations compute in 64 bits, and where; empty if none does."""
-        if not self.wide_operations:
-            return ""
-        arrays = sum(wide.is_array for wide in self.wide_operations)
-        lines = dict.fromkeys(str(w.origin) for w in self.wide_operations if w.origin)
-        first = ", ".join(list(lines)[:3]) + (", ..." if len(lines) > 3 else "")
-        return (
-            f"{_counted(len(self.wide_operations), 'operation', 'operations')} in 64 bits "
-            f"though no input is ({arrays} on arrays): {first}"
-        )
+        return wide.summary(self.wide_operations)
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """What the analyses other than that of drift say, and what to write."""
+        texts = [*(each.summary for each in self.findings), self.advice]
+        return [text for text in texts if text]
 
     @property
     def table(self) -> Table:
         """Path, types, origin and cause of every drift."""
-        head = ("leaf", "was", "is", "origin", "forced by")
-        width = max((len(drift.before) for drift in self.drifts), default=0)
         rows = [(Code(d.name), d.before, d.after, d.origin, d.cause) for d in self.drifts]
-        text = [
-            (
-                drift.name,
-                f"{drift.before:<{width}} -> {drift.after}",
-                drift.origin.place if drift.origin else "",
-                f"forced by {drift.cause.place}" if drift.cause else "",
-            )
-            for drift in self.drifts
-        ]
-        return Table(head, rows, text)
+        return Table(("leaf", "was", "is", "origin", "forced by"), rows)
 
     def rows(self) -> Sequence[Sequence[str]]:
         """Path, types, origin and cause of every drift, as text."""
-        return self.table.text
+        width = max((len(drift.before) for drift in self.drifts), default=0)
+        return [
+            (d.name, f"{d.before:<{width}} -> {d.after}", *places(d.origin, d.cause))
+            for d in self.drifts
+        ]
 
     def lines(self) -> list[str]:
-        """What is wrong, each leaf on a line with the lines of source behind it."""
+        """The error, then one line for each drift."""
         errors = [] if self.error is None else self.error.lines()
-        return errors + self.table.lines()
+        return errors + (columns(self.rows()) if self.drifts else [])
 
     def __str__(self) -> str:
         lines = [f"audit: {self.headline}", *(f"  {line}" for line in self.lines())]
-        return "\n".join(filter(None, [*lines, self.wide_summary, self.advice]))
+        return "\n".join([*lines, *self.paragraphs])
 
     def to_json(self) -> str:
-        """All of it as JSON."""
-        public = lambda pairs: {k: x for k, x in pairs if not k.startswith("_")}
-        found = dataclasses.asdict(self, dict_factory=public)
-        return json.dumps({"ok": self.ok, **found}, indent=1)
+        """The whole report as JSON, the findings of each analysis under its name."""
+        fields = _fields(self)
+        del fields["findings"]
+        found = {each.name: each.found for each in self.findings}
+        report = {"ok": self.ok, "drifts": self.drifts, **found, **fields}
+        return json.dumps(report, indent=1, default=_fields)
 
     def to_markdown(self) -> str:
         """A heading, a table with the lines of source, and the advice."""
@@ -139,7 +156,7 @@ class AuditReport:
             lines += [f"- {markdown_code(line)}" for line in self.error.lines()] + [""]
         if self.drifts:
             lines += [*self.table.to_markdown(), ""]
-        for text in filter(None, (self.wide_summary, self.advice)):
+        for text in self.paragraphs:
             first, _, rows = text.partition("\n")
             lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
         return "\n".join(lines).rstrip() + "\n"
@@ -151,8 +168,7 @@ class AuditReport:
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
         parts += [self.table.to_html()] if self.drifts else []
-        texts = filter(None, (self.wide_summary, self.advice))
-        parts += [f'<p class="lines">{escape(text)}</p>' for text in texts]
+        parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
         return document("dtypeguard audit", "\n".join(parts))
 
 
@@ -161,13 +177,9 @@ _LEAVES = {
     "updates": ("update", "updates"),
     "carry": ("leaf of the carry", "leaves of the carry"),
 }
-_CHANGES = {
-    "dtype": "changed dtype",
-    "weak_type": "changed weak type",
-    "shape": "changed shape",
-    "structure": "changed structure",
-}
 
 
-def _counted(n: int, one: str, many: str) -> str:
-    return f"{n} {one if n == 1 else many}"
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a report or a finding, except those that its `repr` leaves out."""
+    names = (field.name for field in dataclasses.fields(value) if field.repr)
+    return {name: getattr(value, name) for name in names}

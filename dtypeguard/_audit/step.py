@@ -1,9 +1,9 @@
-"""Audits a step: which leaf of what it carries drifts, and on which line of source."""
+"""Audits a step: which leaves of its carry drift, and on which line of source."""
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from .._carry.call import Call
 from .._carry.carry import carry_of
@@ -11,54 +11,54 @@ from .._find.drift import Drift
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import shown
 from .._leaves.public import public
-from .._leaves.types import DType, Step
+from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
+from .._program.bindings import bound
 from .._program.lines import is_small
 from .._program.trace import Program, TraceFailed, trace
-from .._program.watch import bound
-from .examine import Advice, Kind, check_x64, examine, left
-from .report import AuditReport
+from .examine import Advice, check_x64, examine, left, refused
+from .report import AuditReport, Kind
 from .trace_error import TraceError
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-_Which = int | str | tuple[int | str, ...]
+Arguments = tuple[Args, Kwargs]
+Which = int | str | tuple[int | str, ...]
+Returned = Key | tuple[Key, ...] | None
 
 
 @public
 def audit_step(
     step: Step,
     /,
-    *args: Any,
-    carry: _Which = 0,
-    returned: Any = None,
-    kwargs: dict[str, Any] | None = None,
+    *args: PyTree,
+    carry: Which = 0,
+    returned: Returned = None,
+    kwargs: dict[str, PyTree] | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
     """Finds the leaves that change their types in one step, and the lines that do it.
 
-    What a step carries has to come back in the types that it went in with: `lax.scan`
-    raises if it does not, a jitted step compiles twice, and JAX names the leaf but not the
-    line. Nothing is computed and nothing is allocated: the step is traced for shapes and
-    dtypes alone.
+    A step has to return its carry in the types that came in. If it does not, `lax.scan`
+    raises and a jitted step compiles twice; JAX names the leaf but not the line. The audit
+    traces the step for shapes and dtypes alone: it computes and allocates nothing.
 
     Args:
-        step: a function that takes what it carries and returns it. It is audited as it
-            is: guarded, it should be clean.
-        *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s for leaves. Functions,
-            strings and the like are handed on as they are, and so are Python numbers that
-            are not carried.
+        step: a function that takes its carry and returns it, bare or guarded. A guarded
+            one should be clean.
+        *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s as leaves. Functions,
+            strings and the like stay as they are, and so do Python numbers outside the
+            carry.
         carry: the argument that comes back, by position or name, or a tuple of them.
         returned: the item of the result that it comes back as, or a tuple of as many; by
             default as in [`dtypeguard.guard_step`][].
         kwargs: its arguments by name.
-        x64: whether `jax_enable_x64` is on; by default as the caller has it.
+        x64: whether `jax_enable_x64` is on; by default the caller's setting.
 
     Returns:
         An `AuditReport`; print it. A drift's `path` begins with the name of the parameter.
-        For a leaf that was weakly typed at first its `origin` is the line where the
-        caller named what it is in, since the line that made it has run by then.
+        For a leaf that was weakly typed at first, the line that made it has run before the
+        audit: its `origin` is the line where the caller assigned it to a variable.
 
     Raises:
-        TypeError: if `step` cannot be called, or does not return what it carries.
+        TypeError: if `step` is not callable, or does not return its carry.
         ValueError: if it has no such argument.
 
     Example:
@@ -79,55 +79,47 @@ def audit_step(
             'such as kwargs={"key": key}.'
         )
     check_x64("audit_step", x64)
-    subject = _Step(step, carry, returned, lambda: (args, kwargs))
+    name = carry_of("audit_step", step, carry, returned).step
+    subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
+    subject.is_small = is_small((args, kwargs))
     return examine(subject, x64, functools.partial(bound, sys._getframe(1)))
 
 
 def audit_made_step(
-    step: Step, make: Callable[[], Arguments], carry: _Which, returned: Any, name: str
+    step: Step, make: Callable[[], Arguments], carry: Which, returned: Returned, name: str
 ) -> AuditReport:
     """Audits a step on the arguments that a function makes.
 
-    That function is traced as well, to find the line that made a leaf weak. It is run if it
-    cannot be traced; what it raises then is raised.
+    Traces that function too, to find the line that made a leaf weak. If it does not trace,
+    runs it instead and raises what it raises.
     """
-    subject = _Step(step, carry, returned, make, is_made=True, name=name)
+    subject = _Step(step, carry, returned, make, name, is_made=True)
     try:
         return examine(subject, None)
     except TraceFailed:
-        subject.is_made = False
-        return examine(subject, None)
+        return examine(dataclasses.replace(subject, is_made=False), None)
 
 
+@dataclasses.dataclass
 class _Step:
-    """A step with its arguments."""
+    """A step and what makes its arguments."""
 
+    step: Step
+    carry: Which
+    returned: Returned
+    make: Callable[[], Arguments]
+    name: str
+    is_made: bool = False
+    is_small: bool = True
     kind: Kind = "step"
 
-    def __init__(
-        self,
-        step: Step,
-        carry: _Which,
-        returned: Any,
-        make: Callable[[], Arguments],
-        *,
-        is_made: bool = False,
-        name: str = "",
-    ):
-        self.step = step
-        self.places = {"carry": carry, "returned": returned}
-        self.make = make
-        self.is_made = is_made
-        self.name = name or carry_of("audit_step", step, carry, returned).step
-        self.is_small = is_made or is_small(make())
-
     def call(self) -> Call:
-        """The call that is audited."""
+        """The call to audit."""
         try:
             args, kwargs = self.make()
         except Exception as error:
             raise TraceFailed("inputs") from error
-        carry = carry_of("audit_step", self.step, **self.places)
+        carry = carry_of("audit_step", self.step, self.carry, self.returned)
         return Call(self.step, carry, args, kwargs)
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
@@ -135,28 +127,22 @@ class _Step:
         return trace(self.call, is_made=self.is_made, types=types)
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
-        """A guard, a first carry that begins in other types, or both."""
-        defaults = {"carry": 0, "returned": None}
-        given = {key: x for key, x in self.places.items() if x != defaults[key]}
-        options = "".join(f", {key}={x!r}" for key, x in given.items())
-        wrap = f"Wrap the step: dtypeguard.guard_step({self.name}{options})."
-        guarded = _Step(
-            guard_step(self.step, **self.places),
-            **self.places,
-            make=self.make,
-            is_made=self.is_made,
-        )
-        is_weak = bool(drifts) and all(each.was_weak for each in drifts)
-        if is_weak and left(lambda: self.trace(_types(drifts))) == ():
+        """A guard, a first carry of other types, or both."""
+        if _are_weak(drifts) and left(lambda: self.trace(_types(drifts))) == ():
             return Advice(remedy=self._begin(drifts))
+        step = guard_step(self.step, carry=self.carry, returned=self.returned)
+        guarded = dataclasses.replace(self, step=step)
+        carry = "" if self.carry == 0 else f", carry={self.carry!r}"
+        returned = "" if self.returned is None else f", returned={self.returned!r}"
+        wrap = f"Wrap the step: dtypeguard.guard_step({self.name}{carry}{returned})."
         still = left(guarded.trace)
         if still == ():
             return Advice(remedy=wrap)
-        if isinstance(still, tuple) and all(each.was_weak for each in still):
-            begun = still
-            still = left(lambda: guarded.trace(_types(begun)))
+        if not isinstance(still, str) and _are_weak(still):
+            first = still
+            still = left(lambda: guarded.trace(_types(first)))
             if still == ():
-                return Advice(remedy=f"{wrap} {self._begin(begun)}")
+                return Advice(remedy=f"{wrap} {self._begin(first)}")
         if error and error.is_of_a_loop:
             is_counted = error.origin is not None and "fori_loop" in error.origin.code
             body = "body, carry=1" if is_counted else "body"
@@ -164,13 +150,11 @@ class _Step:
             return Advice(remedy=remedy)
         if error and error.is_of_optimizer:
             return Advice(remedy="Wrap the optimizer: dtypeguard.guard(opt).")
-        if isinstance(still, tuple):
-            still = AuditReport(drifts=still, subject="step").headline
-        return Advice(refusal="" if error and still == error.message else still)
+        return refused(still, self.kind)
 
     def _begin(self, drifts: Sequence[Drift]) -> str:
-        """How the carry is to begin, for these leaves to have their types at once."""
-        told = [
+        """How the carry has to begin, for these leaves to have their types at once."""
+        advice = [
             f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})."
             for drift in drifts
             if drift.kind == "dtype"
@@ -183,10 +167,14 @@ class _Step:
             if any(is_in(path, name) for path in weak)
         ]
         if calls:
-            told.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
-        return " ".join(told)
+            advice.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
+        return " ".join(advice)
 
 
-def _types(drifts: Sequence[Drift]) -> dict[str, str]:
-    """The types in which these leaves are to begin, by path."""
-    return {drift.path: drift.after for drift in drifts if drift.kind == "dtype"}
+def _are_weak(drifts: Sequence[Drift]) -> bool:
+    return bool(drifts) and all(each.was_weak for each in drifts)
+
+
+def _types(drifts: Sequence[Drift]) -> dict[str, DType]:
+    """The dtypes in which these leaves have to begin, by path."""
+    return {each.path: each.avals[1].dtype for each in drifts if each.kind == "dtype"}

@@ -1,10 +1,9 @@
-"""A table of findings, as columns of text, Markdown and HTML."""
+"""A table of findings, as Markdown and HTML."""
 
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from .._leaves.rows import columns
 from .._program.origins import Origin
 
 Cell = str | Origin | None
@@ -21,17 +20,11 @@ class Table(NamedTuple):
 
     Attributes:
         head: the names of the columns.
-        rows: as many cells each. A line of source is shown with its code.
-        text: the rows as columns of plain text, without names.
+        rows: one cell for each column. An `Origin` is shown with its code.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    text: Sequence[Sequence[str]]
-
-    def lines(self) -> list[str]:
-        """The rows as text, with their columns aligned."""
-        return columns(self.text) if self.text else []
 
     def to_markdown(self) -> list[str]:
         """The lines of a table."""
@@ -65,6 +58,6 @@ def _html(cell: Cell) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Text as code, whatever is in it."""
+    """Text as code, even with backticks or bars in it."""
     text = text.replace("|", "\\|")
     return f"`` {text} ``" if "`" in text else f"`{text}`"

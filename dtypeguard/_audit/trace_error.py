@@ -1,4 +1,4 @@
-"""A page of types that do not match, reduced to the two that disagree."""
+"""Reduces a page of types that do not match to the two that disagree."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ class TraceError:
         message: the first line of the error; all of a `DtypeDriftError`, which names the
             leaves.
         types: the two types that disagree; empty if the error names none.
-        origin: the innermost line outside JAX and dtypeguard that it passed through.
+        origin: the innermost line outside JAX and dtypeguard that raised it.
         is_guarded: whether it passed through a guarded optimizer.
     """
 
@@ -26,7 +26,7 @@ class TraceError:
     message: str
     types: tuple[str, ...]
     origin: Origin | None
-    is_guarded: bool = False
+    is_guarded: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def is_of_optimizer(self) -> bool:
@@ -37,24 +37,24 @@ class TraceError:
 
     @property
     def is_of_a_loop(self) -> bool:
-        """Whether the carry of a loop does not come back in its types."""
+        """Whether the carry of a loop came back in other types."""
         return bool(_CARRY.search(self.message))
 
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)
         where = f"{self.origin}  {self.origin.code}" if self.origin else ""
-        told = filter(None, [types and f"{types} disagree", where])
-        return [*told, *self.message.splitlines()]
+        head = filter(None, [types and f"{types} disagree", where])
+        return [*head, *self.message.splitlines()]
 
 
 _GUARD = guard.__file__
 _FLOAT = re.compile(r"b?float\d")
-# Of scan, of while_loop and fori_loop, and of these in older releases.
+# The messages of scan, while_loop and fori_loop, in newer and older releases of JAX.
 _CARRY = re.compile(
     r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
 )
-# How JAX tells of two types: in a loop or branch, in an older one, in an operation.
+# How JAX names two types: for loops and branches, for older ones, for operations.
 _TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
 _PAIRS = tuple(
     re.compile(pattern.replace("TYPE", _TYPE), re.DOTALL)
@@ -68,7 +68,7 @@ _PAIRS = tuple(
 
 
 def reduce_error(error: BaseException | None, function: str) -> TraceError:
-    """What of an error is worth telling."""
+    """The part of an error that is worth a report."""
     message = str(error).strip()
     found = filter(None, (pair.search(message) for pair in _PAIRS))
     types = next((match.groups() for match in found), ())

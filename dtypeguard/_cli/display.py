@@ -1,21 +1,21 @@
-"""Reports in the terminal: with rich where it is installed, plain where it is not.
+"""Reports in the terminal: in colour where rich is installed.
 
-Plain as well where the output goes into a pipe or a file, for the next program to read.
+Without colour if the output goes into a pipe or a file, for the next program to read.
 """
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, TextIO, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO, TypeVar
 
 from .._audit.report import AuditReport
-from .._sweep.report import HEADER, Report, plain_table
+from .._sweep.report import Report
 
 _T = TypeVar("_T")
 
 
 def progress(items: Iterable[_T], total: int) -> Iterator[_T]:
-    """The items, with a bar on standard error that moves for each of them."""
+    """Yields the items and shows on standard error how many are done."""
     if _is_rich(sys.stderr):
         from rich.console import Console
         from rich.progress import track
@@ -25,70 +25,46 @@ def progress(items: Iterable[_T], total: int) -> Iterator[_T]:
         return
     for number, item in enumerate(items, start=1):
         yield item
-        # In a file every tenth part gets a line, in a terminal the line is rewritten.
-        if sys.stderr.isatty():
-            end = "\r" if number < total else "\r\033[K"
-            print(f"Sweeping {number}/{total}", end=end, file=sys.stderr, flush=True)
-        elif number * 10 // total > (number - 1) * 10 // total:
+        if number * 10 // total > (number - 1) * 10 // total:  # every tenth part
             print(f"Swept {number}/{total}", file=sys.stderr, flush=True)
 
 
 def show(report: Report) -> None:
     """Prints the table, what was left out, what failed although guarded, the totals."""
-    if _is_rich(sys.stdout):
-        _show_rich_table(report)
-    else:
-        print(plain_table(report.rows()))
-    _show_list("Not swept:", [f"{left.id}: {left.reason}" for left in report.unbuilt])
-    _show_list("Skipped checks:", report.skips())
-    _show_list("Failures although guarded:", report.guarded_failures())
-    print(f"\n{report.closing_line()}")
+    write = _writer()
+    header, *lines = report.table()
+    write(header, "bold")
+    for row, line in zip(report.rows(), lines):
+        write(line, "red" if row.guarded else "yellow" if row.bare else "")
+    for title, listed in (
+        ("Not swept:", [f"{left.id}: {left.reason}" for left in report.unbuilt]),
+        ("Skipped checks:", report.skips()),
+        ("Failures although guarded:", report.guarded_failures()),
+    ):
+        if listed:
+            write("\n  ".join([f"\n{title}", *listed]))
+    write(f"\n{report.closing_line()}")
 
 
 def show_audit(report: AuditReport) -> None:
-    """Prints the report of one optimizer."""
+    """Prints the report of one optimizer or step."""
+    write = _writer()
+    headline, *lines = str(report).splitlines()
+    write(headline, "bold green" if report.ok else "bold red")
+    for line in lines:
+        write(line)
+
+
+def _writer() -> Callable[..., None]:
+    """A function that prints a text, in a style of rich where it can."""
     if not _is_rich(sys.stdout):
-        print(report)
-        return
+        return lambda text, style="": print(text)
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console()
-    style = "bold green" if report.ok else "bold red"
-    console.print(Text(f"audit: {report.headline}", style=style))
-    if report.error is not None:
-        console.print(Text("\n".join(f"  {line}" for line in report.error.lines())))
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for column_style in ("cyan", "", "yellow", "dim"):
-        table.add_column(style=column_style, overflow="fold")
-    for row in report.rows():
-        table.add_row(*map(Text, row))
-    if report.drifts:
-        console.print(table)
-    for text in filter(None, (report.wide_summary, report.advice)):
-        console.print(Text(text))
+    return lambda text, style="": console.print(Text(text, style), soft_wrap=True)
 
 
-def _show_rich_table(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold")
-    for column in HEADER:
-        numeric = column in HEADER[1:4]
-        table.add_column(column, justify="right" if numeric else "left")
-    for row in report.rows():
-        style = "red" if row.guarded != "0" else "yellow" if row.bare != "0" else ""
-        table.add_row(*(Text(cell) for cell in row), style=style)
-    Console().print(table)
-
-
-def _show_list(title: str, lines: list[str]) -> None:
-    if lines:
-        print(f"\n{title}", *lines, sep="\n  ")
-
-
-def _is_rich(stream: TextIO | Any) -> bool:
+def _is_rich(stream: TextIO) -> bool:
     return stream.isatty() and importlib.util.find_spec("rich") is not None

@@ -10,15 +10,14 @@ import time
 from collections.abc import Sequence
 
 from .._sweep import catalog
-from .._sweep.entry import Entry
 from .._sweep.html import page
 from .._sweep.report import Report
 from .._sweep.sweep import sweep
-from .arguments import check_options, parser
+from .arguments import check_options, parser, report_files
 from .display import progress, show, show_audit
+from .load import UsageError
 from .run import run
-from .step_target import audit_step_target
-from .target import UsageError, audit_target
+from .target import audit_optimizer, audit_step
 
 CLEAN, DRIFT, USAGE = 0, 1, 2
 
@@ -30,49 +29,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; those of the process by default.
 
     Returns:
-        0 if the audited optimizer or step is clean, or in a sweep if no guarded
-        configuration fails; 1 if not; 2 for wrong usage. Of `run`, what it says.
+        Of `audit`, 0 if the optimizer or step is clean, or if no guarded configuration of
+        the sweep fails, else 1. Of `run`, 1 if the script raises, else 0. 2 for wrong
+        usage.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] == "run":  # what is behind it belongs to the script
+    if argv and argv[0] == "run":  # the rest belongs to the script
         try:
             return run(argv[1:])
         except UsageError as error:
             return _refuse(str(error), command="run")
     try:
         arguments = parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has said why
+    except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else USAGE
-    named = {form: getattr(arguments, form) for form in ("json", "markdown", "html")}
-    files = {form: name for form, name in named.items() if name is not None}
     try:
         check_options(arguments)
-        _check(files)
-        if arguments.target is None:
-            return _sweep(arguments, files)
-        return _audit(arguments, files)
+        files = report_files(arguments)
+        _check_writable(files)
+        return (_sweep if arguments.target is None else _audit)(arguments, files)
     except UsageError as error:
         return _refuse(str(error))
 
 
 def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
-    with contextlib.redirect_stdout(sys.stderr):  # what a script prints is no report
-        if arguments.step:
-            report = audit_step_target(
-                arguments.target,
-                arguments.inputs,
-                arguments.carry,
-                arguments.returned,
-                arguments.x64,
-            )
-        else:
-            report = audit_target(
-                arguments.target,
-                arguments.set,
-                "float32" if arguments.params is None else arguments.params,
-                arguments.grads,
-                arguments.x64,
-            )
+    with contextlib.redirect_stdout(sys.stderr):  # a script may print
+        report = (audit_step if arguments.step else audit_optimizer)(arguments)
     for form, name in files.items():
         _write(name, getattr(report, f"to_{form}")())
     if "-" not in files.values():
@@ -87,11 +69,16 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     if not chosen:
         return _refuse(
             f"--filter {arguments.filter!r} matches none of the {len(entries)} optimizers, "
-            f"whose names are such as {entries[0].id}. "
-            "Write for example: dtypeguard audit --filter adam",
+            f"such as {entries[0].id}. Write for example: dtypeguard audit --filter adam",
             *(f"{left.id} is not swept: {left.reason}" for left in unbuilt),
         )
-    report = _sweep_with_progress(chosen, unbuilt, arguments.jobs, "html" in files)
+    # A worker takes about as long to start as 20 optimizers take.
+    jobs = arguments.jobs or min(os.cpu_count() or 1, 8, 1 + len(chosen) // 20)
+    start, outcomes = time.monotonic(), []
+    with contextlib.closing(sweep(chosen, jobs, origins="html" in files)) as swept:
+        for some in progress(swept, len(chosen)):
+            outcomes += some
+    report = Report(outcomes, unbuilt, time.monotonic() - start)
     if "json" in files:
         _write(files["json"], json.dumps(report.as_json(), indent=1))
     if "html" in files:
@@ -101,11 +88,11 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     return DRIFT if report.guarded_failed else CLEAN
 
 
-def _check(files: dict[str, str]) -> None:
-    """Before a long sweep and not after it; what stands in the files stays for now."""
+def _check_writable(files: dict[str, str]) -> None:
+    """Refuses a file before a long sweep, not after it; leaves what the files hold."""
     if list(files.values()).count("-") > 1:
         raise UsageError(
-            "one form alone can be printed. Give the others a FILE: "
+            "only one form can be printed. Give the others a FILE: "
             "dtypeguard audit optax:sgd --set learning_rate=1e-3 --json --markdown audit.md"
         )
     for form, name in files.items():
@@ -141,20 +128,3 @@ def _matches(name: str, pattern: str) -> bool:
 def _refuse(*lines: str, command: str = "audit") -> int:
     print(f"dtypeguard {command}:", *lines, sep="\n  ", file=sys.stderr)
     return USAGE
-
-
-def _sweep_with_progress(
-    chosen: Sequence[Entry],
-    unbuilt: Sequence[catalog.Unbuilt],
-    jobs: int | None,
-    origins: bool,
-) -> Report:
-    if jobs is None:
-        # A worker takes about as long to start as 20 optimizers take.
-        jobs = min(os.cpu_count() or 1, 8, 1 + len(chosen) // 20)
-    start = time.monotonic()
-    outcomes = []
-    with contextlib.closing(sweep(chosen, jobs, origins)) as swept:
-        for some in progress(swept, len(chosen)):
-            outcomes += some
-    return Report(outcomes, unbuilt, time.monotonic() - start)

@@ -1,11 +1,10 @@
-"""Which functions a `jit` traced again only because the type of an argument changed.
+"""Finds the functions that a `jit` traced again only because an argument changed its type.
 
-While the context is open `jax.jit`, `equinox.filter_jit` and `flax.nnx.jit` are given each
-function inside of one that looks at the types of its arguments and calls it. It runs where
-JAX runs it, when it traces, so what is compiled already costs nothing. JAX reports this by
-itself (`jax_explain_cache_misses`), but in words that differ between releases, crash in the
-oldest, report the bodies of loops as well, and compare with the wrong call where static
-arguments differ.
+While the context is open, `jax.jit`, `equinox.filter_jit` and `flax.nnx.jit` wrap each
+function in one that records the types of its arguments. It runs where JAX runs it, while
+JAX traces, so a compiled function costs nothing. `jax_explain_cache_misses` reports the
+same in words that differ between releases and crash in the oldest, also reports the bodies
+of loops, and compares with the wrong call where static arguments differ.
 """
 
 import functools
@@ -14,10 +13,12 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
+import equinox
 import jax
 import numpy as np
 from jax import tree_util
@@ -30,44 +31,62 @@ from .._leaves.types import Leaf
 from .._program.origins import origin_of_frame
 
 _MOST = 20  # leaves of one function that are listed
-_ELSEWHERE = {"equinox": "filter_jit", "flax.nnx": "jit"}
+_NNX = "flax.nnx"
+
+Function = Callable[..., Any]  # its arguments and its result are the script's
 
 
-class Seen(NamedTuple):
-    """What a function was traced with.
+class Traced(NamedTuple):
+    """The arguments that a function was traced with.
 
     Attributes:
         rest: all but the types: structure, shapes, and the values of static arguments.
-        types: of the traced leaves, by path.
+        types: the types of the traced leaves, by path.
         caller: the line that called it.
     """
 
-    rest: tuple[Any, ...]
+    rest: tuple[object, ...]
     types: dict[str, str]
     caller: str
 
 
+class Change(NamedTuple):
+    """A leaf whose type changed from one call to another, and the lines of the calls."""
+
+    before: str
+    after: str
+    calls: str
+
+    def __str__(self) -> str:
+        return f"{self.before} -> {self.after}{self.calls}"
+
+
 class Recompiled:
-    """A context that remembers what the functions given to a `jit` are traced with."""
+    """A context that records what the functions under a `jit` are traced with."""
 
     def __init__(self):
-        self._found: dict[str, dict[str, str]] = {}
+        self._found: dict[str, dict[str, Change]] = {}
         self._here = threading.local()
-        self._patched: list[tuple[Any, str, Any]] = []
+        self._patched: list[tuple[ModuleType, str, Function]] = []
 
     def __enter__(self):
         self._patch(jax, "jit")
-        self._imports = [_AfterImport(*each, self._patch) for each in _ELSEWHERE.items()]
+        self._patch(equinox, "filter_jit")
+        patch_nnx = lambda nnx: self._patch(nnx, "jit")
+        self._nnx_import = _AfterNnxImport(patch_nnx)
+        if _NNX in sys.modules:
+            patch_nnx(sys.modules[_NNX])
+        else:
+            sys.meta_path.insert(0, self._nnx_import)
         return self
 
     def __exit__(self, *exception):
-        for each in self._imports:
-            each.remove()
+        self._nnx_import.remove()
         for module, name, before in self._patched:
             setattr(module, name, before)
 
     def lines(self) -> list[str]:
-        """What there is to say; nothing if nothing was traced again for its types."""
+        """The report; empty if no function was traced again for its types."""
         if not self._found:
             return []
         n = len(self._found)
@@ -76,14 +95,14 @@ class Recompiled:
             "only because the type of an argument changed."
         ]
         for function, leaves in self._found.items():
-            listed = columns([*leaves.items()][:_MOST])
+            listed = columns([(x, str(y)) for x, y in leaves.items()][:_MOST])
             more = len(leaves) - len(listed)
             lines += [f"  {function}", *(f"    {line}" for line in listed)]
             lines += [f"    and {more} more"] if more else []
         changes = [pair for leaves in self._found.values() for pair in leaves.items()]
         return [*lines, *_advice(changes)]
 
-    def _patch(self, module: Any, name: str) -> None:
+    def _patch(self, module: ModuleType, name: str) -> None:
         jit = getattr(module, name)
 
         @functools.wraps(jit)
@@ -96,21 +115,21 @@ class Recompiled:
         self._patched.append((module, name, jit))
         setattr(module, name, recording_jit)
 
-    def _recorded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded(self, function: Function) -> Function:
         owner = function if inspect.isfunction(function) else type(function)
         if owner.__module__.partition(".")[0] in ("equinox", "flax"):
-            return function  # the user's own is inside of it
-        # JAX keeps what it traced by function: the same one is to be wrapped once.
+            return function  # the user's own function is inside it
+        # JAX caches traces by function, so each function is wrapped once.
         kept = getattr(function, "__dict__", {})
         if isinstance(known := kept.get(_KEPT), tuple) and known[0] is function:
             return known[1]
-        earlier: list[Seen] = []
+        earlier: list[Traced] = []
 
         @functools.wraps(function, updated=())
         def recorded(*args: Any, **kwargs: Any) -> Any:
             depth = getattr(self._here, "depth", 0)
-            if not depth:  # else it becomes a part of what is traced around it
-                self._look(function, earlier, args, kwargs)
+            if not depth:  # else it becomes a part of the function that is being traced
+                self._record(function, earlier, args, kwargs)
             self._here.depth = depth + 1
             try:
                 return function(*args, **kwargs)
@@ -121,12 +140,12 @@ class Recompiled:
             function.__dict__[_KEPT] = function, recorded
         return recorded
 
-    def _look(
-        self, function: Any, earlier: list[Seen], args: tuple[Any, ...], kwargs: Any
+    def _record(
+        self, function: Function, earlier: list[Traced], args: tuple, kwargs: dict
     ) -> None:
         try:
-            now = _seen(function, args, kwargs, _caller(sys._getframe(2)))
-        except Exception:  # less is reported; the script runs as without
+            now = _traced(function, args, kwargs, _caller(sys._getframe(2)))
+        except Exception:  # the report lacks it; the script runs on
             return
         alike = [each for each in earlier if each.rest == now.rest]
         earlier.append(now)
@@ -138,20 +157,17 @@ class Recompiled:
 _KEPT = "__dtypeguard_recorded__"
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Patches a function of a module once the module has been imported."""
+class _AfterNnxImport(importlib.abc.MetaPathFinder):
+    """Patches Flax NNX as soon as it is imported."""
 
-    def __init__(self, module: str, name: str, patch: Callable[[Any, str], None]):
-        self._module = module
-        self._done = lambda found: patch(found, name)
-        if module in sys.modules:
-            self._done(sys.modules[module])
-        else:
-            sys.meta_path.insert(0, self)
+    def __init__(self, patch: Callable[[ModuleType], None]):
+        self._patch = patch
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
-        """Finds the module as without, and has its loader patch it."""
-        if fullname != self._module:
+    def find_spec(
+        self, fullname: str, path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds the module as others do, and has its loader patch it."""
+        if fullname != _NNX:
             return None
         self.remove()
         spec = importlib.util.find_spec(fullname)
@@ -160,7 +176,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                self._done(module)
+                self._patch(module)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -171,12 +187,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
 
 
-def _seen(function: Any, args: tuple[Any, ...], kwargs: Any, caller: str) -> Seen:
+def _traced(function: Function, args: tuple, kwargs: dict, caller: str) -> Traced:
     try:
-        given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
-        given = {"args": args, "kwargs": kwargs}
-    leaves, treedef = tree_util.tree_flatten_with_path(spread(given))
+        named = {"args": args, "kwargs": kwargs}
+    leaves, treedef = tree_util.tree_flatten_with_path(spread(named))
     types, rest = {}, []
     for (name, *path), leaf in leaves:
         if isinstance(leaf, Tracer):
@@ -185,10 +201,10 @@ def _seen(function: Any, args: tuple[Any, ...], kwargs: Any, caller: str) -> See
             rest.append(np.shape(leaf))
         else:
             rest.append((type(leaf), _value(leaf)))
-    return Seen((treedef, *rest), types, caller)
+    return Traced((treedef, *rest), types, caller)
 
 
-def _value(leaf: Leaf) -> Any:
+def _value(leaf: Leaf) -> int:
     try:
         return hash(leaf)
     except TypeError:
@@ -205,21 +221,20 @@ def _caller(frame: FrameType | None) -> str:
     return ""
 
 
-def _changes(before: Seen, now: Seen) -> dict[str, str]:
-    """The types that changed from one call to another, and where these were made."""
-    calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
-    called = f"  called at {calls}" if calls else ""
+def _changes(before: Traced, now: Traced) -> dict[str, Change]:
+    """The types that changed from one call to another."""
+    lines = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
+    calls = f"  called at {lines}" if lines else ""
     return {
-        path: f"{before.types[path]} -> {now.types[path]}{called}"
-        for path in before.types
-        if before.types[path] != now.types[path]
+        path: Change(old, now.types[path], calls)
+        for path, old in before.types.items()
+        if old != now.types[path]
     }
 
 
-def _advice(changes: list[tuple[str, str]]) -> list[str]:
+def _advice(changes: Iterable[tuple[str, Change]]) -> list[str]:
     advice, is_weak, is_other = [], False, False
-    for path, text in changes:
-        before, after = text.partition("  called")[0].split(" -> ")
+    for path, (before, after, _) in changes:
         if before == f"{after} (weak)" or after == f"{before} (weak)":
             is_weak = True
         elif before.endswith(" (weak)"):
@@ -240,11 +255,11 @@ def _advice(changes: list[tuple[str, str]]) -> list[str]:
     return advice
 
 
-def _name(function: Any) -> str:
+def _name(function: Function) -> str:
     inner = inspect.unwrap(function)
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
-    if not hasattr(inner, "__code__"):  # an object that is called
+    if not hasattr(inner, "__code__"):  # an object with `__call__`
         inner = vars(type(inner)).get("__call__", inner)
     code = getattr(inner, "__code__", None)
     name = getattr(inner, "__qualname__", type(function).__name__)

@@ -1,41 +1,40 @@
-"""`dtypeguard run SCRIPT`: a script whose errors over types name the lines of source."""
+"""`dtypeguard run SCRIPT`: runs a script and adds the lines of source to type errors."""
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
 
 import jax
 
 from .._explain.control_flow import without
 from .._explain.explain import explain, explain_error, printed
-from .._leaves.types import DType
+from .load import UsageError
 from .recompiled import Recompiled
 from .script import NotFound, execute, module, script
-from .target import UsageError
 
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [-m] SCRIPT [ARGS ...]"
 HELP = """
-Runs a script, or with -m a module, as python does, with its output and exit status. An
-error of JAX's over types says in notes which leaves it is about, which line promoted them,
-which line forced that, and what to write. At the end standard error has the functions that
+Runs a script, or with -m a module, as python does, with its output and exit status. The
+notes on a type error of JAX's name the leaves, the line that promoted them, the line that
+forced the promotion, and what to write. At the end, standard error lists the functions that
 were compiled again only because the type of an argument changed."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs the script that is named, with the arguments behind it.
+    """Runs the named script with the arguments after its name.
 
     Returns:
         1 if the script raised, else 0.
 
     Raises:
-        SystemExit: of the script.
-        KeyboardInterrupt: likewise; it has been printed then.
+        SystemExit: as the script raises it.
+        KeyboardInterrupt: likewise, once it is printed.
         UsageError: if there is no such script.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -53,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     recompiled = Recompiled()
     try:
-        with _JaxAsNew(), recompiled, explain(), _ExplainedThreads():
+        with _JaxAsNew(), recompiled, explain(), _explained_threads():
             execute(program, rest[1:])
     except SystemExit:
         raise
@@ -62,44 +61,39 @@ def run(arguments: Sequence[str]) -> int:
             part.__traceback__ = without(part.__traceback__, _OURS)
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *error: (
-                None
-            )  # printed already; Python ends by the signal
-            raise
+            sys.excepthook = lambda *_: None  # printed already
+            raise  # so that Python ends by the signal
         return 1
     finally:
-        _print_last(recompiled.lines())
+        if lines := recompiled.lines():
+            sys.stdout.flush()
+            print(*lines, sep="\n", file=sys.stderr)
     return 0
 
 
-def _print_last(lines: Sequence[str]) -> None:
-    if lines:
-        sys.stdout.flush()
-        print(*lines, sep="\n", file=sys.stderr)
+@contextlib.contextmanager
+def _explained_threads() -> Iterator[None]:
+    """Explains an error that ends a thread before it is printed."""
+    before = threading.excepthook
 
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            explain_error(args.exc_value)
+        before(args)
 
-class _ExplainedThreads:
-    """While entered, an error that ends a thread is explained before it is printed."""
-
-    def __enter__(self):
-        before = self._before = threading.excepthook
-
-        def hook(args: Any) -> None:
-            if args.exc_value is not None:
-                explain_error(args.exc_value)
-            before(args)
-
-        self._hook = threading.excepthook = hook
-
-    def __exit__(self, *exception):
-        if threading.excepthook is self._hook:
-            threading.excepthook = self._before
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        if threading.excepthook is hook:
+            threading.excepthook = before
 
 
 class _JaxAsNew(importlib.abc.Loader):
-    """While entered, JAX seems to be imported when the script does so first.
+    """Hides that JAX is imported until the script imports it.
 
-    It reads its options from the environment at that moment, and scripts set them before.
+    JAX reads its options from the environment when it is imported, and scripts set them
+    before.
     """
 
     def __enter__(self):
@@ -110,7 +104,9 @@ class _JaxAsNew(importlib.abc.Loader):
     def __exit__(self, *exception):
         self._back()
 
-    def find_spec(self, name: str, path: Any = None, target: DType = None) -> Any:
+    def find_spec(
+        self, name: str, path: object = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Finds JAX, once."""
         if name != "jax":
             return None
@@ -122,12 +118,12 @@ class _JaxAsNew(importlib.abc.Loader):
         return self._jax
 
     def exec_module(self, module: ModuleType) -> None:
-        """Takes over the options that were set in the meantime."""
+        """Adopts the options that the script has set."""
         module.__spec__ = self._spec
         self._back()
         for name, text in os.environ.items():
             is_new = self._environment.get(name) != text
-            # This one is what the notes are made from.
+            # The notes need the frames that this one would take out.
             if name.startswith("JAX_") and is_new and name != "JAX_TRACEBACK_FILTERING":
                 _set_option(name.lower(), text)
 
@@ -138,7 +134,7 @@ class _JaxAsNew(importlib.abc.Loader):
 
 
 def _set_option(name: str, text: str) -> None:
-    kinds: dict[type, Callable[[str], Any]] = {
+    kinds: dict[type, Callable[[str], object]] = {
         bool: lambda text: text.lower() in ("y", "yes", "t", "true", "on", "1"),
         int: int,
         float: float,
@@ -146,5 +142,5 @@ def _set_option(name: str, text: str) -> None:
     try:
         kind = type(getattr(jax.config, name))
         jax.config.update(name, kinds.get(kind, str)(text))
-    except (AttributeError, ValueError, TypeError):  # none of its options, or no value
+    except (AttributeError, ValueError, TypeError):  # an unknown option or value
         return

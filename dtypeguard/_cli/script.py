@@ -1,4 +1,4 @@
-"""Runs a script or a module as `python` itself would, from inside of another program."""
+"""Runs a script or a module inside another program, as `python` itself would."""
 
 import builtins
 import importlib.machinery
@@ -8,23 +8,23 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """What is to be run.
+    """A script or a module, compiled.
 
     Attributes:
-        code: compiled.
-        argv0: the first of `sys.argv`.
-        path0: the first of `sys.path`.
-        names: what its `__main__` has besides.
+        code: its code.
+        argv0: the first item of `sys.argv`.
+        path0: the first item of `sys.path`.
+        names: the names that Python puts into its `__main__`.
     """
 
     code: CodeType
     argv0: str
     path0: str
-    names: dict[str, Any]
+    names: dict[str, object]
 
 
 class NotFound(Exception):
@@ -32,11 +32,11 @@ class NotFound(Exception):
 
 
 def script(file: str) -> Program:
-    """`python FILE`, also for a directory or archive with a `__main__.py`.
+    """What `python FILE` runs: a script, or the `__main__.py` of a directory or archive.
 
     Raises:
         NotFound: if it cannot be read.
-        SyntaxError: of the script.
+        SyntaxError: if it does not compile.
     """
     finder = pkgutil.get_importer(file)
     if finder is not None and hasattr(finder, "find_spec"):
@@ -60,13 +60,13 @@ def script(file: str) -> Program:
 
 
 def module(name: str) -> Program:
-    """`python -m NAME`, also for a package with a `__main__.py`.
+    """What `python -m NAME` runs: a module, or the `__main__.py` of a package.
 
     Raises:
         NotFound: if there is no such module.
     """
     if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd()  # it is looked for there
+        sys.path[0] = os.getcwd()  # where Python looks for it
     spec = _spec(name)
     if spec.submodule_search_locations is not None:
         spec = _spec(f"{name}.__main__")
@@ -74,7 +74,7 @@ def module(name: str) -> Program:
 
 
 def execute(program: Program, arguments: Sequence[str]) -> None:
-    """Runs a program in a `__main__` of its own, which stays until the process ends."""
+    """Runs a program in its own `__main__`, which stays until the process ends."""
     main = ModuleType("__main__")
     names = {"__builtins__": builtins, "__spec__": None, "__annotations__": {}}
     if sys.version_info >= (3, 14):

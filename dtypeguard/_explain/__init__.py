@@ -1,6 +1,6 @@
-"""Notes on JAX's errors over types: which leaf, on which line, and what to write.
+"""Notes on JAX's type errors: which leaf, on which line, and what to write.
 
 May import `_find`, `_program` and below. Read `explain.py` first. `control_flow.py` reads
-the traceback of an error, `loops.py` and `branches.py` find the leaves and their lines,
-and `notes.py` writes.
+the traceback of an error. `loops.py` makes a program of a loop for the analysis of drift,
+`branches.py` compares the results of branches, and `notes.py` writes the note.
 """

@@ -1,101 +1,99 @@
-"""The calls of control flow that an error passed through, read from its traceback.
+"""Reads the calls of control flow that an error passed through from its traceback.
 
-While JAX does not take its own frames out of a traceback, they hold what a note needs: the
-call, its arguments, and the jaxprs of the functions that were traced. Calls are known by
-the code of JAX's and Equinox's public functions and read by their public parameters, jaxprs
-and trees by their type. The names of JAX's variables decide only where two of one type
-might be meant; a release that has others may cost a note, and nothing else.
+As long as JAX keeps its own frames in a traceback, they hold what a note needs: the call,
+its arguments, and the jaxprs of the traced functions. This file knows calls by the code of
+JAX's and Equinox's public functions, arguments by their public parameters, jaxprs and trees
+by their type. Names of JAX's variables only decide between two values of one type: a
+release that changes them may cost a note, and nothing else.
 """
 
 import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType, SimpleNamespace, TracebackType
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import NamedTuple
 
 import jax
 from jax import tree_util
 
 from .._leaves.dtypes import is_array
 from .._leaves.files import is_users
-from .._leaves.types import Jaxpr, PyTree
+from .._leaves.types import Function, Jaxpr, Kwargs, PyTree, PyTreeDef
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
+_NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
 
 
 class Call(NamedTuple):
     """One call of control flow.
 
     Attributes:
-        name: of the function that was called, "scan" say.
-        arguments: what it was given, by the names of its parameters; without those that
-            it has let go of since.
-        frames: its frame and those inside of it.
+        name: of the function, such as "scan".
+        arguments: by the names of its parameters, except those that it has deleted.
+        frames: its frame and those inside it.
         is_equinox: whether it is Equinox's function and not JAX's.
-        caller: the frame that led to it, of neither JAX nor Equinox; None if all are.
+        caller: the innermost frame outside JAX and Equinox that led to it, if there is one.
     """
 
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Kwargs
     frames: Sequence[FrameType]
     is_equinox: bool
     caller: FrameType | None
 
     @property
     def caller_file(self) -> str:
-        """The file that led to it."""
+        """The file of the caller."""
         return self.caller.f_code.co_filename if self.caller is not None else ""
 
     @property
     def operands(self) -> tuple[PyTree, ...]:
-        """What the branches of a `cond` or `switch` are given."""
+        """The arguments of the branches of a `cond` or `switch`."""
         given = tuple(self.arguments.get("operands") or ())
-        one = self.arguments.get("operand")  # as it was called once
+        one = self.arguments.get("operand")  # its deprecated name
         is_given = not given and all(map(is_array, tree_util.tree_leaves(one)))
         return (one,) if is_given and one is not None else given
 
-    def jaxprs(self) -> Iterator[tuple[str, Any]]:
-        """The closed jaxprs that JAX holds, each with the name of the variable."""
-        for name, value in self._held():
-            if _is_jaxpr(value):
-                yield name, _closed(value)
+    def jaxprs(self) -> Iterator[tuple[str, Jaxpr]]:
+        """The jaxprs in JAX's variables, each with the name of the variable."""
+        return (pair for pair in self._variables() if _is_jaxpr(pair[1]))
 
-    def lists_of_jaxprs(self) -> Iterator[list[Any]]:
-        """The lists of them."""
-        for frame in self._own():
+    def lists_of_jaxprs(self) -> Iterator[Sequence[Jaxpr]]:
+        """The lists of jaxprs in JAX's variables."""
+        for frame in self._jax_frames():
             for value in list(frame.f_locals.values()):
                 if type(value) in (list, tuple) and value and all(map(_is_jaxpr, value)):
-                    yield list(map(_closed, value))
+                    yield value
 
-    def trees(self, leaves: int) -> list[Any]:
-        """The structures of so many leaves that JAX holds, those of results first."""
+    def trees(self, leaves: int) -> list[PyTreeDef]:
+        """The structures with so many leaves in JAX's variables, those of results first."""
         found = [
             (name, tree)
-            for name, value in self._held()
+            for name, value in self._variables()
             if (tree := _structure(value)) is not None and tree.num_leaves == leaves
         ]
         return [tree for _, tree in sorted(found, key=lambda pair: "out" not in pair[0])]
 
-    def _held(self) -> Iterator[tuple[str, Any]]:
-        for frame in self._own():
+    def _variables(self) -> Iterator[tuple[str, object]]:
+        """JAX's variables, and the items of those that are lists or tuples."""
+        for frame in self._jax_frames():
             for name, value in list(frame.f_locals.items()):
                 yield name, value
                 if type(value) in (list, tuple):
                     for item in value:
                         yield name, item
 
-    def _own(self) -> Iterator[FrameType]:
+    def _jax_frames(self) -> Iterator[FrameType]:
         return (frame for frame in self.frames if not is_users(frame.f_code.co_filename))
 
 
 def calls(error: BaseException) -> list[Call]:
-    """The calls of control flow that an error comes from, from the outside in.
+    """The calls of control flow that raised an error, outside in.
 
-    That is those with nothing inside of them but JAX and Equinox: an error that passed
-    through the function which was handed to a `scan` is none of that `scan`.
+    Only JAX and Equinox may stand inside them: an error that the body of a `scan` raised
+    does not come from the `scan`.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     first = len(frames)
@@ -111,20 +109,8 @@ def calls(error: BaseException) -> list[Call]:
     ]
 
 
-def with_inputs(closed: Jaxpr, last: int) -> Any:
-    """A jaxpr with its last so many inputs alone; the others are constants then."""
-    inside = closed.jaxpr
-    names = SimpleNamespace(
-        invars=inside.invars[max(len(inside.invars) - last, 0) :],
-        eqns=inside.eqns,
-        outvars=inside.outvars,
-    )
-    ins, outs = ([var.aval for var in ends] for ends in (names.invars, names.outvars))
-    return SimpleNamespace(jaxpr=names, in_avals=ins, out_avals=outs)
-
-
 def without_jax(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback as JAX leaves it: with its frames taken out where it sets a boundary."""
+    """A traceback as JAX filters it: without its frames, if it passed a boundary of JAX."""
     frames = list(traceback.walk_tb(trace))
     boundary = getattr(jax.lax.scan, "__code__", None)
     if not any(frame.f_code is boundary for frame, _ in frames):
@@ -133,7 +119,7 @@ def without_jax(trace: TracebackType | None) -> TracebackType | None:
 
 
 def without(trace: TracebackType | None, folder: str) -> TracebackType | None:
-    """A traceback without the frames of what is in a folder."""
+    """A traceback without the frames of the files in a folder."""
     kept = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(folder):
@@ -144,22 +130,23 @@ def without(trace: TracebackType | None, folder: str) -> TracebackType | None:
     return trace
 
 
-def _functions() -> Iterator[tuple[str, Any, bool]]:
-    for name in NAMES:
+def _functions() -> Iterator[tuple[str, Function | None, bool]]:
+    """The public functions of control flow: name, function, whether it is Equinox's."""
+    for name in _NAMES:
         yield name, getattr(jax.lax, name), False
     loops = sys.modules.get("equinox.internal")
-    for name in NAMES[:2]:
+    for name in _NAMES[:2]:
         yield name, getattr(loops, name, None), True
 
 
-def _arguments(function: Callable[..., Any] | None, frame: FrameType) -> Any:
-    """What a function was given, if the frame is one of it, else None."""
+def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
+    """The arguments of a function, if a frame is one of its frames; else None."""
     code = frame.f_code
     if code is not getattr(function, "__code__", None) or function is None:
         return None
     values = dict(frame.f_locals)
     inner = getattr(function, "__wrapped__", None)
-    # All that are wrapped alike have one code; what they wrap is among their variables.
+    # All functions of one wrapper share its code. Their variables hold what they wrap.
     if inner is not None and not any(value is inner for value in values.values()):
         return None
     positional = code.co_argcount + code.co_kwonlyargcount
@@ -184,22 +171,18 @@ def _is_others(frame: FrameType) -> bool:
     return is_users(frame.f_code.co_filename) and module.partition(".")[0] != "equinox"
 
 
-def _is_from_jax(value: Any) -> bool:
+def _is_from_jax(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def _is_jaxpr(value: Any) -> bool:
+def _is_jaxpr(value: object) -> bool:
     if not _is_from_jax(value):
         return False
     inside = getattr(value, "jaxpr", value)
     return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))
 
 
-def _closed(jaxpr: Jaxpr) -> Any:
-    return jaxpr if hasattr(jaxpr, "jaxpr") else SimpleNamespace(jaxpr=jaxpr)
-
-
-def _structure(value: Any) -> Any:
+def _structure(value: object) -> PyTreeDef | None:
     if _is_from_jax(value):
         value = getattr(value, "tree", value)
     return value if isinstance(value, tree_util.PyTreeDef) else None

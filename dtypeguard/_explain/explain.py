@@ -1,20 +1,21 @@
-"""A context in which JAX's errors over types say whose line of source they come from."""
+"""A context in which JAX's type errors name the lines of source they come from."""
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 import jax
 
 from .._leaves.arguments import shown
 from .._leaves.functions import runs_later
 from .._leaves.public import public
+from .._leaves.types import Function
 from .control_flow import calls, without_jax
 from .notes import note
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Function)
 
 
 @overload
@@ -22,31 +23,30 @@ def explain(function: None = None) -> "_Explaining": ...
 @overload
 def explain(function: _F) -> _F: ...
 @public
-def explain(function: Any = None) -> Any:
-    """A context in which errors over types from JAX's control flow name your lines.
+def explain(function: Function | None = None) -> "Function | _Explaining":
+    """A context in which type errors from JAX's control flow name your lines.
 
-    An error that leaves `jax.lax.scan`, `while_loop`, `fori_loop`, `cond` or `switch`, or
-    Equinox's loops, because types differ gets notes: every leaf with its path and both
-    types, the line that promoted it and the line that forced it, and what to write. It
-    stays the same object with the same message; Python prints the notes below it. All
-    other errors pass untouched. It is a decorator as well, `@dtypeguard.explain`.
+    If types differ in `jax.lax.scan`, `while_loop`, `fori_loop`, `cond`, `switch` or
+    Equinox's loops, the error gets a note: every leaf with its path and both types, the
+    line that promoted it, the line that forced it, and what to write. It stays the same
+    object with the same message; Python prints the note below it. All other errors pass
+    untouched. `@dtypeguard.explain` does the same as a decorator.
 
-    Within the context JAX's option `jax_traceback_filtering` is "off", in all threads,
-    since JAX's own frames hold what the notes tell. They are taken out of the traceback
-    of an error that leaves the context. Nothing else is changed, and nothing is slower.
+    Inside the context JAX's option `jax_traceback_filtering` is "off", in all threads,
+    because the notes come from JAX's own frames. An error that leaves the context has
+    them filtered out again. Nothing else changes, and nothing gets slower.
 
-    To name the line that made a constant, the body of the loop is traced once more.
+    To name the line that created a constant, the body of the loop is traced again.
 
     Args:
-        function: left out for a context; as a decorator, what is to run in one.
+        function: omitted for a context; for a decorator, the function to decorate.
 
     Returns:
-        A context manager, which can be used many times and nested; or the function, every
-        call of which runs in it.
+        A context manager, reusable and reentrant; or the function, which then runs in one.
 
     Raises:
-        TypeError: if `function` is none, or one whose body runs only after it has been
-            called: a generator or a coroutine.
+        TypeError: if `function` is not callable, or if its body runs after the call, like
+            that of a generator or a coroutine.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -96,32 +96,20 @@ class _Explaining(contextlib.ContextDecorator):
 
 
 def explain_error(error: BaseException) -> None:
-    """Adds the notes to an error, and to those that Python prints with it."""
+    """Adds notes to an error and to those that Python prints with it."""
     for part in printed(error):
-        if isinstance(part, (TypeError, ValueError)) and not _is_explained(part):
-            with contextlib.suppress(Exception):  # a note may be missing, not the error
-                found = _note(part)
-                if found:
-                    part.add_note(found)
-
-
-def _note(error: Exception) -> str | None:
-    message = str(error)
-    for call in calls(error):
-        found = note(call, message)
-        if found:
-            return found
-    return None
-
-
-def _is_explained(error: BaseException) -> bool:
-    return any(
-        str(text).startswith("dtypeguard: ") for text in getattr(error, "__notes__", ())
-    )
+        notes = map(str, getattr(part, "__notes__", ()))
+        is_explained = any(text.startswith("dtypeguard: ") for text in notes)
+        if isinstance(part, (TypeError, ValueError)) and not is_explained:
+            with contextlib.suppress(Exception):  # better no note than another error
+                message = str(part)
+                found = (note(call, message) for call in calls(part))
+                if text := next(filter(None, found), None):
+                    part.add_note(text)
 
 
 def printed(error: BaseException) -> Iterator[BaseException]:
-    """An error, those that led to it, and those that it is a group of."""
+    """An error, its causes, and the members of a group."""
     queue, seen = [error], set()
     for part in queue:
         if id(part) in seen:
@@ -132,13 +120,11 @@ def printed(error: BaseException) -> Iterator[BaseException]:
         if before is None and not part.__suppress_context__:
             before = part.__context__
         queue += [before] if before is not None else []
-        queue += (
-            getattr(part, "exceptions", ()) if isinstance(part, BaseExceptionGroup) else ()
-        )
+        queue += part.exceptions if isinstance(part, BaseExceptionGroup) else ()
 
 
 class _Unfiltered:
-    """Holds JAX's option off while any context is open, in whatever thread and order."""
+    """Keeps JAX's traceback filtering off while any context is open, in any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -153,7 +139,7 @@ class _Unfiltered:
             self._open += 1
 
     def leave(self) -> bool:
-        """Whether JAX takes frames out where no context is open."""
+        """Leaves; returns whether JAX filters tracebacks outside of any context."""
         with self._lock:
             self._open -= 1
             now = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import

@@ -1,23 +1,23 @@
-"""The leaves of a loop's carry that come back in another type, and the lines behind it."""
+"""Finds the leaves of a loop's carry that come back in another type, and their lines."""
 
-import inspect
+import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from .._carry.call import SplitTree
-from .._find.drift import Change, changes
+from .._carry.places import Names
+from .._find.drift import Drift, drift_between, find
 from .._leaves.dtypes import dtype_of
-from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
+from .._leaves.types import Leaf, PyTree, Step
 from .._program.graph import Graph
-from .._program.lines import Lines, has
-from .._program.trace import Program
-from .control_flow import Call, with_inputs
+from .._program.lines import Lines
+from .._program.trace import Program, strong_type
+from .control_flow import Call
 from .paths import users_path
 
 
@@ -25,49 +25,55 @@ class Loop(NamedTuple):
     """A loop as it was called.
 
     Attributes:
-        body: the function that is given the carry.
-        inputs: what it is given, the carry among it.
-        carry: which of `inputs` is the carry.
-        results: whether the body returns more than the carry, behind it.
+        body: the function that takes the carry.
+        inputs: its arguments, the carry among them.
+        carry: the position of the carry in `inputs`.
+        has_results: whether the body returns a pair of the carry and a result.
     """
 
-    body: Callable[..., Any]
+    body: Step
     inputs: tuple[PyTree, ...]
     carry: int
-    results: bool
+    has_results: bool
+
+    @property
+    def name(self) -> str:
+        """The body's name for the carry."""
+        return Names.of(self.body).at(self.carry)
 
     def carried(self) -> SplitTree:
-        """The carry, its leaves standing for their types."""
-        return SplitTree(tree_util.tree_map(_type, self.inputs[self.carry]))
+        """The types of the carry."""
+        return SplitTree(tree_util.tree_map(strong_type, self.inputs[self.carry]))
 
     def trace(self) -> Program | None:
-        """Traces the body once more; None where it does not trace any more."""
-        found = retrace(self.body, self.inputs, self.results)
-        return found and self.program(found[0], 0)._replace(returned=found[1:])
+        """Traces the body again; None if it no longer traces."""
+        traced = retrace(self.body, self.inputs, self.has_results)
+        program = self.program(traced[0]) if traced else None
+        return program._replace(returned=traced[1:]) if traced and program else None
 
-    def program(self, graph: Graph, skipped: int | None = None) -> Program:
-        """The body as a step that was traced."""
-        carried, none = self.carried(), SplitTree(())
-        leaves = len(carried.arrays)
+    def program(self, graph: Graph) -> Program | None:
+        """The body as a program whose carry comes first; None if the graph is not its own.
+
+        A body has the index of a `fori_loop` before its carry, and the slices and results
+        of a `scan` behind it.
+        """
+        carried = self.carried()
+        count = len(carried.arrays)
         behind = len(tree_util.tree_leaves(self.inputs[self.carry + 1 :]))
-        if skipped is None:  # a `fori_loop` has its index in front, a `scan` results behind
-            skipped = 0 if self.results else len(graph.outputs) - leaves
-        outputs = [graph.avals[value] for value in graph.outputs[skipped:][:leaves]]
-        return Program(
-            first=None,
-            step=graph,
-            names=(_parameter(self.body, self.carry),),
-            carried=(carried,),
-            returned=(SplitTree(carried.merged(list(map(_type, outputs)))),),
-            rest=none,
-            others=none,
-            start=len(graph.inputs) - behind - leaves,
-            skipped=skipped,
-        )
+        start = len(graph.inputs) - behind - count
+        skipped = 0 if self.has_results else len(graph.outputs) - count
+        if start < 0 or skipped < 0 or len(graph.outputs) < count:
+            return None
+        carry = graph.inputs[start : start + count]
+        graph.inputs = carry + [value for value in graph.inputs if value not in carry]
+        graph.outputs = graph.outputs[skipped : skipped + count]
+        types = [strong_type(graph.avals[value]) for value in graph.outputs]
+        returned = SplitTree(carried.merged(types))
+        return Program(None, graph, (self.name,), (carried,), (returned,))
 
 
 def loop_of(call: Call) -> Loop | None:
-    """What was looped over; None if the traceback does not hold it any more."""
+    """The loop of a call; None if the traceback no longer holds it."""
     given = call.arguments
     try:
         if call.name == "scan":
@@ -77,7 +83,7 @@ def loop_of(call: Call) -> Loop | None:
             index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
             return Loop(given["body_fun"], (index, given["init_val"]), 1, False)
         if "body_fun" not in given and call.is_equinox:
-            # Equinox lets go of them. Where it compares what comes back, it has them.
+            # Equinox deletes its arguments; the frame that compares the carry has them.
             last = call.frames[-1].f_locals
             return Loop(last["body_fun"], (last["val"],), 0, False)
         return Loop(given["body_fun"], (given["init_val"],), 0, False)
@@ -86,130 +92,84 @@ def loop_of(call: Call) -> Loop | None:
 
 
 def retrace(
-    function: Callable[..., Any], inputs: tuple[PyTree, ...], is_first: bool
+    function: Step, inputs: tuple[PyTree, ...], has_results: bool
 ) -> tuple[Graph, SplitTree] | None:
-    """Traces a function once more, on the types of what it was given.
+    """Traces a function again, on the types of its arguments.
 
     Args:
         function: a body or a branch.
-        inputs: what it was given.
-        is_first: whether the first item of its result is asked for, and not all of it.
+        inputs: its arguments.
+        has_results: whether to keep only the first item of what it returns.
 
     Returns:
-        Its graph, and what it returned. None where it does not trace any more: over what
-        is no longer alive, for example.
+        Its graph, and what it returned. None if it no longer traces: it may close over a
+        tracer of a transformation that has ended.
     """
     returned: list[SplitTree] = []
 
-    def again(*inputs):  # JAX may have kept what it traced for the function itself
+    def again(*inputs):  # a new function: JAX may have cached the trace of the old one
         result = function(*inputs)
-        returned.append(SplitTree(result[0] if is_first else result))
+        returned.append(SplitTree(result[0] if has_results else result))
         return returned[-1].arrays
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it has said so before
-            types = tree_util.tree_map(_type, inputs)
+            warnings.simplefilter("ignore")  # the first trace has warned
+            types = tree_util.tree_map(strong_type, inputs)
             return Graph(jax.make_jaxpr(again)(*types)), returned[-1]
     except Exception:
         return None
 
 
-def changed(call: Call) -> list[Change]:
-    """The leaves of the carry that come back in another type.
+def drifts(call: Call) -> list[Drift]:
+    """The leaves of a loop's carry that come back in another dtype or shape.
 
-    Equinox's loops compare before a jaxpr is made, and where JAX's is not found the body
-    is traced once more. That may fail, over what is no longer alive outside of a
-    transformation: then there are no lines, and of JAX's no changes.
+    Without a jaxpr in the traceback the body is traced again. Equinox compares the carry
+    before there is a jaxpr: if the body no longer traces, the two sides that Equinox
+    compares remain, without lines.
     """
     loop = loop_of(call)
-    if loop is None:
-        return []
-    named = users_path(call.caller)
-    return [each._replace(path=named(each.path)) for each in _changed(call, loop)]
+    found: dict[str, Drift] = {}
+    for each in _drifts(call, loop) if loop else ():
+        if each.kind in ("dtype", "shape"):
+            found.setdefault(each.path, each)
+    users = users_path(call.caller)
+    return [dataclasses.replace(each, path=users(path)) for path, each in found.items()]
 
 
-def _changed(call: Call, loop: Loop) -> list[Change]:
-    # A loop's condition may be next to its body.
+def _drifts(call: Call, loop: Loop) -> list[Drift]:
+    arguments = len(tree_util.tree_leaves(loop.inputs))
+    # The condition of a loop may stand next to its body.
     held = sorted(call.jaxprs(), key=lambda pair: "body" not in pair[0])
-    for _, closed in held:
-        found = list(_changes(loop, _program(loop, closed)))
+    programs = [loop.program(Graph(jaxpr, arguments)) for _, jaxpr in held]
+    if call.is_equinox or not held:
+        programs.append(loop.trace())
+    for program in filter(None, programs):
+        found = list(find(program, Lines(program, None, loop.trace)))
         if found:
             return found
-    traced = loop.trace() if call.is_equinox or not held else None
-    if traced is not None:
-        return list(_changes(loop, traced))
     return list(_compared(call, loop)) if call.is_equinox else []
 
 
-def _program(loop: Loop, closed: Jaxpr) -> Program | None:
-    """A jaxpr of the body. What it closed over, JAX gives it first; here it is constant."""
-    given = len(tree_util.tree_leaves(loop.inputs))
-    graph = Graph(with_inputs(closed, given))
-    try:
-        return loop.program(graph)
-    except (ValueError, IndexError, StopIteration):  # the jaxpr of something else
-        return None
-
-
-def _changes(loop: Loop, program: Program | None) -> Iterator[Change]:
-    if program is None or program.start < 0 or program.skipped < 0:
-        return
-    lines = Lines(program, None, lambda: loop.trace() or program)
-    seen = set()
-    for change in changes(program, lines):
-        if change.kind in ("dtype", "shape") and change.path not in seen:
-            seen.add(change.path)
-            yield change
-
-
-def _compared(call: Call, loop: Loop) -> Iterator[Change]:
-    """What Equinox compares, without lines."""
+def _compared(call: Call, loop: Loop) -> Iterator[Drift]:
+    """What differs between the two carries that Equinox compares, without lines."""
     last = call.frames[-1].f_locals
     pair = last.get("buffer_val"), last.get("buffer_val2")
     if call.name == "scan":  # its loop carries an index and the results as well
         pair = tuple(each[1] for each in pair if isinstance(each, tuple) and len(each) == 3)
     before, after = map(tree_util.tree_leaves, pair)
-    name = _parameter(loop.body, loop.carry)
     for path, old, new in zip(loop.carried().paths, before, after):
-        if differ(old, new):
-            kind = "shape" if _dtype(old) == _dtype(new) else "dtype"
-            yield Change(name + path, kind, old, new)
+        if kind := difference(old, new):
+            yield drift_between(loop.name + path, kind, old, new)
 
 
-def differ(before: Aval, after: Aval) -> bool:
-    """Whether two abstract values are of other types, as loops and branches see it."""
-    return _dtype(before) != _dtype(after) or np.shape(before) != np.shape(after)
-
-
-def is_like(aval: Aval, other: Aval) -> Callable[[Aval], bool]:
-    """Whether an abstract value has what `aval` has and `other` has not: dtype or shape."""
-    name = "dtype" if _dtype(aval) != _dtype(other) else "shape"
-    return has(name, getattr(aval, name, None))
-
-
-def _dtype(value: Any) -> Any:
-    return getattr(value, "dtype", None)
-
-
-def _parameter(function: Callable[..., Any], position: int) -> str:
-    """What a function calls what it is given there."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return "carry"
-    for number, parameter in enumerate(parameters[: position + 1]):
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            return f"{parameter.name}[{position - number}]"
-    return parameters[position].name if position < len(parameters) else "carry"
-
-
-def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    dtype = getattr(leaf, "dtype", None)
-    is_extended = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype if is_extended else dtype_of(leaf))
+def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:
+    """What differs between two leaves, as loops and branches see it; None if nothing."""
+    if getattr(before, "dtype", None) != getattr(after, "dtype", None):
+        return "dtype"
+    return "shape" if np.shape(before) != np.shape(after) else None
 
 
 def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    whole = _type(leaf)
-    return jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype)
+    array = strong_type(leaf)
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)

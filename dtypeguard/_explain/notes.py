@@ -1,126 +1,118 @@
-"""The note on an error over types: every leaf, its types, the lines, and what to write."""
+"""Writes the note on a type error: every leaf, its types, the lines, and what to write."""
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from .._find.drift import Change
+from .._find.drift import Drift
 from .._leaves.dtypes import fits, kind
 from .._leaves.files import is_installed, short_path
-from .._leaves.rows import columns, describe
-from .._leaves.types import Aval, DType
-from .._program.origins import (
-    Origin,
-    callers,
-    frame_of,
-    is_update,
-)
+from .._leaves.rows import columns, describe, return_as
+from .._leaves.types import Aval
+from .._program.origins import Origin, callers, frame_of, is_update, places
 from .branches import Variant, variants
 from .control_flow import Call
-from .loops import changed, loop_of
+from .loops import drifts, loop_of
 
 
 def note(call: Call, message: str) -> str | None:
-    """What to say of a call that raised over types; None if nothing is found in it.
+    """A note on a call that raised over types; None if it finds no reason.
 
     Args:
         call: one that the error passed through.
-        message: of the error. It names the types of what was found, or was about
-            something else.
+        message: of the error. It has to name the types in the note; otherwise the error is
+            about something else.
     """
     if call.name in ("cond", "switch"):
         leaves = [
             leaf for leaf in variants(call) if _names(message, leaf[0].aval, leaf[1].aval)
         ]
         return _of_branches(call, leaves) if leaves else None
-    found = [each for each in changed(call) if _names(message, each.before, each.after)]
+    found = [each for each in drifts(call) if _names(message, *each.avals)]
     return _of_loop(call, found) if found else None
 
 
-def _of_loop(call: Call, found: Sequence[Change]) -> str:
+def _of_loop(call: Call, found: Sequence[Drift]) -> str:
     verb = "comes" if len(found) == 1 else "come"
     return _text(
-        f"{_leaves(found)} of the carry of {call.name} {verb} back in another type.",
+        f"{_counted(found)} of the carry of {call.name} {verb} back in another type.",
         [
             (
                 each.path,
-                f"{_type(each.before)} -> {_type(each.after)}",
-                each.origin.place if each.origin else "",
-                f"forced by {each.cause.place}" if each.cause else "",
+                " -> ".join(map(_type, each.avals)),
+                *places(each.origin, each.cause),
             )
             for each in found
         ],
-        [line for each in found for line in (each.origin, each.cause)],
+        found,
         _loop_advice(call, found),
     )
 
 
 def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
-    flat = [each for leaf in leaves for each in leaf]
     return _text(
-        f"the branches of {call.name} give {_leaves(leaves)} of their result in different "
+        f"the branches of {call.name} give {_counted(leaves)} of their result in different "
         "types.",
         [
             (
                 each.path if n == 0 else "",
                 each.branch,
                 _type(each.aval),
-                _made(each),
-                f"forced by {each.cause.place}" if each.cause else "",
+                *_made(each),
             )
             for leaf in leaves
             for n, each in enumerate(leaf)
         ],
-        [line for each in flat for line in (each.origin, each.cause)],
+        [each for leaf in leaves for each in leaf],
         _branch_advice(call, leaves),
     )
 
 
-def _made(each: Variant) -> str:
-    line = each.origin.place if each.origin else ""
-    if not (each.is_given or each.is_constant):
-        return line
-    what = "as it was given" if each.is_given else "a constant, or closed over"
-    if each.name:
-        what = f"{each.name}, {'as it was given' if each.is_given else 'closed over'}"
-    return f"{what}, {line}" if line else what
+def _made(each: Variant) -> tuple[str, str]:
+    """What a branch returns unchanged, and the lines as a report prints them."""
+    what = ""
+    if each.is_given:
+        what = f"{each.name}, as it was given" if each.name else "as it was given"
+    elif each.is_constant:
+        what = f"{each.name}, closed over" if each.name else "a constant, or closed over"
+    origin, cause = places(each.origin, each.cause)
+    return ", ".join(filter(None, [what, origin])), cause
 
 
 def _text(
     headline: str,
     rows: Sequence[Sequence[str]],
-    origins: Iterable[Origin | None],
+    found: Sequence[Drift | Variant],
     advice: Sequence[str],
 ) -> str:
-    own = (line and line.users for line in origins)
-    code = [(str(line), line.code) for line in dict.fromkeys(own) if line and line.code]
+    origins = [line for each in found for line in (each.origin, each.cause) if line]
+    users = dict.fromkeys(line.users for line in origins)
+    code = [(str(line), line.code) for line in users if line.code]
     lines = columns(rows) + (columns(code) if code else [])
     return "\n".join([f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *advice])
 
 
-def _loop_advice(call: Call, found: Sequence[Change]) -> list[str]:
-    reshaped = [each for each in found if each.before.shape != each.after.shape]
-    rest = [each for each in found if each.before.shape == each.after.shape]
-    castable = [each for each in rest if _fits(each.after, each.before)]
+def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:
+    reshaped = [each for each in found if each.avals[0].shape != each.avals[1].shape]
+    castable = [each for each in found if each.is_castable and each not in reshaped]
     advice = []
     if _is_of_optimizer(call, [each.origin for each in found]):
         advice.append("Wrap the optimizer: dtypeguard.guard(opt).")
     elif castable:
         advice.append(_cast_advice(call, castable))
-    advice += [
-        _other_kind(each.path, each.before.dtype, each.after.dtype)
-        for each in rest
-        if each not in castable
-    ]
-    return advice + [
-        f"Return {each.path} as {_type(each.before)}, or start it as {_type(each.after)}."
-        for each in reshaped
-    ]
+    for each in found:
+        if each not in castable and each not in reshaped:
+            before, after = (aval.dtype for aval in each.avals)
+            advice.append(f"Start {each.path} as {after}, or {return_as(before, after)}.")
+    for each in reshaped:
+        before, after = map(_type, each.avals)
+        advice.append(f"Return {each.path} as {before}, or start it as {after}.")
+    return advice
 
 
-def _cast_advice(call: Call, castable: Sequence[Change]) -> str:
+def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
     """What to guard, and where to cast instead."""
-    dtypes = dict.fromkeys(str(each.before.dtype) for each in castable)
+    dtypes = dict.fromkeys(str(each.avals[0].dtype) for each in castable)
     casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
     lines = [each.origin for each in castable if each.origin]
     guard = ""
@@ -131,7 +123,7 @@ def _cast_advice(call: Call, castable: Sequence[Change]) -> str:
         carry = ", carry=1" if call.name == "fori_loop" else ""
         guard = f"Guard what you give to {package}: dtypeguard.guard_step({name}{carry})"
     own = [line.users for line in lines if not is_installed(line.users.file)]
-    if not own:  # nothing that the user could edit
+    if not own:  # no line that the user could edit
         return f"{guard}." if guard else _start(castable)
     named = list(dict.fromkeys(map(str, own)))
     if all(line.called_from is None for line in lines):
@@ -141,21 +133,22 @@ def _cast_advice(call: Call, castable: Sequence[Change]) -> str:
     return f"{guard}, or cast {where}: {casts}." if guard else f"Cast {where}: {casts}."
 
 
-def _start(found: Sequence[Change]) -> str:
-    return " ".join(f"Start {each.path} as {each.after.dtype}." for each in found)
+def _start(found: Sequence[Drift]) -> str:
+    return " ".join(f"Start {each.path} as {each.avals[1].dtype}." for each in found)
 
 
 def _package(file: str) -> str:
     return short_path(file).replace("\\", "/").partition("/")[0].removesuffix(".py")
 
 
-def _argument(name: str, default: str = "body") -> str:
-    """What to write for a function that has a name, or none."""
+def _argument(name: str) -> str:
+    """What to write for a function: its name, or "body" where it has none."""
     name = name.rpartition(".")[2]
-    return name if name.isidentifier() else default
+    return name if name.isidentifier() else "body"
 
 
 def _guarded(call: Call) -> str:
+    """The call with its body guarded."""
     loop = loop_of(call)
     name = _argument(getattr(getattr(loop, "body", None), "__name__", ""))
     before, argument, after = {
@@ -167,22 +160,12 @@ def _guarded(call: Call) -> str:
     return f"{module}.{call.name}({before}dtypeguard.guard_step({name}{argument}){after})"
 
 
-def _other_kind(path: str, before: DType, after: DType) -> str:
-    """What to write for a leaf that no cast within a kind brings back."""
-    start = f"Start {path} as {after}"
-    if (kind(before), kind(after)) == ("int", "float"):
-        return f"{start}, or return jnp.round(x).astype(jnp.{before})."
-    if (kind(before), kind(after)) == ("float", "complex"):
-        return f"{start}, or return jnp.real(x).astype(jnp.{before})."
-    return f"{start}, or return x.astype(jnp.{before})."
-
-
 def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]:
     flat = [each for leaf in leaves for each in leaf]
     if _is_of_optimizer(call, [each.origin for each in flat if each.is_made]):
         return ["Wrap the optimizer: dtypeguard.guard(opt)."]
     one, other = leaves[0][:2]
-    if not one.path.startswith("result"):  # changed in place: nothing that is returned
+    if not one.path.startswith("result"):  # the branches return nothing: they work in place
         changed = " and ".join(
             f"dtypeguard.guard_step({each.branch})" for each in (one, other) if each.is_made
         )
@@ -191,7 +174,7 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
         return ["Return one shape from all branches."]
     made = [each for each in (one, other) if each.is_made]
     kept = [each for each in (one, other) if not each.is_made]
-    if made and kept:  # of the two, what was there before tells which type is meant
+    if made and kept:  # the value that was there before has the type that is meant
         return [_kept_advice(made[0], kept[0])]
     promoted = [each for each in (one, other) if each.cause]
     ways = [
@@ -204,7 +187,7 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
 
 
 def _kept_advice(made: Variant, kept: Variant) -> str:
-    """What to write where one branch computes a leaf and the other keeps what there is."""
+    """What to write where one branch computes a leaf and the other keeps its value."""
     if _fits(made.aval, kept.aval):
         return f"Let {made.branch} return x.astype(jnp.{kept.aval.dtype})."
     cast = f"jnp.asarray(x, jnp.{made.aval.dtype})"
@@ -214,7 +197,7 @@ def _kept_advice(made: Variant, kept: Variant) -> str:
 
 
 def _is_of_optimizer(call: Call, origins: Sequence[Origin | None]) -> bool:
-    """Whether an optimizer of Optax's is at fault: it called, or all lines are its own."""
+    """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
     if call.caller is not None:
         frames = map(frame_of, itertools.chain([call.caller], callers(call.caller)))
         own = itertools.takewhile(lambda frame: is_installed(frame.file), frames)
@@ -224,7 +207,7 @@ def _is_of_optimizer(call: Call, origins: Sequence[Origin | None]) -> bool:
     return bool(lines) and all(line.is_of_optimizer for line in lines)
 
 
-def _leaves(found: Sequence[object]) -> str:
+def _counted(found: Sequence[object]) -> str:
     return "1 leaf" if len(found) == 1 else f"{len(found)} leaves"
 
 
@@ -237,7 +220,7 @@ def _type(aval: Aval) -> str:
 
 
 def _names(message: str, *avals: Aval) -> bool:
-    """Whether a message has the dtypes, in full as JAX or short as Equinox writes them."""
+    """Whether a message names the dtypes, in full like JAX or abbreviated like Equinox."""
     return all(
         str(aval.dtype) in message or _abbreviated(str(aval.dtype)) in message
         for aval in avals

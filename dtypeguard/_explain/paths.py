@@ -1,14 +1,15 @@
-"""Paths as the user's objects have them, where a library loops over trees of its own."""
+"""Translates paths in a library's own trees into paths in the user's objects."""
 
 import itertools
 import re
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._carry.places import Names
 from .._leaves.files import is_installed, short_path
 from .._leaves.modules import contents, objects
+from .._leaves.types import PyTree
 from .._program.origins import callers
 
 
@@ -17,8 +18,8 @@ class _Place(NamedTuple):
 
     Attributes:
         path: as the user writes it: `model.layers[0].kernel`.
-        inside: its path in the object, as a tree of Flax's own has it.
-        number: of the object, among those that are carried.
+        inside: its path in the object, as Flax's own trees have it.
+        number: the position of the object in the carry.
     """
 
     path: str
@@ -27,11 +28,11 @@ class _Place(NamedTuple):
 
 
 def users_path(caller: FrameType | None) -> Callable[[str], str]:
-    """What makes of a path in a carry of Flax's own the path in the user's objects.
+    """A function that translates a path in Flax's own carry to the user's objects.
 
     Args:
-        caller: the frame that called the loop of JAX. Where it is not in Flax NNX, or what
-            it was given is not found, paths stay as they are.
+        caller: the frame that called JAX's loop. If that is not in Flax NNX, or its
+            arguments are gone, paths stay as they are.
     """
     places = list(_places(caller))
 
@@ -56,8 +57,8 @@ def _places(caller: FrameType | None) -> Iterator[_Place]:
             number += 1
 
 
-def _arguments(caller: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """What the user's function is given in a loop or a branch of Flax NNX, by name."""
+def _arguments(caller: FrameType | None) -> Iterator[tuple[str, PyTree]]:
+    """The arguments of the user's function in a loop or branch of Flax NNX, by name."""
     frames = [] if caller is None else [caller, *callers(caller)]
     is_flax = lambda frame: short_path(frame.f_code.co_filename).startswith("flax")
     own = [frame.f_locals for frame in itertools.takewhile(is_flax, frames)]
@@ -67,20 +68,19 @@ def _arguments(caller: FrameType | None) -> Iterator[tuple[str, Any]]:
             yield Names.of(names["body_fun"]).at(position), names["init_val"]
             return
     functions = [names.get(name) for names in own for name in ("true_fun", "f")]
-    users = filter(_is_users, functions)
-    function = next(users, None)
+    names = Names.of(next(filter(_is_users, functions), None) or (lambda: None))
     given = [names.get(name) for names in own for name in ("operands", "args")]
     given = next((x for x in reversed(given) if isinstance(x, tuple) and objects(x)), ())
     for position, value in enumerate(given):
-        yield Names.of(function or (lambda: None)).at(position), value
+        yield names.at(position), value
 
 
-def _is_users(function: Any) -> bool:
+def _is_users(function: object) -> bool:
     code = getattr(function, "__code__", None)
     return code is not None and not is_installed(code.co_filename)
 
 
 def _plain(path: str) -> str:
-    """A path with attributes for keys, without the nodes that are Flax's own."""
+    """A path with attributes in place of keys, and without Flax's own nodes."""
     path = re.sub(r"\['(\w+)'\]", r".\1", path).removesuffix(".value")
     return re.sub(r"\.states\[\d+\]", "", path)

@@ -1,16 +1,16 @@
-"""Which leaves come out of a step with another type than they went in with."""
+"""Finds the leaves that leave a step with another type than they entered with."""
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
+from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
 from .._leaves.rows import ABSENT, describe, tree_rows, type_name
 from .._leaves.types import Aval
-from .._program.lines import Lines, has
+from .._program.lines import Found, Lines, has
 from .._program.origins import Origin
 from .._program.trace import Program
 
@@ -20,21 +20,24 @@ Where = Literal["state", "updates", "carry"]
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """A leaf that came out of an update or a step with another type than it went in with.
+    """A leaf that left an update or a step with another type than it entered with.
 
     Attributes:
-        path: of the leaf, in the state or in the updates, as `jax.tree_util.keystr`
-            prints it. In a carry with the name of the parameter before it.
-        kind: what changed: "structure", "shape", "dtype" or "weak_type". Of updates, a
-            shape that the param does not have and a leaf that there is no param for.
-        before: what it was; for a leaf of the updates, what its param is.
-        after: what it is then.
+        path: of the leaf in the state or in the updates, as `jax.tree_util.keystr` prints
+            it. In a carry it begins with the name of the parameter.
+        kind: what changed: "structure", "shape", "dtype" or "weak_type". For updates,
+            "shape" is one that does not broadcast to the param's, and "structure" a leaf
+            without a param.
+        before: its type before the step; for an update, the type of its param.
+        after: its type after the step.
         where: "state" or "updates" of an optimizer, "carry" of a step.
-        origin: the line of the promotion. For a leaf that was weak at first the line that
-            made it so, in `init` for example. None if there is none: a gradient may be as
-            wide.
-        cause: the line that made the wider operand of that promotion. None if the leaf
-            was cast explicitly, or if the operand is an input.
+        origin: the line of the promotion. For a leaf that was weak at first, the line that
+            made it so, in `init` for example. None if no line promotes: an update may be as
+            wide as its gradient.
+        cause: the line that made the wider operand of that promotion. None if the leaf was
+            cast explicitly, or if the operand is an input.
+        avals: the abstract values before and after, which reports leave out; empty if the
+            structure changed.
     """
 
     path: str
@@ -44,10 +47,11 @@ class Drift:
     where: Where
     origin: Origin | None = None
     cause: Origin | None = None
+    avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property
     def name(self) -> str:
-        """The path, with the word "updates" before that of an update.
+        """The path, after the word "updates" for an update.
 
         The word "state" where the path is empty because the state is one leaf.
         """
@@ -64,93 +68,73 @@ class Drift:
     def is_castable(self) -> bool:
         """Whether a guard casts the leaf back."""
         if self.kind == "dtype":
-            try:
-                before = jnp.dtype(self.before.removesuffix(_WEAK))
-                return fits(before, jnp.dtype(self.after))
-            except TypeError:  # the name of a PRNG key's dtype is none of NumPy's
-                return False
+            before, after = (aval.dtype for aval in self.avals)
+            return kind(before) is not None and fits(before, after)
         return self.kind == "weak_type"
 
 
 _WEAK = " (weak)"
 
 
-class Change(NamedTuple):
-    """A leaf of a carry that changed, as abstract values.
-
-    Attributes:
-        path: with the name of the carry first.
-        kind: what changed.
-        before: as it went in.
-        after: as it came back.
-        origin: see `Drift`.
-        cause: likewise.
-    """
-
-    path: str
-    kind: Kind
-    before: Aval
-    after: Aval
-    origin: Origin | None = None
-    cause: Origin | None = None
+def drift_between(
+    path: str,
+    kind: Kind,
+    before: Aval,
+    after: Aval,
+    where: Where = "carry",
+    lines: Found | None = None,
+) -> Drift:
+    """A drift from one abstract value to another."""
+    if kind == "dtype":
+        weak = is_weak(before) and where != "updates"
+        types = f"{before.dtype}{_WEAK * weak}", str(after.dtype)
+    elif kind == "shape":
+        types = describe(before), describe(after)
+    else:
+        types = str(type_name(before)), str(type_name(after))
+    return Drift(path, kind, *types, where, **(lines or {}), avals=(before, after))
 
 
 def find(program: Program, lines: Lines | None) -> Iterator[Drift]:
-    """The leaves of a program that drift, with the lines behind them if these are given."""
+    """Yields the leaves of a program that drift, with their lines if `lines` is given."""
     where: Where = "state" if program.is_optimizer else "carry"
     for name, before, after in zip(program.names, program.carried, program.returned):
         if before.treedef != after.treedef or before.paths != after.paths:
             for row in tree_rows(name, before.tree, after.tree, ""):
                 yield Drift(row.path, "structure", row.before, row.after, where)
-    for change in changes(program, lines):
-        yield Drift(change.path, change.kind, *_types(change), where, *change[-2:])
+    number, outputs = 0, program.step.outputs
+    for name, before, after in zip(program.names, program.carried, program.returned):
+        new = dict(zip(after.paths, outputs))
+        outputs = outputs[len(after.arrays) :]
+        for path in before.paths:
+            if path in new:  # else its structure has changed
+                yield from _of_leaf(program, lines, number, new[path], name + path, where)
+            number += 1
     if program.is_optimizer:
         yield from _of_updates(program, lines)
 
 
-def changes(program: Program, lines: Lines | None) -> Iterator[Change]:
-    """The leaves of all carries that changed, those aside that only one side has."""
-    leaf, outputs = program.start, program.step.outputs[program.skipped :]
-    for name, before, after in zip(program.names, program.carried, program.returned):
-        new = dict(zip(after.paths, outputs))
-        for path in before.paths:
-            if path in new:
-                yield from _changes_of(program, lines, leaf, new[path], name + path)
-            leaf += 1
-        outputs = outputs[len(after.arrays) :]
-
-
-def _changes_of(
-    program: Program, lines: Lines | None, leaf: int, new: int, path: str
-) -> Iterator[Change]:
-    was, is_now = pair = [program.step.avals[value] for value in (leaf, new)]
-    of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else {}
+def _of_leaf(
+    program: Program, lines: Lines | None, number: int, new: int, path: str, where: Where
+) -> Iterator[Drift]:
+    leaf = program.step.inputs[number]
+    was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
+    of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else None
     if was.dtype != is_now.dtype:
-        yield Change(path, "dtype", *pair, **of(has("dtype", is_now.dtype)))
+        found = of(has("dtype", is_now.dtype))
+        yield drift_between(path, "dtype", *pair, where, found)
     if was.shape != is_now.shape:
-        yield Change(path, "shape", *pair, **of(has("shape", is_now.shape)))
+        found = of(has("shape", is_now.shape))
+        yield drift_between(path, "shape", *pair, where, found)
     if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
-        if lines and is_weak(was):
-            found = {"origin": lines.of_weak_leaf(leaf - program.start)}
-        else:
-            found = of(is_weak)
-        yield Change(path, "weak_type", *pair, **found)
-
-
-def _types(change: Change) -> tuple[str, str]:
-    if change.kind == "shape":
-        return describe(change.before), describe(change.after)
-    if change.kind == "dtype":
-        return f"{change.before.dtype}{_WEAK * is_weak(change.before)}", str(
-            change.after.dtype
-        )
-    return str(type_name(change.before)), str(type_name(change.after))
+        found = lines.of_weak_leaf(number) if lines and is_weak(was) else of(is_weak)
+        yield drift_between(path, "weak_type", *pair, where, found)
 
 
 def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
     """The updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
-    gradients, params = (_arguments(program, number) for number in (1, 2))
+    gradients, params = (_argument(program, number) for number in (1, 2))
     start = sum(len(parts.arrays) for parts in program.returned)
     for path, output in zip(program.others.paths, graph.outputs[start:]):
         path = path.removeprefix("[0]")
@@ -159,30 +143,27 @@ def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
             if path not in gradients:
                 yield Drift(path, "structure", ABSENT, describe(update), "updates")
             continue
-        param = graph.avals[params[path]]
-        gradient = gradients.get(path, params[path])
-        leaves = 1 << params[path] | 1 << gradient
-        # A batch of gradients, one for each example, may stay one.
-        shapes = (param.shape, graph.avals[gradient].shape)
-        if not (broadcasts(update.shape, shapes[0]) or update.shape == shapes[1]):
-            found = lines.of(output, has("shape", update.shape), leaves) if lines else {}
-            types = describe(param), describe(update)
-            yield Drift(path, "shape", *types, "updates", **found)
-        if not _promotes(param, update):
-            continue
-        found: dict[str, Origin | None] = {}
-        # One that is as wide as its gradient was not promoted.
-        if lines and graph.avals[gradient].dtype != update.dtype:
-            found = lines.of(output, has("dtype", update.dtype), leaves)
-        yield Drift(path, "dtype", str(param.dtype), str(update.dtype), "updates", **found)
+        leaves = params[path], gradients.get(path, params[path])
+        param, gradient = (graph.avals[leaf] for leaf in leaves)
+        bits = 1 << leaves[0] | 1 << leaves[1]
+        # A batch of gradients, one for each example, may stay a batch.
+        if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
+            found = lines.of(output, has("shape", update.shape), bits) if lines else None
+            yield drift_between(path, "shape", param, update, "updates", found)
+        if _promotes(param, update):
+            found = None
+            # An update as wide as its gradient was not promoted.
+            if lines and gradient.dtype != update.dtype:
+                found = lines.of(output, has("dtype", update.dtype), bits)
+            yield drift_between(path, "dtype", param, update, "updates", found)
 
 
-def _arguments(program: Program, number: int) -> dict[str, int]:
+def _argument(program: Program, number: int) -> dict[str, int]:
     """The inputs of the graph that are the leaves of an argument, by path."""
-    start, prefix = program.carried_inputs, f"[0][{number}]"
+    inputs, prefix = program.step.inputs[program.carried_inputs :], f"[0][{number}]"
     return {
-        path.removeprefix(prefix): start + n
-        for n, path in enumerate(program.rest.paths)
+        path.removeprefix(prefix): value
+        for path, value in zip(program.rest.paths, inputs)
         if path.startswith(prefix)
     }
 

@@ -1,7 +1,7 @@
-"""Which operations compute in 64 bits although nothing that is given has 64 bits."""
+"""Finds the operations that compute in 64 bits although no input is 64-bit."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.rows import describe
@@ -12,13 +12,13 @@ from .._program.trace import Program
 
 @dataclasses.dataclass(frozen=True)
 class WideOperation:
-    """A 64-bit floating operation in a program that was given nothing of 64 bits.
+    """A 64-bit floating-point operation in a program without 64-bit inputs.
 
     Attributes:
         primitive: its name.
-        type: what it gives: "float64[]", "float64[3,2]".
-        is_array: whether that is more than a scalar.
-        origin: the line of it.
+        type: of its result: "float64[]", "float64[3,2]".
+        is_array: whether the result is an array rather than a scalar.
+        origin: its line.
     """
 
     primitive: str
@@ -28,8 +28,8 @@ class WideOperation:
 
 
 def find(program: Program, lines: Lines | None) -> Iterator[WideOperation]:
-    """The floating operations of a program that are in 64 bits."""
-    del lines  # each operation has a line of its own
+    """Yields the 64-bit floating-point operations of a program without 64-bit inputs."""
+    del lines  # each operation has its own line
     if any(is_wide(aval) and not is_weak(aval) for aval in program.given):
         return
     graphs = [program.first, program.step] if program.is_optimizer else [program.step]
@@ -40,3 +40,14 @@ def find(program: Program, lines: Lines | None) -> Iterator[WideOperation]:
                 made = describe(aval).removesuffix(",weak")
                 is_array, line = aval.shape != (), line_of(equation)
                 yield WideOperation(equation.primitive, made, is_array, line)
+
+
+def summary(found: Sequence[WideOperation]) -> str:
+    """How many operations compute in 64 bits, and on which lines; empty if none does."""
+    if not found:
+        return ""
+    arrays = sum(each.is_array for each in found)
+    lines = dict.fromkeys(str(each.origin) for each in found if each.origin)
+    first = ", ".join(list(lines)[:3]) + (", ..." if len(lines) > 3 else "")
+    operations = "1 operation" if len(found) == 1 else f"{len(found)} operations"
+    return f"{operations} in 64 bits though no input is ({arrays} on arrays): {first}"

@@ -19,7 +19,16 @@ from .._leaves.dtypes import (
 )
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
-from .._leaves.rows import Row, by_path, count, describe, paths, table, tree_rows
+from .._leaves.rows import (
+    Row,
+    by_path,
+    count,
+    describe,
+    paths,
+    return_as,
+    table,
+    tree_rows,
+)
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
 from .policy import Policy
 
@@ -338,13 +347,8 @@ def _page(part: Output) -> str:
 
 def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
     """What to return from the update instead of x, for a leaf that changed its kind."""
-    kinds = kind(dtype), kind(new_dtype)
-    if not part.is_carried and kinds[0] in ("bool", "int"):
+    if not part.is_carried and kind(dtype) in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     # The user wrote the first carry. It is wrong more often than what comes back.
     begin = f"begin with jnp.{new_dtype}, or " if part.starts_weak else ""
-    if kinds == ("float", "complex"):
-        return f"{begin}return jnp.real(x).astype(jnp.{dtype})"
-    if kinds == ("int", "float"):
-        return f"{begin}return jnp.round(x).astype(jnp.{dtype})"
-    return f"{begin}return x.astype(jnp.{dtype})"
+    return begin + return_as(dtype, new_dtype)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jax import tree_util
 
-from .dtypes import dtype_of, is_weak
-from .types import Leaf, PyTree
+from .dtypes import dtype_of, is_weak, kind
+from .types import DType, Leaf, PyTree
 
 ABSENT = "(absent)"
 
@@ -83,3 +83,13 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with their columns aligned."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def return_as(dtype: DType, new_dtype: DType) -> str:
+    """What to write for a leaf named x, to return it in its old dtype."""
+    kinds = kind(dtype), kind(new_dtype)
+    if kinds == ("float", "complex"):
+        return f"return jnp.real(x).astype(jnp.{dtype})"
+    if kinds == ("int", "float"):
+        return f"return jnp.round(x).astype(jnp.{dtype})"
+    return f"return x.astype(jnp.{dtype})"

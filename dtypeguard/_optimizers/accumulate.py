@@ -1,8 +1,8 @@
-"""What the gradients of several mini-steps are added up in."""
+"""The accumulator, which sums or averages the gradients of several mini-steps."""
 
 import contextlib
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
@@ -15,7 +15,7 @@ from .._leaves.types import DType, Leaf, Params, PyTree, Updates
 
 
 def check_accumulator_dtype(asked: DType) -> None:
-    """Refuses what is neither a floating or complex dtype nor None."""
+    """Raises `TypeError` unless `asked` is a floating or complex dtype, or None."""
     try:
         is_allowed = asked is None or kind(jnp.dtype(asked)) in ("float", "complex")
     except TypeError:
@@ -27,13 +27,13 @@ def check_accumulator_dtype(asked: DType) -> None:
         )
 
 
-def first_sums(params: Params, asked: DType, x64: bool) -> Any:
-    """Zeros for each param, in the dtype asked for or a wider one, see `_sum_dtype`.
+def first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
+    """Zeros for each param, in the dtype that `_sum_dtype` chooses.
 
     Args:
         params: the params.
-        asked: an `accumulator_dtype`.
-        x64: whether to make arrays of 64 bits as under `jax_enable_x64`.
+        asked: the `accumulator_dtype`.
+        x64: whether to make 64-bit arrays, as with `jax_enable_x64`.
     """
 
     def zeros(param):
@@ -41,17 +41,17 @@ def first_sums(params: Params, asked: DType, x64: bool) -> Any:
         with set_x64(True) if x64 else contextlib.nullcontext():
             if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
                 return jnp.zeros(getattr(param, "shape", ()), dtype)
-            return jnp.zeros_like(param, dtype=dtype)  # and sharded as it is
+            return jnp.zeros_like(param, dtype=dtype)  # with the sharding of param
 
     return tree_util.tree_map(zeros, params)
 
 
 def add_to(
-    sums: PyTree, updates: Updates, number: Any, use_grad_mean: bool, warn: WarnOnce
-) -> Any:
-    """The sums with one more gradient each, or their means over `number` gradients.
+    sums: PyTree, updates: Updates, number: jax.Array, use_grad_mean: bool, warn: WarnOnce
+) -> PyTree:
+    """Adds one gradient to each sum, or to each mean, now over `number` gradients.
 
-    A gradient that is None, or the float0 of an integer param, leaves its sum alone.
+    A gradient that is None, or the float0 of an integer param, does not change its sum.
     """
 
     def add(acc, grad):
@@ -67,12 +67,12 @@ def add_to(
     return tree_util.tree_map(add, sums, updates)
 
 
-def as_gradients(sums: PyTree, updates: Updates, compute_dtype: Any) -> Any:
-    """The sums as the inner update is to see them.
+def as_gradients(sums: PyTree, updates: Updates, compute_dtype: DType) -> Updates:
+    """The sums as gradients for the inner update.
 
-    That is in the dtypes of the gradients, which a model has learnt to expect, or in the
-    wider one in which the inner update computes: rounded back to bfloat16, a mean would
-    lose there what the accumulator kept. None and float0 stay.
+    They have the dtypes of the gradients, or the `compute_dtype` of the inner update where
+    that is wider: rounding a mean to bfloat16 would lose what the accumulator kept. None
+    and float0 gradients come back unchanged.
     """
 
     def as_gradient(acc, grad):
@@ -86,8 +86,8 @@ def as_gradients(sums: PyTree, updates: Updates, compute_dtype: Any) -> Any:
     return tree_util.tree_map(as_gradient, sums, updates)
 
 
-def _sum_dtype(param: Leaf, asked: DType) -> Any:
-    """The dtype asked for, or one of the kind of a param and of 64 bits if it has those."""
+def _sum_dtype(param: Leaf, asked: DType) -> DType:
+    """`asked`, made complex if the param is complex, and 64-bit if the param is."""
     dtype = dtype_of(param)
     if asked is None:
         return np.dtype("float32") if dtype is None else dtype
@@ -103,5 +103,6 @@ def _warn_if_narrowed(grad: Leaf, acc: Leaf, warn: WarnOnce) -> None:
     if kind(dtype_of(grad)) in ("float", "complex") and is_wide(grad) and not is_wide(acc):
         warn(
             f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. To "
-            f"keep them: multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
+            "keep their precision: "
+            f"multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
         )

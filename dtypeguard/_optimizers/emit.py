@@ -1,4 +1,4 @@
-"""The mini-step that emits: the inner update, written over the accumulator."""
+"""The mini-step that emits: runs the inner update and writes it over the accumulator."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -10,28 +10,33 @@ from jax import tree_util
 from jax.core import Tracer, eval_jaxpr
 
 from .._leaves.dtypes import cast, kind, promoted
-from .._leaves.types import PyTree, State
+from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, State, Updates
 from .run_if import run_if
+
+_Path = tuple[object, ...]  # of keys
 
 
 def emit_if(
-    emits: Any, step: Callable[[Any, Any], tuple[Any, Any]], sums: PyTree, state: State
-) -> tuple[Any, Any, Any]:
-    """`step(sums, state)` where `emits`, in the memory that `sums` and the state have.
+    emits: bool | jax.Array,
+    step: Callable[[PyTree, State], tuple[Updates, State]],
+    sums: PyTree,
+    state: State,
+) -> tuple[Updates, PyTree, State]:
+    """Runs `step(sums, state)` if `emits`, in the memory of `sums` and the state.
 
     Args:
-        emits: a scalar bool. Where it is not traced, as without jit, there is no branch.
-        step: gives the new updates and the new state, of the types of the old one.
-        sums: what was accumulated, a tree of strongly typed arrays.
-        state: any tree. Leaves that are no arrays stay as they are.
+        emits: a scalar bool. Unless it is traced, there is no branch.
+        step: returns the new updates and the new state, whose types are those of the old.
+        sums: the accumulator, a tree of strongly typed arrays.
+        state: any tree. Leaves that are not arrays do not change.
 
     Returns:
-        The new updates, the accumulator and the new state. Where it does not emit these
-        are negative zeros, `sums`, and the state as it came in.
+        The new updates, the new accumulator and the new state. If it does not emit, they
+        are negative zeros, `sums` and `state`.
     """
     arrays, state_rest = _split(state)
     sums, sums_rest = _split(sums)
-    updates_rest: Any = None  # known once `run` is traced
+    updates_rest = _split(())[1]  # until `run` has been traced
 
     def run(sums, arrays):
         nonlocal updates_rest
@@ -40,7 +45,7 @@ def emit_if(
         return new_updates, _split(new_state)[0]
 
     if isinstance(emits, Tracer):
-        # Traced here, once; what it closes over becomes an argument, as `run_if` wants it.
+        # Traces `run` once. What it closes over becomes an argument, as `run_if` requires.
         traced, (shapes, _) = jax.make_jaxpr(run, return_shape=True)(sums, arrays)
         over = _sums_to_write_over(traced, updates_rest.paths, sums_rest.paths)
         new_updates, sums, arrays = _in_place(emits, traced, shapes, over, sums, arrays)
@@ -53,14 +58,19 @@ def emit_if(
 
 
 def _in_place(
-    emits: Any, traced: Any, shapes: Any, over: list[Any], buffers: Any, arrays: Any
-) -> Any:
-    """The same of lists of arrays, in a branch that carries only what there is already.
+    emits: jax.Array,
+    traced: Jaxpr,
+    shapes: Sequence[Aval],
+    over: Sequence[int | None],
+    buffers: Sequence[jax.Array],
+    arrays: Sequence[jax.Array],
+) -> tuple[Sequence[jax.Array], Sequence[jax.Array], Sequence[jax.Array]]:
+    """`emit_if` for lists of arrays, in a branch that carries no new buffers.
 
-    Zeros to stand in for updates would be memory that every mini-step fills. So the branch
-    writes each update over the sum that it was made of, and two selections outside, which
-    XLA fuses with `p + u`, tell what is in that buffer. An update that does not fit there
-    (another dtype or shape, no sum of its name) has zeros of its own.
+    If the branch carried zeros in place of updates, every mini-step would fill that memory.
+    So the branch writes each update over the sum at the same path. Two selects outside,
+    which XLA fuses with `p + u`, separate updates from sums again. An update that does not
+    fit there (another dtype or shape, no sum at its path) gets zeros of its own.
     """
 
     def turn(consts, carry):
@@ -84,19 +94,19 @@ def _in_place(
 
 
 def _sums_to_write_over(
-    traced: Any, paths_of_updates: Sequence[Any], paths_of_sums: Sequence[Any]
-) -> list[Any]:
-    """For each update the number of the sum of its path, if it fits there, or None."""
-    number = {path: i for i, path in enumerate(paths_of_sums)}
-    places = [number.get(path) for path in paths_of_updates]
+    traced: Jaxpr, update_paths: Sequence[_Path], sum_paths: Sequence[_Path]
+) -> list[int | None]:
+    """For each update the index of the sum at its path, or None if it does not fit."""
+    index = {path: i for i, path in enumerate(sum_paths)}
+    places = [index.get(path) for path in update_paths]
     return [
         i if i is not None and _fits(update, traced.in_avals[i]) else None
         for update, i in zip(traced.out_avals, places)
     ]
 
 
-def _fits(update: Any, buffer: Any) -> bool:
-    """Whether a buffer holds an update exactly, and is laid out as the update is."""
+def _fits(update: Aval, buffer: Aval) -> bool:
+    """Whether a buffer represents an update exactly and has its shape and layout."""
     if kind(update.dtype) != kind(buffer.dtype):
         return False
     holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
@@ -104,18 +114,18 @@ def _fits(update: Any, buffer: Any) -> bool:
 
 
 class _Rest(NamedTuple):
-    """What a tree is besides its arrays.
+    """A tree without its arrays.
 
-    A node is rebuilt around arrays or what stood there, never around None or a number: a
-    dataclass may look at the shape of what it is made of.
+    `equinox.partition` would rebuild nodes around None, and a dataclass may check the shape
+    of its fields. `join` builds each node once, around its leaves.
     """
 
-    leaves: tuple[Any, ...]  # None where an array stands
+    leaves: tuple[Leaf, ...]  # None in place of an array
     places: tuple[int, ...]  # of the arrays
-    paths: tuple[Any, ...]
+    paths: tuple[_Path, ...]  # of the arrays
     treedef: Any
 
-    def join(self, arrays: Sequence[Any]) -> Any:
+    def join(self, arrays: Sequence[Leaf]) -> PyTree:
         """The tree with these arrays."""
         leaves = list(self.leaves)
         for i, array in zip(self.places, arrays):
@@ -123,8 +133,8 @@ class _Rest(NamedTuple):
         return tree_util.tree_unflatten(self.treedef, leaves)
 
 
-def _split(tree: PyTree) -> tuple[list[Any], _Rest]:
-    """The arrays of a tree, and the rest."""
+def _split(tree: PyTree) -> tuple[list[jax.Array], _Rest]:
+    """The arrays of a tree, and the rest of it."""
     pairs, treedef = tree_util.tree_flatten_with_path(tree)
     places = tuple(i for i, (_, x) in enumerate(pairs) if isinstance(x, jax.Array))
     leaves = tuple(None if isinstance(x, jax.Array) else x for _, x in pairs)
@@ -132,16 +142,16 @@ def _split(tree: PyTree) -> tuple[list[Any], _Rest]:
     return [pairs[i][1] for i in places], rest
 
 
-def _zeros_of(tree: PyTree) -> Any:
-    """Of what they are like, which may tell a sharding or an axis of shard_map."""
+def _zeros_of(tree: PyTree) -> PyTree:
+    """Zeros made from the leaves, so that they have their shardings and shard_map axes."""
     return tree_util.tree_map(jnp.zeros_like, tree)
 
 
-def _negative(zeros: PyTree) -> Any:
-    """Negative zeros where there are such.
+def _negative(zeros: PyTree) -> PyTree:
+    """Negative zeros, for dtypes that have them.
 
-    `p + -0.0` is `p` bit for bit: written over `p` in float32, the kernel for it does
-    nothing. `p + 0.0` makes 0.0 of a -0.0, so that every param is read and written.
+    `p + -0.0` is `p` bit for bit, so in float32 XLA drops the addition if the result
+    overwrites `p`. `p + 0.0` turns -0.0 into 0.0, so it reads and writes every param.
     """
     is_signed = lambda zero: jnp.issubdtype(zero.dtype, jnp.inexact)
     return tree_util.tree_map(lambda zero: -zero if is_signed(zero) else zero, zeros)

@@ -1,27 +1,26 @@
 """Fromage as its authors run it, exact at any learning rate."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
+from jax import lax, tree_util
 
 from .._guard.x64 import without_x64
 from .._leaves.arguments import check_number, check_rate
 from .._leaves.dtypes import cast
 from .._leaves.errors import warn_caller
 from .._leaves.public import public
+from .._leaves.types import Params
 from .scalars import (
+    Scalar,
     at_least_float32,
-    checked_inputs,
+    check_inputs,
     increment,
     rate_at,
-    real_leaves,
-    tree_of,
+    real_params,
 )
-
-_Scalar = Any  # a Python or NumPy number or a 0-d array, maybe traced
 
 
 @public
@@ -29,60 +28,63 @@ class FromageState(NamedTuple):
     """State of `fromage`.
 
     Attributes:
-        count: updates so far, int32. Schedules see it.
-        max_norm: the bound on the norm of each param, a scalar in float32, or float64 for
-            a param that is; `()` without `p_bound`.
+        count: number of updates, int32. Schedules depend on it.
+        max_norm: the bound on the norm of each param: a float32 scalar, float64 for a
+            float64 param; `()` without `p_bound`.
     """
 
-    # The name that optax gives it, though every tuple has a method of that name.
+    # Optax's name for it, although every tuple has a method of that name.
     count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
-    max_norm: Any
+    max_norm: Params
 
 
 @public
 def fromage(
-    learning_rate: _Scalar | optax.Schedule,
-    min_norm: _Scalar = 0.0,
+    learning_rate: Scalar | optax.Schedule,
+    min_norm: Scalar = 0.0,
     *,
-    p_bound: _Scalar | None = None,
+    p_bound: Scalar | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Steps of a fixed size relative to each param's norm, exact at any learning rate.
+    """Takes steps of a fixed size relative to each param's norm, at any learning rate.
 
-    One step for the param `p` with the gradient `g`, by Frobenius norms of each tensor, is
+    With the Frobenius norm of each tensor, one step of the param `p` with the gradient `g`
+    is
 
         p = (p - lr * |p| / |g| * g) / sqrt(1 + lr**2)
 
-    and the update is formed as `shrink * p - lr * |p| / |g| / sqrt(1 + lr**2) * g` with
+    The update is `shrink * p - lr * |p| / |g| / sqrt(1 + lr**2) * g`, where
     `shrink = 1 / sqrt(1 + lr**2) - 1`. It differs from `optax.fromage`:
 
-    - `shrink` is computed as `-lr**2 / (root * (1 + root))`, `root = sqrt(1 + lr**2)`:
-      right to a few ulp at any rate, where the difference with 1 cancels (in float32 it
-      is 5% off at `lr=1e-3` and 0 from 3e-4 down, which optax meets with a schedule).
-    - A param or gradient of norm 0 takes the plain step `-lr * g`, as in the authors'
-      code, before the division. (Optax multiplies by `min_norm`: a param that starts at
-      zero stays there.) `min_norm` bounds other norms from below and defaults to 0.
-    - `p_bound`, which is in the authors' code and not in optax.
+    - `shrink` is computed as `-lr**2 / (root * (1 + root))` with `root = sqrt(1 + lr**2)`,
+      which is accurate to a few ulp at any rate. The difference from 1 cancels: in float32
+      it is off by 5% at `lr=1e-3`, and it is 0 from 3e-4 down. (Optax computes it in
+      float32 if the learning rate is a schedule.)
+    - If the norm of a param or of its gradient is 0, the step is `-lr * g` before the
+      division, as in the authors' code. (Optax multiplies by `min_norm`: a param that
+      starts at zero stays there.) `min_norm` bounds other norms from below; it is 0 by
+      default.
+    - `p_bound` is in the authors' code, but not in Optax.
 
-    Params narrower than float32 are computed with in float32, and only the update is
-    rounded to their dtype. Norms neither overflow nor underflow. What `p + u` rounds off
-    in a 16-bit param is lost: with bfloat16, changes of `p` by less than 1 in 512.
+    Arithmetic on params narrower than float32 is float32, and only the update is rounded
+    to their dtype. Norms neither overflow nor underflow. What `p + u` rounds off in a
+    16-bit param is lost: in bfloat16, changes of `p` by less than 1 in 512.
 
     Args:
         learning_rate: the relative size of a step, or a schedule of the number of updates.
             The authors recommend 0.01.
-        min_norm: norms that are not 0 count as this at least.
-        p_bound: keeps the norm of a param at or below `p_bound` times that which it had at
-            `init`. A param that starts at zero stays there.
+        min_norm: a lower bound on norms that are not 0.
+        p_bound: bounds the norm of each param by `p_bound` times its norm at `init`. A
+            param that starts at zero stays there.
 
     Returns:
         The corresponding `optax.GradientTransformationExtraArgs`. The updates have the
-        dtypes of the params. A param whose gradient is None is left alone.
+        dtypes of the params. A param whose gradient is None does not move.
 
     Raises:
-        TypeError: if an argument is no number, or (by `init` and `update`) a param is not
+        TypeError: if an argument is not a number; by `init` and `update`, if a param is not
             floating point.
-        ValueError: if a bound is negative, or by `update`, without params or for updates
-            in another tree or other shapes.
+        ValueError: if a bound is negative; by `update`, if there are no params, or if the
+            updates have another tree structure or other shapes.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp
@@ -105,7 +107,7 @@ def fromage(
         check_number("fromage", "p_bound", p_bound, lambda x: x >= 0, remedy)
 
     def init(params):
-        leaves, treedef = real_leaves(params, "fromage")
+        params = real_params("fromage", params)
 
         def max_norm(p):
             scale, root = _norm(cast(p, at_least_float32(p)))
@@ -113,7 +115,7 @@ def fromage(
 
         return FromageState(
             count=jnp.zeros((), jnp.int32),
-            max_norm=() if p_bound is None else tree_of(treedef, max_norm, leaves),
+            max_norm=() if p_bound is None else tree_util.tree_map(max_norm, params),
         )
 
     def update(updates, state, params=None, **extra_args):
@@ -121,12 +123,10 @@ def fromage(
         return without_x64(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
-        leaves, treedef = checked_inputs("fromage", updates, state, params, FromageState)
-        rate = rate_at(learning_rate, state.count, at_least_float32(*leaves))
-        each = treedef.flatten_up_to
-        max_norms = [None for _ in leaves] if p_bound is None else each(state.max_norm)
+        params = check_inputs("fromage", updates, state, params, FromageState)
+        rate = rate_at(learning_rate, state.count, at_least_float32(params))
 
-        def update_of(p, g, max_norm):
+        def update_of(p, g, max_norm=None):
             if g is None:
                 return None
             own = lambda value: cast(value, at_least_float32(p))
@@ -135,28 +135,30 @@ def fromage(
                 u = _bounded(own(p), u, own(max_norm))
             return cast(u, p.dtype)
 
-        new_updates = tree_of(treedef, update_of, leaves, each(updates), max_norms)
+        max_norms = () if p_bound is None else (state.max_norm,)
+        new_updates = tree_util.tree_map(update_of, params, updates, *max_norms)
         return new_updates, state._replace(count=increment(state.count))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _step(p: Any, g: Any, rate: Any, min_norm: Any) -> Any:
+def _step(p: jax.Array, g: jax.Array, rate: jax.Array, min_norm: jax.Array) -> jax.Array:
+    """The update of one param, before the bound."""
     root = jnp.sqrt(1 + rate**2)
     shrink = -(rate**2) / (root * (1 + root))
     scale_p, root_p = _norm(p)
     scale_g, root_g = _norm(g)
     plain = (root_p == 0) | (root_g == 0)
     scale_g = jnp.where(plain, 1, scale_g)
-    # |p| / |g|, times scale_g: g / scale_g is at most 1, |p| / |g| may well overflow.
+    # |p| / |g| may overflow; |p| / |g| * scale_g does not, and g / scale_g is at most 1.
     ratio = jnp.maximum(scale_p * root_p, min_norm) / jnp.where(
         plain, 1, jnp.maximum(root_g, min_norm / scale_g)
     )
     return shrink * p - rate * jnp.where(plain, 1, ratio) / root * (g / scale_g)
 
 
-def _bounded(p: Any, u: Any, max_norm: Any) -> Any:
-    """The update that ends where `u` does, or on the way from there to 0 at `max_norm`."""
+def _bounded(p: jax.Array, u: jax.Array, max_norm: jax.Array) -> jax.Array:
+    """The update itself, or the one that scales `p + u` down to a norm of `max_norm`."""
     scale, root = _norm(p + u)
     norm = scale * root
     over = norm > max_norm
@@ -164,13 +166,11 @@ def _bounded(p: Any, u: Any, max_norm: Any) -> Any:
     return jnp.where(over, (max_norm - norm) / norm * p + max_norm / norm * u, u)
 
 
-def _norm(x: Any) -> tuple[Any, Any]:
+def _norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The Frobenius norm as `scale * root`.
 
-    `root` is the norm of `x / scale`, whose largest entry is 1: its squares neither
-    overflow nor underflow.
-
-    The derivative is that of the norm; where the norm is 0, so is the derivative.
+    `root` is the norm of `x / scale`. The largest entry of `x / scale` is 1, so its squares
+    neither overflow nor underflow. Where the norm is 0, so is its derivative.
     """
     largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     scale = jnp.where(largest == 0, 1, largest)

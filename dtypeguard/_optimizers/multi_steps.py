@@ -1,8 +1,9 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeGuard
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -15,72 +16,71 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.errors import WarnOnce
 from .._leaves.public import public
-from .._leaves.types import Leaf
+from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
 from .accumulate import add_to, as_gradients, check_accumulator_dtype, first_sums
 from .emit import emit_if
-from .scalars import increment
+from .scalars import Scalar, increment
+
+_ShouldSkip = Callable[[Updates, jax.Array, Params], tuple[jax.Array, PyTree]]
 
 
 @public
 def multi_steps(
-    inner: Any,
-    every_k_schedule: int | Callable[[Any], Any],
+    inner: Optimizer,
+    every_k_schedule: int | Callable[[jax.Array], Scalar],
     *,
     use_grad_mean: bool = True,
-    should_skip_update_fn: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-    accumulator_dtype: Any = jnp.float32,
+    should_skip_update_fn: _ShouldSkip | None = None,
+    accumulator_dtype: DType = jnp.float32,
 ) -> optax.GradientTransformationExtraArgs:
-    """Runs an optimizer on the mean gradient of every k updates, and only then.
+    """Runs an optimizer once every k updates, on the mean of their gradients.
 
-    Large batches in pieces that fit into memory. `optax.MultiSteps` runs the inner update
-    on every mini-step and throws the result away on all but one; here it runs on that one
-    alone, in a branch that changes the inner state in place and therefore needs it to keep
-    its types: `inner` is guarded. The numbers are those of `optax.MultiSteps`, and so is
-    the state, an `optax.MultiStepsState`: checkpoints go both ways, and
-    `optax.MultiSteps.has_updated` works. What differs:
+    This splits a large batch into pieces that fit into memory. `optax.MultiSteps` runs the
+    inner update on every mini-step and discards all results but one. `multi_steps` runs it
+    only on the mini-step that emits, in a branch that updates the inner state in place.
+    The state must keep its types there, so `inner` is guarded. The numbers are those of
+    `optax.MultiSteps`, and the state is an `optax.MultiStepsState`: either can load the
+    other's checkpoints, and `optax.MultiSteps.has_updated` works. The differences are:
 
-    - It is a transformation with extra args: it composes in `optax.chain` and passes
-      `value`, `grad`, `value_fn` on. The inner update sees those of the mini-step that
-      emits, as they come: average them over the mini-steps where that is what you want.
-    - Gradients of 64 bits are not narrowed: see `accumulator_dtype`.
-    - A k that shrinks during an accumulation takes effect at once.
+    - It is a transformation with extra args: it composes in `optax.chain` and passes on
+      `value`, `grad` and `value_fn`. The inner update gets the extra args of the mini-step
+      that emits; average them over the mini-steps yourself if you need their mean.
+    - It does not narrow 64-bit gradients: see `accumulator_dtype`.
+    - If k shrinks during an accumulation, the new k takes effect at once.
 
-    Under `jax.vmap` with a batched state, the inner update runs for all members wherever
-    one of them emits, and each gets its own result.
+    Under `jax.vmap` with a batched state, the inner update runs for all members if one of
+    them emits, and each member gets its own result.
 
-    Leaves of the inner state that are no arrays (strings, functions) stay as `init` made
-    them: an update that may not happen cannot change what is not computed.
+    Leaves of the inner state that are not arrays (strings, functions) stay as `init` made
+    them, because a traced branch cannot change them.
 
-    To let XLA update params and state in place, donate both and return them in the order
-    in which they come in: JAX pairs donated buffers with outputs in order.
+    To let XLA update params and state in place, donate both, and return them in the order
+    of the arguments: JAX pairs donated buffers with outputs in order.
 
     Args:
         inner: a gradient transformation, or anything that `guard` takes.
         every_k_schedule: the number of mini-steps in a gradient step, or a function of
             the number of gradient steps so far that returns it.
-        use_grad_mean: pass on the mean of the gradients, by Welford's formula, or with
-            False their sum.
+        use_grad_mean: passes on the mean of the gradients, by Welford's formula; if False,
+            their sum.
         should_skip_update_fn: a function of the updates, the number of gradient steps and
-            the params that returns a scalar bool and a tree for `skip_state`; where the
-            bool is true the mini-step counts as never made. `optax.skip_not_finite`
-            skips those with infinities and NaNs.
-        accumulator_dtype: the dtype of the accumulator; at least float64 for params of 64
-            bits, and complex for complex params. None: that of the params, which
-            gradients have as a rule.
+            the params that returns a scalar bool and a tree for `skip_state`. If the bool
+            is true, the mini-step does not count. `optax.skip_not_finite` skips gradients
+            that contain infinities or NaNs.
+        accumulator_dtype: the dtype of the accumulator; at least 64-bit for 64-bit params,
+            and complex for complex params. None: the dtypes of the params.
 
     Returns:
-        A guarded transformation. Between gradient steps its updates are negative zeros, in
-        the dtypes that the inner updates have: added to a param they leave every bit of it
-        alone.
+        A guarded transformation. Between gradient steps its updates are negative zeros in
+        the dtypes of the inner updates; adding them changes no bit of a param.
 
     Raises:
-        ValueError: if k is below 1, or (by `init` and `update`) if `should_skip_update_fn`
-            does not return a scalar bool and a tree.
-        TypeError: if `inner` is nothing that `guard` takes or another argument is of the
-            wrong type.
+        ValueError: if k is below 1; by `init` and `update`, if `should_skip_update_fn` does
+            not return a scalar bool and a tree.
+        TypeError: if `guard` does not take `inner`, or another argument has the wrong type.
 
     Warns:
-        DtypeGuardWarning: if 64-bit gradients are added to a narrower accumulator.
+        DtypeGuardWarning: if it adds 64-bit gradients to a narrower accumulator.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, optax
@@ -93,8 +93,7 @@ def multi_steps(
         -2.0 1
     """
     inner = guard(inner)
-    every_k: Any = every_k_schedule
-    _check_options(inner, every_k, should_skip_update_fn)
+    _check_options(inner, every_k_schedule, should_skip_update_fn)
     check_accumulator_dtype(accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     policy = policy_of(inner)
@@ -120,7 +119,7 @@ def multi_steps(
         mini_step, gradient_step, inner_state, acc_grads, skip_state = state
         check_grads("multi_steps", updates, acc_grads)
         number = increment(mini_step)
-        emits = _is_last(number, every_k, gradient_step)
+        emits = _is_last(number, every_k_schedule, gradient_step)
         sums = add_to(acc_grads, updates, number, use_grad_mean, warn)
         if should_skip_update_fn is not None:
             skipped = should_skip_update_fn(updates, gradient_step, params)
@@ -142,16 +141,16 @@ def multi_steps(
             skip_state=skip_state,
         )
 
-    # Wider updates that the policy of the inner guard asks for are not narrowed here.
+    # Does not narrow the updates if the policy of the inner guard asks for wider ones.
     outer = Policy(updates_dtype=policy.updates_dtype)
     return guard(optax.GradientTransformationExtraArgs(init, update), policy=outer)
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _check_options(inner: Any, every_k: Any, should_skip: Any) -> None:
+def _check_options(inner: Optimizer, every_k: object, should_skip: object) -> None:
     if _is_int(every_k):
         if every_k < 1:
             raise ValueError(
@@ -173,23 +172,27 @@ def _check_options(inner: Any, every_k: Any, should_skip: Any) -> None:
         )
 
 
-def _is_last(number: Any, every_k: Any, gradient_step: Any) -> Any:
-    """Whether a gradient step ends with the mini-step of a number, counted from 1."""
+def _is_last(
+    number: jax.Array,
+    every_k: int | Callable[[jax.Array], Scalar],
+    gradient_step: jax.Array,
+) -> bool | jax.Array:
+    """Whether mini-step `number`, counted from 1, ends a gradient step."""
     if _is_int(every_k) and every_k == 1:
         return True
-    k: Any = every_k(gradient_step) if callable(every_k) else every_k
-    # A schedule may well give a float; one that grew since then is no reason to wait.
+    k = every_k(gradient_step) if callable(every_k) else every_k
+    # A schedule may return a float. `number` exceeds k where k has shrunk.
     return cast(number, dtype_of(k)) >= k
 
 
-def _strong(leaf: Leaf) -> Any:
-    """An array leaf as a strongly typed array, as the carry of a loop has to be."""
+def _strong(leaf: Leaf) -> Leaf:
+    """An array leaf as a strongly typed array, as a loop requires of its carry."""
     dtype = dtype_of(leaf)
     return leaf if dtype is None else cast(leaf, dtype)
 
 
-def _skips(returned: Any) -> tuple[Any, Any]:
-    """Whether to skip, as an array, and a skip state."""
+def _skips(returned: object) -> tuple[jax.Array, PyTree]:
+    """Whether to skip, as an array, and the new skip state."""
     if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
         raise ValueError(
             f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "

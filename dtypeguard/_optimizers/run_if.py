@@ -1,7 +1,6 @@
-"""A branch that changes its operands in place, or leaves them where they are."""
+"""A conditional that updates its operands in place."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,34 +11,34 @@ from jax.custom_derivatives import SymbolicZero
 from .._leaves.compat import barrier, zero_tangent
 from .._leaves.types import PyTree
 
+_Function = Callable[[PyTree, PyTree], PyTree]
 
-def run_if(
-    pred: Any, function: Callable[[Any, Any], Any], consts: PyTree, carry: Any
-) -> Any:
-    """`lax.cond(pred, function, ...)` that copies nothing, whichever branch is taken.
 
-    Where a branch cannot write over its operands, XLA gives the results of a conditional
-    buffers of their own, and fills them on the other branch too; the carry of a loop stays
-    in place there. So this is a loop of one turn or none, and where it is differentiated,
-    which a loop cannot be backwards, a conditional.
+def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) -> PyTree:
+    """Like `lax.cond(pred, function, ...)`, but copies nothing in either branch.
+
+    XLA (of JAX 0.10) gives the results of a conditional their own buffers if one branch
+    cannot write over its operands, and then fills them in the other branch too. It updates
+    the carry of a loop in place. So this runs a `lax.while_loop` of at most one iteration.
+    Reverse mode cannot differentiate such a loop, so the derivative uses `lax.cond`.
 
     Args:
         pred: a scalar bool.
-        function: of `consts` and `carry`, closed over no array that is traced; gives back
-            a carry of the same types.
+        function: takes `consts` and `carry`, returns a carry of the same types, and closes
+            over no traced array.
         consts: a tree of arrays.
-        carry: another.
+        carry: a tree of arrays.
 
     Returns:
         `function(consts, carry)`, or `carry`. Under `jax.vmap` with a batched `pred` the
-        function runs where any member's is true, and each gets its own of the two.
+        function runs if any member's `pred` is true, and each member gets its own result.
     """
 
     @jax.custom_jvp
     def run(pred, consts, carry):
-        # Lion's update and its momentum each read what the other overwrites. Behind the
-        # barrier XLA computes the update first, in the order in which it is written, and
-        # copies the sums alone; else the momentum first, and copies that as well.
+        # Lion's update and its momentum each read what the other overwrites. With the
+        # barrier, XLA (of JAX 0.10) computes the update first, as written, and copies only
+        # the sums; without it, the momentum comes first and is copied too.
         def turn(state):
             _, carry = state
             return jnp.zeros_like(pred), function(consts, barrier(carry, derivative=False))
@@ -53,9 +52,9 @@ def run_if(
     return run(pred, consts, carry)
 
 
-def _conditional(runs: Any, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _conditional(runs: jax.Array, function: _Function) -> Callable[..., PyTree]:
     def branch(pred, consts, carry):
-        # Members that do not run: neither their values nor a NaN in their derivatives.
+        # Keeps the values of members that do not run, and NaN out of their derivatives.
         own = lambda new, old: tree_util.tree_map(
             lambda a, b: jnp.where(pred, a, b), new, old
         )
@@ -67,7 +66,9 @@ def _conditional(runs: Any, function: Callable[[Any, Any], Any]) -> Callable[...
     return branch
 
 
-def _jvp(function: Callable[..., Any], primals: PyTree, tangents: PyTree) -> Any:
+def _jvp(
+    function: Callable[..., PyTree], primals: PyTree, tangents: PyTree
+) -> tuple[PyTree, PyTree]:
     """`jax.jvp` with respect to the leaves that have a tangent."""
     leaves, treedef = tree_util.tree_flatten(primals)
     tangents = treedef.flatten_up_to(tangents)
@@ -88,10 +89,10 @@ def _jvp(function: Callable[..., Any], primals: PyTree, tangents: PyTree) -> Any
 
 @custom_vmap
 def _any_member(pred):
-    """`pred`; under vmap, one for all members: whether any one's is true.
+    """`pred`; under vmap, whether it is true for any member.
 
-    A conditional on a batched `pred` runs both branches, and JAX cannot transpose what it
-    makes of one whose operands are tangents.
+    A conditional on a batched `pred` runs both branches, and JAX cannot transpose the
+    result if the operands are tangents.
     """
     return pred
 

@@ -232,8 +232,9 @@ def _formats(
     default = np.dtype("float32" if has_narrow else "float64")
     formats = default if wide is None else jnp.dtype(wide)
     narrower = None if narrow is None else jnp.dtype(narrow)
-    is_narrower = narrower is None or narrower.itemsize < formats.itemsize
-    if formats.itemsize < 4 or not is_narrower:
+    if formats.itemsize < 4 or (
+        narrower is not None and narrower.itemsize >= formats.itemsize
+    ):
         raise ValueError(
             f"audit_precision got wide={formats} and narrow={narrower}. Write "
             "wide=jnp.float32 or jnp.float64, and a narrower dtype for narrow."
@@ -255,7 +256,7 @@ def _avals(jaxpr: Jaxpr):
 
 def _is_float(aval: Any, below: int | None = None) -> bool:
     """Whether an abstract value is floating, or complex, maybe of fewer bytes than some."""
-    dtype = getattr(aval, "dtype", None)
+    dtype: DType = getattr(aval, "dtype", None)
     if below is not None:
         return kind(dtype) == "float" and dtype.itemsize < below
     return kind(dtype) in ("float", "complex")

@@ -21,8 +21,10 @@ def _words(names: str) -> frozenset[str]:
 
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = _words(
-    "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad squeeze "
-    "rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims split clamp "
+    "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad "
+    "squeeze "
+    "rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims split "
+    "clamp "
     "dynamic_update_slice device_put sharding_constraint optimization_barrier real imag "
     "stop_gradient reduce_window_max reduce_window_min cummax cummin sign"
 )
@@ -93,8 +95,8 @@ class Paired:
 
     For an equation `y = op(x)` with the values `n` of the program, `d = n_y - op_wide(n_x)`
     is the rounding that this equation adds. The wide value is
-    `w_y = op_wide(w_x) + t[line] * d`. With `t = 0` it is that of the program in wide types,
-    and with `t = 1` that of the program as written.
+    `w_y = op_wide(w_x) + t[line] * d`. With `t = 0` it is that of the program in wide
+    types, and with `t = 1` that of the program as written.
 
     Attributes:
         lines: the lines that round, in the order of `t`. Complete after one trace.

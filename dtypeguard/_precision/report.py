@@ -94,11 +94,12 @@ class PrecisionReport:
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
             return (
-                f"{off}. That is what {' and '.join(dtypes)} cost{'s' * (len(dtypes) == 1)}: "
-                f"the error is spread over {len(self.fix)} lines, and none stands out."
+                f"{off}. That is the cost of {' and '.join(dtypes)}: the error is spread "
+                f"over {len(self.fix)} lines, and none stands out."
             )
-        lines = "one line" if len(self.fix) == 1 else f"{len(self.fix)} lines"
-        return f"{off}, and {lines} of {self.lines} cause{'s' * (len(self.fix) == 1)} it."
+        if len(self.fix) == 1:
+            return f"{off}, and one line of {self.lines} causes it."
+        return f"{off}, and {len(self.fix)} lines of {self.lines} cause it."
 
     def rows(self) -> list[str]:
         """The table of losses."""
@@ -129,12 +130,12 @@ class PrecisionReport:
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
             notes.append(
-                "Some lines cause more error alone than all lines together: their roundings "
-                "cancel. A gradient, or several steps, tells more."
+                "Some lines cause more error alone than all lines together: their "
+                "roundings cancel. A gradient, or several steps, tells more."
             )
         if self.explained is None and self.losses:
             notes.append(
-                "There is no finite derivative: shares compare the errors of lines alone."
+                "There is no finite derivative: shares compare the errors of single lines."
             )
         elif self.explained is not None and abs(self.explained - 1) > 0.1:
             notes.append(

@@ -3,75 +3,83 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.types import Aval, Jaxpr
+from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs
+
+Variable = Any  # of a jaxpr: a variable or a literal
+Stack = tuple[JaxEquation, ...]
 
 
 class Equation(NamedTuple):
-    """One equation of a jaxpr that computes something itself.
+    """An equation of a jaxpr that computes something itself.
 
     Attributes:
         primitive: its name.
-        inputs: the values that it is given.
-        stack: JAX's own equation, and those whose jaxpr it is in, from the inside out.
+        inputs: its operands.
+        stack: JAX's equation, then the equations whose jaxprs contain it, inside out.
     """
 
     primitive: str
     inputs: tuple[int, ...]
-    stack: tuple[Any, ...]
+    stack: Stack
 
 
 class Graph:
-    """The values of a closed jaxpr, numbered, with calls and loops resolved.
+    """The values of a jaxpr, numbered, with calls and loops resolved.
 
-    Where a value goes through the boundary of a `jit`, a loop or a branch it has another
-    number on the other side and an entry in `same`.
+    A value that crosses the boundary of a `jit`, a loop or a branch has another number on
+    the other side, and an entry in `same`.
 
     Attributes:
         avals: the abstract value of each.
-        made_by: the equation that computes it; inputs, constants and what crosses a
-            boundary have none.
-        same: for a value that crosses a boundary, what it may be.
-        constants: values that no equation makes, literals and what was closed over, each
-            with the equation that uses it first, as `Equation.stack`.
-        inputs: the arguments of the whole.
-        outputs: its results.
+        made_by: the equation that computes a value. Inputs, constants and values that
+            cross a boundary have none.
+        same: for a value that crosses a boundary, the values it may be.
+        constants: literals and closed-over values, each with the stack of the first
+            equation that uses it.
+        inputs: the arguments. Their numbers start at 0.
+        outputs: the results.
+
+    Args:
+        jaxpr: closed or open.
+        arguments: how many inputs are arguments, counted from the last; all by default.
+            The others are constants: JAX puts what a function closes over first.
     """
 
-    def __init__(self, closed_jaxpr: Jaxpr):
-        self.avals: list[Any] = []
+    def __init__(self, jaxpr: Jaxpr, arguments: int | None = None):
+        self.avals: list[Aval] = []
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
-        self.constants: dict[int, tuple[Any, ...]] = {}
-        self._reached: dict[int, int] | None = None
-        self.inputs = [self._new(aval) for aval in closed_jaxpr.in_avals]
-        self.outputs = self._outputs(closed_jaxpr)
-
-    def _outputs(self, closed_jaxpr: Jaxpr) -> list[int]:
+        self.constants: dict[int, Stack] = {}
+        self._dependencies: dict[int, int] | None = None
+        jaxpr = _open(jaxpr)
+        first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
+        variables = jaxpr.invars[first:]
+        self.inputs = [self._new(variable.aval) for variable in variables]
         try:
-            return self._add(closed_jaxpr.jaxpr, self.inputs, ())
+            self.outputs = self._add(jaxpr, dict(zip(variables, self.inputs)), ())
         except Exception:  # an audit without its lines is better than none
-            return self._opaque("jaxpr", self.inputs, closed_jaxpr.out_avals, ())
+            self.outputs = self._opaque("jaxpr", self.inputs, jaxpr.outvars, ())
 
-    def origins(self, value: int) -> int:
-        """Which of `inputs` a value depends on, as the bits of an integer."""
-        if self._reached is None:
-            self._reached = self._reach()
-        return self._reached.get(value, 0)
+    def dependencies(self, value: int) -> int:
+        """The inputs that a value depends on, as the bits of an integer."""
+        if self._dependencies is None:
+            self._dependencies = self._all_dependencies()
+        return self._dependencies.get(value, 0)
 
-    def _reach(self) -> dict[int, int]:
-        reached = {value: 1 << number for number, value in enumerate(self.inputs)}
+    def _all_dependencies(self) -> dict[int, int]:
+        found = {value: 1 << value for value in self.inputs}
         changed = True
-        while changed:  # more than once only where a loop feeds values back
+        while changed:  # a second pass only where a loop feeds values back
             changed = False
             for value in range(len(self.avals)):
                 equation = self.made_by.get(value)
-                bits = reached.get(value, 0)
+                bits = found.get(value, 0)
                 for source in equation.inputs if equation else self.same.get(value, ()):
-                    bits |= reached.get(source, 0)
-                if bits != reached.get(value, 0):
-                    reached[value] = bits
+                    bits |= found.get(source, 0)
+                if bits != found.get(value, 0):
+                    found[value] = bits
                     changed = True
-        return reached
+        return found
 
     def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
         self.avals.append(aval)
@@ -80,84 +88,77 @@ class Graph:
             self.same[value] = list(same)
         return value
 
-    def _add(
-        self, jaxpr: Jaxpr, inputs: Sequence[int], outer: tuple[Any, ...]
-    ) -> list[int]:
-        known = dict(zip(jaxpr.invars, inputs))
+    def _add(self, jaxpr: Jaxpr, known: dict[Variable, int], outer: Stack) -> list[int]:
+        """Adds the equations of a jaxpr whose inputs are known; returns its outputs."""
 
-        def read(var: Any, *user: Any) -> int:
-            is_literal = hasattr(var, "val")
-            if not is_literal and var in known:
-                return known[var]
-            value = self._new(var.aval)
+        def read(variable: Variable, *user: JaxEquation) -> int:
+            is_literal = hasattr(variable, "val")
+            if not is_literal and variable in known:
+                return known[variable]
+            value = self._new(variable.aval)
             self.constants[value] = (*user, *outer)
             if not is_literal:
-                known[var] = value
+                known[variable] = value
             return value
 
         for eqn in jaxpr.eqns:
-            given = [read(var, eqn) for var in eqn.invars]
+            operands = [read(variable, eqn) for variable in eqn.invars]
             stack = (eqn, *outer)
             try:
-                made = self._enter(eqn, given, stack)
-            except Exception:  # JAX has changed what is inside of it
+                made = self._enter(eqn, operands, stack)
+            except Exception:  # the parameters differ in this release of JAX
                 made = None
             if made is None:
-                avals = [var.aval for var in eqn.outvars]
-                made = self._opaque(eqn.primitive.name, given, avals, stack)
+                made = self._opaque(eqn.primitive.name, operands, eqn.outvars, stack)
             known |= zip(eqn.outvars, made)
-        return [read(var) for var in jaxpr.outvars]
+        return [read(variable) for variable in jaxpr.outvars]
 
     def _opaque(
-        self, name: str, given: Sequence[int], avals: Sequence[Any], stack: tuple[Any, ...]
+        self, name: str, operands: Sequence[int], results: Sequence[Variable], stack: Stack
     ) -> list[int]:
-        """The outputs of an equation that is not looked into."""
-        equation = Equation(name, tuple(given), stack)
-        made = [self._new(aval) for aval in avals]
+        """The outputs of an equation whose inside stays closed."""
+        equation = Equation(name, tuple(operands), stack)
+        made = [self._new(variable.aval) for variable in results]
         self.made_by |= dict.fromkeys(made, equation)
         return made
 
     def _enter(
-        self, eqn: Any, given: list[int], stack: tuple[Any, ...]
+        self, eqn: JaxEquation, operands: list[int], stack: Stack
     ) -> list[int] | None:
-        """The outputs of an equation that has jaxprs of its own; None if it has none.
+        """The outputs of an equation that contains jaxprs; None if it contains none.
 
-        How many of the operands are constants and how many the carry is told by the
-        jaxprs inside: the names that JAX has for these numbers are not the same in all
-        releases.
+        The shapes of the inner jaxprs tell how many operands are constants and how many
+        are carried. JAX's own parameters for these numbers differ between releases.
         """
         params = eqn.params
-        add: Callable[[Any, Sequence[int]], list[int]] = lambda jaxpr, inputs: self._add(
-            jaxpr, inputs, stack
+        add: Callable[[Jaxpr, Sequence[int]], list[int]] = lambda jaxpr, inputs: self._add(
+            jaxpr, dict(zip(jaxpr.invars, inputs)), stack
         )
-        outputs = [self._new(var.aval) for var in eqn.outvars]
+        outputs = [self._new(variable.aval) for variable in eqn.outvars]
         if eqn.primitive.name == "cond":
             for branch in params["branches"]:
-                self._join(outputs, add(_inside(branch), given[1:]))
-        elif eqn.primitive.name == "while":
-            body = _inside(params["body_jaxpr"])
-            consts = len(given) - len(body.invars)  # those of the condition
-            start = len(given) - len(outputs)
-            carry = [self._new(self.avals[value], [value]) for value in given[start:]]
-            self._join(carry, add(body, given[consts:start] + carry))
-            self._join(outputs, carry)
-        elif eqn.primitive.name == "scan":
-            body = _inside(params["jaxpr"])
-            # Inside, the scanned arrays have an axis less, and the carry comes round again.
-            scanned = _scanned(eqn.invars, body.invars)
+                self._join(outputs, add(_open(branch), operands[1:]))
+        elif eqn.primitive.name in ("scan", "while"):
+            body = _open(params["jaxpr" if "jaxpr" in params else "body_jaxpr"])
+            # The first operands of a `while` are constants of its condition.
+            start = len(operands) - len(body.invars)
+            operands = operands[start:]
+            # The body sees slices of the scanned arrays, and the carry comes round again.
+            scanned = _scanned(eqn.invars[start:], body.invars)
             count = len(outputs) - _scanned(eqn.outvars, body.outvars)
-            consts = len(given) - scanned - count
+            consts = len(operands) - scanned - count
             entered = [
-                self._new(var.aval, [value])
-                for var, value in zip(body.invars[consts:], given[consts:])
+                self._new(variable.aval, [value])
+                for variable, value in zip(body.invars[consts:], operands[consts:])
             ]
-            made = add(body, given[:consts] + entered)
+            made = add(body, operands[:consts] + entered)
             self._join(entered[:count], made[:count])
             self._join(outputs, entered[:count] + made[count:])
         else:
             for jaxpr in _jaxprs(params):
-                if (len(jaxpr.invars), len(jaxpr.outvars)) == (len(given), len(outputs)):
-                    self._join(outputs, add(jaxpr, given))
+                ends = len(jaxpr.invars), len(jaxpr.outvars)
+                if ends == (len(operands), len(outputs)):
+                    self._join(outputs, add(jaxpr, operands))
                     break
             else:
                 return None
@@ -168,19 +169,19 @@ class Graph:
             self.same.setdefault(value, []).append(other)
 
 
-def _inside(jaxpr: Jaxpr) -> Any:
-    """A jaxpr, whether closed or not."""
+def _open(jaxpr: Jaxpr) -> Jaxpr:
+    """The open jaxpr of a closed one."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-def _scanned(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    """How many variables, which stand last, have an axis more outside of a scan."""
-    axes = lambda var: len(getattr(var.aval, "shape", ()))
+def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
+    """How many variables, the last ones, have one more axis outside a scan than inside."""
+    axes = lambda variable: len(getattr(variable.aval, "shape", ()))
     return sum(axes(outer) > axes(inner) for outer, inner in zip(outside, inside))
 
 
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+def _jaxprs(params: Kwargs) -> Iterator[Jaxpr]:
     for name, param in params.items():
-        jaxpr = _inside(param)
+        jaxpr = _open(param)
         if hasattr(jaxpr, "eqns") and name != "update_jaxpr":
             yield jaxpr

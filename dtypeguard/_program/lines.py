@@ -1,20 +1,21 @@
 """The lines of source behind what an analysis finds in a program."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TypedDict
 
 from jax import tree_util
 
 from .._carry.call import SplitTree
 from .._leaves.dtypes import is_weak
 from .._leaves.types import Aval, PyTree
-from .blame import blame, source
-from .graph import Equation, Graph
+from .blame import Matches, blame, source
+from .graph import Equation
 from .origins import Origin, origin_of
+from .trace import Program
 from .watch import Watch
 
-# Watching costs half as much again as tracing. Where there are more leaves than this it
-# is done in a second trace, and only if a constant turns up.
+# Watching makes a trace half as slow again. With more leaves than this a second trace is
+# watched, and only if a constant turns up.
 _FEW = 50
 
 
@@ -23,45 +24,38 @@ def is_small(tree: PyTree) -> bool:
     return len(tree_util.tree_leaves(tree)) <= _FEW
 
 
-class Traced(Protocol):
-    """What the lines are of: see `Program`."""
+class Found(TypedDict, total=False):
+    """The lines behind a property of a value; see `Drift`."""
 
-    @property
-    def first(self) -> Graph | None: ...
-    @property
-    def step(self) -> Graph: ...
-    @property
-    def carried(self) -> Sequence[SplitTree]: ...
-    @property
-    def returned(self) -> Sequence[SplitTree]: ...
+    origin: Origin | None
+    cause: Origin | None
 
 
 class Lines:
-    """Finds the lines of source behind a program.
+    """Finds the lines of source behind the values of a program.
 
     Args:
-        program: as it was traced.
+        program: the traced program.
         watch: what watched that trace; None if nothing did.
-        again: traces the program once more, for a constant whose maker is asked for.
-        bound: finds the line where a part of a given carry got its name.
+        retrace: traces the program again, to find the line that created a constant. It
+            may return None where that is no longer possible.
+        bound: finds the line that assigned a part of a first carry to a variable.
     """
 
     def __init__(
         self,
-        program: Traced,
+        program: Program,
         watch: Watch | None,
-        again: Callable[[], Traced],
-        bound: Callable[[Any], Origin | None] = lambda _: None,
+        retrace: Callable[[], Program | None],
+        bound: Callable[[PyTree], Origin | None] = lambda _: None,
     ):
         self._program = self._watched = program
         self._watch = watch
-        self._again = again
+        self._retrace = retrace
         self._bound = bound
 
-    def of(
-        self, output: int, matches: Callable[[Aval], bool], leaves: int
-    ) -> dict[str, Origin | None]:
-        """The origin and the cause of a property of an output of the step.
+    def of(self, output: int, matches: Matches, leaves: int) -> Found:
+        """The lines that gave an output of the step a property.
 
         Args:
             output: the value in the step's graph.
@@ -70,42 +64,40 @@ class Lines:
         """
         graph = self._program.step
         if output in graph.constants:
-            return {"origin": self._of_constant(graph.outputs.index(output))}
+            self._watching()
+            number = graph.outputs.index(output)
+            return {"origin": self._made(_nodes(self._watched.returned, number))}
         found = blame(graph, output, matches, leaves)
         cause = line_of(found.cause)
         if cause is not None and found.constant:
             cause = self._watching().maker(cause, matches)
         return {"origin": line_of(found.promotion), "cause": cause}
 
-    def of_weak_leaf(self, number: int) -> Origin | None:
+    def of_weak_leaf(self, number: int) -> Found:
         """The line that made a leaf of the first carry weak."""
         first = self._program.first
         if first is not None:
             made = line_of(source(first, first.outputs[number], is_weak))
             if made is not None:
-                return made
+                return {"origin": made}
         self._watching()
         nodes = _nodes(self._watched.carried, number)
-        return self._made(nodes) or next(filter(None, map(self._bound, nodes)), None)
+        made = self._made(nodes) or next(filter(None, map(self._bound, nodes)), None)
+        return {"origin": made}
 
-    def _of_constant(self, number: int) -> Origin | None:
-        """The line that made an output of the step that no equation makes."""
-        self._watching()
-        return self._made(_nodes(self._watched.returned, number))
-
-    def _made(self, nodes: Sequence[Any]) -> Origin | None:
+    def _made(self, nodes: Sequence[PyTree]) -> Origin | None:
         return next(filter(None, map(self._watching().made, nodes)), None)
 
     def _watching(self) -> Watch:
         if self._watch is None:
             self._watch = Watch()
             with self._watch:
-                self._watched = self._again()
+                self._watched = self._retrace() or self._program
         return self._watch
 
 
-def _nodes(trees: Sequence[SplitTree], number: int) -> Sequence[Any]:
-    """An array leaf of some trees, and the nodes that it is in, from the inside out."""
+def _nodes(trees: Sequence[SplitTree], number: int) -> Sequence[PyTree]:
+    """An array leaf of some trees and the nodes that contain it, inside out."""
     for parts in trees:
         if number < len(parts.arrays):
             return parts.arrays[number], *parts.holders(number)
@@ -113,7 +105,7 @@ def _nodes(trees: Sequence[SplitTree], number: int) -> Sequence[Any]:
     return ()
 
 
-def has(name: str, value: Any) -> Callable[[Aval], bool]:
+def has(name: str, value: object) -> Callable[[Aval], bool]:
     """Whether an abstract value has this dtype or shape."""
     return lambda aval: getattr(aval, name, None) == value
 

@@ -1,7 +1,7 @@
-"""Where an equation was written. The one file that reads JAX's source information.
+"""The source lines of equations. The one file that reads JAX's source information.
 
-JAX keeps a traceback for every equation, `eqn.source_info.traceback`. It may change with
-any release; without it audits say less and work all the same.
+JAX keeps a traceback for every equation, `eqn.source_info.traceback`. Any release may
+change it; without it audits still work and name no lines.
 """
 
 import dataclasses
@@ -9,14 +9,16 @@ import itertools
 import linecache
 import os
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._leaves.files import is_installed, is_users, short_path
+from .._leaves.types import Equation
 
-# A jaxpr is traced inside of these; further out is whoever called it first, and since
-# traces are kept, that may be somebody else.
+# JAX traces a jaxpr inside these. Frames further out belong to its first caller: JAX caches
+# traces, so that may be somebody else.
 _TRACING = re.compile(r"(.*\.)?trace_to_(sub)?jaxpr\w*")
 
 
@@ -27,10 +29,10 @@ class Origin:
     Attributes:
         file: its file, as Python knows it.
         line: its number.
-        function: the function that it is in.
-        code: the line itself, without indentation; empty if the file cannot be read.
-        called_from: if the file belongs to an installed package, the innermost line of the
-            user's own that led there; None if there is none.
+        function: the function that contains it.
+        code: its text, without indentation; empty if the file cannot be read.
+        called_from: for a line of an installed package, the innermost line of the user's
+            own code that led there; None if there is none.
     """
 
     file: str
@@ -38,7 +40,7 @@ class Origin:
     function: str
     code: str
     called_from: "Origin | None" = None
-    # The functions that it was called through, from the inside out: no part of a report.
+    # The frames that led to it, inside out. Reports leave them out.
     _through: "tuple[_Frame, ...]" = dataclasses.field(
         default=(), repr=False, compare=False
     )
@@ -48,39 +50,45 @@ class Origin:
 
     @property
     def users(self) -> "Origin":
-        """The line that the user can edit: this one, or the one that led to a package."""
+        """The line that the user can edit: this one, or the one that called the package."""
         return self.called_from or self
 
     @property
     def is_of_optimizer(self) -> bool:
-        """Whether an `update` of Optax's computes it, and not one of its helpers alone."""
+        """Whether it runs inside the `update` of an Optax optimizer, not just a helper."""
         return is_update(self._through)
 
     @property
     def outermost(self) -> "_Frame | None":
-        """The outermost function of the user's own that was traced with it."""
+        """The outermost of the user's own functions that led to it."""
         own = [f for f in self._through if is_users(f.file) and not is_installed(f.file)]
         return own[-1] if own else None
 
     @property
     def place(self) -> str:
-        """Where it is, the user's own line first."""
+        """The line as reports print it, the user's own line first."""
         return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
-def origin_of(stack: Sequence[Any]) -> Origin | None:
+def places(origin: Origin | None, cause: Origin | None) -> tuple[str, str]:
+    """The line of a promotion and the line that forced it, as reports print them."""
+    forced = f"forced by {cause.place}" if cause else ""
+    return origin.place if origin else "", forced
+
+
+def origin_of(stack: Sequence[Equation]) -> Origin | None:
     """The innermost line outside JAX and dtypeguard that an equation comes from.
 
     Args:
-        stack: the equation and those it is inside of, from the inside out. An equation in
-            a function of JAX's own is the work of who called that.
+        stack: the equation and those that contain it, inside out. JAX's own functions are
+            skipped in favor of their callers.
     """
     frames = (frame for equation in stack for frame in _own_frames(equation))
     return _origin_of_frames(frame for frame in frames if is_users(frame.file))
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
-    """The line that a running function is at, or another line of it."""
+    """The current line of a running function, or another line of it."""
     first = frame_of(frame, line)
     outer = (frame_of(each) for each in callers(frame))
     own = (each for each in outer if is_users(each.file))
@@ -91,16 +99,12 @@ def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
 
 def origin_of_error(error: BaseException) -> Origin | None:
     """The innermost line outside JAX and dtypeguard that an error passed through."""
-    frames, traceback = [], error.__traceback__
-    while traceback is not None:
-        if is_users(traceback.tb_frame.f_code.co_filename):
-            frames.append(frame_of(traceback.tb_frame, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    return _origin_of_frames(reversed(frames))
+    frames = [frame_of(*pair) for pair in traceback.walk_tb(error.__traceback__)]
+    return _origin_of_frames(each for each in reversed(frames) if is_users(each.file))
 
 
 def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
-    """The line of the first of some frames, which come from the inside out."""
+    """The line of the innermost of some frames, given inside out."""
     through = tuple(frames)
     if not through:
         return None
@@ -112,7 +116,7 @@ def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
 
 
 def is_update(frames: Iterable["_Frame"]) -> bool:
-    """Whether a call passes through the `update` of an optimizer of Optax's."""
+    """Whether a call passes through the `update` of an Optax optimizer."""
     return any(
         short_path(frame.file).startswith("optax" + os.sep)
         and frame.function.rpartition(".")[2] in ("update", "update_fn")
@@ -121,14 +125,14 @@ def is_update(frames: Iterable["_Frame"]) -> bool:
 
 
 def callers(frame: FrameType) -> Iterator[FrameType]:
-    """The frames that led to a frame, from the inside out."""
+    """The callers of a frame, inside out."""
     while (caller := frame.f_back) is not None:
         frame = caller
         yield frame
 
 
 def frame_of(frame: FrameType, line: int | None = None) -> "_Frame":
-    """A running function, at the line that it is at or another."""
+    """A running function at its current line, or another."""
     code = frame.f_code
     line = frame.f_lineno if line is None else line
     return _Frame(code.co_filename, line or 0, code.co_qualname)
@@ -137,14 +141,14 @@ def frame_of(frame: FrameType, line: int | None = None) -> "_Frame":
 _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta.__call__")
 
 
-def is_explicit(stack: Sequence[Any]) -> bool:
-    """Whether a conversion was asked for: by `astype`, `asarray` and the like."""
+def is_explicit(stack: Sequence[Equation]) -> bool:
+    """Whether the user asked for a conversion, with `astype`, `asarray` or the like."""
     frames = itertools.takewhile(
         lambda frame: not is_users(frame.file),
         itertools.chain.from_iterable(map(_own_frames, stack[:1])),
     )
     called = [frame.function for frame in frames]
-    # What the user called comes last; behind it may be some wrappers of JAX's.
+    # The function that the user called comes last, possibly behind some wrappers of JAX.
     return any(name in _CASTS for name in called[-6:]) and not any(
         "promote" in name for name in called
     )
@@ -156,13 +160,13 @@ class _Frame(NamedTuple):
     function: str
 
 
-def _own_frames(equation: Any) -> Iterator[_Frame]:
-    """The frames of an equation inside the jaxpr that it belongs to, innermost first."""
+def _own_frames(equation: Equation) -> Iterator[_Frame]:
+    """The frames of an equation inside its own jaxpr, inside out."""
     try:
         for frame in equation.source_info.traceback.frames:
             found = _Frame(frame.file_name, frame.line_num, frame.function_name)
             if not is_users(found.file) and _TRACING.fullmatch(found.function):
                 return
             yield found
-    except AttributeError:  # there is no traceback, or JAX has come to tell it otherwise
+    except AttributeError:  # there is no traceback, or this release keeps it elsewhere
         return

@@ -1,10 +1,10 @@
-"""A step, or an optimizer's `init` and `update`, traced for shapes and dtypes alone."""
+"""Traces a step, or an optimizer's `init` and `update`, for shapes and dtypes alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from .._carry.call import Call, SplitTree
 from .._leaves.dtypes import dtype_of
@@ -13,40 +13,36 @@ from .graph import Graph
 
 
 class TraceFailed(Exception):
-    """What its one argument names does not trace: "init", "update", "step" or "inputs".
+    """A function does not trace: "init", "update", "step" or "inputs", its one argument.
 
     `__cause__` says why.
     """
 
 
 class Program(NamedTuple):
-    """A step as it was traced: what the analyses read.
+    """A traced step: what the analyses read.
 
     Attributes:
-        first: the graph of what made the first carry, with the array leaves of `carried`
-            for outputs; None where the carry was given.
+        first: the graph that makes the first carry, with the array leaves of `carried` as
+            outputs; None if the caller gave the carry.
         step: the graph of the step. Its inputs are the array leaves of `carried`, then
             those of `rest`; its outputs those of `returned`, then those of `others`.
-        names: what each carry is called.
-        carried: what goes in.
+        names: the name of each carry.
+        carried: the carries that go in.
         returned: what comes back for each.
         rest: the other arguments.
         others: the other results.
         is_optimizer: whether the step is an `update`, and `first` its `init`.
-        start: how many inputs of `step` stand before the carry: a loop has its index there.
-        skipped: how many outputs stand before it.
     """
 
     first: Graph | None
     step: Graph
-    names: Sequence[str]
-    carried: Sequence[SplitTree]
-    returned: Sequence[SplitTree]
-    rest: SplitTree
-    others: SplitTree
+    names: Sequence[str] = ()
+    carried: Sequence[SplitTree] = ()
+    returned: Sequence[SplitTree] = ()
+    rest: SplitTree = SplitTree(())
+    others: SplitTree = SplitTree(())
     is_optimizer: bool = False
-    start: int = 0
-    skipped: int = 0
 
     @property
     def carried_inputs(self) -> int:
@@ -55,7 +51,7 @@ class Program(NamedTuple):
 
     @property
     def given(self) -> list[Aval]:
-        """What the user gives: not the state that an optimizer's own `init` makes."""
+        """The user's arguments. A state that an optimizer's own `init` makes is not one."""
         start = self.carried_inputs if self.is_optimizer else 0
         return [self.step.avals[value] for value in self.step.inputs[start:]]
 
@@ -71,16 +67,16 @@ def trace(
     """Traces a step.
 
     Args:
-        make: gives the call of the step; of `inputs`.
+        make: makes the call of the step from `inputs`.
         inputs: trees of arrays and `jax.ShapeDtypeStruct`s.
-        is_made: whether `make` is traced as well, and not run: its arrays are made there,
-            and keep their weak types.
+        is_made: whether to trace `make` rather than run it. The arrays that it makes keep
+            their weak types.
         is_optimizer: see `Program`.
-        types: if given, the carry goes in strongly typed, its leaves in the dtypes that
-            are given by path, the others in their own.
+        types: dtypes by path. If given, the carry goes in strongly typed: these leaves in
+            these dtypes, the others in their own.
 
     Raises:
-        TraceFailed: if the step raises. `make` raises its own.
+        TraceFailed: if the step raises. What `make` raises passes through.
     """
     traced = {}
 
@@ -88,19 +84,19 @@ def trace(
         call = make(*inputs)
 
         def run(arrays, other_arrays):
-            bound, given = call.bind(arrays, other_arrays)
+            bound, carried = call.bind(arrays, other_arrays)
             try:
                 result = bound()
             except Exception as error:
                 raise TraceFailed("update" if is_optimizer else "step") from error
-            returned, others = call.returned(result, given)
+            returned, others = call.returned(result, carried)
             traced.update(returned=returned, others=others)
             return [parts.arrays for parts in (*returned, others)]
 
         arrays = [parts.arrays for parts in call.carried]
         if types is not None:
             arrays = [
-                [_strong(x, types.get(name + path)) for path, x in zip(p.paths, p.arrays)]
+                [strong_type(x, types.get(name + y)) for y, x in zip(p.paths, p.arrays)]
                 for name, p in zip(call.names, call.carried)
             ]
         traced["step"] = Graph(jax.make_jaxpr(run)(arrays, call.rest.arrays))
@@ -112,7 +108,8 @@ def trace(
     return Program(first=graph, is_optimizer=is_optimizer, **traced)
 
 
-def _strong(leaf: Leaf, dtype: DType) -> jax.ShapeDtypeStruct:
-    known = dtype_of(leaf)
-    own = leaf.dtype if known is None else known
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), own if dtype is None else jnp.dtype(dtype))
+def strong_type(leaf: Leaf, dtype: DType = None) -> jax.ShapeDtypeStruct:
+    """A leaf's shape, strongly typed, in its own dtype unless another is given."""
+    own = dtype_of(leaf)
+    own = leaf.dtype if own is None else own
+    return jax.ShapeDtypeStruct(np.shape(leaf), own if dtype is None else dtype)

@@ -1,5 +1,5 @@
-"""Stochastic rounding: float32 values kept in fewer bits with the right mean.
+"""Stochastic rounding: stores float32 values in fewer bits with the right mean.
 
-May import `_leaves`. Read `rounding.py` first, which draws the bits and rounds; `apply.py`
-is the public `apply_updates`, which rounds the sum of params and updates.
+May import `_leaves`. Read `rounding.py` first, which draws the random bits and rounds.
+`apply.py` has the public `apply_updates`, which rounds the sum of params and updates.
 """

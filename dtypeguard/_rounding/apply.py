@@ -1,7 +1,5 @@
 """Adds updates to params without promoting them."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,33 +10,35 @@ from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
 from .._leaves.public import public
 from .._leaves.rows import Row, describe, table, tree_rows
 from .._leaves.types import Leaf, Params, Updates
-from .rounding import round_with, rounds
+from .rounding import Word, round_with, rounds
 
 
 @public
-def apply_updates(params: Params, updates: Updates, *, key: jax.Array | None = None) -> Any:
+def apply_updates(
+    params: Params, updates: Updates, *, key: jax.Array | None = None
+) -> Params:
     """Adds updates to params; each param keeps its dtype.
 
-    As `optax.apply_updates`, under any promotion mode. A step smaller than half the
-    spacing of a bfloat16 param is lost when the sum is rounded to nearest: below lr/2**9
-    of the param, that is. Given a key, params of less than 32 bits are rounded up or down
-    at random instead, such that the mean is the sum, and no step is lost.
+    It works like `optax.apply_updates`, in any promotion mode. Round-to-nearest loses an
+    update below half the spacing at its param: in bfloat16, below 1/512 of the param. With
+    a key, the sum is rounded stochastically if the param has fewer than 32 bits: the mean
+    is then the exact sum, and no update is lost.
 
     Args:
         params: a tree of arrays.
-        updates: their updates, of any floating dtype: float32 ones (see
-            `Policy(updates_dtype=...)`) lose nothing on the way. None, or a float0 array,
-            leaves its param as it is.
-        key: a `jax.random` key, a new one at every step; None rounds to nearest. The
-            noise is the same in `jit`, `scan`, on one device or on many.
+        updates: their updates, of any floating dtype. float32 updates (see
+            `Policy(updates_dtype=...)`) are not rounded before the sum. None, or a float0
+            array, does not change its param.
+        key: a `jax.random` key, a new one at every step; None rounds to nearest. The noise
+            does not depend on `jit`, `scan` or the number of devices.
 
     Returns:
-        The new params, in the tree, shapes and dtypes of `params`.
+        The new params, with the tree structure, shapes and dtypes of `params`.
 
     Raises:
         ValueError: if the trees differ.
-        TypeError: if an update is no array, is complex where its param is not, or would
-            change the param's shape; or if `key` is not one key.
+        TypeError: if an update is not an array, is complex where its param is real, or
+            would change the shape of its param; if `key` is not a single key.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -63,8 +63,8 @@ def apply_updates(params: Params, updates: Updates, *, key: jax.Array | None = N
     return tree_util.tree_unflatten(treedef, added)
 
 
-def _refuse(updates: Updates, params: list[Any], leaves: list[Any]) -> None:
-    """Raises an error that names every update that no param can take."""
+def _refuse(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
+    """Raises `TypeError` if an update does not fit its param; names every such update."""
     remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
     if any(remedies):
         is_none = lambda u: u is None
@@ -74,12 +74,14 @@ def _refuse(updates: Updates, params: list[Any], leaves: list[Any]) -> None:
             for (path, _), p, u, remedy in zip(named, params, leaves, remedies)
             if remedy
         ]
-        headline = "apply_updates cannot add to the param on the left what is on the right:"
+        headline = (
+            "apply_updates cannot add the update on the right to the param on the left:"
+        )
         raise TypeError(table(headline, rows))
 
 
-def _remedy(param: Leaf, update: Any) -> str:
-    """What to write instead of an update that does not go into its param, or ""."""
+def _remedy(param: Leaf, update: Leaf) -> str:
+    """What to write in place of an update that does not fit its param; "" if it fits."""
     if update is None or dtype_of(update) is None:
         leaves_it = update is None or hasattr(update, "dtype")  # a float0 array
         return "" if leaves_it else "give an array or None"
@@ -92,7 +94,7 @@ def _remedy(param: Leaf, update: Any) -> str:
     return ""
 
 
-def _checked(key: Any) -> jax.Array:
+def _checked(key: jax.Array) -> jax.Array:
     dtype = getattr(key, "dtype", None)
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if np.shape(key) != () if is_typed else dtype != np.uint32 or np.ndim(key) != 1:
@@ -103,20 +105,16 @@ def _checked(key: Any) -> jax.Array:
     return key
 
 
-def _add(param: Leaf, update: Any, words: tuple[Any, ...]) -> Any:
-    """Their sum in the dtype of the param; rounded stochastically if there are words."""
+def _add(param: Leaf, update: Leaf, words: tuple[Word, ...]) -> Leaf:
+    """The sum in the dtype of the param, rounded stochastically if there are words."""
     if param is None or update is None or dtype_of(update) is None:
         return param
     param = jnp.asarray(param)
     stochastic = bool(words) and rounds(param.dtype)
-    wide = _sum_dtype(param.dtype, dtype_of(update), stochastic)
+    wide = promoted(param.dtype, dtype_of(update))
+    if stochastic:
+        wide = promoted(wide, jnp.dtype("float32"))
     total = cast(param, wide) + cast(update, wide)
     if stochastic:
         return round_with(total, param.dtype, words)
     return cast(total, param.dtype)
-
-
-def _sum_dtype(param: Leaf, update: Any, stochastic: bool) -> Any:
-    if param == update and not stochastic:
-        return param
-    return promoted(param, update, *([jnp.dtype("float32")] * stochastic))

@@ -1,8 +1,8 @@
-"""Stochastic rounding: a narrowing cast that is right on average, and its random bits.
+"""Stochastic rounding: a narrowing cast that is unbiased, and its random bits.
 
-A value between two neighbours of a narrow dtype goes to either, to the nearer one with the
-greater probability, so that the mean over the noise is the value itself. Updates too small
-for round-to-nearest then add up instead of vanishing.
+It rounds a value to one of its two neighbours in a narrow dtype, with probabilities that
+make the mean the value itself. Updates too small for round-to-nearest then add up instead
+of vanishing.
 
 References:
     Gupta, Agrawal, Gopalakrishnan, Narayanan, "Deep Learning with Limited Numerical
@@ -11,13 +11,12 @@ References:
     Connolly, Higham, Mary, "Stochastic Rounding and Its Probabilistic Backward Error
     Analysis", 2021, SIAM J. Sci. Comput. 43(1), https://doi.org/10.1137/20M1334796.
 
-    Zamirai, Zhang, Aberger, De Sa, "Revisiting BFloat16 Training", 2020: why parameters in
-    bfloat16 need it, https://arxiv.org/abs/2010.06192.
+    Zamirai, Zhang, Aberger, De Sa, "Revisiting BFloat16 Training", 2020: why bfloat16
+    parameters need it, https://arxiv.org/abs/2010.06192.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,31 +24,30 @@ import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.types import DType
+from .._leaves.types import DType, Leaf
 
-_WORD = 2**32
+Word = int | jax.Array  # a Python int or a uint32 scalar
 
 
 def rounds(dtype: DType) -> bool:
-    """Whether `stochastic_round` rounds to a dtype: bfloat16, float16, an 8-bit float.
+    """Whether `stochastic_round` supports a dtype: bfloat16, float16, or an 8-bit float.
 
-    Not to float8_e8m0fnu, which has neither sign nor zero, nor below 8 bits.
+    It does not support float8_e8m0fnu, which has neither sign nor zero, or fewer bits.
     """
     narrow = kind(dtype) == "float" and 8 <= jnp.finfo(dtype).bits < 32
     return narrow and bool(np.zeros((), dtype) == 0)
 
 
-def stochastic_round(x: Any, dtype: DType, bits: jax.Array) -> jax.Array:
-    """A floating array in a narrower dtype, up or down such that its mean is the value.
+def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
+    """Rounds a floating array to a narrower dtype, so that the mean is the exact value.
 
-    Exact values stay exact, NaN and infinities stay. From the largest finite value of
-    `dtype` on it rounds to nearest, so that nothing overflows that would not anyway.
+    It does not change values that `dtype` represents, NaN or infinities. From the largest
+    finite value of `dtype` on it rounds to nearest, so it causes no additional overflow.
 
     Args:
         x: a floating array. float64 is first rounded to the nearest float32.
-        dtype: any floating dtype. A cast that is exact (to a wider one), and one to 32 or
-            64 bits, is the plain one.
-        bits: uniformly random uint32 of the shape of `x`, as `random_bits` makes them.
+        dtype: any floating dtype. Casts to a wider dtype, and to 32 or 64 bits, are plain.
+        bits: uniformly random uint32 of the shape of `x`, such as those of `random_bits`.
 
     Returns:
         `x` in `dtype`. The mean over `bits` is `x` exactly for bfloat16 and for the normal
@@ -63,23 +61,23 @@ def stochastic_round(x: Any, dtype: DType, bits: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def round_with(
-    x: jax.Array, dtype: DType, words: Sequence[Any], after: jax.Array | None = None
+    x: jax.Array, dtype: DType, words: Sequence[Word], after: jax.Array | None = None
 ) -> jax.Array:
-    """`stochastic_round` with the bits of some words, traced once for each shape and dtype.
+    """`stochastic_round` with the bits of `words`, traced once per shape and dtype.
 
-    A model has hundreds of leaves, and the tens of operations on bits that the rounding of
-    one takes would be traced and lowered for each.
+    A model has hundreds of leaves. Without `jit`, the dozens of bit operations of each
+    rounding would be traced and lowered for every leaf.
 
     Args:
         x: a floating array.
-        dtype: what to round it to.
+        dtype: the dtype to round to.
         words: see `random_bits`; Python ints among them are below 2**31.
-        after: a floating array of the shape of `x` that reads what the result is written
-            over. XLA copies what is read and written in no certain order, and makes that
-            copy on one core; with this it computes `after` first.
+        after: a floating array of the shape of `x`, computed from the buffer that the
+            result overwrites. It forces XLA to compute `after` first. Without a fixed
+            order, XLA (of JAX 0.10) copies the buffer, on a single core.
 
     Returns:
-        `x` in `dtype`, the same with `after` as without.
+        `x` in `dtype`. `after` does not affect the values.
     """
     if not rounds(dtype):  # without jit the bits would be drawn for nothing
         return cast(x, dtype)
@@ -88,9 +86,9 @@ def round_with(
 
 
 def _nothing_of(x: jax.Array) -> jax.Array:
-    """Zeros, uint32, that hang on a floating array, as far as XLA can tell.
+    """uint32 zeros that XLA takes to depend on a floating array.
 
-    The compiler of its kernels does see that two shifts leave nothing, and reads nothing.
+    LLVM, which compiles the kernels, sees that two shifts leave 0, and drops the read.
     """
     bits = jnp.finfo(x.dtype).bits
     word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
@@ -108,19 +106,19 @@ def _round_jvp(dtype, primals, tangents):
 
 
 def _to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    """bfloat16 is the upper half of float32: adds noise to the lower half, cuts it off."""
+    """Adds noise to the lower half of a float32, then keeps the upper half: a bfloat16."""
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
     noise = jnp.where(magnitude >= 0x7F7F0000, jnp.uint32(0x8000), bits >> 16)
-    is_nan = magnitude > 0x7F800000  # keep its sign, be quiet, do not carry
+    is_nan = magnitude > 0x7F800000  # keeps its sign, becomes quiet, and takes no carry
     word = jnp.where(is_nan, word | 0x00400000, word + noise)
     return lax.bitcast_convert_type((word >> 16).astype(jnp.uint16), dtype)
 
 
 def _to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    """The same for any format within float32's range: drop bits by exponent.
+    """Rounds to any format within float32's range: the exponent decides the bits to drop.
 
-    Below the smallest normal number the spacing stays, so more bits are dropped there.
+    Below the smallest normal number the spacing is constant, so it drops more bits there.
     """
     info = jnp.finfo(dtype)
     mantissa, lowest_exponent = int(info.nmant), int(info.minexp) + 127
@@ -145,17 +143,17 @@ def _to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     return jnp.where(magnitude < largest, rounded, x).astype(dtype)
 
 
-def random_bits(words: Sequence[Any], shape: tuple[int, ...]) -> jax.Array:
-    """Uniform uint32 bits, a pure function of some words and the place in the array.
+def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
+    """Uniform uint32 bits, a pure function of `words` and the index of each element.
 
-    A keyed 32-bit mixer of each element's index: a handful of integer operations that XLA
-    fuses with the rounding. As the index is that of the whole array, an array sharded over
-    devices gets the bits that it gets on one, and no device asks another. Good enough for
-    noise; not a generator for anything else.
+    A keyed 32-bit mixer hashes the index, in a handful of integer operations that XLA fuses
+    with the rounding. The index is global: a sharded array gets the same bits as on one
+    device, without communication. The bits are good enough for rounding noise, and for
+    nothing else.
 
     Args:
-        words: what tells streams apart (seed, step, leaf): ints or uint32 scalars.
-        shape: of the bits.
+        words: the seed, the step and the leaf, which distinguish streams.
+        shape: the shape of the bits.
 
     Returns:
         A uint32 array.
@@ -179,8 +177,8 @@ def random_bits(words: Sequence[Any], shape: tuple[int, ...]) -> jax.Array:
 def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
     """`triple32`, keyed before the last of its three multiplications.
 
-    Without the key two streams would be one sequence, shifted; a key after less mixing
-    leaves some pairs of streams with more words in common than chance has it.
+    Without the key, two streams would be one sequence, shifted. With an earlier key, some
+    pairs of streams share more words than chance allows.
     """
     word = (word ^ word >> 17) * jnp.uint32(0xED5AD4BB)
     word = (word ^ word >> 11) * jnp.uint32(0xAC4C1B51)
@@ -188,10 +186,12 @@ def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
     return word ^ word >> 14
 
 
-def _index(shape: tuple[int, ...], limit: int = _WORD) -> tuple[jax.Array, Any]:
-    """Each element's place in the array: one word, and another above `limit` elements."""
+def _index(
+    shape: tuple[int, ...], limit: int = 2**32
+) -> tuple[jax.Array, jax.Array | None]:
+    """The index of each element: one word, and a second one above `limit` elements."""
     iota = functools.partial(lax.broadcasted_iota, jnp.uint32, shape)
-    words: list[Any] = [jnp.zeros(shape, jnp.uint32), None]
+    words: list[Leaf] = [jnp.zeros(shape, jnp.uint32), None]
     which, stride = 0, 1
     for axis in reversed(range(len(shape))):
         if stride * shape[axis] > limit:

@@ -1,7 +1,7 @@
-"""Every optimizer in every configuration, and the contract that each must keep.
+"""Every optimizer in every configuration, and the contract that each keeps.
 
 May import every room but `_cli`. Read `sweep.py` first. `catalog.py` finds the optimizers
-of the installed Optax and `recipes.py` says how those are made that need arguments;
-`checks.py` are the checks of one configuration, `contract.py` the rules of
+of the installed Optax, `recipes.py` makes those that need arguments, and `entry.py` feeds
+them. `checks.py` has the checks of one configuration, `contract.py` the rules of
 `dtypeguard.testing`.
 """

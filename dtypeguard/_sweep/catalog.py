@@ -6,20 +6,21 @@ import inspect
 import pkgutil
 import types
 import warnings
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import optax
 
 from .._leaves.functions import is_transformation, parameters, required
+from .._leaves.types import Optimizer
 from .entry import Entry
-from .recipes import ALWAYS, ARGUMENTS, LEFT_OUT, RECIPES, VARIANTS, Recipe
+from .recipes import ALWAYS, ARGUMENTS, LEFT_OUT, RECIPES, Factory, Recipe
 
 _OURS = ("fromage", "multi_steps", "prodigy")
 
 
 class Unbuilt(NamedTuple):
-    """A name that promises a transformation and is not in the catalogue."""
+    """A name that promises a transformation but is not in the catalogue."""
 
     id: str
     reason: str
@@ -27,10 +28,10 @@ class Unbuilt(NamedTuple):
 
 @functools.cache
 def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
-    """Every transformation that could be built, and every one that could not.
+    """Every transformation that the catalogue can build, and every one that it cannot.
 
-    Found by looking at what Optax exports, so that a new release is covered. Each runs in
-    float32 with x64 off: what does not is among the second, with the error.
+    It looks at what Optax exports, so that it covers a new release. An entry runs in
+    float32 with x64 off; what does not run is among the rest, with the error.
 
     Returns:
         The entries, Optax's first and dtypeguard's own last, and the rest.
@@ -45,10 +46,10 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
             opt = entry.build()
             if not is_transformation(opt):
                 raise TypeError(f"returned {opt!r}")
-            _ = entry.extra_names  # runs it, and remembers how
+            _ = entry.extra_names  # runs it, and caches how
         except Exception as error:
-            # A function that says nothing of what it returns and cannot be called, or
-            # returns something else, is one of Optax's many helpers.
+            # A function without an annotation that fails or returns something else is one
+            # of Optax's many helpers.
             if promises_transformation(factory):
                 reason = str(error).strip().partition("\n")[0]
                 unbuilt.append(Unbuilt(entry.id, reason or type(error).__name__))
@@ -58,7 +59,7 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
 
 
 def find(entry_id: str) -> Entry:
-    """The entry of this id, without building any other.
+    """The entry with this id; builds no other.
 
     Raises:
         KeyError: if there is none.
@@ -66,18 +67,17 @@ def find(entry_id: str) -> Entry:
     return _by_id()[entry_id]
 
 
-def promises_transformation(factory: Any) -> bool:
-    """Whether a factory says it returns a transformation, or a factory of such.
+def promises_transformation(factory: Callable[..., object]) -> bool:
+    """Whether a factory says that it returns a transformation, or a factory of one.
 
-    By its return annotation; failing that, by its docstring; a class by its methods.
+    Its return annotation decides, or else its docstring; for a class, its methods.
     """
     if inspect.isclass(factory):
-        # Stateful schedules have an init and an update as well, but for no params.
+        # Stateful schedules also have an init and an update, but without params.
         init = getattr(factory, "init", None)
         return is_transformation(factory) and "params" in parameters(init)
-    annotation = _return_annotation(factory)
-    if annotation is not inspect.Signature.empty:
-        return any(word in str(annotation) for word in ("Transformation", "Aggregator"))
+    if (annotation := _annotation(factory)) is not None:
+        return any(word in annotation for word in ("Transformation", "Aggregator"))
     text = (getattr(factory, "__doc__", None) or "").lower()
     return "gradient transformation" in text or "gradienttransformation" in text
 
@@ -87,19 +87,18 @@ def _by_id() -> dict[str, Entry]:
     return {entry.id: entry for entry, _ in _candidates()}
 
 
-def _candidates() -> Iterator[tuple[Entry, Any]]:
+def _candidates() -> Iterator[tuple[Entry, Factory]]:
     """An entry for every factory that may return a transformation, and its variants."""
     for factory_id, factory in _factories():
-        recipe = RECIPES.get(factory_id, Recipe())
-        make = functools.partial(recipe.build or _call_by_names, factory)
-        yield Entry(factory_id, make, recipe), factory
-        for variant, build in VARIANTS.get(factory_id, {}).items():
-            make = functools.partial(build, factory)
-            yield Entry(f"{factory_id}[{variant}]", make, recipe), factory
+        variants = [name for name in RECIPES if name.startswith(f"{factory_id}[")]
+        for entry_id in (factory_id, *variants):
+            recipe = RECIPES.get(entry_id, Recipe())
+            make = functools.partial(recipe.build or _call_by_names, factory)
+            yield Entry(entry_id, make, recipe), factory
 
 
-def _call_by_names(factory: Any) -> Any:
-    """Calls a factory with a value for each parameter that needs one, by its name."""
+def _call_by_names(factory: Factory) -> Optimizer:
+    """Calls a factory with a value for each parameter that needs one, chosen by name."""
     arguments, needed = {}, required(factory)
     for name in parameters(factory):
         if name in needed and name not in ARGUMENTS:
@@ -112,11 +111,11 @@ def _call_by_names(factory: Any) -> Any:
     return made
 
 
-def _factories() -> Iterator[tuple[str, Any]]:
-    """What may return a transformation, by the name that a user would write."""
+def _factories() -> Iterator[tuple[str, Factory]]:
+    """Functions that may return a transformation, with the name that a user would write."""
     seen: set[int] = set()
     for path, module in _modules("optax", optax, set()):
-        # Several names can stand for one factory: its own is told first.
+        # One factory may have several names: its own comes first.
         members = sorted(
             vars(module).items(),
             key=lambda item: (getattr(item[1], "__name__", None) != item[0], item[0]),
@@ -127,41 +126,42 @@ def _factories() -> Iterator[tuple[str, Any]]:
                 seen.add(id(member))
                 found[f"{path}.{name}"] = member
         yield from sorted(found.items())
-    import dtypeguard  # only now: it is being imported when this module may be
+    import dtypeguard  # here, since its import may be what imports this module
 
     for name in _OURS:
         if hasattr(dtypeguard, name):
             yield f"dtypeguard.{name}", getattr(dtypeguard, name)
 
 
-def _may_make(member: Any) -> bool:
+def _may_make(member: object) -> bool:
     if inspect.isclass(member):
-        # A pair of an init and an update is what factories return, not a factory.
+        # Factories return a pair of an init and an update; the pair is not a factory.
         return promises_transformation(member) and not issubclass(member, tuple)
     function = getattr(member, "func", member)  # optax.nadam is a partial
     if not callable(member) or not getattr(function, "__module__", "").startswith("optax"):
         return False
-    says_nothing = _return_annotation(member) is inspect.Signature.empty
-    return says_nothing or promises_transformation(member)
+    return _annotation(member) is None or promises_transformation(member)
 
 
-def _return_annotation(function: Any) -> Any:
+def _annotation(function: Callable[..., object]) -> str | None:
+    """The return annotation of a function; None if it has none."""
     try:
-        return inspect.signature(function).return_annotation
+        found = inspect.signature(function).return_annotation
     except (TypeError, ValueError):
-        return None
+        return ""
+    return None if found is inspect.Signature.empty else str(found)
 
 
 def _modules(
     path: str, module: types.ModuleType, seen: set[int]
 ) -> Iterator[tuple[str, types.ModuleType]]:
-    """A module and every public module below it, by the path that a user would write."""
+    """A module and every public module below it, with the path that a user would write."""
     if id(module) in seen:
         return
     seen.add(id(module))
     yield path, module
     if not hasattr(module, "__path__"):
-        return  # the modules that a module imports are not exported by it
+        return  # it does not export the modules that it imports
     for info in pkgutil.iter_modules(module.__path__):
         if not info.name.startswith("_") and not info.name.endswith("_test"):
             with warnings.catch_warnings():

@@ -1,26 +1,13 @@
-"""Six ways in which a state that changes its types breaks a training loop.
+"""Ways in which a state that changes its types breaks a training loop.
 
-What counts as a failure is what a user would meet. The types are those of one abstract
-evaluation: an optimizer is traced once for each set of argument types, as `jax.jit` keeps
-its traces, and every check but the first looks at that trace or runs its own control flow
-over it.
-
-- `init`: the first state has another tree, other shapes or types where `init` is traced
-  (under `jit`, in `cond`, for a checkpoint's target) than where it is not.
-- `eval_shape`: a leaf of the state comes back with another dtype or weak type, or an
-  update is so wide that `p + u` (Equinox's `apply_updates`) changes a param's dtype, be
-  it because the gradient was as wide. A narrower update is no failure.
-- `scan`: `lax.scan` does not take (params, state) as its carry. Params are updated with
-  `optax.apply_updates`, which casts to the params' dtypes.
-- `cond`: `lax.cond` between a step and none at all does not trace.
-- `MultiSteps`: `optax.MultiSteps` around the optimizer does not trace, or does not keep
-  its own types.
-- `compilations`: a jitted step's argument types are not the same again after one step, so
-  that it compiles more than once.
+A check fails where a user's program would. The types are those of one abstract evaluation:
+an optimizer is traced once for each set of argument types, as `jax.jit` caches its traces,
+and every check but `init` reads that trace or runs its own control flow over it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -28,19 +15,34 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from .._guard.strong import as_arrays, own_buffers
+from .._guard.strong import strong
 from .._leaves.dtypes import dtype_of
-from .._leaves.rows import type_name
-from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step, Updates
+from .._leaves.rows import paths, type_name
+from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Updates
 from .entry import Inputs
+
+_T = TypeVar("_T")
 
 
 class Skip(Exception):
-    """A check does not apply; says why."""
+    """A check does not apply; the message says why."""
 
 
 class Fault(Exception):
-    """A check failed; says where and how, in one line."""
+    """A check failed; the message says where and how, in one line."""
+
+
+class Subject:
+    """A step and its first carry, while they are traced.
+
+    Attributes:
+        step: a function of the carry that returns the next carry.
+        carry: the first carry.
+    """
+
+    def __init__(self, step: Callable[[PyTree], PyTree], carry: PyTree):
+        self.step = step
+        self.carry = carry
 
 
 class Training(NamedTuple):
@@ -50,149 +52,163 @@ class Training(NamedTuple):
     state: State
 
 
-class Subject:
-    """One optimizer under test, traced once for each set of argument types.
+class OptimizerSubject(Subject):
+    """The training step of an optimizer, traced once for each set of argument types.
 
     Args:
         opt: the transformation, bare or guarded.
-        inputs: what it is fed. The arrays in it are tracers; functions are not.
+        inputs: what it takes. The arrays in it are tracers; functions are not.
     """
 
     def __init__(self, opt: Optimizer, inputs: Inputs):
-        self.grads, self.extra_args = inputs.updates, inputs.extra_args
-        self.init = opt.init
-        self.carry = Training(inputs.params, opt.init(inputs.params))
-        static = eqx.filter(inputs.extra_args, eqx.is_array, inverse=True)
+        arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
 
         def update(updates, state, params, arrays):
-            return opt.update(updates, state, params, **eqx.combine(arrays, static))
+            return opt.update(updates, state, params, **eqx.combine(arrays, functions))
 
         def step(updates, carry, arrays):
             updates, state = update(updates, carry.state, carry.params, arrays)
             return Training(optax.apply_updates(carry.params, updates), state)
 
-        # Nothing is compiled in here, `jit` is for its cache of traces: it tells apart
-        # what tracing can tell apart, dtypes, weak types and the x64 flag among it. The
-        # functions are the subject's own, and their traces end with it.
-        self._update = jax.jit(update)
-        self._step = jax.jit(step)
+        # `jit` compiles nothing here. Its cache of traces distinguishes what tracing can
+        # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
+        # own, and so are their traces.
+        self._update, jitted = jax.jit(update), jax.jit(step)
+        self.init = opt.init
+        self.grads, self.extra_args = inputs.updates, inputs.extra_args
+        super().__init__(
+            lambda carry: jitted(inputs.updates, carry, arrays),
+            Training(inputs.params, opt.init(inputs.params)),
+        )
 
-    def update(self, updates, state, params=None, **extra_args: Any):
+    def update(
+        self, updates: Updates, state: State, params: Params = None, **extra_args: Any
+    ) -> tuple[Updates, State]:
         """The optimizer's own update."""
         return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
 
-    def step(self, carry: Training) -> Training:
-        """One training step, with the gradients and the extra args of the inputs."""
-        arrays = eqx.filter(self.extra_args, eqx.is_array)
-        return self._step(self.grads, carry, arrays)
+
+def init(eager: State, traced: State) -> None:
+    """The first state is the same if `init` runs, on `some_zeros`, and if it is traced.
+
+    It is traced under `jit`, in `cond`, and for the target of a checkpoint.
+    """
+    same_types("state", eager, traced, _type_and_shape, " where init is traced")
 
 
-def init(eager: Any, traced: Any) -> None:
-    """A first state is one whether its `init` ran, of `some_zeros`, or was traced."""
-    _same("state", eager, traced, _type_and_shape, " where init is traced")
-
-
-def some_zeros(params: Params) -> Any:
-    """Params with every other leaf zero: an `init` may look, unless it is traced."""
+def some_zeros(params: Params) -> Params:
+    """Params whose every other leaf is zero: an `init` that runs may look at values."""
     leaves, treedef = tree_util.tree_flatten(params)
     leaves[::2] = map(jnp.zeros_like, leaves[::2])
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def eval_shape(subject: Subject) -> None:
-    """The state keeps its types, and no update widens a param under `p + u`."""
+def eval_shape(subject: OptimizerSubject) -> None:
+    """The state keeps its types, and no update widens a param under `p + u`.
+
+    That is Equinox's `apply_updates`. An update fails even if its gradient was as wide, and
+    passes if it is narrower.
+    """
     params, before = subject.carry
     updates, state = subject.update(subject.grads, before, params, **subject.extra_args)
     same_types("state", before, state)
     _no_promotion(params, updates)
 
 
-def scan(step: Step, carry: PyTree) -> None:
-    """A step is the body of a scan."""
-    lax.scan(lambda carry, _: (step(carry), None), carry, None, length=2)
+def scan(subject: Subject) -> None:
+    """A step is the body of a scan. `optax.apply_updates` casts to the params' dtypes."""
+    lax.scan(lambda carry, _: (subject.step(carry), None), subject.carry, None, length=2)
 
 
-def cond(step: Step, carry: PyTree) -> None:
+def cond(subject: Subject) -> None:
     """A step and no step are two branches of a cond."""
-    lax.cond(jnp.asarray(True), step, lambda carry: carry, carry)
+    lax.cond(jnp.asarray(True), subject.step, lambda carry: carry, subject.carry)
 
 
-def while_loop(step: Step, carry: PyTree) -> None:
+def while_loop(subject: Subject) -> None:
     """A step is the body of a while_loop."""
-    lax.while_loop(lambda _: jnp.asarray(False), step, carry)
+    lax.while_loop(lambda _: jnp.asarray(False), subject.step, subject.carry)
 
 
-def compilations(step: Step, carry: PyTree) -> None:
-    """The types of the carry are the same again after one jitted step."""
-    same_types("", carry, step(carry))
+def compilations(subject: Subject) -> None:
+    """The carry keeps its types in one jitted step, which else compiles more than once."""
+    same_types("", subject.carry, subject.step(subject.carry))
 
 
-def multi_steps(subject: Subject) -> None:
+def multi_steps(subject: OptimizerSubject) -> None:
     """MultiSteps around the optimizer traces and keeps its types."""
-    if not _same_shapes(subject.carry.params, subject.grads):
+    params = subject.carry.params
+    if _shapes(params) != _shapes(subject.grads):
         raise Skip("MultiSteps accumulates gradients in the shapes of the params")
+
+    def accumulate(init, update):
+        inner = optax.GradientTransformationExtraArgs(init, update)
+        outer = optax.MultiSteps(inner, 2)
+        before = outer.init(params)
+        updates, after = outer.update(subject.grads, before, params, **subject.extra_args)
+        return before, updates, after
+
     try:
-        before, updates, after = _through_multi_steps(subject, subject)
+        before, updates, after = accumulate(subject.init, subject.update)
     except TypeError:
-        # In Optax 0.1.9 its accumulator has the dtypes of the params, and it multiplies
-        # bools of the inner state by ints: its own branches differ then, also around an
+        # The accumulator of Optax 0.1.9 has the dtypes of the params, and it multiplies
+        # bools of the inner state by ints. Its own branches differ then, even around an
         # optimizer that changes nothing.
+        strong_init = lambda params: strong(subject.init(params))
         try:
-            _through_multi_steps(_Idle(subject), subject)
+            accumulate(strong_init, lambda updates, state, params, **_: (updates, state))
         except TypeError:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
     same_types("state", before, after)
-    _no_promotion(subject.carry.params, updates)
+    _no_promotion(params, updates)
 
 
-class _Idle:
-    """Keeps its updates and its state, which has the strongly typed state of a subject."""
-
-    def __init__(self, subject: Subject):
-        leaves = tree_util.tree_leaves
-        self.init = lambda params: own_buffers(
-            as_arrays(subject.init(params)), leaves(params)
-        )
-
-    def update(
-        self, updates: Updates, state: State, params: Params = None, **extra_args: Any
-    ):
-        """What came in."""
-        del params, extra_args
-        return updates, state
-
-
-def _through_multi_steps(opt: Optimizer, subject: Subject) -> tuple[Any, Any, Any]:
-    inner = optax.GradientTransformationExtraArgs(opt.init, opt.update)
-    outer = optax.MultiSteps(inner, 2)
-    before = outer.init(subject.carry.params)
-    updates, after = outer.update(
-        subject.grads, before, subject.carry.params, **subject.extra_args
-    )
-    return before, updates, after
-
-
-# Those of a subject alone; `init` compares with a state from outside its trace.
-CHECKS: dict[str, Callable[[Subject], None]] = {
+# The sweep runs these inside one trace; `init` also needs a state from outside of it.
+CHECKS: dict[str, Callable[[OptimizerSubject], None]] = {
     "eval_shape": eval_shape,
-    "scan": lambda subject: scan(subject.step, subject.carry),
-    "cond": lambda subject: cond(subject.step, subject.carry),
+    "scan": scan,
+    "cond": cond,
     "MultiSteps": multi_steps,
-    "compilations": lambda subject: compilations(subject.step, subject.carry),
+    "compilations": compilations,
 }
 NAMES = ("init", *CHECKS)
 
 
-def same_types(name: str, before: Any, after: Any) -> None:
-    """Raises a `Fault` that names the first leaf whose type is not what it was."""
-    _same(name, before, after, type_name)
+def failures_of(
+    checks: Mapping[str, Callable[[_T], None]], subject: _T
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Why checks fail on a subject, and why others do not apply, by name."""
+    failures, skipped = {}, {}
+    for name, check in checks.items():
+        try:
+            check(subject)
+        except Skip as reason:
+            skipped[name] = str(reason)
+        except Exception as error:
+            failures[name] = one_line(error)
+    return failures, skipped
 
 
-def _same(
-    name: str, before: Any, after: Any, type_of: Callable[[Leaf], Any], where: str = ""
+def one_line(error: Exception) -> str:
+    """The first line of an error and the first leaf that it names."""
+    if isinstance(error, Fault):
+        return str(error)
+    first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    leaf = next((line for line in others if " has type " in line or "->" in line), "")
+    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
+    return textwrap.shorten(line, 400, placeholder=" ...")
+
+
+def same_types(
+    name: str,
+    before: PyTree,
+    after: PyTree,
+    type_of: Callable[[Leaf], str | None] = type_name,
+    where: str = "",
 ) -> None:
-    _raise_first(
+    """Raises a `Fault` that names the first leaf whose type changed."""
+    raise_first(
         f"{(name + path).lstrip('.')}: {type_of(old)} -> {type_of(new)}{where}"
         for path, old, new in _pairs(name, before, after)
         if type_of(old) != type_of(new)
@@ -200,37 +216,39 @@ def _same(
 
 
 def _type_and_shape(leaf: Leaf) -> str:
-    told = type_name(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
-    return f"{told} of shape {jnp.shape(leaf)}"
+    dtype = type_name(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
+    return f"{dtype} of shape {jnp.shape(leaf)}"
 
 
 def _no_promotion(params: Params, updates: Updates) -> None:
-    _raise_first(
+    raise_first(
         f"updates{path}: {type_name(update)} for a {type_name(param)} param"
         for path, param, update in _pairs("updates", params, updates)
         if dtype_of(param + update) != dtype_of(param)
     )
 
 
-def _pairs(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    leaves, structure = tree_util.tree_flatten_with_path(before)
-    new_leaves, new_structure = tree_util.tree_flatten(after)
-    if structure != new_structure:
-        name = f"{name}: " if name else ""
-        raise Fault(f"{name}another tree, {len(leaves)} -> {len(new_leaves)} leaves")
-    for (path, old), new in zip(leaves, new_leaves):
-        yield tree_util.keystr(path), old, new
+def _pairs(name: str, before: PyTree, after: PyTree) -> Iterator[tuple[str, Leaf, Leaf]]:
+    old = paths(before)
+    if tree_util.tree_structure(before) != tree_util.tree_structure(after):
+        new = paths(after)
+        label = f"{name}: " if name else ""
+        one_sided = [f"{name}{path}".lstrip(".") for path in sorted({*old} ^ {*new})]
+        raise Fault(
+            f"{label}another tree, {len(old)} -> {len(new)} leaves"
+            + (f"; only one has {', '.join(one_sided[:3])}" if one_sided else "")
+        )
+    yield from zip(old, tree_util.tree_leaves(before), tree_util.tree_leaves(after))
 
 
-def _raise_first(faults: Iterable[str]) -> None:
+def raise_first(faults: Iterable[str]) -> None:
+    """Raises a `Fault` with the first of some faults and their number, if there are any."""
     first, *others = [*faults, ""]
     if first:
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise Fault(first + more)
 
 
-def _same_shapes(params: Params, grads: Updates) -> bool:
-    if tree_util.tree_structure(params) != tree_util.tree_structure(grads):
-        return False
-    pairs = zip(tree_util.tree_leaves(params), tree_util.tree_leaves(grads))
-    return all(jnp.shape(param) == jnp.shape(grad) for param, grad in pairs)
+def _shapes(tree: PyTree) -> tuple[object, list[tuple[int, ...]]]:
+    leaves, treedef = tree_util.tree_flatten(tree)
+    return treedef, [jnp.shape(leaf) for leaf in leaves]

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import set_x64
-from .._leaves.types import Optimizer, Params, PyTree, Updates
+from .._leaves.dtypes import dtype_of, kind
+from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
 from .recipes import Recipe
+
+DTypes = DType | tuple[DType, ...]
 
 
 class Inputs(NamedTuple):
@@ -31,54 +33,58 @@ class Entry:
     """One way to call one factory.
 
     Attributes:
-        id: where it stands in Optax, and the variant: `optax.adam[mu_dtype=bf16]`.
+        id: its name in Optax, with the variant: `optax.adam[mu_dtype=bf16]`.
         make: makes the transformation; see `build`.
-        recipe: how its params and gradients look.
+        recipe: its params and gradients.
     """
 
     id: str
-    make: Callable[[], Any]
+    make: Callable[[], Optimizer]
     recipe: Recipe = dataclasses.field(default_factory=Recipe)
 
     @property
     def name(self) -> str:
-        """Where it stands in Optax, without the variant."""
+        """Its name in Optax, without the variant."""
         return self.id.partition("[")[0]
 
-    def build(self) -> Any:
-        """Makes the transformation; under the x64 flag that it is to run under."""
+    def build(self) -> Optimizer:
+        """Makes the transformation, under the x64 flag that it will run under."""
         with warnings.catch_warnings():
-            # Optax announces what it will rename; that is no business of its dtypes.
+            # Optax announces renamings, which do not matter here.
             warnings.simplefilter("ignore", DeprecationWarning)
             return self.make()
 
     def loss(self, params: Params) -> jax.Array:
         """The loss whose gradients `inputs` makes, in the promoted dtype of the params."""
         leaves = tree_util.tree_leaves(params)
+        leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
         dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
         squares = [jnp.sum(jnp.square(leaf - 1)).astype(dtype) for leaf in leaves]
         return functools.reduce(jnp.add, squares) / 2
 
-    def inputs(self, params: Params, grads: Updates) -> Inputs:
-        """Small arrays for one update, in the given dtypes.
+    def inputs(self, params: DTypes, grads: DTypes) -> Inputs:
+        """Small arrays for one update.
 
         Args:
-            params: the dtype of the params, or a tuple of dtypes that are dealt out over
-                the leaves in turn.
-            grads: the same for the gradients. 64-bit dtypes need x64 to be on.
+            params: the dtype of the params; the leaves take the dtypes of a tuple in turn.
+            grads: the same for the gradients. 64-bit dtypes need x64.
 
         Returns:
-            Params, their gradients of `loss`, and the extra args (the value of the loss,
-            the loss itself and so on) that the optimizer takes, if it needs any.
+            Params, their gradients of `loss`, and the extra args that the optimizer needs
+            (the value of the loss, the loss itself and so on).
 
         Raises:
-            Exception: what the optimizer itself raises, if it runs with no extra args
-                that the catalogue knows of, in float32 and with x64 off.
+            Exception: the optimizer's own, if no extra args that the catalogue knows make
+                it run in float32 with x64 off.
         """
         return self._inputs(params, grads, self.extra_names)
 
-    def feed(self, params: Params, grads: Updates) -> Inputs:
-        """As `inputs`, without extra args for an optimizer that does not run with any."""
+    def feed(
+        self, params: DTypes, grads: DTypes, extra_args: dict[str, Any] | None = None
+    ) -> Inputs:
+        """Like `inputs`, with the caller's extra args, or none if no trial succeeds."""
+        if extra_args is not None:
+            return self._inputs(params, grads, ())._replace(extra_args=extra_args)
         try:
             return self.inputs(params, grads)
         except Exception:
@@ -88,45 +94,51 @@ class Entry:
     def extra_names(self) -> tuple[str, ...]:
         """The names of the extra args in `inputs`.
 
-        What a chain needs cannot be read from its signature, only seen by running it, in
-        the plainest dtypes: first without extra args, at last with all that it takes.
+        The signature of a chain does not show what it needs. Only a run does: in the
+        plainest dtypes, first without extra args, last with all that it takes.
         """
-        # Optax relies on standard promotion, whatever the caller has set.
+        errors: list[Exception] = []
+        # Optax relies on standard promotion, whatever the caller chose.
         with set_x64(False), jax.numpy_dtype_promotion("standard"):
             opt = self.build()
             parameters = inspect.signature(opt.update).parameters
             takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-            first_error = None
             for names in (*_USUAL_EXTRA_ARGS, tuple(_EXTRA_ARGS)):
                 taken = tuple(n for n in names if takes_all or n in parameters)
                 try:
                     _run_abstractly(opt, self._inputs(jnp.float32, jnp.float32, taken))
                     return taken
                 except Exception as error:
-                    first_error = first_error or error
-        assert first_error is not None
-        raise first_error
+                    errors.append(error)
+        raise errors[0]
 
-    def _inputs(self, params: Params, grads: Updates, names: tuple[str, ...]) -> Inputs:
-        values = {
-            name: np.sin(np.arange(1.0, 1 + np.prod(shape))).reshape(shape)
-            for name, shape in self.recipe.shapes.items()
-        }
-        slopes = {name: value - 1 for name, value in values.items()}
-        plain = _as_arrays(values, params)
-        updates = _as_arrays(self.recipe.to_grads(slopes), grads)
-        made = {name: _EXTRA_ARGS[name](self, plain, updates) for name in names}
-        return Inputs(self.recipe.to_params(plain), updates, made)
+    def _inputs(self, params: DTypes, grads: DTypes, names: tuple[str, ...]) -> Inputs:
+        arrays = in_turn(self.recipe.params, params)
+        updates = in_turn(self.recipe.grads(self.recipe.params), grads)
+        extra_args = {name: _EXTRA_ARGS[name](self, arrays, updates) for name in names}
+        return Inputs(arrays, updates, extra_args)
 
 
-def _as_arrays(tree: PyTree, dtypes: Any) -> Any:
+def in_turn(tree: PyTree, dtypes: DTypes) -> PyTree:
+    """A tree of JAX arrays whose floating leaves take the dtypes in turn.
+
+    A `jax.ShapeDtypeStruct` becomes an array of ones.
+    """
+    choices = dtypes if isinstance(dtypes, tuple) else (dtypes,)
     leaves, structure = tree_util.tree_flatten(tree)
-    dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-    arrays = [
-        jnp.asarray(leaf, dtypes[number % len(dtypes)])
-        for number, leaf in enumerate(leaves)
-    ]
-    return tree_util.tree_unflatten(structure, arrays)
+
+    def array(number: int, leaf: Leaf) -> Leaf:
+        leaf = ones_like(leaf)
+        is_floating = kind(dtype_of(leaf)) == "float"
+        return jnp.asarray(leaf, choices[number % len(choices)]) if is_floating else leaf
+
+    return tree_util.tree_unflatten(structure, map(array, range(len(leaves)), leaves))
+
+
+def ones_like(leaf: Leaf) -> Leaf:
+    """An array for a `jax.ShapeDtypeStruct`; any other leaf as it is."""
+    is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
+    return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
 
 
 def _run_abstractly(opt: Optimizer, inputs: Inputs) -> None:
@@ -140,7 +152,7 @@ def _run_abstractly(opt: Optimizer, inputs: Inputs) -> None:
 
 def _gradient_function(
     entry: Entry, params: Params, updates: Updates
-) -> Callable[..., Any]:
+) -> Callable[[Params, jax.Array], Updates]:
     def grad_fn(params, step):
         del step
         grads = jax.grad(entry.loss)(params)
@@ -149,7 +161,7 @@ def _gradient_function(
     return grad_fn
 
 
-# What optimizers ask for together.
+# The extra args that optimizers need together.
 _USUAL_EXTRA_ARGS = (
     (),
     ("value",),
@@ -160,9 +172,9 @@ _USUAL_EXTRA_ARGS = (
     ("sum_sq_diff_grads", "sample_size"),
 )
 
-# The extra args that Optax's own optimizers take, by name: a function of the entry, the
+# The extra args of Optax's own optimizers, by name: each a function of the entry, the
 # params and the gradients.
-_EXTRA_ARGS: dict[str, Callable[[Entry, Any, Any], Any]] = {
+_EXTRA_ARGS: dict[str, Callable[[Entry, Params, Updates], object]] = {
     "value": lambda entry, params, updates: entry.loss(params),
     "grad": lambda entry, params, updates: updates,
     "value_fn": lambda entry, params, updates: entry.loss,

@@ -1,15 +1,14 @@
 """The sweep as a heat map: optimizers by configurations, bare beside guarded.
 
-One page that opens offline. A cell says by its symbol and pattern, not by its hue alone,
-whether checks failed; selected, by mouse or keyboard, it says which, why and on what line.
+One page that opens offline. The symbol and the pattern of a cell, not only its hue, show
+whether checks failed. Selected by mouse or keyboard, a cell says which, why and where.
 """
 
-from collections.abc import Sequence
 from html import escape
 
 from .._audit.page import document
 from .report import Report
-from .sweep import CONFIGURATIONS, Outcome
+from .sweep import CONFIGURATIONS, Outcome, where
 
 _STYLE = """
 .map { overflow: auto; max-height: max(20rem, calc(100vh - 21rem)); margin: 1rem 0;
@@ -38,66 +37,58 @@ button.failed { color: var(--on-bad); background: repeating-linear-gradient(135d
   transparent 0 4px, #0002 4px 6px) var(--bad); }
 button.key { display: inline-block; cursor: default; vertical-align: middle; }
 button[aria-pressed=true] { outline: 3px solid var(--focus); outline-offset: -1px; }
-#told { border-left: 4px solid var(--line); background: var(--soft); padding: .6rem 1rem;
+#details { border-left: 4px solid var(--line); background: var(--soft); padding: .6rem 1rem;
   height: 12rem; overflow: auto; white-space: pre-wrap;
   font: 13px/1.5 ui-monospace, monospace; }
 """
 
 _SCRIPT = """
-const cells = [...document.querySelectorAll('.map tbody tr')].map(
-  row => [...row.querySelectorAll('button')]);
-const told = document.getElementById('told');
-let chosen = cells.length ? cells[0][0] : null;
-function choose(cell) {
-  if (chosen) { chosen.tabIndex = -1; chosen.setAttribute('aria-pressed', 'false'); }
-  chosen = cell;
-  cell.tabIndex = 0;
-  cell.setAttribute('aria-pressed', 'true');
-  told.textContent = cell.getAttribute('aria-label');
-}
-cells.flat().forEach(cell => { cell.tabIndex = -1; });
+const body = document.querySelector('.map tbody');
+const at = (row, column) => body.rows[row]?.cells[column]?.querySelector('button');
+let chosen = at(0, 1);
+body.querySelectorAll('button').forEach(button => { button.tabIndex = -1; });
 if (chosen) chosen.tabIndex = 0;
-const table = document.querySelector('.map');
-table.addEventListener('focusin', event => {
-  if (event.target.matches('tbody button')) choose(event.target);
+body.addEventListener('focusin', ({ target }) => {
+  chosen.tabIndex = -1;
+  chosen.setAttribute('aria-pressed', 'false');
+  chosen = target;
+  chosen.tabIndex = 0;
+  chosen.setAttribute('aria-pressed', 'true');
+  document.getElementById('details').textContent = chosen.getAttribute('aria-label');
 });
-table.addEventListener('click', event => {
-  if (event.target.matches('tbody button')) event.target.focus();
-});
-table.addEventListener('keydown', event => {
-  const row = cells.findIndex(row => row.includes(event.target));
-  if (row < 0) return;
-  const column = cells[row].indexOf(event.target);
-  const last = cells[row].length - 1;
+body.addEventListener('click', ({ target }) => target.closest('button')?.focus());
+body.addEventListener('keydown', event => {
+  const cell = event.target.closest('td');
+  const row = cell.parentNode.sectionRowIndex, column = cell.cellIndex;
   const to = { ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
     ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
-    Home: [row, 0], End: [row, last],
+    Home: [row, 1], End: [row, body.rows[row].cells.length - 1],
     PageUp: [Math.max(row - 10, 0), column],
-    PageDown: [Math.min(row + 10, cells.length - 1), column] }[event.key];
-  const cell = to && cells[to[0]] && cells[to[0]][to[1]];
-  if (to) event.preventDefault();
-  if (cell) { cell.focus({ preventScroll: true });
-    cell.scrollIntoView({ block: 'nearest', inline: 'nearest' }); }
+    PageDown: [Math.min(row + 10, body.rows.length - 1), column] }[event.key];
+  if (!to) return;
+  event.preventDefault();
+  at(...to)?.focus({ preventScroll: true });
+  chosen.scrollIntoView({ block: 'nearest', inline: 'nearest' });
 });
 """
 
 _LEGEND = (
     ("ok", "\N{MIDDLE DOT}", "every check passes"),
-    ("failed", "3", "so many checks fail"),
+    ("failed", "3", "this many checks fail"),
     ("rescued", "\N{UPWARDS ARROW}", "passes; the guard ran the update in a wider dtype"),
 )
 
 
 def page(report: Report) -> str:
-    """The heat map of a whole sweep."""
-    by_cell = {(o.id, o.configuration, o.x64, o.guarded): o for o in report.outcomes}
+    """The heat map of a sweep."""
     rows = []
     for row in report.rows():
+        outcomes = {(o.configuration, o.x64, o.guarded): o for o in report.of(row.id)}
         cells = [
-            _cell(by_cell[row.id, configuration.name, configuration.x64, guarded])
-            for configuration in CONFIGURATIONS
-            for guarded in (False, True)
-            if (row.id, configuration.name, configuration.x64, guarded) in by_cell
+            _cell(outcomes[place])
+            for c in CONFIGURATIONS
+            for place in ((c.name, c.x64, False), (c.name, c.x64, True))
+            if place in outcomes
         ]
         name = escape(row.id.removeprefix("optax."))
         rows.append(
@@ -108,16 +99,20 @@ def page(report: Report) -> str:
         + text
         for name, symbol, text in _LEGEND
     )
+    items = "".join(
+        f"<li>{escape(f'{left.id}: {left.reason}')}</li>" for left in report.unbuilt
+    )
+    left_out = f"<h2>Not swept</h2>\n<ul>{items}</ul>\n" if items else ""
     body = (
         "<h1>Optimizers by configurations, bare beside guarded</h1>\n"
         f"<p>{escape(report.closing_line())}</p>\n<p>{legend}</p>\n"
-        '<p class="dim">A configuration is the dtype of the params, and after a slash that '
-        "of the gradients. Left half of each: bare (b), right half: guarded (g). Select a "
-        "cell, or move with Tab and the arrow keys.</p>\n"
-        '<div id="told" role="status" aria-live="polite" tabindex="0">'
+        '<p class="dim">A configuration is the dtype of the params and, after a slash, '
+        "of the gradients. Left half: bare (b), right half: guarded (g). Select a cell, "
+        "or move with Tab and the arrow keys.</p>\n"
+        '<div id="details" role="status" aria-live="polite" tabindex="0">'
         "No cell selected.</div>\n"
         f'<div class="map"><table>\n{_head()}<tbody>\n' + "\n".join(rows) + "\n</tbody>"
-        f"</table></div>\n{_left_out(report)}"
+        f"</table></div>\n{left_out}"
     )
     return document("dtypeguard audit: every optimizer", body, _STYLE, _SCRIPT)
 
@@ -145,26 +140,16 @@ def _cell(outcome: Outcome) -> str:
     first = "" if outcome.guarded else ' class="first"'
     return (
         f'<td{first}><button class="{state}" aria-pressed="false" '
-        f'aria-label="{escape(_told(outcome))}">{symbol}</button></td>'
+        f'aria-label="{escape(_details(outcome))}">{symbol}</button></td>'
     )
 
 
-def _told(outcome: Outcome) -> str:
+def _details(outcome: Outcome) -> str:
     who = "guarded" if outcome.guarded else "bare"
-    x64 = "on" if outcome.x64 else "off"
-    lines = [f"{outcome.id}, {who}, {outcome.configuration}, x64 {x64}:"]
+    lines = [f"{outcome.id}, {who}, {where(outcome)}:"]
     lines += [f"  {line}" for line in outcome.origins]
     lines += [f"  {check}: {reason}" for check, reason in outcome.failures.items()]
     lines += [] if outcome.failures else ["  every check passes"]
     lines += [f"  rescued: {outcome.rescues} warnings"] if outcome.rescues else []
     lines += [f"  {check} skipped: {reason}" for check, reason in outcome.skipped.items()]
     return "\n".join(lines)
-
-
-def _left_out(report: Report) -> str:
-    return _list("Not swept", [f"{left.id}: {left.reason}" for left in report.unbuilt])
-
-
-def _list(title: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<h2>{title}</h2>\n<ul>{items}</ul>\n" if lines else ""

@@ -1,135 +1,135 @@
-"""What the catalogue cannot find out by itself: arguments, variants, unusual inputs.
+"""What the catalogue cannot find by itself: arguments, variants, unusual inputs.
 
-Everything here is keyed by a name, so that what another Optax release lacks is not used
-there, and an optimizer new to it that speaks Optax's usual words needs no line here.
+Everything here is keyed by a name: a name that another Optax release lacks goes unused
+there, and a new optimizer with Optax's usual parameters needs no line here.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import tree_util
 
-from .._leaves.types import Leaf, Params, PyTree, Updates
+from .._leaves.types import Optimizer, Params, PyTree, Updates
+
+Factory = Callable[..., Optimizer]
 
 
-def is_matrix(tree: PyTree) -> Any:
+def is_matrix(tree: PyTree) -> PyTree:
     """A mask: True for leaves of two or more axes."""
     return tree_util.tree_map(lambda leaf: np.ndim(leaf) > 1, tree)
 
 
-def _matrix_label(tree: PyTree) -> Any:
+def _matrix_label(tree: PyTree) -> PyTree:
     return tree_util.tree_map(lambda leaf: "ab"[np.ndim(leaf) > 1], tree)
 
 
-def _double(updates: Updates, params: Params) -> Any:
+def _double(updates: Updates, params: Params) -> Updates:
     del params
     return tree_util.tree_map(lambda update: 2 * update, updates)
 
 
-def _every_second(step: Leaf) -> Any:
+def _every_second(step: jax.Array) -> jax.Array:
     return step % 2 == 0
 
 
-def _norm(tree: PyTree) -> Any:
+def _norm(tree: PyTree) -> jax.Array:
     squares = [jnp.sum(jnp.square(leaf)) for leaf in tree_util.tree_leaves(tree)]
     return jnp.sqrt(sum(squares))
 
 
-def _schedule() -> Any:
+def _schedule() -> optax.Schedule:
     return optax.exponential_decay(1e-3, transition_steps=10, decay_rate=0.9)
 
 
-# A value for a parameter of this name, whatever the factory: a function of no arguments,
-# since some must be made under the x64 flag of the configuration.
-ARGUMENTS: dict[str, Callable[[], Any]] = {
-    "accumulation_steps": lambda: 2,
-    "adv_optimizer": lambda: optax.sgd(0.05),
-    "clipping": lambda: 0.1,
-    "decay": lambda: 0.9,
-    "eta": lambda: 0.01,
-    "every_k_schedule": lambda: 2,
-    "f": lambda: _double,
-    "gamma": lambda: 0.55,
-    "inner_factory": lambda: optax.adam,
-    "key": lambda: 0,
-    "l2_norm_clip": lambda: 1.0,
-    "learning_rate": lambda: 1e-3,
-    "mask": lambda: is_matrix,
-    "max_backtracking_steps": lambda: 5,
-    "max_consecutive_errors": lambda: 2,
-    "max_delta": lambda: 1.0,
-    "max_linesearch_steps": lambda: 5,
-    "max_norm": lambda: 1.0,
-    "measure": lambda: _norm,
-    "measure_name": lambda: "norm",
-    "measures": lambda: {"norm": _norm},
-    "noise_multiplier": lambda: 0.1,
-    "param_labels": lambda: _matrix_label,
-    "seed": lambda: 0,
-    "should_transform_fn": lambda: _every_second,
-    "should_update_fn": lambda: _every_second,
-    "slow_step_size": lambda: 0.5,
-    "step_size": lambda: 0.1,
-    "step_size_fn": _schedule,
-    "sync_period": lambda: 2,
-    "threshold": lambda: 1.0,
-    "transforms": lambda: {"a": optax.adam(1e-3), "b": optax.sgd(1e-3)},
-} | dict.fromkeys(
-    ("base_optimizer", "fast_optimizer", "inner", "opt", "optimizer", "tx"),
-    lambda: optax.adam(1e-3),
+# What makes a value for a parameter of this name, whatever the factory. Some values must be
+# made under the x64 flag of the configuration.
+_VALUES: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("key seed", lambda: 0),
+    ("accumulation_steps every_k_schedule sync_period", lambda: 2),
+    ("max_consecutive_errors", lambda: 2),
+    ("max_backtracking_steps max_linesearch_steps", lambda: 5),
+    ("learning_rate", lambda: 1e-3),
+    ("eta", lambda: 0.01),
+    ("clipping noise_multiplier step_size", lambda: 0.1),
+    ("slow_step_size", lambda: 0.5),
+    ("gamma", lambda: 0.55),
+    ("decay", lambda: 0.9),
+    ("l2_norm_clip max_delta max_norm threshold", lambda: 1.0),
+    ("step_size_fn", _schedule),
+    ("base_optimizer fast_optimizer inner opt optimizer tx", lambda: optax.adam(1e-3)),
+    ("adv_optimizer", lambda: optax.sgd(0.05)),
+    ("inner_factory", lambda: optax.adam),
+    ("transforms", lambda: {"a": optax.adam(1e-3), "b": optax.sgd(1e-3)}),
+    ("f", lambda: _double),
+    ("mask", lambda: is_matrix),
+    ("measure", lambda: _norm),
+    ("measure_name", lambda: "norm"),
+    ("measures", lambda: {"norm": _norm}),
+    ("param_labels", lambda: _matrix_label),
+    ("should_transform_fn should_update_fn", lambda: _every_second),
 )
+ARGUMENTS = {name: make for names, make in _VALUES for name in names.split()}
 
-# Parameters that are given a value even where the factory has a default for them: it is
-# one that makes it fail (`add_noise` wants one of `key` and `seed`).
+# Parameters that get a value although the factory has a default, which makes it fail:
+# `add_noise` needs one of `key` and `seed`.
 ALWAYS = frozenset({"key"})
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """How one factory is called and fed, where its parameters' names do not say it.
+def sample(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Params of these shapes, with values between -1 and 1."""
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    return {
+        name: np.sin(np.arange(1.0, 1 + sizes[name])).reshape(shape)
+        for name, shape in shapes.items()
+    }
 
-    Args:
-        build: called with the factory; makes the optimizer. None goes by names.
-        shapes: the shape of every param.
-        to_params: makes what `init` takes out of a plain tree of params.
-        to_grads: makes what `update` takes out of a plain tree of NumPy gradients.
+
+def _slopes(params: Params) -> Updates:
+    """The gradients of `Entry.loss`."""
+    return tree_util.tree_map(lambda param: param - 1, params)
+
+
+_PARAMS = sample({"w": (4, 3), "b": (3,)})
+
+
+class Recipe(NamedTuple):
+    """How to call and feed one factory, where the names of its parameters do not tell.
+
+    Attributes:
+        build: makes the optimizer from the factory; None calls it by names.
+        params: NumPy arrays, which a configuration casts.
+        grads: makes their gradients; by default those of `Entry.loss`.
     """
 
-    build: Callable[[Any], Any] | None = None
-    shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(
-        default_factory=lambda: {"w": (4, 3), "b": (3,)}
-    )
-    to_params: Callable[[Any], Any] = lambda params: params
-    to_grads: Callable[[Any], Any] = lambda grads: grads
+    build: Callable[[Factory], Optimizer] | None = None
+    params: Params = _PARAMS
+    grads: Callable[[Params], Updates] = _slopes
 
 
-def _per_example(grads: Updates) -> Any:
-    return tree_util.tree_map(lambda g: np.stack([0.5 * g, 1.5 * g]), grads)
+def _per_example(params: Params) -> Updates:
+    stack = lambda slope: np.stack([0.5 * slope, 1.5 * slope])
+    return tree_util.tree_map(stack, _slopes(params))
 
 
-def _lookahead_params(params: Params) -> Any:
-    return optax.LookaheadParams(fast=params, slow=params)
-
-
-def _process(process: Any) -> Any:
+def _process(process: Factory) -> Optimizer:
     average = optax.stateless(
         lambda grads, _: tree_util.tree_map(lambda g: jnp.mean(g, axis=0), grads)
     )
     return process(optax.identity(), average, optax.adam(1e-3))
 
 
-def _scale_by_muon(scale_by_muon: Any) -> Any:
+def _scale_by_muon(scale_by_muon: Factory) -> Optimizer:
     if not hasattr(optax.contrib, "MuonDimensionNumbers"):
         return scale_by_muon()
     axes = optax.contrib.MuonDimensionNumbers()
     return scale_by_muon(weight_dimension_numbers={"w": axes, "v": axes})
 
 
-def _monitor_in_its_stride(monitor: Any) -> Any:
+def _monitor_in_its_stride(monitor: Factory) -> Optimizer:
     norm_ema = optax.measure_with_ema(_norm, decay=0.9)
     opt = monitor({"norm": _norm, "norm_ema": norm_ema})
     return optax.GradientTransformationExtraArgs(
@@ -137,40 +137,110 @@ def _monitor_in_its_stride(monitor: Any) -> Any:
     )
 
 
-_PER_EXAMPLE = Recipe(to_grads=_per_example)
+def _chained(chain: Factory) -> Optimizer:
+    return chain(optax.zero_nans(), optax.clip(1.0), optax.adamw(1e-3))
+
+
+def _accumulated_chain(multi_steps: Factory) -> Optimizer:
+    return multi_steps(_chained(optax.chain), 2)
+
+
+def _scheduled(factory: Factory) -> Optimizer:
+    return factory(_schedule())
+
+
+def _bfloat16_momentum(factory: Factory) -> Optimizer:
+    return factory(1e-3, mu_dtype=jnp.bfloat16)
+
+
+_PER_EXAMPLE = Recipe(grads=_per_example)
+_LOOKAHEAD = Recipe(
+    params=optax.LookaheadParams(fast=_PARAMS, slow=_PARAMS),
+    grads=lambda params: _slopes(params.fast),
+)
 _AGGREGATING = "optax.experimental.aggregating"
 
+# By the id of an entry: a factory, or a variant of one that gives other dtypes.
 RECIPES: dict[str, Recipe] = {
+    "optax.MultiSteps[chain]": Recipe(_accumulated_chain),
+    "optax.adafactor[factored,momentum]": Recipe(
+        lambda adafactor: adafactor(1e-3, min_dim_size_to_factor=2, momentum=0.9)
+    ),
+    "optax.adam[mu_dtype=bf16]": Recipe(_bfloat16_momentum),
+    "optax.adam[schedule]": Recipe(_scheduled),
+    "optax.adamw[mask]": Recipe(lambda adamw: adamw(1e-3, mask=is_matrix)),
     "optax.chain": Recipe(
         lambda chain: chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     ),
+    "optax.chain[zero_nans,clip,adamw]": Recipe(_chained),
+    "optax.chain[reduce_on_plateau]": Recipe(
+        lambda chain: chain(optax.adam(1e-3), optax.contrib.reduce_on_plateau())
+    ),
+    "optax.ema[accumulator_dtype=bf16]": Recipe(
+        lambda ema: ema(0.9, accumulator_dtype=jnp.bfloat16)
+    ),
+    "optax.freeze": Recipe(lambda freeze: freeze({"w": True, "b": False})),
+    "optax.fromage[schedule]": Recipe(_scheduled),
+    "optax.inject_hyperparams[sgd,schedule]": Recipe(
+        lambda inject: inject(optax.sgd)(learning_rate=_schedule())
+    ),
+    "optax.lbfgs[backtracking]": Recipe(
+        lambda lbfgs: lbfgs(linesearch=optax.scale_by_backtracking_linesearch(5))
+    ),
+    "optax.lbfgs[fixed]": Recipe(lambda lbfgs: lbfgs(1e-3, linesearch=None)),
+    "optax.lion[mu_dtype=bf16]": Recipe(_bfloat16_momentum),
+    "optax.lookahead": _LOOKAHEAD,
+    "optax.lookahead[reset_state]": _LOOKAHEAD._replace(
+        build=lambda lookahead: lookahead(
+            optax.adam(1e-3), sync_period=2, slow_step_size=0.5, reset_state=True
+        )
+    ),
+    "optax.monitor[second step]": Recipe(_monitor_in_its_stride),
     "optax.named_chain": Recipe(
         lambda chain: chain(("clip", optax.clip(1.0)), ("adam", optax.adam(1e-3)))
     ),
-    "optax.freeze": Recipe(lambda freeze: freeze({"w": True, "b": False})),
-    "optax.lookahead": Recipe(to_params=_lookahead_params),
+    "optax.rmsprop[centered,momentum]": Recipe(
+        lambda rmsprop: rmsprop(1e-3, centered=True, momentum=0.9)
+    ),
     "optax.scale_by_learning_rate": Recipe(lambda scale: scale(1e-3)),
     "optax.selective_transform": Recipe(
         lambda select: select(optax.adam(1e-3), freeze_mask={"w": True, "b": False})
     ),
-    "optax.contrib.differentially_private_aggregate": _PER_EXAMPLE,
-    "optax.contrib.dpsgd": _PER_EXAMPLE,
+    "optax.sgd[momentum]": Recipe(lambda sgd: sgd(1e-3, momentum=0.9)),
+    "optax.sgd[nesterov,schedule]": Recipe(
+        lambda sgd: sgd(_schedule(), momentum=0.9, nesterov=True)
+    ),
+    "optax.contrib.prodigy[weight_decay]": Recipe(
+        lambda prodigy: prodigy(weight_decay=1e-2)
+    ),
+    "optax.contrib.sam[opaque]": Recipe(
+        lambda sam: sam(optax.adam(1e-3), optax.sgd(0.05), opaque_mode=True)
+    ),
     "optax.contrib.scale_by_muon": Recipe(
-        _scale_by_muon, shapes={"w": (4, 3), "v": (3, 5)}
+        _scale_by_muon, sample({"w": (4, 3), "v": (3, 5)})
+    ),
+    "optax.contrib.schedule_free[state_dtype=bf16]": Recipe(
+        lambda schedule_free: schedule_free(
+            optax.sgd(1e-3), learning_rate=1e-3, b1=0.9, state_dtype=jnp.bfloat16
+        )
+    ),
+    "dtypeguard.fromage[schedule]": Recipe(_scheduled),
+    "dtypeguard.multi_steps[zero_nans,clip,adamw]": Recipe(_accumulated_chain),
+    "dtypeguard.multi_steps[lbfgs]": Recipe(
+        lambda multi_steps: multi_steps(optax.lbfgs(), 2)
     ),
     f"{_AGGREGATING}.add_mean_variance_to_opt": _PER_EXAMPLE,
-    f"{_AGGREGATING}.average_incrementally_updates": Recipe(
-        lambda average: average(per_elt_axis=0, accumulation_steps=2),
-        to_grads=_per_example,
+    f"{_AGGREGATING}.average_incrementally_updates": _PER_EXAMPLE._replace(
+        build=lambda average: average(per_elt_axis=0, accumulation_steps=2)
     ),
     f"{_AGGREGATING}.average_per_element_updates": _PER_EXAMPLE,
-    f"{_AGGREGATING}.process": Recipe(_process, to_grads=_per_example),
+    f"{_AGGREGATING}.process": _PER_EXAMPLE._replace(build=_process),
 }
-# Where they were before they moved to optax.contrib.
-RECIPES["optax.differentially_private_aggregate"] = _PER_EXAMPLE
-RECIPES["optax.dpsgd"] = _PER_EXAMPLE
+# In optax.contrib by now.
+for _name in ("dpsgd", "differentially_private_aggregate"):
+    RECIPES[f"optax.{_name}"] = RECIPES[f"optax.contrib.{_name}"] = _PER_EXAMPLE
 
-# Found, built, and still nothing that a loop could run: no matter of dtypes.
+# What the catalogue finds and builds, but no loop could run, for reasons other than dtypes.
 LEFT_OUT: dict[str, str] = {
     f"{_AGGREGATING}.get_per_element_mean_and_sum_sq_diff_grads": (
         "returns a pair in place of updates; swept inside add_mean_variance_to_opt"
@@ -183,7 +253,7 @@ LEFT_OUT: dict[str, str] = {
     ),
 }
 
-# What does not take the float64 of `jax_explicit_x64_dtypes="allow"`, bare or guarded.
+# What does not accept the float64 of `jax_explicit_x64_dtypes="allow"`, bare or guarded.
 _NOISE = "jax.random.normal does not trace in float64 with x64 off"
 NO_EXPLICIT_FLOAT64: dict[str, str] = {
     "optax.MultiSteps": "it makes zeros by eval_shape, where such a float64 is a float32",
@@ -191,77 +261,4 @@ NO_EXPLICIT_FLOAT64: dict[str, str] = {
     "optax.noisy_sgd": _NOISE,
     "optax.contrib.differentially_private_aggregate": _NOISE,
     "optax.contrib.dpsgd": _NOISE,
-}
-
-# Other ways to call a factory that is in the catalogue: a state or an update of other
-# dtypes than its plain call makes.
-VARIANTS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "optax.MultiSteps": {
-        "chain": lambda multi_steps: multi_steps(
-            optax.chain(optax.zero_nans(), optax.clip(1.0), optax.adamw(1e-3)), 2
-        ),
-    },
-    "optax.adafactor": {
-        "factored,momentum": lambda adafactor: adafactor(
-            1e-3, min_dim_size_to_factor=2, momentum=0.9
-        ),
-    },
-    "optax.adam": {
-        "mu_dtype=bf16": lambda adam: adam(1e-3, mu_dtype=jnp.bfloat16),
-        "schedule": lambda adam: adam(_schedule()),
-    },
-    "optax.adamw": {"mask": lambda adamw: adamw(1e-3, mask=is_matrix)},
-    "optax.chain": {
-        "zero_nans,clip,adamw": lambda chain: chain(
-            optax.zero_nans(), optax.clip(1.0), optax.adamw(1e-3)
-        ),
-        "reduce_on_plateau": lambda chain: chain(
-            optax.adam(1e-3), optax.contrib.reduce_on_plateau()
-        ),
-    },
-    "optax.ema": {
-        "accumulator_dtype=bf16": lambda ema: ema(0.9, accumulator_dtype=jnp.bfloat16),
-    },
-    "optax.fromage": {"schedule": lambda fromage: fromage(_schedule())},
-    "optax.inject_hyperparams": {
-        "sgd,schedule": lambda inject: inject(optax.sgd)(learning_rate=_schedule()),
-    },
-    "optax.lbfgs": {
-        "backtracking": lambda lbfgs: lbfgs(
-            linesearch=optax.scale_by_backtracking_linesearch(5)
-        ),
-        "fixed": lambda lbfgs: lbfgs(1e-3, linesearch=None),
-    },
-    "optax.lion": {"mu_dtype=bf16": lambda lion: lion(1e-3, mu_dtype=jnp.bfloat16)},
-    "optax.lookahead": {
-        "reset_state": lambda lookahead: lookahead(
-            optax.adam(1e-3), sync_period=2, slow_step_size=0.5, reset_state=True
-        ),
-    },
-    "optax.monitor": {"second step": _monitor_in_its_stride},
-    "optax.rmsprop": {
-        "centered,momentum": lambda rmsprop: rmsprop(1e-3, centered=True, momentum=0.9),
-    },
-    "optax.sgd": {
-        "momentum": lambda sgd: sgd(1e-3, momentum=0.9),
-        "nesterov,schedule": lambda sgd: sgd(_schedule(), momentum=0.9, nesterov=True),
-    },
-    "optax.contrib.prodigy": {
-        "weight_decay": lambda prodigy: prodigy(weight_decay=1e-2),
-    },
-    "optax.contrib.sam": {
-        "opaque": lambda sam: sam(optax.adam(1e-3), optax.sgd(0.05), opaque_mode=True),
-    },
-    "optax.contrib.schedule_free": {
-        "state_dtype=bf16": lambda schedule_free: schedule_free(
-            optax.sgd(1e-3), learning_rate=1e-3, b1=0.9, state_dtype=jnp.bfloat16
-        ),
-    },
-    "dtypeguard.fromage": {"schedule": lambda fromage: fromage(_schedule())},
-    "dtypeguard.multi_steps": {
-        "zero_nans,clip,adamw": lambda multi_steps: multi_steps(
-            optax.chain(optax.zero_nans(), optax.clip(1.0), optax.adamw(1e-3)), 2
-        ),
-        "lbfgs": lambda multi_steps: multi_steps(optax.lbfgs(), 2),
-    },
 }

@@ -3,35 +3,36 @@
 import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
 
+from .._leaves.rows import columns
 from .catalog import Unbuilt
-from .sweep import Outcome
+from .sweep import Outcome, where
 
 
 class Row(NamedTuple):
     """One line of the table: counts of configurations, and the checks that failed."""
 
     id: str
-    bare: str
-    guarded: str
-    rescued: str
+    bare: int
+    guarded: int
+    rescued: int
     checks: str
 
 
-HEADER = Row("optimizer", "bare", "guarded", "rescued", "checks that failed")
+_HEADER = ("optimizer", "bare", "guarded", "rescued", "checks that failed")
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A whole sweep.
+    """A sweep.
 
     Attributes:
         outcomes: those of every optimizer.
-        unbuilt: what could not be swept.
+        unbuilt: what the sweep left out.
         seconds: how long it took.
     """
 
@@ -55,24 +56,34 @@ class Report:
         return _failed(self.outcomes, guarded=True)
 
     def rows(self) -> list[Row]:
-        """One row an optimizer, in alphabetical order."""
-        by_id = collections.defaultdict(list)
-        for outcome in self.outcomes:
-            by_id[outcome.id].append(outcome)
-        return [_row(name, by_id[name]) for name in sorted(by_id)]
+        """One row per optimizer, in alphabetical order."""
+        names = sorted({outcome.id for outcome in self.outcomes})
+        return [_row(name, self.of(name)) for name in names]
+
+    def of(self, name: str) -> list[Outcome]:
+        """The outcomes of one optimizer."""
+        return [outcome for outcome in self.outcomes if outcome.id == name]
+
+    def table(self) -> list[str]:
+        """The header and the rows as aligned text."""
+        _, *counted, _ = _HEADER
+        lines = [
+            (name, *(str(n).rjust(len(head)) for head, n in zip(counted, counts)), checks)
+            for name, *counts, checks in self.rows()
+        ]
+        return columns([_HEADER, *lines])
 
     def guarded_failures(self) -> list[str]:
-        """Every failed check of a guarded optimizer, on a line of its own."""
+        """Every failed check of a guarded optimizer, one per line."""
         return [
-            f"{outcome.id}  {outcome.configuration}, x64 {'on' if outcome.x64 else 'off'}"
-            f"  {check}: {reason}"
+            f"{outcome.id}  {where(outcome)}  {check}: {reason}"
             for outcome in self.outcomes
             if outcome.guarded
             for check, reason in outcome.failures.items()
         ]
 
     def skips(self) -> list[str]:
-        """What was skipped and why, a line for each optimizer and check."""
+        """What the sweep skipped and why, a line for each optimizer and check."""
         lines = (
             f"{outcome.id}  {check}: {reason}"
             for outcome in self.outcomes
@@ -88,7 +99,7 @@ class Report:
             f"optax {optax.__version__}, jax {jax.__version__})"
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All of it, for `json.dump`."""
         return {
             "optax": optax.__version__,
@@ -102,40 +113,16 @@ class Report:
         }
 
 
-def plain_table(rows: Sequence[Row]) -> str:
-    """The table in plain text, columns aligned."""
-    lines = [HEADER, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    return "\n".join(
-        "  ".join(
-            (
-                line.id.ljust(widths[0]),
-                *(line[column].rjust(widths[column]) for column in (1, 2, 3)),
-                line.checks,
-            )
-        ).rstrip()
-        for line in lines
-    )
-
-
 def _row(name: str, outcomes: Sequence[Outcome]) -> Row:
-    failed_checks = []
-    for guarded in (False, True):
-        counts = collections.Counter(
-            check
-            for outcome in outcomes
-            if outcome.guarded is guarded
-            for check in outcome.failures
-        )
-        prefix = "guarded: " * (guarded and bool(counts))
-        failed_checks.append(prefix + ", ".join(f"{c} {n}" for c, n in counts.items()))
-    return Row(
-        name,
-        str(_failed(outcomes, guarded=False)),
-        str(_failed(outcomes, guarded=True)),
-        str(sum(outcome.rescues > 0 for outcome in outcomes)),
-        "; ".join(filter(None, failed_checks)),
-    )
+    failed = []
+    for prefix, guarded in (("", False), ("guarded: ", True)):
+        of_kind = [outcome for outcome in outcomes if outcome.guarded is guarded]
+        counts = collections.Counter(check for o in of_kind for check in o.failures)
+        checks = ", ".join(f"{check} {n}" for check, n in counts.items())
+        failed += [prefix + checks] if checks else []
+    bare, guarded = (_failed(outcomes, guarded=flag) for flag in (False, True))
+    rescued = sum(outcome.rescues > 0 for outcome in outcomes)
+    return Row(name, bare, guarded, rescued, "; ".join(failed))
 
 
 def _failed(outcomes: Iterable[Outcome], *, guarded: bool) -> int:

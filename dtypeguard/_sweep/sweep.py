@@ -3,11 +3,9 @@
 import contextlib
 import dataclasses
 import multiprocessing
-import textwrap
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent import futures
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,10 +15,10 @@ from .._audit.audit import audit
 from .._guard.guard import guard
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
-from .._leaves.types import Params, Updates
+from .._leaves.types import Optimizer
 from . import catalog, checks
-from .checks import CHECKS, NAMES, Fault, Skip, Subject
-from .entry import Entry, Inputs
+from .checks import CHECKS, NAMES, OptimizerSubject, one_line
+from .entry import DTypes, Entry, Inputs
 from .recipes import NO_EXPLICIT_FLOAT64
 
 _MIXED = (jnp.bfloat16, jnp.float32)
@@ -31,26 +29,28 @@ class Configuration:
     """Dtypes and the x64 flag.
 
     Attributes:
-        name: the dtype of the params, and of the gradients if it is another.
-        params: the dtype of the params, or several dealt out over the leaves in turn.
+        name: the dtype of the params, and of the gradients if it differs.
+        params: the dtype of the params; the leaves take the dtypes of a tuple in turn.
         grads: the same for the gradients.
         x64: whether `jax_enable_x64` is on.
-        explicit: `jax_explicit_x64_dtypes`: what asking for float64 means with x64 off.
+        explicit: `jax_explicit_x64_dtypes`: what float64 by name means with x64 off.
     """
 
     name: str
-    params: Params
-    grads: Updates
+    params: DTypes
+    grads: DTypes
     x64: bool
     explicit: str = "warn"
 
     @property
-    def leaves_out(self) -> tuple[str, ...]:
-        """Checks that fail for no fault of the optimizer's.
+    def checks(self) -> dict[str, Callable[[OptimizerSubject], None]]:
+        """The checks whose failure is the fault of the optimizer.
 
-        optax.MultiSteps makes zeros by eval_shape, where an explicit float64 is a float32.
+        `optax.MultiSteps` makes zeros by `eval_shape`, where an explicit float64 is a
+        float32.
         """
-        return ("MultiSteps",) if self.explicit == "allow" else ()
+        left_out = ("MultiSteps",) if self.explicit == "allow" else ()
+        return {name: check for name, check in CHECKS.items() if name not in left_out}
 
     @contextlib.contextmanager
     def flags(self) -> Iterator[None]:
@@ -76,8 +76,8 @@ _WIDE = (
     ("f64/f32", jnp.float64, jnp.float32),
     ("f32/f64", jnp.float32, jnp.float64),
 )
-# float64 arrays while x64 is off, and an error for whoever asks for one: only dtypes that
-# it makes a difference to.
+# With x64 off, "allow" makes float64 arrays and "error" refuses them: the dtypes that this
+# affects.
 _EXPLICIT = (
     Configuration("f64 allow", jnp.float64, jnp.float64, False, "allow"),
     Configuration("f32/f64 allow", jnp.float32, jnp.float64, False, "allow"),
@@ -92,14 +92,14 @@ CONFIGURATIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of one optimizer in one configuration, bare or guarded.
+    """The result of one optimizer in one configuration, bare or guarded.
 
     Attributes:
         failures: the reason of each failed check, in one line, by the check's name.
         skipped: the same for checks that do not apply.
-        rescues: how many warnings of a guard that it ran the update in wider dtypes.
-        origins: the leaves that drift, each with the lines of source that make it; only
-            where they were asked for and a check failed.
+        rescues: how many warnings say that a guard ran the update in wider dtypes.
+        origins: the leaves that drift and the lines of source behind them, if a check
+            failed and the sweep looks for them.
     """
 
     id: str
@@ -112,8 +112,14 @@ class Outcome:
     origins: list[str] = dataclasses.field(default_factory=list)
 
 
+def where(result: Configuration | Outcome) -> str:
+    """A configuration in a message, such as `bf16, x64 off`."""
+    name = result.name if isinstance(result, Configuration) else result.configuration
+    return f"{name}, x64 {'on' if result.x64 else 'off'}"
+
+
 def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
-    """One optimizer in every configuration, bare and guarded."""
+    """Checks one optimizer in every configuration, bare and guarded."""
     return [
         examine(entry, configuration, guarded, origins)
         for configuration in CONFIGURATIONS
@@ -124,57 +130,42 @@ def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
 def examine(
     entry: Entry, configuration: Configuration, guarded: bool, origins: bool = False
 ) -> Outcome:
-    """Runs every check on one optimizer in one configuration; of it, only `init` runs."""
+    """Checks one optimizer in one configuration: runs `init` and traces the rest."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
+    about = entry.id, configuration.name, configuration.x64, guarded, failures, skipped
     if configuration.explicit == "allow" and entry.name in NO_EXPLICIT_FLOAT64:
         skipped["explicit float64"] = NO_EXPLICIT_FLOAT64[entry.name]
-        return Outcome(entry.id, configuration.name, False, guarded, failures, skipped, 0)
+        return Outcome(*about, rescues=0)
     make = lambda: guard(entry.build()) if guarded else entry.build()
-
-    def judge(name, check, *args):
-        try:
-            check(*args)
-        except Skip as reason:
-            skipped[name] = str(reason)
-        except Exception as error:
-            failures[name] = one_line(error)
-
     with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         inputs = entry.inputs(configuration.params, configuration.grads)
-
-        def run_checks(inputs):
-            try:
-                subject = Subject(make(), inputs)
-            except Exception as error:
-                failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
-                return
-            if "init" not in failures:
-                judge("init", checks.init, eager, subject.carry.state)
-            for name, check in CHECKS.items():
-                if name not in configuration.leaves_out:
-                    judge(name, check, subject)
-
+        chosen = configuration.checks
         try:
             eager = make().init(checks.some_zeros(inputs.params))
         except Exception as error:
             failures["init"] = one_line(error)
+        else:
+            init = lambda subject: checks.init(eager, subject.carry.state)
+            chosen = {"init": init} | chosen
+
+        def run_checks(inputs: Inputs) -> None:
+            try:
+                subject = OptimizerSubject(make(), inputs)
+            except Exception as error:
+                failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
+                return
+            for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
+                found.update(new)
+
         eqx.filter_eval_shape(run_checks, inputs)
         found = _origins(make, inputs) if origins and failures else []
-    return Outcome(
-        entry.id,
-        configuration.name,
-        configuration.x64,
-        guarded,
-        failures,
-        skipped,
-        rescues=sum(issubclass(w.category, DtypeGuardWarning) for w in caught),
-        origins=found,
-    )
+    rescues = sum(issubclass(w.category, DtypeGuardWarning) for w in caught)
+    return Outcome(*about, rescues, found)
 
 
-def _origins(make: Callable[[], Any], inputs: Inputs) -> list[str]:
+def _origins(make: Callable[[], Optimizer], inputs: Inputs) -> list[str]:
     try:
         params, updates, extra_args = inputs
         return audit(make(), params, updates=updates, extra_args=extra_args).lines()
@@ -185,13 +176,13 @@ def _origins(make: Callable[[], Any], inputs: Inputs) -> list[str]:
 def sweep(
     chosen: Sequence[Entry], jobs: int, origins: bool = False
 ) -> Generator[list[Outcome], None, None]:
-    """The outcomes of each entry, as they come.
+    """Yields the outcomes of each entry as it is done.
 
     Args:
         chosen: entries of the catalogue.
-        jobs: the number of worker processes, which build the entries anew by their ids;
-            1 stays in this process, where entries need not be in the catalogue.
-        origins: whether each failure is audited for the lines that it comes from.
+        jobs: the number of worker processes, which build the entries anew from their ids;
+            1 stays in this process, where an entry need not be in the catalogue.
+        origins: whether to look for the lines of source behind each failure.
     """
     if jobs == 1:
         for entry in chosen:
@@ -212,15 +203,5 @@ def _sweep_id(entry_id: str, origins: bool) -> list[Outcome]:
 
 
 def _off_the_accelerator() -> None:
-    # Nothing is computed, and every worker would take a share of its memory.
+    # Nothing is computed, and every worker would reserve a share of its memory.
     jax.config.update("jax_platforms", "cpu")
-
-
-def one_line(error: Exception) -> str:
-    """An error without its explanations: its first line, and the first leaf it names."""
-    if isinstance(error, Fault):
-        return str(error)
-    first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    leaf = next((line for line in others if " has type " in line or "->" in line), "")
-    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
-    return textwrap.shorten(line, 400, placeholder=" ...")

@@ -1,6 +1,5 @@
-"""Audits of a step: what is told of its carry, how it is called, what to write."""
+"""Audits of a step: its carry, the lines, the errors, the advice."""
 
-import json
 from typing import NamedTuple
 
 import equinox as eqx
@@ -39,22 +38,6 @@ def widen(state, x=None):
 def state(time=None):
     time = jnp.zeros((), F32) if time is None else time
     return State(time, jnp.zeros(3, BF16))
-
-
-def test_a_text_as_a_whole():
-    report = audit_step(widen, state(), 1.0)
-    origin = report.drifts[0].origin
-    assert origin.code.endswith("# the planted line")
-    assert origin.line == widen.__code__.co_firstlineno + 1
-    assert str(report) == (
-        "audit: 1 leaf of the carry changed dtype in one step.\n"
-        f"  state.leaf  bfloat16 -> float32  {origin}  forced by {origin}\n"
-        "Wrap the step: dtypeguard.guard_step(widen)."
-    )
-    assert (report.ok, report.compilations) == (False, 2)
-    assert f"`state.leaf` | bfloat16 | float32 | {origin}" in report.to_markdown()
-    assert "<code>state.leaf</code>" in report.to_html()
-    assert json.loads(report.to_json())["drifts"][0]["where"] == "carry"
 
 
 def test_a_stable_step_is_clean():
@@ -171,20 +154,6 @@ def test_a_constant_in_a_dataclass_of_flax():
     assert drift.origin.code == "return state.replace(done=state.done + 1)"
 
 
-def test_shapes_and_structures():
-    def step(state):
-        return state._replace(leaf=jnp.concatenate([state.leaf, state.leaf]))
-
-    (drift,) = audit_step(step, state()).drifts
-    assert (drift.path, drift.before, drift.after) == (
-        "state.leaf",
-        "bfloat16[3]",
-        "bfloat16[6]",
-    )
-    (drift,) = audit_step(lambda state: {**state, "new": 1}, {"old": 2}).drifts
-    assert (drift.path, drift.kind) == ("state['new']", "structure")
-
-
 def test_nothing_runs_and_nothing_is_allocated():
     def step(state, x):
         assert isinstance(x["x"], jax.core.Tracer)
@@ -224,15 +193,6 @@ def test_the_flag_is_the_callers():
     assert [drift.after for drift in audit_step(step, *args, x64=True).drifts] == ["int64"]
     assert audit_step(step, *args, x64=False).ok
     assert x64_enabled() is before
-
-
-def test_operations_in_64_bits():
-    step = lambda x: (x.astype(jnp.float64) * 2).astype(F32)
-    report = audit_step(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
-    assert report.ok
-    assert "operations in 64 bits though no input is (2 on arrays)" in str(report)
-    wide = jax.ShapeDtypeStruct((3,), jnp.float64)
-    assert audit_step(lambda x: x * 2, wide, x64=True).wide_operations == ()
 
 
 LOOPS = {
@@ -310,7 +270,7 @@ def test_a_step_that_traces_with_x64_off_alone():
 def test_a_keyword_that_the_step_asks_for():
     report = audit_step(lambda state, *, key: state, 1.0)
     assert report.advice == (
-        "Give it what it asks for: dtypeguard.audit_step(..., kwargs={...})."
+        "Pass the arguments that it requires: dtypeguard.audit_step(..., kwargs={...})."
     )
     assert audit_step(lambda state, *, key: state, jnp.ones(3), kwargs={"key": 1}).ok
 

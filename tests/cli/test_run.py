@@ -1,7 +1,6 @@
 """`dtypeguard run`: scripts as under `python`, their errors with the lines behind them."""
 
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -485,8 +484,3 @@ def test_a_function_is_compiled_as_often_as_without(run, script):
         print(len(traced))
     """)
     assert run(file) == (0, "1\n", "")
-
-
-def test_the_scripts_are_found():
-    assert len(list(SCRIPTS.glob("*.py"))) >= 7
-    assert pathlib.Path(SCRIPTS / "scan.py").exists()

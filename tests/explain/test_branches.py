@@ -1,4 +1,4 @@
-"""Of the branches of a cond: who made what, and advice that works to the letter."""
+"""Notes on the branches of a cond: each line, and advice that works to the letter."""
 
 import inspect
 import pathlib

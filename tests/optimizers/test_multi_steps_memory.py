@@ -1,4 +1,4 @@
-"""multi_steps writes updates over the accumulator: what is saved, what does not fit."""
+"""multi_steps writes updates over the accumulator: the memory saved, what does not fit."""
 
 import jax
 import jax.numpy as jnp
@@ -49,14 +49,20 @@ LEAN = {
     "optax's prodigy": lambda: optax.contrib.prodigy(),
     "prodigy": lambda: dtypeguard.prodigy(),
 }
+COPYING = {"lion": lambda: optax.lion(1e-3), "muon": lambda: optax.contrib.muon(1e-3)}
+
+
+def need_in_optax(name):
+    needed = {"optax's prodigy": "prodigy", "muon": "muon"}.get(name)
+    if needed and not hasattr(optax.contrib, needed):
+        pytest.skip(f"optax {optax.__version__} has no contrib.{needed}")
 
 
 @third_party
 @pytest.mark.parametrize("leaves", [1, 4])
 @pytest.mark.parametrize("name", LEAN)
 def test_a_mini_step_needs_no_temporary_memory(name, leaves):
-    if name == "optax's prodigy" and not hasattr(optax.contrib, "prodigy"):
-        pytest.skip(f"optax {optax.__version__} has no contrib.prodigy")
+    need_in_optax(name)
     opt = multi_steps(LEAN[name](), 4)
     assert temporary_memory(opt, shapes(F32, leaves)) < 0.1
 
@@ -64,15 +70,15 @@ def test_a_mini_step_needs_no_temporary_memory(name, leaves):
 @third_party
 @pytest.mark.parametrize("leaves", [1, 4])
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_in_bfloat16_it_needs_that_of_one_moment(name, leaves):
+def test_a_mini_step_in_bfloat16_needs_the_memory_of_one_moment(name, leaves):
     opt = multi_steps(LEAN[name](), 4)
     assert temporary_memory(opt, shapes(BF16, leaves)) < 1.1
 
 
 @needs_new_xla
 @pytest.mark.parametrize("leaves", [1, 4])
-def test_prodigy_in_bfloat16_needs_that_of_gradients_and_updates(leaves):
-    """None for copies of `m` and `v` as they were: the update that reads them is first."""
+def test_prodigy_in_bfloat16_needs_the_memory_of_gradients_and_updates(leaves):
+    """It copies neither `m` nor `v`, because XLA computes the update from them first."""
     opt = multi_steps(dtypeguard.prodigy(), 4)
     assert temporary_memory(opt, shapes(BF16, leaves)) < 2.1
     assert temporary_memory(dtypeguard.prodigy(), shapes(BF16, leaves)) < 3.6
@@ -80,8 +86,8 @@ def test_prodigy_in_bfloat16_needs_that_of_gradients_and_updates(leaves):
 
 @needs_new_xla
 @pytest.mark.parametrize(("slice_p", "bound"), [(1, 2.1), (11, 1.1)])
-def test_prodigy_in_bfloat16_with_gradients_that_are_given(slice_p, bound):
-    """Six copies and 2.4 without the order that it tells XLA."""
+def test_prodigy_in_bfloat16_with_gradients_as_arguments(slice_p, bound):
+    """Without the forced order it needs 6 copies, or 2.4 with `slice_p=11`."""
     opt = dtypeguard.prodigy(slice_p=slice_p)
     assert temporary_memory(opt, shapes(BF16, 4), given=True) < bound
 
@@ -89,7 +95,7 @@ def test_prodigy_in_bfloat16_with_gradients_that_are_given(slice_p, bound):
 @third_party
 @pytest.mark.parametrize("leaves", [1, 4])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
-def test_lion_copies_the_sums_alone(dtype, leaves):
+def test_lion_copies_only_the_sums(dtype, leaves):
     """Its update and its momentum each read what the other overwrites."""
     opt = multi_steps(optax.lion(1e-3), 4)
     assert temporary_memory(opt, shapes(dtype, leaves)) < (1.1 if dtype == F32 else 1.3)
@@ -97,11 +103,10 @@ def test_lion_copies_the_sums_alone(dtype, leaves):
 
 @third_party
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
-@pytest.mark.parametrize("name", [*LEAN, "lion"])
+@pytest.mark.parametrize("name", [*LEAN, *COPYING])
 def test_never_more_than_optax(name, dtype):
-    if name == "optax's prodigy" and not hasattr(optax.contrib, "prodigy"):
-        pytest.skip(f"optax {optax.__version__} has no contrib.prodigy")
-    make = (LEAN | {"lion": lambda: optax.lion(1e-3)})[name]
+    need_in_optax(name)
+    make = (LEAN | COPYING)[name]
     theirs = optax.MultiSteps(guard(make()), 4)
     ours, theirs = (
         temporary_memory(opt, shapes(dtype, 3)) for opt in (multi_steps(make(), 4), theirs)
@@ -112,7 +117,7 @@ def test_never_more_than_optax(name, dtype):
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("dtype", [F32, BF16, jnp.complex64], ids=lambda d: d.__name__)
 def test_a_silent_mini_step_leaves_every_bit_of_the_params_alone(dtype, jit):
-    """Also the sign of -0.0, to which `p + 0.0` is blind."""
+    """Even the sign of -0.0, which `p + 0.0` would lose."""
     opt = multi_steps(optax.sgd(1.0), 3)
     params = -jnp.zeros(4, dtype)
     state = opt.init(params)
@@ -209,7 +214,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_updates_of_all_kinds_are_those_without_jit(name):
-    """Where no branch is made, and nothing written over anything."""
+    """Without jit there is no branch, and nothing is overwritten."""
     inner, options, params, grads = CASES[name]
     params = params()
     opt = multi_steps(inner, 2, **options)
@@ -266,7 +271,7 @@ def test_updates_that_have_no_accumulator():
 
 
 def test_leaves_of_the_updates_that_are_no_arrays():
-    """Those of an Equinox model, say: they come out on every mini-step, jitted or not."""
+    """Those of an Equinox model, for example: every mini-step returns them."""
 
     def step(sums, state):
         return {"a": -sums["a"], "b": np.tanh}, {"n": state["n"] + 1, "name": "adam"}
@@ -291,8 +296,8 @@ def test_leaves_of_the_updates_that_are_no_arrays():
 # Precision ------------------------------------------------------------------------------
 
 
-def seeing(params_like):
-    """An optimizer that keeps the gradients it was given, in the dtype they came in."""
+def seeing():
+    """An optimizer whose state is the last gradients, in float32."""
     return optax.GradientTransformation(
         lambda params: tree_util.tree_map(lambda p: jnp.zeros_like(p, dtype=F32), params),
         lambda updates, state, params=None: (
@@ -305,9 +310,9 @@ def seeing(params_like):
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("updates_dtype", [None, "grads", F32], ids=str)
 def test_a_policy_that_computes_in_float32_sees_the_mean_in_float32(updates_dtype, jit):
-    """Rounded to bfloat16 it would have lost what the accumulator kept."""
+    """Rounding it to bfloat16 would lose what the accumulator kept."""
     policy = Policy(compute_dtype=F32, updates_dtype=updates_dtype)
-    opt = multi_steps(guard(seeing(None), policy=policy), 2)
+    opt = multi_steps(guard(seeing(), policy=policy), 2)
     params = jnp.ones(3, BF16)
     grads = [jnp.full(3, g, BF16) for g in (1.0, 1.0078125)]
     for given in (params, None):
@@ -320,7 +325,7 @@ def test_a_policy_that_computes_in_float32_sees_the_mean_in_float32(updates_dtyp
 
 
 def test_without_a_policy_the_mean_comes_in_the_dtype_of_the_gradients():
-    opt = multi_steps(seeing(None), 2)
+    opt = multi_steps(seeing(), 2)
     params, state = jnp.ones(3, BF16), opt.init(jnp.ones(3, BF16))
     for grad in (1.0, 1.0078125):
         _, state = opt.update(jnp.full(3, grad, BF16), state, params)

@@ -1,4 +1,4 @@
-"""Prodigy beyond its authors' trajectories: low precision, edges, composition, size."""
+"""Prodigy beyond its authors' trajectories: low precision, edges, types, composition."""
 
 import functools
 import inspect
@@ -16,10 +16,16 @@ from quadratic import add, assert_blind, make_params, run, slope
 
 import dtypeguard
 from dtypeguard import guard, prodigy
+from dtypeguard._optimizers.prodigy_precision import rounded_step
+from dtypeguard._rounding.rounding import rounds
 
 BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
 third_party = pytest.mark.third_party
 name_of = lambda dtype: jnp.dtype(dtype).name
+names = [n for n in dir(jnp) if n.startswith(("bfloat16", "float16", "float8_"))]
+every_narrow_dtype = pytest.mark.parametrize(
+    "dtype", [d for d in map(jnp.dtype, names) if rounds(d)], ids=name_of
+)
 
 
 def is_finite(tree):
@@ -49,7 +55,7 @@ def float32_losses():
 @third_party
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
 def test_narrow_params_learn_digits_as_float32_does(dtype, float32_losses):
-    """By the geometric mean: far below this loss a run's luck decides, float32's too."""
+    """In the geometric mean over seeds: losses this low vary from run to run."""
     assert (float32_losses < 0.01).all()
     ratios = losses_on_digits(prodigy(), dtype) / float32_losses
     assert np.exp(np.log(ratios).mean()) < 2
@@ -57,15 +63,15 @@ def test_narrow_params_learn_digits_as_float32_does(dtype, float32_losses):
 
 @third_party
 @pytest.mark.skipif(OPTAX < (0, 2, 4), reason="it drifts in a scan before Optax 0.2.4")
-def test_those_of_optax_do_not(float32_losses):
+def test_narrow_params_do_not_learn_with_optax(float32_losses):
     theirs = losses_on_digits(optax.contrib.prodigy(), BF16)
     assert (theirs > 5 * float32_losses).all()
     assert np.isnan(losses_on_digits(optax.contrib.prodigy(), F16)).all()
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
-def test_averages_of_narrow_params_do_not_stand_still(dtype):
-    """To nearest, a second moment stops far from the mean: it moves by 1 in 1,000."""
+def test_averages_of_narrow_params_move(dtype):
+    """Round-to-nearest would stop the second moment far from the mean."""
     params = {"w": jnp.zeros(4096, dtype)}
     grads = {"w": jnp.ones(4096, dtype)}
     opt = prodigy(0.0001, estim_lr0=1.0)  # d stays 1, so the averages are those of g
@@ -79,7 +85,7 @@ def test_averages_of_narrow_params_do_not_stand_still(dtype):
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 def test_a_step_has_derivatives(dtype, jit):
-    """With respect to the params and, as of a step in a loop, to the state."""
+    """With respect to the params and to the state."""
     opt = prodigy()
 
     def moved(params, state):
@@ -129,12 +135,72 @@ def test_ten_thousand_steps_stay_finite(dtype):
         np.testing.assert_allclose(np.asarray(leaf, F32), 0.25, atol=0.1)
 
 
+# Updates of narrow params --------------------------------------------------------------
+
+
+@every_narrow_dtype
+def test_a_rounded_step_is_unbiased(dtype):
+    """`p + u` moves by a step too small for `p`."""
+    draws, unit = 10**6, float(jnp.finfo(dtype).eps)
+    step = unit / 5
+    param = jnp.ones(draws, dtype)
+    update = rounded_step(param, jnp.full(draws, step, F32), (jnp.uint32(0), 0))
+    assert update.dtype == dtype
+    moved = np.asarray(param.astype(F32) + update.astype(F32), np.float64) - 1
+    assert set(np.unique(moved)) == {0, unit}
+    assert abs(moved.mean() - step) < 4 * unit * np.sqrt(0.16 / draws)
+    other = rounded_step(param, jnp.full(draws, step, F32), (jnp.uint32(1), 0))
+    ups = [np.asarray(side.astype(F32) > 0) for side in (update, other)]
+    assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(draws)
+
+
+@every_narrow_dtype
+def test_a_mean_that_no_update_represents_is_off_by_at_most_eps(dtype):
+    """It is exact between half and twice the param, but not if a step nearly cancels it."""
+    draws, eps = 20_000, float(jnp.finfo(dtype).eps)
+    off = {}
+    for factor in (-0.7, 0.013, 0.1, 0.3, 0.52, 0.9, 1.1, 1.4, 1.9, 2.6):
+        param = jnp.full(draws, 1 + eps, dtype)
+        start = float(param[0])
+        step = jnp.full(draws, (factor - 1) * start, F32)
+        update = rounded_step(param, step, (jnp.uint32(0), 0))
+        moved = np.asarray((param.astype(F32) + update.astype(F32)).astype(dtype), float)
+        off[factor] = abs(moved.mean() - start - float(step[0]))
+        noise = 5 * moved.std() / np.sqrt(draws)
+        is_exact = 0.5 <= factor <= 2
+        assert off[factor] <= noise + (1e-6 if is_exact else eps * abs(float(step[0])))
+    assert off[0.013] > 1e-3 * eps  # no update has that many digits
+
+
+def test_the_noise_of_each_step_and_leaf_is_independent():
+    opt = prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
+    params = {name: jnp.ones(10_000, BF16) for name in "ab"}
+    grads, state = params, opt.init(params)
+    ups = []
+    for _ in range(2):
+        updates, state = opt.update(grads, state, params)
+        ups += [np.asarray(u != 0) for u in updates.values()]
+    for i, one in enumerate(ups):
+        assert 0.1 < one.mean() < 0.9
+        for other in ups[:i]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 4 / 100
+
+
+def test_a_rounded_step_is_plain_for_wide_params_and_differentiable():
+    step = jnp.asarray([1e-9, 0.3], F32)
+    for dtype in (F32, BF16):
+        param = jnp.ones(2, dtype)
+        into = lambda s, param=param: rounded_step(param, s, (0, 0)).astype(F32).sum()
+        np.testing.assert_array_equal(jax.grad(into)(step), 1)
+    assert rounded_step(jnp.ones(2, F32), step, (0, 0)) is step
+
+
 # Edges ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
 def test_while_gradients_are_zero_nothing_moves(dtype):
-    """Optax's is NaN from the first such step on."""
+    """Optax is NaN from the first such step on."""
     params = make_params(dtype)
     opt = prodigy(weight_decay=0.1)
     start = opt.init(params)
@@ -155,8 +221,8 @@ def test_optax_is_nan_after_a_zero_gradient():
     assert not is_finite((found, state))
 
 
-def test_a_rate_of_zero_is_no_step_at_all():
-    """Five steps of warm-up at 0, gradients whatever they are, then as from the start."""
+def test_a_rate_of_zero_takes_no_step():
+    """Five NaN gradients at a rate of 0; then it trains as from the start."""
     schedule = lambda count: jnp.where(count < 5, 0.0, 1.0)
     params = make_params()
     opt = prodigy(schedule, weight_decay=0.1)
@@ -199,7 +265,7 @@ def test_slices_take_less_state():
 
 @pytest.mark.parametrize("slice_p", [1, 7])
 def test_the_first_state_is_one_however_init_is_called(slice_p):
-    """Biases start at zero: whether a copy is needed cannot hang on that under jit."""
+    """Biases start at zero, and a traced `init` cannot depend on that."""
     params = {"w": jnp.zeros((50, 50), BF16), "b": jnp.ones(50)}
     opt = prodigy(slice_p=slice_p)
     state = opt.init(params)
@@ -224,8 +290,8 @@ def types_of_struct(tree):
     return tree_util.tree_map(describe, tree)
 
 
-def test_a_state_saved_with_one_zero_for_a_param_of_zeros_goes_on():
-    """As made before the first state had one shape; and what its docstring says of it."""
+def test_continues_from_a_state_with_a_scalar_zero_for_a_zero_param():
+    """Older versions and the authors save such states."""
     params = {"w": jnp.zeros((5, 5)), "b": jnp.ones(5)}
     opt = guard(prodigy())
     state = opt.init(params)
@@ -241,16 +307,8 @@ def test_a_state_saved_with_one_zero_for_a_param_of_zeros_goes_on():
     assert_same(old._replace(params0=params0), state)
 
 
-def test_first_state_of_params_closed_over():
-    """Concrete params in a traced function: what is asked about them is traced."""
-    params = {"w": jnp.zeros((5, 5)), "b": jnp.ones(5)}
-    state = jax.jit(lambda: prodigy().init(params))()
-    np.testing.assert_array_equal(state.params0["b"], params["b"])
-    assert is_finite(state)
-
-
 def test_first_state_shares_no_buffer_with_the_params():
-    """So both can be donated; in optax params0 is the params."""
+    """So both can be donated. In Optax, `params0` is the buffer of the params."""
     params = make_params()
     opt = prodigy()
 
@@ -291,41 +349,25 @@ def test_state_and_updates_follow_the_params(dtype, grad_dtype):
     assert types(found) == types((params, start))
 
 
-def test_a_tree_of_two_dtypes():
-    """Optax's scalars are bfloat16 then, and drift."""
-    params = {"w": jnp.ones((3, 4), BF16), "b": jnp.ones(4, F32)}
-    start = prodigy().init(params)
-    assert (start.exp_avg["w"].dtype, start.exp_avg["b"].dtype) == (BF16, F32)
-    assert start.estim_lr.dtype == F32
-    found, state = run(prodigy(), params, 3)
-    assert types((found, state)) == types((params, start))
-
-
-def test_float64_params_have_float64_scalars():
-    with set_x64(True):
-        params = {"w": jnp.ones(3, F64), "b": jnp.ones(3, F32)}
+@pytest.mark.parametrize(
+    ("wide", "narrow"), [(F32, BF16), (F32, F16), (F64, F32)], ids=name_of
+)
+def test_a_tree_of_two_dtypes(wide, narrow):
+    """Each moment has the dtype of its param, and the scalars have the wider one."""
+    with set_x64(wide == F64):
+        params = {"w": jnp.ones((3, 4), narrow), "b": jnp.ones(4, wide)}
         start = prodigy().init(params)
-        assert start.estim_lr.dtype == start.numerator_weighted.dtype == F64
-        assert start.exp_avg["b"].dtype == F32
+        assert (start.exp_avg["w"].dtype, start.exp_avg["b"].dtype) == (narrow, wide)
+        assert start.estim_lr.dtype == start.numerator_weighted.dtype == wide
         found, state = run(prodigy(), params, 3)
         assert types((found, state)) == types((params, start))
 
 
 @needs_x64_scope
-@pytest.mark.parametrize("wrap", [lambda opt: opt, guard], ids=["bare", "guarded"])
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
-def test_blind_to_the_x64_flag(dtype, wrap):
+def test_blind_to_the_x64_flag_without_a_guard(dtype):
     schedule = optax.cosine_decay_schedule(1.0, 100)
-    assert_blind(lambda: wrap(prodigy(schedule, weight_decay=0.1)), dtype)
-
-
-def test_no_intermediate_is_wider_than_float32():
-    """And of bfloat16 params none in float32 is left in the step's results."""
-    params = {"w": jnp.ones((64, 64), BF16)}
-    opt = prodigy()
-    results = jax.eval_shape(opt.update, params, opt.init(params), params)
-    wide = [x for x in tree_util.tree_leaves(results) if x.size > 1 and x.dtype != BF16]
-    assert not wide
+    assert_blind(lambda: prodigy(schedule, weight_decay=0.1), dtype)
 
 
 # Composition ----------------------------------------------------------------------------
@@ -378,7 +420,7 @@ def test_derivative_by_the_start():
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
 def test_derivative_by_hyperparameters_that_are_arrays(beta1):
-    """Finite at beta1 = 0 too, where the logarithm in the bias correction is not."""
+    """They are finite at beta1 = 0 too, where the logarithm in the correction is not."""
 
     def after(beta1, weight_decay):
         opt = prodigy(betas=(beta1, 0.99), weight_decay=weight_decay, estim_lr0=1e-2)
@@ -415,7 +457,7 @@ def test_decay_by_mask(mask):
 @third_party
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=name_of)
 def test_injected_hyperparameters(dtype):
-    """`b2 = 0.999` as a float32 array is what it is as a number."""
+    """`b2 = 0.999` as a float32 array gives what the number gives."""
     params = make_params(dtype)
     injected = guard(
         optax.inject_hyperparams(prodigy)(learning_rate=0.5, weight_decay=0.01),
@@ -438,7 +480,7 @@ def test_injected_hyperparameters(dtype):
 
 
 @third_party
-def test_slices_cannot_be_injected_but_kept_static():
+def test_slice_p_is_static_in_inject_hyperparams():
     params = make_params()
     opt = optax.inject_hyperparams(prodigy)(slice_p=2)
     state = opt.init(params)
@@ -448,12 +490,12 @@ def test_slices_cannot_be_injected_but_kept_static():
     assert opt.init(params).inner_state.params0["w"].shape == (6,)
 
 
-def test_the_signature_is_that_of_optax_and_then_some():
+def test_the_signature_extends_that_of_optax():
     ours = list(inspect.signature(prodigy).parameters.values())
     theirs = list(inspect.signature(optax.contrib.prodigy).parameters.values())
     same = [(p.name, p.default, p.kind) for p in ours[: len(theirs)]]
     assert same == [(p.name, p.default, p.kind) for p in theirs]
-    # Optax 0.1.9 has not yet the last of these.
+    # Optax 0.1.9 does not have the last of these.
     more = [p for p in ours[len(theirs) :] if p.name != "safeguard_warmup"]
     assert {p.kind for p in more} == {inspect.Parameter.KEYWORD_ONLY}
 
@@ -488,7 +530,7 @@ def test_continues_from_a_state_of_optax():
 # Input ----------------------------------------------------------------------------------
 
 
-def test_a_gradient_that_is_none_leaves_its_param_alone():
+def test_a_param_whose_gradient_is_none_does_not_move():
     params = make_params()
     grads = slope(params) | {"b": None}
     updates, state = prodigy().update(grads, prodigy().init(params), params)
@@ -500,7 +542,7 @@ def test_a_gradient_that_is_none_leaves_its_param_alone():
 @pytest.mark.parametrize("make", [prodigy, lambda: dtypeguard.fromage(0.1, p_bound=1.0)])
 @pytest.mark.parametrize("scalar", [2.0, np.float32(2), np.array(2.0), jnp.asarray(2.0)])
 def test_params_that_are_numbers(scalar, make):
-    """A temperature, say; as optax takes them, without jit too."""
+    """A temperature, for example. Optax takes numbers, also without jit."""
     expected = make().init({"t": jnp.float32(2), "w": jnp.ones(2)})
     for jitted in (False, True):
         params = {"t": scalar, "w": jnp.ones(2)}
@@ -515,8 +557,8 @@ def test_params_that_are_numbers(scalar, make):
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_no_infinity_where_none_is_looked_for(beta1):
-    """An unbounded growth and the logarithm of 0 are no fault for jax_debug_infs."""
+def test_jax_debug_infs_finds_nothing(beta1):
+    """jax_debug_infs does not stop at unbounded growth or at the logarithm of 0."""
     opt = prodigy(betas=(beta1, 0.999))
     with jax.debug_infs(True):
         found, _ = run(opt, make_params(), 3)
@@ -524,8 +566,8 @@ def test_no_infinity_where_none_is_looked_for(beta1):
     assert is_finite(found)
 
 
-def test_an_entry_without_a_gradient_stays_and_has_a_derivative():
-    """Its square is 0: 0/0 where eps is 0 as well, and a root without a derivative."""
+def test_an_entry_with_a_zero_gradient_stays_and_has_a_derivative():
+    """Its square is 0, where the root has no derivative; without eps the step is 0/0."""
     opt = prodigy(eps=0.0)
     mask = jnp.array([1.0, 0.0, 1.0])
 
@@ -539,34 +581,15 @@ def test_an_entry_without_a_gradient_stays_and_has_a_derivative():
     assert is_finite(jax.grad(lambda params: jnp.sum(after(params)))(start))
 
 
-def test_rounding_differs_from_step_to_step_and_from_leaf_to_leaf():
-    params = {name: jnp.ones(64, BF16) for name in "ab"}
-    opt = prodigy(estim_lr0=1e-3)
-    state = opt.init(params)
-    first, _ = opt.update(params, state, params)
-    later, _ = opt.update(params, state._replace(count=state.count + 1), params)
-    assert not np.array_equal(first["a"], later["a"])
-    assert not np.array_equal(first["a"], first["b"])
-
-
 def test_no_params_at_all():
     updates, state = prodigy().update({}, prodigy().init({}), {})
     assert updates == {}
     assert is_finite(state)
 
 
-def test_wrong_input_is_told():
-    params = make_params()
-    state = prodigy().init(params)
-    with pytest.raises(ValueError, match=r"write update\(updates, state, params\)"):
-        prodigy().update(params, state)
-    with pytest.raises(TypeError, match=r"params\['n'\]: int32(.|\n)*optax.masked"):
-        prodigy().init(params | {"n": jnp.ones(3, jnp.int32)})
+def test_a_complex_param_or_a_negative_rate():
+    """`test_wrong_arguments.py` has the other wrong inputs."""
     with pytest.raises(TypeError, match="split_real_and_imaginary"):
         prodigy().init(jnp.ones(3, jnp.complex64))
     with pytest.raises(ValueError, match=r"learning_rate=-1\.0: write a number"):
         prodigy(-1.0)
-    with pytest.raises(ValueError, match="write slice_p=1 or above"):
-        prodigy(slice_p=0)
-    with pytest.raises(TypeError, match="write an int"):
-        prodigy(slice_p=2.0)

@@ -120,7 +120,7 @@ def small(wide):
 
 
 def overflow(wide):
-    """exp in float16, which overflows at 11.1."""
+    """A float16 exponential, which overflows at 11.1."""
 
     def f(x):
         x = x.astype(F32) if wide else x
@@ -242,7 +242,7 @@ def test_a_healthy_program_does_not_read_like_a_list_of_faults():
 
     report = audit_precision(f, normal(0, 32, 8), normal(1, 8, 8))
     assert report.is_spread, report
-    assert "That is what bfloat16 costs" in str(report)
+    assert "That is the cost of bfloat16" in str(report)
     assert "Compute" not in str(report)
 
 

@@ -1,4 +1,4 @@
-"""A jaxpr of a kind that is not known costs an audit lines, and never the report."""
+"""A graph of a jaxpr. One of an unknown kind costs an audit lines, never the report."""
 
 import types
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.third_party
 PARAMS = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
 
 
-def told(name):
-    """What an audit tells of the leaf that a planted optimizer widens."""
+def drift_of(name):
+    """The drift that an audit finds in a planted optimizer."""
     case = planted.CASES[name]
     report = audit(case.opt, PARAMS, x64=case.x64)
     assert report.error is None
@@ -36,8 +36,8 @@ def test_parameters_of_a_primitive_that_have_other_names(name, monkeypatch):
     monkeypatch.setattr(
         Graph, "_enter", lambda self, equation, *rest: enter(self, renamed(equation), *rest)
     )
-    drift = told(name)
-    # Of a loop that is not looked into the line that calls it is told.
+    drift = drift_of(name)
+    # Where a loop stays closed, the line that calls it is named.
     assert drift.origin.file in (planted.__file__, planted.planted_helper.__file__)
 
 
@@ -46,7 +46,7 @@ def test_a_jaxpr_that_cannot_be_read_at_all(monkeypatch):
         raise AttributeError("'Jaxpr' object has no attribute 'eqns'")
 
     monkeypatch.setattr(Graph, "_add", add)
-    drift = told("numpy_scalar")
+    drift = drift_of("numpy_scalar")
     assert (drift.origin, drift.cause) == (None, None)
 
 
@@ -66,7 +66,7 @@ def test_source_information_in_another_form(info):
     assert not is_explicit([equation])
 
 
-def test_the_carry_of_a_loop_is_told_by_the_jaxpr_inside():
+def test_the_jaxpr_inside_a_loop_tells_its_carry():
     """Constants, two carried arrays and scanned ones, each in a dtype of its own."""
 
     def loops(a, b, c, d):
@@ -82,4 +82,15 @@ def test_the_carry_of_a_loop_is_told_by_the_jaxpr_inside():
     shapes = (3,), (2,), (5, 3), (3,)
     given = [jax.ShapeDtypeStruct(*pair) for pair in zip(shapes, dtypes)]
     graph = Graph(jax.make_jaxpr(loops)(*given))
-    assert [graph.origins(output) for output in graph.outputs] == [0b0001, 0b0010, 0b1100]
+    found = [graph.dependencies(output) for output in graph.outputs]
+    assert found == [0b0001, 0b0010, 0b1100]
+
+
+def test_arguments_behind_what_a_function_closes_over():
+    """A jaxpr from JAX's frames has closed-over values as its first inputs."""
+    jaxpr = jax.make_jaxpr(lambda scale, shift, x: (scale * x, shift))(2.0, 1.0, 3.0)
+    graph = Graph(jaxpr, arguments=1)
+    assert len(graph.inputs) == 1
+    assert [graph.dependencies(output) for output in graph.outputs] == [1, 0]
+    assert graph.outputs[1] in graph.constants
+    assert len(Graph(jaxpr, arguments=9).inputs) == len(Graph(jaxpr.jaxpr).inputs) == 3

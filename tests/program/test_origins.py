@@ -1,4 +1,4 @@
-"""Every planted drift is told with the line that made it and the line that forced it."""
+"""Audits name the line of every planted drift, and the line that forced it."""
 
 import sys
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ def test_planted(name):
     assert report.error is None
     of_case = ".leaf" if case.where == "state" else "['w']"
     # Up to Optax 0.2.6 the accumulator of MultiSteps drifts by itself.
-    told = [d for d in report.drifts if d.where == case.where]
-    (drift,) = [d for d in told if d.path.endswith(of_case)]
+    drifts = [d for d in report.drifts if d.where == case.where]
+    (drift,) = [d for d in drifts if d.path.endswith(of_case)]
     planted.assert_told(drift, case, name)
 
 
@@ -110,7 +110,7 @@ def test_a_debugger_is_left_alone():
         assert sys.gettrace() is tracer
     finally:
         sys.settrace(before)
-    # Nobody watched where the constant was made: the line that uses it is told.
+    # Nobody watched where the constant was made: the line that uses it is named.
     assert drift.cause == drift.origin
     (drift,) = audit(case.opt, params).drifts
     assert drift.cause != drift.origin

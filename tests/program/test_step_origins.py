@@ -1,4 +1,4 @@
-"""Every drift planted in a step is told with the line that made it and what forced it."""
+"""Audits of a step name the line of every planted drift, and the line that forced it."""
 
 import planted_steps
 import pytest

@@ -1,4 +1,4 @@
-"""check_step: passes for what is guarded, and names every rule that is broken."""
+"""check_step passes for guarded steps, and names every broken rule."""
 
 import re
 
@@ -8,7 +8,6 @@ import optax
 import pytest
 from helpers import set_x64
 
-import dtypeguard
 from dtypeguard import guard_step, strong
 from dtypeguard.testing import STEP_RULES, check_step
 
@@ -89,7 +88,7 @@ def test_a_rule_by_itself(step, args, rules):
     check_step(step, *args, rules=left)
 
 
-def test_what_a_guard_does_not_mend_is_told():
+def test_a_report_says_what_a_guard_does_not_mend():
     with pytest.raises(
         AssertionError, match=r"guard_step does not mend this: DtypeDriftError"
     ):
@@ -104,23 +103,13 @@ def test_what_a_guard_does_not_mend_is_told():
 
 
 def test_a_leaf_that_only_one_side_has():
-    with pytest.raises(AssertionError, match=r"came in and went out: state\['b'\]"):
+    with pytest.raises(
+        AssertionError, match=r"another tree, 2 -> 1 leaves; only one has state\['b'\]"
+    ):
         check_step(lambda state: {"a": state["a"]}, {"a": jnp.ones(2), "b": jnp.ones(3)})
 
 
-def test_bad_arguments():
-    with pytest.raises(ValueError, match="check_step got carry=7, but train takes"):
-        check_step(train, *arguments(F32), carry=7)
-    with pytest.raises(
-        ValueError, match="no rule is called 'scans'; there are types, scan"
-    ):
-        check_step(train, *arguments(F32), carry=CARRY, rules=["scans"])
-    with pytest.raises(TypeError, match=r"check_step got 3\. Give it a step"):
-        check_step(3)
-    assert dtypeguard.testing.check_step is check_step
-
-
-def test_a_guarded_step_with_a_weak_first_carry_is_told_to_begin_strongly():
+def test_a_guarded_step_with_a_weak_first_carry_should_begin_strongly():
     step = guard_step(lambda state, x: (state[0] + x, state[1] + jnp.ones((), jnp.int32)))
     with pytest.raises(AssertionError) as error:
         check_step(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))

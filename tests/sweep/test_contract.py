@@ -1,4 +1,4 @@
-"""Every optimizer of the catalogue, guarded, in every place that needs stable types."""
+"""Every optimizer of the catalogue, guarded, wherever JAX needs stable types."""
 
 import functools
 import warnings
@@ -95,7 +95,7 @@ CONTROL_FLOW = {
 @every_dtype
 @every_flag
 def test_control_flow(entry, dtypes, x64):
-    """(params, state) is a carry, and comes out with the types that it went in with."""
+    """(params, state) is a carry, and keeps its types."""
     with set_x64(x64):
         loop = guarded(entry, dtypes)
         for name, run in CONTROL_FLOW.items():
@@ -125,7 +125,7 @@ def test_vmap_over_a_batch_of_optimizers(entry):
 
 @every_entry
 def test_derivative_of_an_unrolled_optimization(entry):
-    """What can be differentiated bare can be guarded; in forward mode, every one can."""
+    """Guarded ones differentiate where bare ones do; in forward mode, all do."""
     params = entry.inputs(F32, F32).params
 
     def final(wrap, scale):
@@ -162,7 +162,7 @@ def test_donation_from_the_first_step_on(entry):
 @every_entry
 def test_optimized_hlo_is_the_bare_one(entry):
     inputs = entry.inputs(F32, F32)
-    # From the guarded first state: bare, some start weakly typed and are stable after that.
+    # From the guarded first state: some bare ones start weakly typed and are stable later.
     bare, wrapped = Loop(entry.build(), inputs), Loop(guard(entry.build()), inputs)
     out = jax.eval_shape(bare.update, *wrapped.carry)[1]
     is_stable = types_of_struct(out) == types(wrapped.carry[1])

@@ -1,0 +1,96 @@
+"""Finds the line that assigned a value to the variable by which a function knows it."""
+
+import ast
+import functools
+import linecache
+from types import FrameType
+from typing import NamedTuple
+
+from .._leaves.dtypes import is_python_number
+from .._leaves.files import is_users
+from .._leaves.types import PyTree
+from .origins import Origin
+
+
+def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
+    """The line that assigned an array or a container to a variable.
+
+    Looks in a running function, then in its callers. Equal Python scalars may be one
+    object, so they have no line.
+    """
+    while frame is not None and is_users(frame.f_code.co_filename):
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        variables = frame.f_locals, frame.f_globals
+        if is_python_number(value) or _is_argument_of_lambda(frame, value):
+            variables = ()
+        for names in variables:
+            for name in [name for name, each in names.items() if each is value]:
+                found = _assignment(file, name, line)
+                if found is not None:
+                    code = linecache.getline(file, found[0]).strip()
+                    return Origin(file, *found, code)
+        frame = frame.f_back
+    return None
+
+
+def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
+    code = frame.f_code
+    arguments = map(frame.f_locals.get, code.co_varnames[: code.co_argcount])
+    return code.co_name == "<lambda>" and any(each is value for each in arguments)
+
+
+def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
+    """The last assignment of a name as seen from a line: its line and its function."""
+    inside = [scope for scope in _scopes(file) if scope.first <= line <= scope.last]
+    for scope in reversed(inside):
+        lines = [n for n in scope.assigned.get(name, ()) if n <= line or scope is inside[0]]
+        if lines:
+            return max(lines), scope.name
+        if name in scope.parameters:
+            # The caller tells more, unless the function has returned and left a closure.
+            is_running = scope is inside[-1]
+            return None if is_running else (scope.parameters[name], scope.name)
+    return None
+
+
+class _Scope(NamedTuple):
+    """A function, and the lines that assign its variables and declare its parameters."""
+
+    name: str
+    first: int
+    last: int
+    assigned: dict[str, list[int]]
+    parameters: dict[str, int]
+
+
+@functools.cache
+def _scopes(file: str) -> list[_Scope]:
+    """The module of a file and all its functions, outside in."""
+    lines = linecache.getlines(file)
+    try:
+        module = ast.parse("".join(lines))
+    except SyntaxError:  # a notebook's magic command
+        return []
+    scopes = [_Scope("<module>", 1, len(lines) + 1, {}, {})]
+
+    def visit(node: ast.AST, scope: _Scope, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            line = getattr(child, "lineno", 0)
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                name, last = prefix + child.name, child.end_lineno or line
+                inner = _Scope(name, line, last, {}, {})
+                scopes.append(inner)
+                visit(child, inner, f"{name}.<locals>.")
+                continue
+            if isinstance(child, ast.ClassDef):  # its methods do not see its names
+                hidden = _Scope("", 0, 0, {}, {})
+                visit(child, hidden, f"{prefix}{child.name}.")
+                continue
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                scope.assigned.setdefault(child.id, []).append(line)
+            elif isinstance(child, ast.arg):
+                scope.parameters[child.arg] = line
+            visit(child, scope, prefix)
+
+    visit(module, scopes[0], "")
+    return scopes

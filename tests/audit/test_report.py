@@ -1,0 +1,136 @@
+"""Reports as text, JSON, Markdown and HTML."""
+
+import dataclasses
+import json
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import optax
+import optax.contrib
+import pytest
+from helpers import OPTAX
+from one_leaf import counter, one_leaf, struct
+
+from dtypeguard import AuditReport, audit, audit_step, guard
+from dtypeguard._audit import examine
+from dtypeguard._program.lines import line_of
+
+pytestmark = pytest.mark.third_party
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+WIDE = jnp.ones(3, F32)
+
+
+@pytest.mark.skipif(OPTAX < (0, 2, 8), reason="its lines are other ones")
+def test_text_of_a_report():
+    params = {
+        "b": jax.ShapeDtypeStruct((2,), F32),
+        "w": jax.ShapeDtypeStruct((3,), BF16),
+    }
+    report = audit(optax.contrib.prodigy(), params)
+    text = re.sub(r"py:\d+", "py:N", str(report))
+    assert text == (
+        "audit: 2 state leaves changed dtype, 1 update would promote a param "
+        "in one update.\n"
+        "  .estim_lr            bfloat16 -> float32  optax/contrib/_prodigy.py:N\n"
+        "  .numerator_weighted  bfloat16 -> float32  optax/contrib/_prodigy.py:N\n"
+        "  updates['w']         bfloat16 -> float32  optax/contrib/_prodigy.py:N\n"
+        "Wrap the optimizer: dtypeguard.guard(prodigy(...))."
+    )
+    codes = {drift.path: drift.origin.code for drift in report.drifts}
+    assert codes[".estim_lr"] == "estim_lr = jnp.maximum(state.estim_lr, lr_estimate)"
+    assert codes[".numerator_weighted"].startswith("numerator_weighted += ")
+
+
+def test_json_markdown_and_html():
+    opt = one_leaf(lambda p: jnp.zeros((), BF16), lambda m: m * WIDE[0])  # <planted> | &
+    report = audit(opt, struct(BF16))
+    read = json.loads(report.to_json())
+    assert read["ok"] is False
+    (drift,) = read["drifts"]
+    assert drift["path"] == ".leaf"
+    assert drift["origin"]["file"] == __file__
+    assert drift["origin"]["code"].endswith("# <planted> | &")
+    markdown = report.to_markdown()
+    assert "| leaf | was | is | origin | forced by |" in markdown
+    assert "<planted> \\| &`" in markdown
+    page = report.to_html()
+    assert page.startswith("<!doctype html>")
+    assert "# &lt;planted&gt; | &amp;" in page
+    assert "prefers-color-scheme: dark" in page
+    assert not re.search(r"https?://|<planted>", page)
+    assert json.loads(AuditReport().to_json())["ok"] is True
+
+
+def test_advice_of_several_lines_stays_in_lines():
+    report = audit(one_leaf(counter, lambda n: n + 0.5), struct(F32))
+    first, row, *_ = report.advice.splitlines()
+    assert f"{first}\n\n```text\n{row}\n" in report.to_markdown()
+    assert f'<p class="lines">{first}\n{row.replace(">", "&gt;")}\n' in report.to_html()
+    assert ".lines { white-space: pre-wrap; }" in report.to_html()
+
+
+def test_text_of_a_report_on_a_step():
+    def widen(state, x):
+        return state * jnp.ones(3, F32)  # the planted line
+
+    report = audit_step(widen, jnp.zeros(3, BF16), 1.0)
+    origin = report.drifts[0].origin
+    assert origin.code.endswith("# the planted line")
+    assert origin.line == widen.__code__.co_firstlineno + 1
+    assert str(report) == (
+        "audit: 1 leaf of the carry changed dtype in one step.\n"
+        f"  state  bfloat16 -> float32  {origin}  forced by {origin}\n"
+        "Wrap the step: dtypeguard.guard_step(widen)."
+    )
+    assert (report.ok, report.compilations) == (False, 2)
+    assert f"`state` | bfloat16 | float32 | {origin}" in report.to_markdown()
+    assert "<code>state</code>" in report.to_html()
+    assert json.loads(report.to_json())["drifts"][0]["where"] == "carry"
+
+
+def test_json_has_the_keys_of_the_stability_page():
+    """Also of a program that does not trace, and of one that nothing mends."""
+    of_error = audit(one_leaf(lambda p: 1 / 0, lambda m: m), struct(F32))
+    guarded = audit(guard(one_leaf(counter, lambda n: n + 0.5)), struct(F32))
+    for report in (audit(optax.sgd(1), struct(F32)), of_error, guarded):
+        read = json.loads(report.to_json())
+        keys = "ok drifts wide_operations compilations error refusal name subject remedy"
+        assert list(read) == keys.split()
+        assert (read["refusal"] is None) is report.is_mended
+        assert read["refusal"] == (None if report.ok else report.error.message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponential:
+    """A finding of an analysis that is new."""
+
+    dtype: str
+    origin: object
+    private: int = dataclasses.field(default=0, repr=False)
+
+
+def test_a_new_analysis_is_one_entry(monkeypatch):
+    def find(program, lines):
+        for value, equation in program.step.made_by.items():
+            if equation.primitive == "exp":
+                dtype = str(program.step.avals[value].dtype)
+                yield Exponential(dtype, line_of(equation))
+
+    summary = lambda found: f"{len(found)} exponentials <here>" if found else ""
+    analysis = types.SimpleNamespace(find=find, summary=summary)
+    monkeypatch.setitem(examine._ANALYSES, "exponentials", analysis)
+    step = lambda x: jnp.exp(x)
+    report = audit_step(step, jax.ShapeDtypeStruct((3,), jnp.float16))
+    (found,) = json.loads(report.to_json())["exponentials"]
+    assert (found["dtype"], found["origin"]["file"]) == ("float16", __file__)
+    assert "private" not in found
+    assert str(report).splitlines()[1:] == ["1 exponentials <here>"]
+    assert "1 exponentials <here>" in report.to_markdown()
+    assert '<p class="lines">1 exponentials &lt;here&gt;</p>' in report.to_html()
+    assert report.ok
+    assert report.paragraphs == ["1 exponentials <here>"]
+    nothing = audit_step(lambda x: x, jnp.ones(3))
+    assert str(nothing) == "audit: no leaf changed its type in one step."

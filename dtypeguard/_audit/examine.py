@@ -14,7 +14,7 @@ from .._program.lines import Lines
 from .._program.origins import Origin
 from .._program.trace import Program, TraceFailed
 from .._program.watch import Watch
-from .report import AuditReport, Findings, Kind
+from .report import AuditReport, Kind
 from .trace_error import TraceError, reduce_error
 
 
@@ -81,18 +81,17 @@ def examine(
             if failed.args == ("inputs",):
                 raise
             error = reduce_error(failed.__cause__, *failed.args)
-            nothing = tuple(map(Findings, _ANALYSES))
+            nothing = tuple((name, ()) for name in _ANALYSES)
             about |= subject.advice((), error)._asdict()
             return AuditReport(findings=nothing, error=error, **about)
         lines = Lines(program, watch, subject.trace, bound)
         drifts = tuple(drift.find(program, lines))
-        findings = []
-        for name, analysis in _ANALYSES.items():
-            found = tuple(analysis.find(program, lines))
-            findings.append(Findings(name, found, analysis.summary(found)))
+        found = {name: tuple(x.find(program, lines)) for name, x in _ANALYSES.items()}
+        about["summaries"] = tuple(x.summary(found[name]) for name, x in _ANALYSES.items())
         about |= (subject.advice(drifts, None) if drifts else Advice())._asdict()
         is_stable = all(each.where == "updates" for each in drifts)
-        return AuditReport(drifts, tuple(findings), 1 if is_stable else 2, **about)
+        about["compilations"] = 1 if is_stable else 2
+        return AuditReport(drifts, tuple(found.items()), **about)
 
 
 def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:

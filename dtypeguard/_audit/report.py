@@ -5,7 +5,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from .._find import wide
 from .._find.drift import Drift
@@ -19,20 +19,6 @@ from .trace_error import TraceError
 Kind = Literal["optimizer", "step"]
 
 
-class Findings(NamedTuple):
-    """What one analysis other than that of drift found.
-
-    Attributes:
-        name: of the findings in `to_json`.
-        found: the findings, each a dataclass.
-        summary: a sentence on all of them; empty if there is nothing to say.
-    """
-
-    name: str
-    found: tuple[Any, ...] = ()
-    summary: str = ""
-
-
 @public
 @dataclasses.dataclass(frozen=True)
 class AuditReport:
@@ -40,7 +26,8 @@ class AuditReport:
 
     Attributes:
         drifts: the leaves that changed.
-        findings: what the other analyses found.
+        findings: for each other analysis its name and what it found, dataclasses.
+        summaries: a sentence for each analysis that found anything.
         compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
         error: why it does not trace; None if it does.
         refusal: why `dtypeguard.guard` or `guard_step` does not mend what is wrong; None
@@ -51,7 +38,8 @@ class AuditReport:
     """
 
     drifts: tuple[Drift, ...] = ()
-    findings: tuple[Findings, ...] = ()
+    findings: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    summaries: tuple[str, ...] = ()
     compilations: int | None = None
     error: TraceError | None = None
     refusal: str | None = None
@@ -72,8 +60,7 @@ class AuditReport:
     @property
     def wide_operations(self) -> tuple[wide.WideOperation, ...]:
         """The 64-bit floating-point operations, if no input is 64-bit."""
-        found = {each.name: each.found for each in self.findings}
-        return found.get("wide_operations", ())
+        return dict(self.findings).get("wide_operations", ())
 
     @property
     def headline(self) -> str:
@@ -115,8 +102,7 @@ class AuditReport:
     @property
     def paragraphs(self) -> list[str]:
         """What the analyses other than that of drift say, and what to write."""
-        texts = [*(each.summary for each in self.findings), self.advice]
-        return [text for text in texts if text]
+        return [text for text in (*self.summaries, self.advice) if text]
 
     @property
     def table(self) -> Table:
@@ -144,9 +130,8 @@ class AuditReport:
     def to_json(self) -> str:
         """The whole report as JSON, the findings of each analysis under its name."""
         fields = _fields(self)
-        del fields["findings"]
-        found = {each.name: each.found for each in self.findings}
-        report = {"ok": self.ok, "drifts": self.drifts, **found, **fields}
+        del fields["findings"], fields["summaries"]
+        report = {"ok": self.ok, "drifts": self.drifts, **dict(self.findings), **fields}
         return json.dumps(report, indent=1, default=_fields)
 
     def to_markdown(self) -> str:

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import re
 
 import equinox as eqx
 import jax
@@ -359,40 +358,3 @@ def test_it_changes_no_flag_and_says_what_it_measured():
     assert double.wide == "float64"
     assert 0 < double.error < 1e-5
     assert not jax.config.jax_enable_x64
-
-
-WRONG = {
-    "no function": (lambda: audit_precision(3), TypeError, "function of arrays"),
-    "no float": (
-        lambda: audit_precision(lambda x: x > 0, jnp.ones(2)),
-        TypeError,
-        "returns no floating array",
-    ),
-    "a shape": (
-        lambda: audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), BF16)),
-        TypeError,
-        "give it arrays in place",
-    ),
-    "narrow": (
-        lambda: audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8),
-        TypeError,
-        re.escape("Write a floating dtype, such as narrow=jnp.bfloat16"),
-    ),
-    "wide": (
-        lambda: audit_precision(jnp.sin, jnp.ones(2), wide=BF16, narrow=BF16),
-        ValueError,
-        "Write wide=jnp.float32 or jnp.float64",
-    ),
-    "not finite": (
-        lambda: audit_precision(lambda x: {"a": jnp.log(x)}, -jnp.ones(2, BF16)),
-        ValueError,
-        r"\['a'\] of .* is not finite in float32 either",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments(name):
-    call, error, message = WRONG[name]
-    with pytest.raises(error, match=message):
-        call()

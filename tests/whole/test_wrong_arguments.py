@@ -15,6 +15,7 @@ from dtypeguard import (
     Policy,
     apply_updates,
     audit,
+    audit_precision,
     audit_step,
     explain,
     fromage,
@@ -545,6 +546,37 @@ CASES = {
         ValueError,
         "no rule is called 'scna'; there are types, scan",
     ),
+    # audit_precision
+    "audit_precision(number)": (
+        lambda: audit_precision(3),
+        TypeError,
+        r"audit_precision got 3. Write audit_precision\(f, \*args\)",
+    ),
+    "audit_precision(no float)": (
+        lambda: audit_precision(lambda x: x > 0, jnp.ones(2)),
+        TypeError,
+        "returns no floating array: give it a function that returns",
+    ),
+    "audit_precision(shape)": (
+        lambda: audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16)),
+        TypeError,
+        "give it arrays in place",
+    ),
+    "audit_precision(narrow)": (
+        lambda: audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8),
+        TypeError,
+        "Write a floating dtype, such as narrow=jnp.bfloat16",
+    ),
+    "audit_precision(wide)": (
+        lambda: audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16),
+        ValueError,
+        "Write wide=jnp.float32 or jnp.float64",
+    ),
+    "audit_precision(not finite)": (
+        lambda: audit_precision(lambda x: {"a": jnp.log(x)}, -jnp.ones(2, jnp.bfloat16)),
+        ValueError,
+        r"\['a'\] of .* is not finite in float32 either. Give it arguments for which it is",
+    ),
 }
 
 
@@ -559,6 +591,7 @@ def test_the_message_says_what_to_write(case):
 def test_everything_public_is_in_the_table():
     """Classes that are only returned, and the errors, take no arguments of a user's."""
     made = {"AuditReport", "RoundingState", "FromageState", "ProdigyState"}
+    made |= {"LineLoss", "PrecisionReport"}
     exported = {
         name: member for name, member in vars(dtypeguard).items() if callable(member)
     }

@@ -12,7 +12,8 @@ from ._guard.guard_step import guard_step
 from ._leaves.arguments import check_arrays, check_extra_args, shown
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
-from ._leaves.types import Optimizer, Params, Step, Updates
+from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
+from ._precision.audit import audit_precision
 from ._sweep.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
@@ -167,6 +168,38 @@ def check_step(
     advice += " dtypeguard.audit_step names the lines of source."
     rows = [*failures.items()]
     raise AssertionError(_report(resolved.step, "a step's contract", rows, advice))
+
+
+def check_precision(f: Function, *args: PyTree, max_error: float, **options: Any) -> None:
+    """Checks that the outputs of a function are close to those in wide types.
+
+    Args:
+        f: a function of arrays with floating outputs, as for
+            [`dtypeguard.audit_precision`][].
+        *args: its arguments.
+        max_error: the relative error that is allowed, `PrecisionReport.error`.
+        **options: further arguments of `dtypeguard.audit_precision`.
+
+    Raises:
+        AssertionError: if the error is greater. It has the report.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dtypeguard.testing import check_precision
+        >>> check_precision(jnp.tanh, jnp.ones(3, jnp.bfloat16), max_error=0.01)
+    """
+    if isinstance(max_error, bool) or not isinstance(max_error, (int, float)):
+        raise TypeError(
+            f"check_precision got max_error={shown(max_error)}. Write the relative error "
+            "that is allowed, such as max_error=1e-2."
+        )
+    report = audit_precision(f, *args, **options)
+    if report.error > max_error:
+        name = getattr(f, "__name__", "f")
+        raise AssertionError(
+            f"{name} has a relative error of {report.error:.2g}, more than {max_error:g}.\n"
+            f"{report}"
+        )
 
 
 def _report(name: str, contract: str, rows: Sequence[Sequence[str]], advice: str) -> str:

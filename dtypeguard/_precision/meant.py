@@ -1,6 +1,5 @@
 """The Python numbers that a program gives to JAX, which rounds them when it traces."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
@@ -9,28 +8,17 @@ import numpy as np
 from .._leaves.files import is_users
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin
+from .._program.watch import Calls
 
 
-class Meant:
+class Meant(Calls):
     """While entered, remembers the Python floats in calls from the user's lines into JAX.
 
-    A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array. It is a trace
-    function (`sys.settrace`); where a debugger has one already, it remembers nothing.
+    A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array.
     """
 
     def __init__(self):
         self._numbers: dict[tuple[str, int], set[float]] = {}
-        self._watching = False
-
-    def __enter__(self):
-        self._watching = sys.gettrace() is None
-        if self._watching:
-            sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *exception):
-        if self._watching:
-            sys.settrace(None)
 
     def number(self, origin: Origin, value: Leaf, dtype: DType) -> float | None:
         """The number that a line gave to JAX and that became `value`, if it is another."""

@@ -1,15 +1,15 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Leaf
+from .._leaves.types import Function, Leaf, PyTree
 from .pair import Paired
 
-_MOST_LINES = 10_000
 # How much of the squared error the smallest set of lines may leave.
 _LEFT = 0.1
 
@@ -36,20 +36,25 @@ class Measures:
             return [v.wide for v in values if v.wide is not None]
 
         # The first trace numbers the lines.
-        jax.eval_shape(wide, jax.ShapeDtypeStruct((_MOST_LINES,), np.float32), self._arrays)
+        jax.eval_shape(wide, jax.ShapeDtypeStruct((1,), np.float32), self._arrays)
         self.lines = len(paired.lines)
         self._wide = wide
-        self._run = jax.jit(wide)
+        self._run = _compiled(wide, self._amounts(()), self._arrays)
         self.exact = self._run(self._amounts(()), self._arrays)
         norms = [float(_norm(x)) for x in self.exact]
         self._norms = [norm if np.isfinite(norm) and norm > 0 else 1.0 for norm in norms]
-        self._errors = jax.jit(self._differences)
         self.by_output = self._error_by_output(range(self.lines))
         self.total = _root_mean_square(self.by_output)
 
     def error(self, rounding: Sequence[int]) -> float:
         """The error of the program if these lines round and the others are wide."""
         return _root_mean_square(self._error_by_output(rounding))
+
+    @property
+    def temporaries(self) -> int:
+        """The bytes of temporary memory of the program that measures an error."""
+        analysis: Any = self._run.memory_analysis()
+        return analysis.temp_size_in_bytes
 
     def alone(self, line: int) -> float:
         """The error of the program if only this line rounds."""
@@ -74,7 +79,6 @@ class Measures:
             return none
         scale = [1 / (norm * norm) for norm in self._norms]
 
-        @jax.jit
         def derivative(amounts, arrays, written, exact):
             errors = [w - e for w, e in zip(written, exact)]
 
@@ -87,8 +91,9 @@ class Measures:
 
         written = self._run(self._amounts(range(self.lines)), self._arrays)
         half = jnp.full((self.lines,), 0.5, np.float32)
+        inputs = half, self._arrays, written, self.exact
         try:
-            found = derivative(half, self._arrays, written, self.exact)
+            found = _compiled(derivative, *inputs)(*inputs)
         except ValueError:  # of a while_loop
             return none
         found = np.asarray(found, np.float64)
@@ -127,21 +132,31 @@ class Measures:
         amounts[list(rounding)] = 1
         return jnp.asarray(amounts)
 
-    def _differences(
-        self, amounts: Leaf, arrays: Sequence[Leaf], exact: Sequence[Leaf]
-    ) -> list[Leaf]:
-        return [_norm(w - e) for w, e in zip(self._wide(amounts, arrays), exact)]
-
     def _error_by_output(self, rounding: Sequence[int]) -> list[float]:
-        errors = self._errors(self._amounts(rounding), self._arrays, self.exact)
-        found = [float(e) / norm for e, norm in zip(errors, self._norms)]
+        made = self._run(self._amounts(rounding), self._arrays)
+        errors = (float(_distance(x, e)) for x, e in zip(made, self.exact))
+        found = [error / norm for error, norm in zip(errors, self._norms)]
         return [error if np.isfinite(error) else np.inf for error in found]
 
 
+def _compiled(function: Function, *args: PyTree) -> jax.stages.Compiled:
+    """A function compiled quickly: it runs some dozen times on arguments of these types."""
+    lowered = jax.jit(function).lower(*args)
+    if jax.default_backend() != "cpu":
+        return lowered.compile()
+    return lowered.compile({"xla_backend_optimization_level": "0"})
+
+
+@jax.jit
 def _norm(x: Leaf) -> Leaf:
     largest = jnp.max(jnp.abs(x), initial=0)
     safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     return safe * jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x / safe))))
+
+
+@jax.jit
+def _distance(x: Leaf, exact: Leaf) -> Leaf:
+    return _norm(x - exact)
 
 
 def _root_mean_square(errors: Sequence[float]) -> float:

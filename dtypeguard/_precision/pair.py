@@ -115,7 +115,7 @@ class Paired:
         self._formats = formats
         self._meant = meant
         self._numbers: dict[tuple[str, int] | None, int] = {}
-        self._amounts: Leaf = None
+        self._amounts: list[Leaf] = []
         if formats.narrow is not None:
             self._line(None)
 
@@ -123,10 +123,12 @@ class Paired:
         """Runs the program.
 
         Args:
-            amounts: the numbers `t`, a vector with one for each of `lines`, or longer.
+            amounts: the numbers `t`, a vector with one for each of `lines`; of length 1 in
+                a trace that only finds the lines.
             arrays: the inputs.
         """
-        self._amounts = amounts
+        at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
+        self._amounts = [at(number) for number in range(amounts.shape[0])]
         given = [self._given(x, self._numbers.get(None)) for x in arrays]
         consts = [self._given(x, None) for x in self._program.consts]
         return self._run(self._program.jaxpr, consts, given, ())
@@ -141,17 +143,26 @@ class Paired:
         return self._numbers[key]
 
     def _rounded(self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf) -> Leaf:
-        """The wide value of a result: `exact`, and so much of its rounding as is asked."""
+        """The wide value of a result: `exact`, and as much of its rounding as is asked.
+
+        It is written in `lax`, which traces faster than `jax.numpy`.
+        """
         given = lax.convert_element_type(narrow, exact.dtype)
-        amount = self._amounts[number].astype(exact.real.dtype)
-        # An infinite constant is infinite on both sides: no error.
-        loss = jnp.where(given == from_narrow, jnp.zeros_like(given), given - from_narrow)
-        loss = lax.stop_gradient(loss)
-        is_finite = jnp.isfinite(loss)
-        finite = exact + amount * jnp.where(is_finite, loss, jnp.zeros_like(loss))
-        # What overflows here, and not what an earlier line has already lost.
-        is_mended = jnp.isfinite(exact) & ~jnp.isfinite(from_narrow)
-        return jnp.where(is_finite | is_mended | (amount == 0), finite, given)
+        amount = self._amount(number).astype(exact.real.dtype)
+        fill = lambda scalar: lax.broadcast(scalar, exact.shape)
+        loss = lax.stop_gradient(lax.sub(given, from_narrow))
+        # Infinite on both sides, or lost by an earlier line: nothing to add here.
+        is_finite = lax.is_finite(loss) if loss.dtype.kind != "c" else jnp.isfinite(loss)
+        loss = lax.select(is_finite, loss, lax.full_like(loss, 0))
+        rounded = lax.add(exact, lax.mul(fill(amount.astype(exact.dtype)), loss))
+        if _has_range_of(narrow.dtype, exact.dtype):
+            return rounded
+        overflows = ~jnp.isfinite(given) & jnp.isfinite(from_narrow) & (amount != 0)
+        return lax.select(overflows, given, rounded)
+
+    def _amount(self, number: int) -> Leaf:
+        # The first trace finds the lines, and has but one number for all.
+        return self._amounts[number if number < len(self._amounts) else 0]
 
     # Values
 
@@ -415,6 +426,12 @@ def _kept(array: Leaf) -> Leaf:
         return array
     info = jnp.finfo(array.dtype)
     return lax.reduce_precision(array, info.nexp, info.nmant)
+
+
+def _has_range_of(narrow: DType, wide: DType) -> bool:
+    """Whether what is finite in the wide dtype is finite in the narrow one."""
+    is_float = kind(narrow) == kind(wide) == "float"
+    return is_float and jnp.finfo(narrow).maxexp >= jnp.finfo(wide).maxexp
 
 
 def _jaxprs(eqn: Equation) -> list[Jaxpr]:

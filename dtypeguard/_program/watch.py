@@ -14,25 +14,21 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import is_python_number, is_weak
 from .._leaves.files import is_users
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import Function, Leaf, PyTree
 from .bindings import bound
 from .blame import Matches
 from .origins import Origin, origin_of_frame
 from .trace import strong_type
 
 
-class Watch:
-    """While entered, remembers the lines that created the arrays passed to JAX.
+class Calls:
+    """While entered, sees the calls of a program.
 
     It installs a trace function (`sys.settrace`). If there is one already, such as a
-    debugger's, it leaves that alone and remembers nothing.
+    debugger's, it leaves that alone and sees nothing.
     """
 
-    def __init__(self):
-        # Keeps the values alive, so that no other gets the same id.
-        self._made: dict[int, tuple[PyTree, Origin]] = {}
-        self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
-        self._watching = False
+    _watching = False
 
     def __enter__(self):
         self._watching = sys.gettrace() is None
@@ -43,6 +39,19 @@ class Watch:
     def __exit__(self, *exception):
         if self._watching:
             sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: PyTree) -> Function | None:
+        """Called by Python for each call; returns a trace function for its frame."""
+        raise NotImplementedError
+
+
+class Watch(Calls):
+    """While entered, remembers the lines that created the arrays passed to JAX."""
+
+    def __init__(self):
+        # Keeps the values alive, so that no other gets the same id.
+        self._made: dict[int, tuple[PyTree, Origin]] = {}
+        self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
 
     def maker(self, user: Origin, matches: Matches) -> Origin:
         """The line that created the constant of a certain type that a line uses.

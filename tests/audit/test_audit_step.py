@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import planted_steps
 import pytest
+from helpers import needs_x64_scope
 from jax import lax
 
 import dtypeguard
@@ -227,6 +228,7 @@ def test_a_step_that_does_not_trace(name):
     )
 
 
+@needs_x64_scope
 def test_the_advice_for_an_optimizer_inside_a_step():
     def step_with(opt):
         def step(state, grads):

@@ -13,6 +13,7 @@ from helpers import need
 from jax import lax
 
 from dtypeguard import audit_precision, guard_step
+from dtypeguard.testing import check_precision
 
 pytestmark = pytest.mark.third_party
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
@@ -368,3 +369,13 @@ def test_it_changes_no_flag_and_says_what_it_measured():
     assert double.wide == "float64"
     assert 0 < double.error < 1e-5
     assert not jax.config.jax_enable_x64
+
+
+def test_as_a_test():
+    f, args = average(wide=False)
+    check_precision(f, *args, max_error=2)
+    with pytest.raises(
+        AssertionError, match=r"more than 0\.1\.\nprecision: the outputs"
+    ) as e:
+        check_precision(f, *args, max_error=0.1)
+    assert "f has a relative error of" in str(e.value)

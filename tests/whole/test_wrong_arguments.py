@@ -28,7 +28,12 @@ from dtypeguard import (
     strong,
     testing,
 )
-from dtypeguard.testing import check_contract, check_step, parametrize_with_checks
+from dtypeguard.testing import (
+    check_contract,
+    check_precision,
+    check_step,
+    parametrize_with_checks,
+)
 
 pytestmark = pytest.mark.third_party
 PARAMS = {"b": jnp.zeros(2), "w": jnp.ones(3)}
@@ -545,6 +550,12 @@ CASES = {
         lambda: check_step(step, PARAMS, rules=["scna"]),
         ValueError,
         "no rule is called 'scna'; there are types, scan",
+    ),
+    # check_precision
+    "check_precision(max_error)": (
+        lambda: check_precision(jnp.sin, jnp.ones(2), max_error="1e-3"),
+        TypeError,
+        "Write the relative error that is allowed, such as max_error=1e-2",
     ),
     # audit_precision
     "audit_precision(number)": (

@@ -1,0 +1,106 @@
+"""What an audit of precision costs: `python benchmarks/precision_audit.py`.
+
+The program is one train step, the gradient of a transformer in bfloat16 and Adam, unrolled.
+Each audit is timed against compiling the step once and running it 100 times, in the same
+process, one after the other; the memory is what XLA sets aside for temporaries.
+"""
+
+import argparse
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import dtypeguard
+from dtypeguard._precision.meant import Meant
+from dtypeguard._precision.measure import Measures
+from dtypeguard._precision.pair import Formats, Paired
+
+WIDTH, LENGTH, VOCABULARY = 64, 32, 128
+
+
+def program(layers: int):
+    """A train step of a transformer with so many layers, and its arguments."""
+    keys = iter(jax.random.split(jax.random.key(0), 6 * layers + 3))
+    new = lambda *shape: (jax.random.normal(next(keys), shape) / np.sqrt(shape[0])).astype(
+        jnp.bfloat16
+    )
+    block = lambda: {
+        **{name: new(WIDTH, WIDTH) for name in "qkvo"},
+        "up": new(WIDTH, 4 * WIDTH),
+        "down": new(4 * WIDTH, WIDTH),
+    }
+    params = {"embed": new(VOCABULARY, WIDTH), "blocks": [block() for _ in range(layers)]}
+    opt = dtypeguard.guard(optax.adam(1e-3))
+
+    def normalized(x):
+        wide = x.astype(jnp.float32)
+        scale = jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)
+        return (wide * scale).astype(x.dtype)
+
+    def attend(p, x):
+        q, k, v = (normalized(x) @ p[name] for name in "qkv")
+        scores = (q @ k.T).astype(jnp.float32) / np.sqrt(WIDTH)
+        return jax.nn.softmax(scores).astype(x.dtype) @ v @ p["o"]
+
+    def loss(params, tokens):
+        x = params["embed"][tokens]
+        for p in params["blocks"]:
+            x = x + attend(p, x)
+            x = x + jax.nn.gelu(normalized(x) @ p["up"]) @ p["down"]
+        logits = (normalized(x) @ params["embed"].T).astype(jnp.float32)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits[:-1], tokens[1:])
+        return losses.mean()
+
+    def step(params, state, tokens):
+        grads = jax.grad(loss)(params, tokens)
+        updates, state = opt.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    tokens = jax.random.randint(next(keys), (LENGTH,), 0, VOCABULARY)
+    return step, (params, opt.init(params), tokens)
+
+
+def measure(layers: int, rounds: int) -> tuple[float, float, float]:
+    """The time of an audit over that of the step, in seconds alone, and memory."""
+    ratios, seconds = [], []
+    for _ in range(rounds):
+        jax.clear_caches()
+        step, args = program(layers)
+        start = time.perf_counter()
+        compiled = jax.jit(step).lower(*args).compile()
+        for _ in range(100):
+            jax.block_until_ready(compiled(*args))
+        middle = time.perf_counter()
+        dtypeguard.audit_precision(step, *args)
+        end = time.perf_counter()
+        ratios.append((end - middle) / (middle - start))
+        seconds.append(end - middle)
+    own = compiled.memory_analysis().temp_size_in_bytes
+    with Meant() as meant:
+        traced = jax.make_jaxpr(step)(*args)
+    measures = Measures(
+        Paired(traced, Formats(np.dtype("float32")), meant), jax.tree.leaves(args)
+    )
+    memory = measures.temporaries / own
+    return statistics.median(ratios), statistics.median(seconds), memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", nargs="+", type=int, default=[6, 12, 24])
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}")
+    print("| layers | audit / (compile + 100 runs) | audit, s | temporaries / the step's |")
+    print("|---|---|---|---|")
+    for layers in options.layers:
+        ratio, seconds, memory = measure(layers, options.rounds)
+        print(f"| {layers} | {ratio:.1f} | {seconds:.0f} | {memory:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

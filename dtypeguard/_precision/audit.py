@@ -18,13 +18,11 @@ from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import DType, Function, Jaxpr, PyTree
 from .meant import Meant
-from .measure import Measures
+from .measure import Measured, Measures
 from .pair import Formats, Line, Paired
 from .report import LineLoss, PrecisionReport
 
 _LEAST_SHARE = 0.01
-# Measured one by one if there is no derivative to choose by.
-_MOST_ALONE = 200
 
 
 @public
@@ -130,43 +128,41 @@ def _report(
     paths: list[str],
     tolerance: float | None,
 ) -> PrecisionReport:
-    shares, lines = measures.shares(), range(measures.lines)
-    has_derivative = bool(np.isfinite(shares).all()) and measures.lines > 0
-    explained = float(shares.sum()) if has_derivative else None
-    if explained is None or abs(explained - 1) > 0.5:
-        chosen = list(lines)[:_MOST_ALONE]
-        squares = np.zeros(measures.lines)
-        squares[chosen] = [min(measures.alone(i), 1e30) ** 2 for i in chosen]
-        shares = squares / squares.sum() if squares.sum() else squares
-    order = sorted(lines, key=lambda i: -abs(shares[i]))
+    found = [measures.line(number) for number in range(measures.lines)]
+    is_finite = bool(np.isfinite([each.share for each in found]).all())
+    if not is_finite:  # what overflows first, then by the error alone
+        worst = max((x.alone for x in found if np.isfinite(x.alone)), default=1.0) or 1.0
+        squares = [min(x.alone / worst, 1e3) ** 2 for x in found]
+        found = [x._replace(share=y / sum(squares)) for x, y in zip(found, squares)]
+    order = sorted(range(measures.lines), key=lambda number: -abs(found[number].share))
     fix = measures.fix(order, tolerance)
-    wanted = [i for i in order if abs(shares[i]) > _LEAST_SHARE or i in fix]
-
-    def loss(number: int) -> LineLoss:
-        line = paired.lines[number]
-        return LineLoss(
-            origin=line.origin if line.origin and line.origin.file else None,
-            share=float(shares[number]),
-            alone=measures.alone(number),
-            left=measures.left([number]),
-            dtypes=tuple(sorted(line.dtypes)),
-            constant=_constant(line),
-            remedy=_remedy(line, formats),
-        )
-
-    losses = {number: loss(number) for number in wanted} if measures.total else {}
+    losses = {
+        number: _loss(paired.lines[number], found[number], formats)
+        for number in order
+        if measures.total and (abs(found[number].share) > _LEAST_SHARE or number in fix)
+    }
     return PrecisionReport(
         error=measures.total,
         outputs=dict(zip(paths, measures.by_output)),
         losses=tuple(losses.values()),
         fix=tuple(losses[number] for number in fix),
         left=measures.left(fix),
-        explained=explained,
+        explained=sum(each.share for each in found) if is_finite else None,
         lines=measures.lines,
         wide=str(formats.wide),
         narrow=None if formats.narrow is None else str(formats.narrow),
         tolerance=tolerance,
         not_examined=tuple(sorted(paired.unknown)),
+    )
+
+
+def _loss(line: Line, measured: Measured, formats: Formats) -> LineLoss:
+    return LineLoss(
+        origin=line.origin if line.origin and line.origin.file else None,
+        **measured._asdict(),
+        dtypes=tuple(sorted(line.dtypes)),
+        constant=_constant(line),
+        remedy=_remedy(line, formats),
     )
 
 

@@ -1,15 +1,17 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Function, Leaf, PyTree
+from .._leaves.types import Leaf
 from .pair import Paired
 
+# A trace has numbers for at least so many.
+_FEW_LINES = 128
 # How much of the squared error the smallest set of lines may leave.
 _LEFT = 0.1
 
@@ -35,20 +37,19 @@ class Measures:
             values = paired(amounts, arrays)
             return [v.wide for v in values if v.wide is not None]
 
-        # The first trace numbers the lines.
-        jax.eval_shape(wide, jax.ShapeDtypeStruct((1,), np.float32), self._arrays)
+        # The trace finds the lines. If there are more, it is made once more.
+        self._length, lowered = _FEW_LINES, None
+        while lowered is None or len(paired.lines) > self._length:
+            self._length = max(self._length, len(paired.lines))
+            lowered = jax.jit(wide).lower(self._amounts(()), self._arrays)
         self.lines = len(paired.lines)
-        self._wide = wide
-        self._run = _compiled(wide, self._amounts(()), self._arrays)
-        self.exact = self._run(self._amounts(()), self._arrays)
+        self._run = _compiled(lowered)
+        self.exact = self._outputs(())
         norms = [float(_norm(x)) for x in self.exact]
         self._norms = [norm if np.isfinite(norm) and norm > 0 else 1.0 for norm in norms]
-        self.by_output = self._error_by_output(range(self.lines))
+        self._written = self._outputs(range(self.lines))
+        self.by_output = self._distances(self._written, self.exact)
         self.total = _root_mean_square(self.by_output)
-
-    def error(self, rounding: Sequence[int]) -> float:
-        """The error of the program if these lines round and the others are wide."""
-        return _root_mean_square(self._error_by_output(rounding))
 
     @property
     def temporaries(self) -> int:
@@ -56,48 +57,32 @@ class Measures:
         analysis: Any = self._run.memory_analysis()
         return analysis.temp_size_in_bytes
 
-    def alone(self, line: int) -> float:
-        """The error of the program if only this line rounds."""
-        return self.error([line])
+    def error(self, rounding: Sequence[int]) -> float:
+        """The error of the program if these lines round and the others are wide."""
+        return _root_mean_square(self._distances(self._outputs(rounding), self.exact))
 
     def left(self, wide: Sequence[int]) -> float:
         """The share of the squared error that is left if these lines are wide."""
-        if not self.total:
-            return 0.0
-        error = self.error([line for line in range(self.lines) if line not in set(wide)])
-        return 1.0 if not np.isfinite(error) else (error / self.total) ** 2
+        others = [line for line in range(self.lines) if line not in set(wide)]
+        return self._relative(self.error(others))
 
-    def shares(self) -> np.ndarray:
-        """The share of each line in the squared error, to first order; NaN without one.
+    def line(self, number: int) -> "Measured":
+        """Measures one line: alone, left out, and its share in the squared error.
 
-        They come from one derivative, half way between the wide program and the program as
-        written, and add up to 1 as far as first order holds. A `while_loop` has no
-        derivative backwards, and a square root at 0 none that is finite.
+        The share is the part of the error along the whole that comes with the line, as the
+        mean of what the line adds to none and to all of the others. So it is exact up to
+        second order, and needs no derivative, which a square root at 0 does not have.
         """
-        none = np.full(self.lines, np.nan)
-        if not (self.total and np.isfinite(self.total)):
-            return none
-        scale = [1 / (norm * norm) for norm in self._norms]
-
-        def derivative(amounts, arrays, written, exact):
-            errors = [w - e for w, e in zip(written, exact)]
-
-            def along(amounts):
-                parts = zip(self._wide(amounts, arrays), errors, scale)
-                return sum(jnp.real(jnp.vdot(e, x)) * s for x, e, s in parts)
-
-            square = sum(jnp.real(jnp.vdot(e, e)) * s for e, s in zip(errors, scale))
-            return jax.grad(along)(amounts) / square
-
-        written = self._run(self._amounts(range(self.lines)), self._arrays)
-        half = jnp.full((self.lines,), 0.5, np.float32)
-        inputs = half, self._arrays, written, self.exact
-        try:
-            found = _compiled(derivative, *inputs)(*inputs)
-        except ValueError:  # of a while_loop
-            return none
-        found = np.asarray(found, np.float64)
-        return found if np.isfinite(found).all() else none
+        alone = self._outputs([number])
+        without = self._outputs([n for n in range(self.lines) if n != number])
+        parts = zip(alone, self.exact, self._written, without, self._norms)
+        along = [float(_along(*arrays)) / norm**2 for *arrays, norm in parts]
+        share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
+        return Measured(
+            share=float(share) if np.isfinite(share) else np.inf,
+            alone=_root_mean_square(self._distances(alone, self.exact)),
+            left=self._relative(_root_mean_square(self._distances(without, self.exact))),
+        )
 
     def fix(self, order: Sequence[int], tolerance: float | None) -> list[int]:
         """A small set of lines that is worth computing wider, in the given order.
@@ -111,6 +96,8 @@ class Measures:
                 the squared error, or any finite one if that is not finite.
         """
         bound = _LEFT**0.5 * self.total if tolerance is None else tolerance
+        if self.total <= bound and np.isfinite(self.total):
+            return []
         rounding: list[int] = []
 
         def admit(lines: Sequence[int]) -> None:
@@ -122,26 +109,38 @@ class Measures:
                 admit(lines[:middle])
                 admit(lines[middle:])
 
-        if self.total > bound or not np.isfinite(self.total):
-            admit(list(reversed(order)))
-            return [line for line in order if line not in set(rounding)]
-        return []
+        admit(list(reversed(order)))
+        return [line for line in order if line not in set(rounding)]
 
     def _amounts(self, rounding: Sequence[int]) -> Leaf:
-        amounts = np.zeros(self.lines, np.float32)
+        amounts = np.zeros(self._length, np.float32)
         amounts[list(rounding)] = 1
         return jnp.asarray(amounts)
 
-    def _error_by_output(self, rounding: Sequence[int]) -> list[float]:
-        made = self._run(self._amounts(rounding), self._arrays)
-        errors = (float(_distance(x, e)) for x, e in zip(made, self.exact))
-        found = [error / norm for error, norm in zip(errors, self._norms)]
+    def _outputs(self, rounding: Sequence[int]) -> list[Leaf]:
+        return self._run(self._amounts(rounding), self._arrays)
+
+    def _distances(self, made: Sequence[Leaf], exact: Sequence[Leaf]) -> list[float]:
+        pairs = zip(made, exact, self._norms)
+        found = [float(_norm(x - e)) / norm for x, e, norm in pairs]
         return [error if np.isfinite(error) else np.inf for error in found]
 
+    def _relative(self, error: float) -> float:
+        if not (self.total and np.isfinite(error)):
+            return 1.0 if self.total else 0.0
+        return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
 
-def _compiled(function: Function, *args: PyTree) -> jax.stages.Compiled:
-    """A function compiled quickly: it runs some dozen times on arguments of these types."""
-    lowered = jax.jit(function).lower(*args)
+
+class Measured(NamedTuple):
+    """What is measured of a line: see `LineLoss`."""
+
+    share: float
+    alone: float
+    left: float
+
+
+def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles quickly: the program runs some dozen times only."""
     if jax.default_backend() != "cpu":
         return lowered.compile()
     return lowered.compile({"xla_backend_optimization_level": "0"})
@@ -155,8 +154,10 @@ def _norm(x: Leaf) -> Leaf:
 
 
 @jax.jit
-def _distance(x: Leaf, exact: Leaf) -> Leaf:
-    return _norm(x - exact)
+def _along(alone: Leaf, exact: Leaf, written: Leaf, without: Leaf) -> Leaf:
+    """The mean of what a line adds to no other and to all others, along the error."""
+    added = ((alone - exact) + (written - without)) / 2
+    return jnp.real(jnp.vdot(written - exact, added))
 
 
 def _root_mean_square(errors: Sequence[float]) -> float:

@@ -123,8 +123,7 @@ class Paired:
         """Runs the program.
 
         Args:
-            amounts: the numbers `t`, a vector with one for each of `lines`; of length 1 in
-                a trace that only finds the lines.
+            amounts: the numbers `t`, a vector with one for each of `lines`, or more.
             arrays: the inputs.
         """
         at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
@@ -150,7 +149,7 @@ class Paired:
         given = lax.convert_element_type(narrow, exact.dtype)
         amount = self._amount(number).astype(exact.real.dtype)
         fill = lambda scalar: lax.broadcast(scalar, exact.shape)
-        loss = lax.stop_gradient(lax.sub(given, from_narrow))
+        loss = lax.sub(given, from_narrow)
         # Infinite on both sides, or lost by an earlier line: nothing to add here.
         is_finite = lax.is_finite(loss) if loss.dtype.kind != "c" else jnp.isfinite(loss)
         loss = lax.select(is_finite, loss, lax.full_like(loss, 0))
@@ -161,7 +160,7 @@ class Paired:
         return lax.select(overflows, given, rounded)
 
     def _amount(self, number: int) -> Leaf:
-        # The first trace finds the lines, and has but one number for all.
+        # A trace that finds too many lines is made once more.
         return self._amounts[number if number < len(self._amounts) else 0]
 
     # Values

@@ -53,9 +53,9 @@ class PrecisionReport:
         losses: the lines with a share above 1%, the most important first.
         fix: those of the smallest set of lines that is worth computing wider.
         left: the share of the squared error that is left with these lines wide.
-        explained: what the shares of all lines add up to: 1 as far as first order holds.
-            None if there is no finite derivative; then `share` compares the squares of the
-            errors that lines cause alone.
+        explained: what the shares of all lines add up to: 1 unless the roundings of three
+            or more lines depend on each other. None if an output is not finite as written;
+            then `share` compares the squares of the errors that lines cause alone.
         lines: how many lines round.
         wide: the wide dtype.
         narrow: the dtype that the whole program was run in; None if as written.
@@ -133,14 +133,10 @@ class PrecisionReport:
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
             )
-        if self.explained is None and self.losses:
+        if self.losses and self.explained is not None and abs(self.explained - 1) > 0.1:
             notes.append(
-                "There is no finite derivative: shares compare the errors of single lines."
-            )
-        elif self.explained is not None and abs(self.explained - 1) > 0.1:
-            notes.append(
-                f"First order explains {_percent(self.explained)} of the squared error; "
-                "alone and left are measured."
+                f"The shares add up to {_percent(self.explained)}: what one line rounds "
+                "changes what others do. The fix was tried as a whole."
             )
         if self.not_examined:
             notes.append(f"Run as written: {', '.join(self.not_examined)}.")

@@ -199,6 +199,8 @@ def _settle(
             continue
         if i in constants or (type(leaf) is bool and type(old) is bool):
             continue  # a constant or a flag to branch on: it promotes nothing
+        if part.starts_weak and _is_of_numpy(leaf, old):
+            continue  # a step's own statistics on the host, which may have 64 bits
         dtype, new_dtype = dtype_of(old), dtype_of(leaf)
         if not part.is_carried and (dtype is None or new_dtype is None):
             continue  # functions, PRNG keys and float0 have no dtype to keep
@@ -246,6 +248,12 @@ def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
         )
     except AttributeError:
         return False
+
+
+def _is_of_numpy(leaf: Leaf, old: Leaf) -> bool:
+    """Whether both are NumPy arrays or scalars of one dtype and shape."""
+    is_numpy = all(isinstance(x, (np.ndarray, np.generic)) for x in (leaf, old))
+    return is_numpy and leaf.dtype == old.dtype and leaf.shape == old.shape
 
 
 def _has_same_type(leaf: Leaf, old: Leaf) -> bool:

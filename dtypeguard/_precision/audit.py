@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._leaves.arguments import check_arrays, shown
-from .._leaves.compat import set_x64
+from .._leaves.compat import has_float64, set_x64
 from .._leaves.dtypes import kind
 from .._leaves.files import short_path
 from .._leaves.modules import gathered, spread
@@ -98,7 +99,8 @@ def audit_precision(
             outputs["paths"] = [path for path, _ in made]
             return [leaf for _, leaf in made]
 
-        with Meant() as meant:
+        # What JAX has traced before it does not trace again, and no number is seen.
+        with _never_traced(), Meant() as meant:
             program = jax.make_jaxpr(run)(*given.arrays)
     formats = Formats(*_formats(program, wide, narrow))
     paths = [p for p, x in zip(outputs["paths"], program.out_avals) if _is_float(x)]
@@ -107,7 +109,8 @@ def audit_precision(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
-    needs_x64 = formats.wide == np.float64
+    is_wide = any(getattr(x, "dtype", 0) in _WIDE for x in _avals(program.jaxpr))
+    needs_x64 = is_wide or formats.wide == np.float64
     with set_x64(True) if needs_x64 else contextlib.nullcontext():
         paired = Paired(program, formats, meant)
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
@@ -119,6 +122,16 @@ def audit_precision(
                 f"finite in {formats.wide} either. Give it arguments for which it is."
             )
         return _report(paired, measures, formats, paths, tolerance)
+
+
+_WIDE = [np.dtype(name) for name in ("float64", "complex128", "int64", "uint64")]
+
+
+def _never_traced() -> contextlib.AbstractContextManager[None]:
+    """A context that is part of the keys of JAX's caches, and that no trace was made in."""
+    if not hasattr(jax, "make_user_context"):  # before JAX 0.8
+        return contextlib.nullcontext()
+    return jax.make_user_context()(object())
 
 
 def _report(
@@ -158,7 +171,7 @@ def _report(
 
 def _loss(line: Line, measured: Measured, formats: Formats) -> LineLoss:
     return LineLoss(
-        origin=line.origin if line.origin and line.origin.file else None,
+        origin=line.origin,
         **measured._asdict(),
         dtypes=tuple(sorted(line.dtypes)),
         constant=_constant(line),
@@ -182,6 +195,9 @@ def _remedy(line: Line, formats: Formats) -> str:
     wide = f"jnp.{formats.wide}"
     if line.origin is None:
         return f"Keep the inputs in {wide}."
+    if not line.origin.file:
+        made = ", ".join(sorted(line.primitives))
+        return f"Call it with {wide}: no line outside JAX leads to {made}."
     where = line.origin.place
     if short_path(line.origin.file) == _APPLY_UPDATES:
         return (
@@ -192,12 +208,20 @@ def _remedy(line: Line, formats: Formats) -> str:
         how = f"jnp.dot(..., preferred_element_type={wide})"
     else:
         how = f"x.astype({wide})"
-    return f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
+    text = f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
+    if formats.wide == np.float64 and not has_float64():
+        text += " That needs jax_enable_x64."
+    return text
 
 
 def _check_given(given: SplitTree) -> None:
     """Checks that there are arrays and no shapes."""
     check_arrays("audit_precision", "args", list(given.arrays))
+    if any(isinstance(leaf, Tracer) for leaf in given.arrays):
+        raise TypeError(
+            "audit_precision needs values and got tracers: call it outside of jax.jit, "
+            "jax.grad and other transformations, with the transformed function."
+        )
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given.arrays):
         raise TypeError(
             "audit_precision runs the function and needs values: give it arrays in place "

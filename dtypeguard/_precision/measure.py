@@ -77,7 +77,8 @@ class Measures:
         without = self._outputs([n for n in range(self.lines) if n != number])
         parts = zip(alone, self.exact, self._written, without, self._norms)
         along = [float(_along(*arrays)) / norm**2 for *arrays, norm in parts]
-        share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
+        with np.errstate(invalid="ignore"):  # of outputs that are not finite
+            share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
         return Measured(
             share=float(share) if np.isfinite(share) else np.inf,
             alone=_root_mean_square(self._distances(alone, self.exact)),

@@ -76,7 +76,8 @@ class Line:
     """A line of source that rounds.
 
     Attributes:
-        origin: where it is; None for the inputs of the program, which `narrow` rounds.
+        origin: where it is; None for the inputs of the program, which `narrow` rounds, and
+            without a file for what JAX computes with no line of the user's around it.
         dtypes: the dtypes in which it computes.
         primitives: what it computes.
         constants: the numbers that were rounded when the program was traced, with what
@@ -126,6 +127,7 @@ class Paired:
             amounts: the numbers `t`, a vector with one for each of `lines`, or more.
             arrays: the inputs.
         """
+        self._meant.start_again()
         at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
         self._amounts = [at(number) for number in range(amounts.shape[0])]
         given = [self._given(x, self._numbers.get(None)) for x in arrays]
@@ -142,22 +144,20 @@ class Paired:
         return self._numbers[key]
 
     def _rounded(self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf) -> Leaf:
-        """The wide value of a result: `exact`, and as much of its rounding as is asked.
-
-        It is written in `lax`, which traces faster than `jax.numpy`.
-        """
+        """The wide value of a result: `exact`, or rounded if its line rounds."""
+        rounded, as_narrow = (_round(x, narrow.dtype) for x in (exact, from_narrow))
         given = lax.convert_element_type(narrow, exact.dtype)
-        amount = self._amount(number).astype(exact.real.dtype)
-        fill = lambda scalar: lax.broadcast(scalar, exact.shape)
-        loss = lax.sub(given, from_narrow)
-        # Infinite on both sides, or lost by an earlier line: nothing to add here.
-        is_finite = lax.is_finite(loss) if loss.dtype.kind != "c" else jnp.isfinite(loss)
-        loss = lax.select(is_finite, loss, lax.full_like(loss, 0))
-        rounded = lax.add(exact, lax.mul(fill(amount.astype(exact.dtype)), loss))
-        if _has_range_of(narrow.dtype, exact.dtype):
-            return rounded
-        overflows = ~jnp.isfinite(given) & jnp.isfinite(from_narrow) & (amount != 0)
-        return lax.select(overflows, given, rounded)
+        # The program may do more than round: bfloat16 sums, for example. That is added, but
+        # for the sign's sake no more than half of the value: a variance stays positive.
+        # What an earlier line has lost is not this one's to add.
+        is_known = jnp.isfinite(given) & jnp.isfinite(as_narrow)
+        more = lax.select(is_known, lax.sub(given, as_narrow), lax.full_like(given, 0))
+        half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5).real)
+        if exact.dtype.kind != "c":
+            more = lax.clamp(lax.neg(half), more, half)
+        is_same = lax.eq(rounded, as_narrow)
+        rounded = lax.select(is_same, given, lax.add(rounded, more))
+        return lax.select(self._amount(number) > 0, rounded, exact)
 
     def _amount(self, number: int) -> Leaf:
         # A trace that finds too many lines is made once more.
@@ -182,12 +182,14 @@ class Paired:
         """A number that stands in an equation, with the number that was meant."""
         value = self._given(jnp.asarray(var.val, var.aval.dtype), None)
         origin = origin_of(stack)
-        if value.wide is None or origin is None or np.ndim(var.val):
+        is_float = kind(value.narrow.dtype) == "float" and not np.ndim(var.val)
+        if origin is None or not is_float:
             return value
-        meant = self._meant.number(origin, var.val, value.narrow.dtype)
+        meant = self._meant.next_number(origin, var.val, value.narrow.dtype)
         if meant is None:
             return value
         number = self._line(origin)
+        self.lines[number].dtypes.add(str(value.narrow.dtype))
         self.lines[number].constants[meant] = float(np.asarray(var.val))
         exact = jnp.asarray(meant, value.wide.dtype)
         return Value(value.narrow, self._rounded(number, exact, value.narrow, exact))
@@ -216,33 +218,54 @@ class Paired:
         self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
     ) -> Sequence[Value]:
         name = eqn.primitive.name
+        if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
+            raise TypeError(
+                "audit_precision does not run programs with mutable references "
+                f"({name}): give it a function that returns new arrays."
+            )
         special = _SPECIAL.get(name)
         if special is not None:
             return special(self, eqn, values, stack)
-        jaxprs = _jaxprs(eqn)
+        jaxprs = _jaxprs(eqn.params)
         if name in _CALLS and len(jaxprs) == 1:
             (inner,) = jaxprs
             consts = [self._given(x, None) for x in getattr(inner, "consts", ())]
             return self._run(getattr(inner, "jaxpr", inner), consts, values, stack)
-        if jaxprs and name not in _SCATTERS:
+        if name in _SAID:
+            return []
+        has_key = any(_is_key(v.narrow) for v in values)
+        is_drawn = has_key and any(_is_inexact(var.aval) for var in eqn.outvars)
+        has_own = self._formats.narrow is not None and name in _OF_OWN_DTYPES
+        if (jaxprs and name not in _SCATTERS) or name in _AS_WRITTEN or is_drawn or has_own:
             return self._as_written(eqn, values)
+        if name in _OF_BITS:
+            made = self._bind(eqn, self._own(eqn, values), _own_dtype)
+            return [self._given(x, None) for x in made]
         narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
         if not any(map(_is_inexact, narrow)):
             return [Value(x) for x in narrow]
-        if name in _OF_BITS:
-            return [self._given(x, None) for x in narrow]
         return self._paired(eqn, values, narrow, stack)
 
-    def _as_written(self, eqn: Equation, values: Sequence[Value]) -> list[Value]:
-        """The results of an equation that has no wide form here."""
-        self.unknown.add(eqn.primitive.name)
-        own = [
-            lax.convert_element_type(v.narrow, var.aval.dtype)
-            if v.wide is not None
-            else v[0]
+    def _own(
+        self, eqn: Equation, values: Sequence[Value], wide: bool = False
+    ) -> list[Leaf]:
+        """The operands of an equation in the dtypes that the program has for them."""
+        return [
+            v.narrow
+            if v.wide is None
+            else lax.convert_element_type(v.wide if wide else v.narrow, var.aval.dtype)
             for v, var in zip(values, eqn.invars)
         ]
-        return [self._given(x, None) for x in self._bind(eqn, own, lambda dtype: dtype)]
+
+    def _as_written(self, eqn: Equation, values: Sequence[Value]) -> list[Value]:
+        """The results of an equation without a wide form, on the inputs of either side."""
+        self.unknown.add(eqn.primitive.name)
+        narrow = self._bind(eqn, self._own(eqn, values), _own_dtype)
+        wide = narrow
+        if eqn.primitive.name not in _CALLBACKS and any(map(_is_inexact, narrow)):
+            wide = self._bind(eqn, self._own(eqn, values, wide=True), _own_dtype)
+        beside = [self._given(x, None).wide for x in wide]
+        return [self._given(n, None)._replace(wide=w) for n, w in zip(narrow, beside)]
 
     def _paired(
         self,
@@ -252,11 +275,16 @@ class Paired:
         stack: Sequence[Equation],
     ) -> list[Value]:
         """The results of an equation without others inside it."""
-        widened = self._formats.widened
+        widened, name = self._formats.widened, eqn.primitive.name
         known = (*narrow, *(v.narrow for v in values))
-        rounds = eqn.primitive.name not in _MOVES and any(
+        rounds = name not in _MOVES and any(
             _is_inexact(x) and widened(x.dtype) != x.dtype for x in known
         )
+        if name == "reduce_precision":
+            number = self._numbered(eqn, narrow[0], stack)
+            rounded = self._bind(eqn, [values[0].wide], _own_dtype)[0]
+            wide = lax.select(self._amount(number) > 0, rounded, values[0].wide)
+            return [Value(narrow[0], wide)]
         try:
             exact = self._bind(eqn, [v.either for v in values], widened)
             from_narrow = exact
@@ -272,28 +300,31 @@ class Paired:
                 continue
             w, o = (lax.convert_element_type(x, widened(n.dtype)) for x in (w, o))
             if rounds:
-                number = self._line(origin_of(stack) or _NOWHERE)
-                self.lines[number].dtypes.add(str(n.dtype))
-                self.lines[number].primitives.add(eqn.primitive.name)
-                w = self._rounded(number, w, n, o)
+                w = self._rounded(self._numbered(eqn, n, stack), w, n, o)
             results.append(Value(n, w))
         return results
+
+    def _numbered(self, eqn: Equation, result: Leaf, stack: Sequence[Equation]) -> int:
+        """The number of the line of an equation that rounds."""
+        number = self._line(origin_of(stack) or _NOWHERE)
+        self.lines[number].dtypes.add(str(result.dtype))
+        self.lines[number].primitives.add(eqn.primitive.name)
+        return number
 
     def _bind(
         self, eqn: Equation, operands: Sequence[Leaf], dtype_of: Callable[[DType], DType]
     ) -> list[Leaf]:
         """Evaluates an equation on operands of other dtypes."""
         params = {k: self._param(k, x, dtype_of) for k, x in eqn.params.items()}
-        is_wide = dtype_of == self._formats.widened
-        if eqn.primitive.name == "reduce_precision" and is_wide:
-            return list(operands)  # the rounding is the narrow side's
         if eqn.primitive.name == "convert_element_type":
             params["weak_type"] = False
-        made = eqn.primitive.bind(*operands, **params)
+        bound = eqn.primitive.get_bind_params(params)
+        functions, params = bound if isinstance(bound, tuple) else ((), bound)
+        made = eqn.primitive.bind(*functions, *operands, **params)
         made = made if eqn.primitive.multiple_results else [made]
         if dtype_of == self._formats.written:
-            # XLA may leave out a rounding that is undone at once, but not this one.
-            made = [_kept(x) for x in made]
+            # XLA may leave out a rounding that is undone at once, or reorder sums.
+            made = [_kept(x, self._formats) for x in made]
         return made
 
     def _param(self, name: str, value: Leaf, dtype_of: Callable[[DType], DType]) -> object:
@@ -405,6 +436,15 @@ _SCATTERS = _words(
     "scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min "
     "scatter-max scatter_max scatter-sub scatter_sub"
 )
+_CALLBACKS = _words("pure_callback io_callback")
+_SAID = _words("debug_callback debug_print")
+# Other signs or orders come out of these in another dtype, or they take no other.
+_AS_WRITTEN = _CALLBACKS | _words(
+    "eigh eig svd qr schur lu geqrf householder_product hessenberg tridiagonal "
+    "tridiagonal_solve reduce_window select_and_gather_add"
+)
+# These take no dtype below float32.
+_OF_OWN_DTYPES = _words("cholesky triangular_solve fft")
 _OF_BITS = _words("bitcast_convert_type random_bits rng_bit_generator")
 _DTYPES = ("new_dtype", "preferred_element_type", "dtype")
 _SPECIAL: dict[str, Function] = {
@@ -420,23 +460,35 @@ def _is_inexact(value: Aval) -> bool:
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
 
 
-def _kept(array: Leaf) -> Leaf:
-    if kind(array.dtype) != "float" or array.dtype.itemsize >= 4:
+def _own_dtype(dtype: DType) -> DType:
+    return dtype
+
+
+def _is_key(value: Leaf) -> bool:
+    return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def _kept(array: Leaf, formats: Formats) -> Leaf:
+    is_rounded = _is_inexact(array) and formats.widened(array.dtype) != array.dtype
+    return lax.optimization_barrier(array) if is_rounded else array
+
+
+def _round(array: Leaf, dtype: DType) -> Leaf:
+    """A wide array rounded to a narrow dtype."""
+    if array.dtype == dtype:
         return array
-    info = jnp.finfo(array.dtype)
-    return lax.reduce_precision(array, info.nexp, info.nmant)
+    narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
+    return lax.convert_element_type(narrow, array.dtype)
 
 
-def _has_range_of(narrow: DType, wide: DType) -> bool:
-    """Whether what is finite in the wide dtype is finite in the narrow one."""
-    is_float = kind(narrow) == kind(wide) == "float"
-    return is_float and jnp.finfo(narrow).maxexp >= jnp.finfo(wide).maxexp
-
-
-def _jaxprs(eqn: Equation) -> list[Jaxpr]:
-    """The jaxprs among the parameters of an equation."""
-    has_equations = lambda x: hasattr(getattr(x, "jaxpr", x), "eqns")
-    return [x for x in eqn.params.values() if has_equations(x)]
+def _jaxprs(params: object) -> list[Jaxpr]:
+    """The jaxprs among the parameters of an equation, also in tuples."""
+    if hasattr(getattr(params, "jaxpr", params), "eqns"):
+        return [params]
+    if isinstance(params, dict):
+        params = list(params.values())
+    values = params if isinstance(params, (tuple, list)) else ()
+    return [jaxpr for value in values for jaxpr in _jaxprs(value)]
 
 
 def _scanned(outside: Sequence[Leaf], inside: Sequence[Leaf]) -> int:

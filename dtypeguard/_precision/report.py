@@ -16,7 +16,8 @@ class LineLoss:
     """A line of source that loses precision.
 
     Attributes:
-        origin: the line; None for the inputs of the program, which `narrow` rounds.
+        origin: the line; None for the inputs of the program, which `narrow` rounds. Without
+            a file if no line outside JAX leads to it.
         share: its share of the squared error of the outputs. Shares of one program add up
             to `PrecisionReport.explained`, and may be negative.
         alone: the error of the outputs if only this line rounds.
@@ -38,7 +39,9 @@ class LineLoss:
     @property
     def place(self) -> str:
         """Where it is."""
-        return self.origin.place if self.origin else "the inputs"
+        if self.origin is None:
+            return "the inputs"
+        return self.origin.place if self.origin.file else "inside JAX"
 
 
 @public
@@ -84,6 +87,8 @@ class PrecisionReport:
     @property
     def headline(self) -> str:
         """One sentence that says how it went."""
+        if not self.error and self.not_examined:
+            return f"the outputs are those of {self.wide}, as far as they were examined."
         if not self.error:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
@@ -139,7 +144,9 @@ class PrecisionReport:
                 "changes what others do. The fix was tried as a whole."
             )
         if self.not_examined:
-            notes.append(f"Run as written: {', '.join(self.not_examined)}.")
+            notes.append(
+                f"Run as written, without a look inside: {', '.join(self.not_examined)}."
+            )
         return notes
 
     def to_json(self) -> str:

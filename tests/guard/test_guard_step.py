@@ -734,3 +734,16 @@ def test_a_step_whose_first_argument_is_not_its_carry_is_said_to_carry_that():
     with pytest.raises(DtypeDriftError) as error:
         guard_step(body, carry="i")(0, jnp.zeros(3, BF16))
     assert "for the carry" not in str(error.value)
+
+
+def test_statistics_of_numpy_on_the_host_stay_what_they_are():
+    """A count of tokens beyond 2**31, and a mean in float64, under a flag of 32 bits."""
+
+    @guard_step
+    def step(stats, batch):
+        tokens, loss = stats
+        return np.int64(tokens + batch.size), np.float64(loss + float(batch.mean()))
+
+    tokens, loss = step((np.int64(2**31 - 10), np.float64(0)), jnp.ones(100))
+    assert (type(tokens), int(tokens)) == (np.int64, 2**31 + 90)
+    assert type(loss) is np.float64

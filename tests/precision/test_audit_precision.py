@@ -379,3 +379,105 @@ def test_as_a_test():
     ) as e:
         check_precision(f, *args, max_error=0.1)
     assert "f has a relative error of" in str(e.value)
+
+
+def test_a_line_alone_keeps_the_sign_of_what_it_rounds():
+    """Absolute roundings of a large value on a small one would make a square negative."""
+
+    def f(x):
+        g = (x + 8) - 8
+        g = g - x
+        g = g + x * 0.01
+        v = g**2
+        return g / (jnp.sqrt(v) + 1e-8)
+
+    report = audit_precision(f, normal(0, 256))
+    assert report.fix[0].origin.code == "g = (x + 8) - 8"
+    assert all(np.isfinite(loss.alone) for loss in report.losses)
+    square = [loss for loss in report.losses if loss.origin.code == "v = g**2"]
+    assert not square or square[0].alone < 0.01
+
+
+def test_which_number_of_a_line_is_meant():
+    x = jnp.ones(4, BF16)
+    complement = audit_precision(lambda x: 1.0 - 0.999 * x, x)
+    assert complement.error > 0.9
+    assert complement.losses[0].constant == "0.999 -> 1"
+    exact = audit_precision(lambda x: (1 + x, 1.0 * x), normal(0, 9))
+    assert all(loss.constant is None for loss in exact.losses)
+
+
+def test_a_function_that_was_traced_before():
+    step = lambda m, x: (0.999 * m + 0.001 * x, None)
+    f = lambda m, xs: lax.scan(step, m, xs)[0]
+    args = jnp.ones(3, BF16), jnp.zeros((300, 3), BF16)
+    f(*args)
+    first, second = (audit_precision(f, *args) for _ in range(2))
+    if hasattr(jax, "make_user_context"):
+        assert first.error == second.error > 0.1
+
+
+def test_float32_sums_that_xla_would_reorder():
+    report = audit_precision(lambda y: (y + 1e6) - 1e6, jnp.linspace(0.1, 1, 8))
+    assert report.error > 0.01
+
+
+def test_overflow_of_an_8_bit_float_is_that_of_its_dtype():
+    f = lambda x: x.astype(jnp.float8_e4m3fn).astype(F32)
+    assert audit_precision(f, jnp.array([400.0, 300.0, 100.0])).error < 0.1
+
+
+def gamma(x):
+    return jax.random.gamma(jax.random.key(0), 1 + x**2)
+
+
+def solve(x):
+    return jnp.linalg.solve(jnp.eye(3) + x, x)
+
+
+AS_WRITTEN = {
+    "gamma": (gamma, {}, "random_gamma"),
+    "eigh": (lambda x: jnp.linalg.eigh(x @ x.T)[1], {}, "eigh"),
+    "solve": (solve, {}, "custom_linear_solve"),
+    "cholesky": (
+        lambda x: jnp.linalg.cholesky(x @ x.T + jnp.eye(3)),
+        {"narrow": BF16},
+        "cholesky",
+    ),
+    "fft": (lambda x: jnp.fft.rfft(x).real, {"narrow": BF16}, "fft"),
+    "callback": (
+        lambda x: jax.pure_callback(lambda x: 2 * x, x, x),
+        {},
+        "pure_callback",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AS_WRITTEN)
+def test_what_has_no_wide_form_runs_as_written_and_is_named(name):
+    f, options, primitive = AS_WRITTEN[name]
+    report = audit_precision(f, normal(0, 3, 3, dtype=F32), **options)
+    assert primitive in report.not_examined
+    assert report.error < 0.1
+    assert primitive in str(report)
+
+
+def test_random_numbers_in_a_program_as_if_it_were_narrow():
+    f = lambda x: x * jax.random.normal(jax.random.key(0), x.shape)
+    assert 0 < audit_precision(f, jnp.ones(9), narrow=BF16).error < 0.1
+
+
+def test_lines_inside_of_jax_have_a_remedy():
+    report = audit_precision(jnp.tanh, 0.3 * jnp.ones(4, BF16))
+    assert report.losses[0].place == "inside JAX"
+    assert "no line outside JAX leads to tanh" in str(report)
+
+
+def test_a_program_with_float64_values():
+    f = lambda x: x.astype(jnp.float64) * 1.1
+    assert audit_precision(f, normal(0, 3), x64=True).error < 1e-6
+
+
+def test_what_it_refuses_while_it_traces():
+    with pytest.raises(TypeError, match=r"call it outside of jax\.jit"):
+        jax.jit(lambda x: audit_precision(jnp.sin, x).error)(jnp.ones(3))

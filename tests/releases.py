@@ -43,6 +43,7 @@ TESTS = (
     "program/test_graph",
     "program/test_origins",
     "program/test_step_origins",
+    "precision/test_audit_precision",
 )
 LONG_TESTS = (
     "whole/test_digits",

@@ -82,6 +82,10 @@ def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
+# The public one, which audits of precision need to keep roundings from being left out.
+HAS_BARRIER = _JAX >= (0, 5)
+
+
 def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     """`lax.optimization_barrier` for each leaf; nothing in releases without its rules.
 

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._leaves.arguments import check_arrays, shown
-from .._leaves.compat import has_float64, set_x64
+from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
 from .._leaves.dtypes import kind
 from .._leaves.files import short_path
 from .._leaves.modules import gathered, spread
@@ -66,6 +66,7 @@ def audit_precision(
         TypeError: if `f` is not callable or has no floating output, or an argument is not
             an array.
         ValueError: if an output is not finite in wide types either.
+        NotImplementedError: before JAX 0.5.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -77,6 +78,10 @@ def audit_precision(
         >>> report.losses[0].constant, round(report.left, 2)
         ('0.999 -> 1', 0.0)
     """
+    if not HAS_BARRIER:
+        raise NotImplementedError(
+            "audit_precision needs JAX >= 0.5: older releases leave out roundings."
+        )
     if not callable(f):
         raise TypeError(
             f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from .._find import wide
 from .._find.drift import Drift
 from .._leaves.public import public
-from .._leaves.rows import columns
+from .._leaves.rows import columns, shown_fields
 from .._program.origins import places
 from .page import document
 from .table import Code, Table, markdown_code
@@ -129,10 +129,10 @@ class AuditReport:
 
     def to_json(self) -> str:
         """The whole report as JSON, the findings of each analysis under its name."""
-        fields = _fields(self)
+        fields = shown_fields(self)
         del fields["findings"], fields["summaries"]
         report = {"ok": self.ok, "drifts": self.drifts, **dict(self.findings), **fields}
-        return json.dumps(report, indent=1, default=_fields)
+        return json.dumps(report, indent=1, default=shown_fields)
 
     def to_markdown(self) -> str:
         """A heading, a table with the lines of source, and the advice."""
@@ -162,9 +162,3 @@ _LEAVES = {
     "updates": ("update", "updates"),
     "carry": ("leaf of the carry", "leaves of the carry"),
 }
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a report or a finding, except those that its `repr` leaves out."""
-    names = (field.name for field in dataclasses.fields(value) if field.repr)
-    return {name: getattr(value, name) for name in names}

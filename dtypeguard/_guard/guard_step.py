@@ -429,6 +429,9 @@ class _Call:
         Unlike JAX's, these do not trace their body again if a weakly typed leaf comes back
         in another type. (Equinox 0.13.8)
         """
+        leaves = (leaf for each in self.carried for leaf in each.leaves)
+        if not any(isinstance(leaf, Tracer) for leaf in leaves):
+            return False  # an eager step is nobody's body
         frame, others, is_in_jax = sys._getframe(), 0, False
         while frame.f_back is not None and others < 2:  # a lambda may be around the step
             frame = frame.f_back

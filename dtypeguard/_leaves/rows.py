@@ -1,7 +1,8 @@
 """Leaves by path, and the lines of a message that describe them."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import tree_util
@@ -93,3 +94,9 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
     if kinds == ("int", "float"):
         return f"return jnp.round(x).astype(jnp.{dtype})"
     return f"return x.astype(jnp.{dtype})"
+
+
+def shown_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, except those that its `repr` leaves out."""
+    names = (field.name for field in dataclasses.fields(value) if field.repr)
+    return {name: getattr(value, name) for name in names}

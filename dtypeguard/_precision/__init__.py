@@ -1,8 +1,8 @@
 """The audit of precision: which lines of a program lose it, measured.
 
 May import `_program`, `_carry` and `_leaves`. Read `pair.py` first: it runs a wide value
-beside every value of a program, with one number for each line of source that decides how
-much of its rounding goes on. `measure.py` asks that program for errors, shares and the
-lines that are worth computing wider. `meant.py` finds the Python numbers that a trace
-rounds, `report.py` prints, and `audit.py` has the public function.
+beside every value of a program, with a switch for each line of source that decides whether
+it rounds. `measure.py` asks that program for errors, shares and the lines that are worth
+computing wider. `meant.py` finds the Python numbers that a trace rounds, `report.py`
+prints, and `audit.py` has the public function.
 """

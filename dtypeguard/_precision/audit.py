@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,14 +13,15 @@ from jax.core import Tracer
 from .._carry.call import SplitTree
 from .._leaves.arguments import check_arrays, shown
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import is_wide, kind
 from .._leaves.files import short_path
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
-from .._leaves.types import DType, Function, Jaxpr, PyTree
+from .._leaves.types import Aval, DType, Function, Jaxpr, PyTree
+from .._program.graph import open_jaxpr
 from .meant import Meant
 from .measure import Measured, Measures
-from .pair import Formats, Line, Paired
+from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
 from .report import LineLoss, PrecisionReport
 
 _LEAST_SHARE = 0.01
@@ -108,14 +109,13 @@ def audit_precision(
         with _never_traced(), Meant() as meant:
             program = jax.make_jaxpr(run)(*given.arrays)
     formats = Formats(*_formats(program, wide, narrow))
-    paths = [p for p, x in zip(outputs["paths"], program.out_avals) if _is_float(x)]
+    paths = [p for p, x in zip(outputs["paths"], program.out_avals) if is_inexact(x)]
     if not paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
-    is_wide = any(getattr(x, "dtype", 0) in _WIDE for x in _avals(program.jaxpr))
-    needs_x64 = is_wide or formats.wide == np.float64
+    needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
     with set_x64(True) if needs_x64 else contextlib.nullcontext():
         paired = Paired(program, formats, meant)
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
@@ -127,9 +127,6 @@ def audit_precision(
                 f"finite in {formats.wide} either. Give it arguments for which it is."
             )
         return _report(paired, measures, formats, paths, tolerance)
-
-
-_WIDE = [np.dtype(name) for name in ("float64", "complex128", "int64", "uint64")]
 
 
 def _never_traced() -> contextlib.AbstractContextManager[None]:
@@ -146,18 +143,18 @@ def _report(
     paths: list[str],
     tolerance: float | None,
 ) -> PrecisionReport:
-    found = [measures.line(number) for number in range(measures.lines)]
+    found = [measures.line(number) for number in range(measures.lines) if measures.total]
     is_finite = bool(np.isfinite([each.share for each in found]).all())
     if not is_finite:  # what overflows first, then by the error alone
         worst = max((x.alone for x in found if np.isfinite(x.alone)), default=1.0) or 1.0
         squares = [min(x.alone / worst, 1e3) ** 2 for x in found]
         found = [x._replace(share=y / sum(squares)) for x, y in zip(found, squares)]
-    order = sorted(range(measures.lines), key=lambda number: -abs(found[number].share))
+    order = sorted(range(len(found)), key=lambda number: -abs(found[number].share))
     fix = measures.fix(order, tolerance)
     losses = {
         number: _loss(paired.lines[number], found[number], formats)
         for number in order
-        if measures.total and (abs(found[number].share) > _LEAST_SHARE or number in fix)
+        if abs(found[number].share) > _LEAST_SHARE or number in fix
     }
     return PrecisionReport(
         error=measures.total,
@@ -165,7 +162,7 @@ def _report(
         losses=tuple(losses.values()),
         fix=tuple(losses[number] for number in fix),
         left=measures.left(fix),
-        explained=sum(each.share for each in found) if is_finite else None,
+        explained=sum((each.share for each in found), 0.0) if is_finite else None,
         lines=measures.lines,
         wide=str(formats.wide),
         narrow=None if formats.narrow is None else str(formats.narrow),
@@ -253,7 +250,8 @@ def _formats(
                 f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
                 f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
             )
-    has_narrow = narrow is not None or any(_is_float(x, 4) for x in _avals(program.jaxpr))
+    is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
+    has_narrow = narrow is not None or any(map(is_narrow, _avals(program)))
     default = np.dtype("float32" if has_narrow else "float64")
     formats = default if wide is None else jnp.dtype(wide)
     narrower = None if narrow is None else jnp.dtype(narrow)
@@ -267,21 +265,11 @@ def _formats(
     return formats, narrower
 
 
-def _avals(jaxpr: Jaxpr):
+def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
     """The abstract values of a jaxpr and of those inside it."""
+    jaxpr = open_jaxpr(jaxpr)
     yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
     for eqn in jaxpr.eqns:
         yield from (var.aval for var in eqn.outvars)
-        for param in eqn.params.values():
-            for each in param if isinstance(param, (tuple, list)) else (param,):
-                inside = getattr(each, "jaxpr", each)
-                if hasattr(inside, "eqns"):
-                    yield from _avals(inside)
-
-
-def _is_float(aval: Any, below: int | None = None) -> bool:
-    """Whether an abstract value is floating, or complex, maybe of fewer bytes than some."""
-    dtype: DType = getattr(aval, "dtype", None)
-    if below is not None:
-        return kind(dtype) == "float" and dtype.itemsize < below
-    return kind(dtype) in ("float", "complex")
+        for inside in jaxprs_in(eqn.params):
+            yield from _avals(inside)

@@ -63,8 +63,7 @@ class Measures:
 
     def left(self, wide: Sequence[int]) -> float:
         """The share of the squared error that is left if these lines are wide."""
-        others = [line for line in range(self.lines) if line not in set(wide)]
-        return self._relative(self.error(others))
+        return self._relative(self.error(sorted({*range(self.lines)} - {*wide})))
 
     def line(self, number: int) -> "Measured":
         """Measures one line: alone, left out, and its share in the squared error.
@@ -111,7 +110,8 @@ class Measures:
                 admit(lines[middle:])
 
         admit(list(reversed(order)))
-        return [line for line in order if line not in set(rounding)]
+        left = {*order} - {*rounding}
+        return [line for line in order if line in left]
 
     def _amounts(self, rounding: Sequence[int]) -> Leaf:
         amounts = np.zeros(self._length, np.float32)

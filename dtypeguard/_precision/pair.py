@@ -11,6 +11,7 @@ from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
+from .._program.graph import loop_parts, open_jaxpr
 from .._program.origins import Origin, origin_of
 from .meant import Meant
 
@@ -22,11 +23,9 @@ def _words(names: str) -> frozenset[str]:
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = _words(
     "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad "
-    "squeeze "
-    "rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims split "
-    "clamp "
-    "dynamic_update_slice device_put sharding_constraint optimization_barrier real imag "
-    "stop_gradient reduce_window_max reduce_window_min cummax cummin sign"
+    "squeeze rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims "
+    "split clamp dynamic_update_slice device_put sharding_constraint real imag sign "
+    "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin"
 )
 
 
@@ -94,13 +93,12 @@ class Line:
 class Paired:
     """A program that computes a wide value beside each of its own.
 
-    For an equation `y = op(x)` with the values `n` of the program, `d = n_y - op_wide(n_x)`
-    is the rounding that this equation adds. The wide value is
-    `w_y = op_wide(w_x) + t[line] * d`. With `t = 0` it is that of the program in wide
-    types, and with `t = 1` that of the program as written.
+    The wide value of an equation `y = op(x)` is `op_wide(w_x)`. If its line rounds, that is
+    rounded to the dtype of the program. With no line rounding, the wide values are those of
+    the program in wide types; with all lines rounding, those of the program as written.
 
     Attributes:
-        lines: the lines that round, in the order of `t`. Complete after one trace.
+        lines: the lines that can round, numbered. Complete after one trace.
         unknown: the primitives that are run as written, since they have no wide form here.
 
     Args:
@@ -124,15 +122,15 @@ class Paired:
         """Runs the program.
 
         Args:
-            amounts: the numbers `t`, a vector with one for each of `lines`, or more.
+            amounts: a vector with 1 for each of `lines` that rounds and 0 for each other;
+                it may be longer.
             arrays: the inputs.
         """
         self._meant.start_again()
         at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
         self._amounts = [at(number) for number in range(amounts.shape[0])]
         given = [self._given(x, self._numbers.get(None)) for x in arrays]
-        consts = [self._given(x, None) for x in self._program.consts]
-        return self._run(self._program.jaxpr, consts, given, ())
+        return self._run(self._program, given, ())
 
     # Lines
 
@@ -152,8 +150,8 @@ class Paired:
         # What an earlier line has lost is not this one's to add.
         is_known = jnp.isfinite(given) & jnp.isfinite(as_narrow)
         more = lax.select(is_known, lax.sub(given, as_narrow), lax.full_like(given, 0))
-        half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5).real)
         if exact.dtype.kind != "c":
+            half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
             more = lax.clamp(lax.neg(half), more, half)
         is_same = lax.eq(rounded, as_narrow)
         rounded = lax.select(is_same, given, lax.add(rounded, more))
@@ -197,12 +195,11 @@ class Paired:
     # Equations
 
     def _run(
-        self,
-        jaxpr: Jaxpr,
-        consts: Sequence[Value],
-        given: Sequence[Value],
-        outer: Sequence[Equation],
+        self, jaxpr: Jaxpr, given: Sequence[Value], outer: Sequence[Equation]
     ) -> list[Value]:
+        """Runs a jaxpr, closed or open, that stands inside some equations."""
+        consts = [self._given(x, None) for x in getattr(jaxpr, "consts", ())]
+        jaxpr = open_jaxpr(jaxpr)
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given)))
 
         def read(var: Leaf, *stack: Equation) -> Value:
@@ -226,15 +223,13 @@ class Paired:
         special = _SPECIAL.get(name)
         if special is not None:
             return special(self, eqn, values, stack)
-        jaxprs = _jaxprs(eqn.params)
+        jaxprs = jaxprs_in(eqn.params)
         if name in _CALLS and len(jaxprs) == 1:
-            (inner,) = jaxprs
-            consts = [self._given(x, None) for x in getattr(inner, "consts", ())]
-            return self._run(getattr(inner, "jaxpr", inner), consts, values, stack)
+            return self._run(jaxprs[0], values, stack)
         if name in _SAID:
             return []
         has_key = any(_is_key(v.narrow) for v in values)
-        is_drawn = has_key and any(_is_inexact(var.aval) for var in eqn.outvars)
+        is_drawn = has_key and any(is_inexact(var.aval) for var in eqn.outvars)
         has_own = self._formats.narrow is not None and name in _OF_OWN_DTYPES
         if (jaxprs and name not in _SCATTERS) or name in _AS_WRITTEN or is_drawn or has_own:
             return self._as_written(eqn, values)
@@ -242,7 +237,7 @@ class Paired:
             made = self._bind(eqn, self._own(eqn, values), _own_dtype)
             return [self._given(x, None) for x in made]
         narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
-        if not any(map(_is_inexact, narrow)):
+        if not any(map(is_inexact, narrow)):
             return [Value(x) for x in narrow]
         return self._paired(eqn, values, narrow, stack)
 
@@ -262,7 +257,7 @@ class Paired:
         self.unknown.add(eqn.primitive.name)
         narrow = self._bind(eqn, self._own(eqn, values), _own_dtype)
         wide = narrow
-        if eqn.primitive.name not in _CALLBACKS and any(map(_is_inexact, narrow)):
+        if eqn.primitive.name not in _CALLBACKS and any(map(is_inexact, narrow)):
             wide = self._bind(eqn, self._own(eqn, values, wide=True), _own_dtype)
         beside = [self._given(x, None).wide for x in wide]
         return [self._given(n, None)._replace(wide=w) for n, w in zip(narrow, beside)]
@@ -275,16 +270,11 @@ class Paired:
         stack: Sequence[Equation],
     ) -> list[Value]:
         """The results of an equation without others inside it."""
-        widened, name = self._formats.widened, eqn.primitive.name
+        widened = self._formats.widened
         known = (*narrow, *(v.narrow for v in values))
-        rounds = name not in _MOVES and any(
-            _is_inexact(x) and widened(x.dtype) != x.dtype for x in known
+        rounds = eqn.primitive.name not in _MOVES and any(
+            is_inexact(x) and widened(x.dtype) != x.dtype for x in known
         )
-        if name == "reduce_precision":
-            number = self._numbered(eqn, narrow[0], stack)
-            rounded = self._bind(eqn, [values[0].wide], _own_dtype)[0]
-            wide = lax.select(self._amount(number) > 0, rounded, values[0].wide)
-            return [Value(narrow[0], wide)]
         try:
             exact = self._bind(eqn, [v.either for v in values], widened)
             from_narrow = exact
@@ -295,7 +285,7 @@ class Paired:
             return self._as_written(eqn, values)
         results = []
         for n, w, o in zip(narrow, exact, from_narrow):
-            if not _is_inexact(n):
+            if not is_inexact(n):
                 results.append(Value(n))
                 continue
             w, o = (lax.convert_element_type(x, widened(n.dtype)) for x in (w, o))
@@ -330,7 +320,7 @@ class Paired:
     def _param(self, name: str, value: Leaf, dtype_of: Callable[[DType], DType]) -> object:
         if isinstance(value, np.dtype) or name in _DTYPES:
             return value if value is None else dtype_of(jnp.dtype(value))
-        inside = getattr(value, "jaxpr", value)
+        inside = open_jaxpr(value)
         if name == "update_jaxpr" and hasattr(inside, "eqns"):
             avals = [
                 jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
@@ -352,57 +342,44 @@ class Paired:
     # Control flow
 
     def _scan(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
-        params = eqn.params
-        closed = params["jaxpr"]
-        body = closed.jaxpr
-        scanned = _scanned(eqn.invars, body.invars)
-        count = len(eqn.outvars) - _scanned(eqn.outvars, body.outvars)
-        start = len(values) - scanned - count
-        consts = [self._given(x, None) for x in closed.consts]
-        outside = values[:start]
+        body, _, consts, count = loop_parts(eqn)
+        outside, carry, xs = _split(values, consts, count)
 
         def step(carry, xs):
-            made = self._run(body, consts, [*outside, *carry, *xs], stack)
+            made = self._run(body, [*outside, *carry, *xs], stack)
             return made[:count], made[count:]
 
-        carry, ys = lax.scan(
-            step,
-            values[start : start + count],
-            values[start + count :],
-            params["length"],
-            reverse=params["reverse"],
-            unroll=params.get("unroll", 1),
-        )
+        params = eqn.params
+        options = {"reverse": params["reverse"], "unroll": params.get("unroll", 1)}
+        carry, ys = lax.scan(step, carry, xs, params["length"], **options)
         return [*carry, *ys]
 
     def _while(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
-        body, condition = eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]
-        start = len(values) - len(eqn.outvars)
-        of_condition = start - (len(body.jaxpr.invars) - len(eqn.outvars))
-        consts = {
-            id(closed): [self._given(x, None) for x in closed.consts]
-            for closed in (body, condition)
-        }
-
-        def run(closed, others, carry):
-            return self._run(closed.jaxpr, consts[id(closed)], [*others, *carry], stack)
-
+        body, of_condition, consts, _ = loop_parts(eqn)
+        condition = eqn.params["cond_jaxpr"]
+        before, outside, carry = _split(values, of_condition, consts)
         return lax.while_loop(
-            lambda carry: run(condition, values[:of_condition], carry)[0].narrow,
-            lambda carry: run(body, values[of_condition:start], carry),
-            values[start:],
+            lambda carry: self._run(condition, [*before, *carry], stack)[0].narrow,
+            lambda carry: self._run(body, [*outside, *carry], stack),
+            carry,
         )
 
     def _cond(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         index, *operands = values
-
-        def branch(closed):
-            consts = [self._given(x, None) for x in closed.consts]
-            return lambda operands: self._run(closed.jaxpr, consts, operands, stack)
-
-        branches = [branch(closed) for closed in eqn.params["branches"]]
-        # Both are traced, so that a line of either has its number on both sides.
+        branches = [
+            lambda operands, branch=branch: self._run(branch, operands, stack)
+            for branch in eqn.params["branches"]
+        ]
         return lax.switch(index.narrow, branches, operands)
+
+    def _reduce_precision(
+        self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
+    ):
+        (value,) = values
+        (narrow,) = self._bind(eqn, [value.narrow], self._formats.written)
+        (rounded,) = self._bind(eqn, [value.wide], _own_dtype)
+        rounds = self._amount(self._numbered(eqn, narrow, stack)) > 0
+        return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         axis = eqn.params["dimension"]
@@ -451,12 +428,14 @@ _SPECIAL: dict[str, Function] = {
     "scan": Paired._scan,
     "while": Paired._while,
     "cond": Paired._cond,
+    "reduce_precision": Paired._reduce_precision,
     "sort": Paired._sort,
     "top_k": Paired._top_k,
 }
 
 
-def _is_inexact(value: Aval) -> bool:
+def is_inexact(value: Aval) -> bool:
+    """Whether a value is floating or complex."""
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
 
 
@@ -469,7 +448,7 @@ def _is_key(value: Leaf) -> bool:
 
 
 def _kept(array: Leaf, formats: Formats) -> Leaf:
-    is_rounded = _is_inexact(array) and formats.widened(array.dtype) != array.dtype
+    is_rounded = is_inexact(array) and formats.widened(array.dtype) != array.dtype
     return lax.optimization_barrier(array) if is_rounded else array
 
 
@@ -481,18 +460,19 @@ def _round(array: Leaf, dtype: DType) -> Leaf:
     return lax.convert_element_type(narrow, array.dtype)
 
 
-def _jaxprs(params: object) -> list[Jaxpr]:
+def jaxprs_in(params: object) -> list[Jaxpr]:
     """The jaxprs among the parameters of an equation, also in tuples."""
-    if hasattr(getattr(params, "jaxpr", params), "eqns"):
+    if hasattr(open_jaxpr(params), "eqns"):
         return [params]
     if isinstance(params, dict):
         params = list(params.values())
     values = params if isinstance(params, (tuple, list)) else ()
-    return [jaxpr for value in values for jaxpr in _jaxprs(value)]
+    return [jaxpr for value in values for jaxpr in jaxprs_in(value)]
 
 
-def _scanned(outside: Sequence[Leaf], inside: Sequence[Leaf]) -> int:
-    """How many variables, which stand last, have an axis more outside of a scan."""
-    pairs: Iterator[tuple[Leaf, Leaf]] = zip(reversed(outside), reversed(inside))
-    axes = lambda var: len(getattr(var.aval, "shape", ()))
-    return sum(axes(outer) > axes(inner) for outer, inner in pairs)
+def _split(values: list[Value], *sizes: int) -> Iterator[list[Value]]:
+    """Lists of these sizes, and one of the rest."""
+    for size in sizes:
+        yield values[:size]
+        values = values[size:]
+    yield values

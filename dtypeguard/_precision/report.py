@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .._leaves.public import public
-from .._leaves.rows import columns
+from .._leaves.rows import columns, shown_fields
 from .._program.origins import Origin
 
 
@@ -151,17 +151,17 @@ class PrecisionReport:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        public_names = lambda pairs: {k: x for k, x in pairs if not k.startswith("_")}
-        found = dataclasses.asdict(self, dict_factory=public_names)
-        return json.dumps(_finite(found), indent=1)
+        return json.dumps(_plain(self), indent=1)
 
 
-def _finite(value: object) -> object:
-    """JSON has no infinity."""
+def _plain(value: object) -> object:
+    """A value as JSON can hold it, which has no infinity."""
+    if dataclasses.is_dataclass(value):
+        value = shown_fields(value)
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
+        return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

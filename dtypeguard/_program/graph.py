@@ -51,7 +51,7 @@ class Graph:
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Stack] = {}
         self._dependencies: dict[int, int] | None = None
-        jaxpr = _open(jaxpr)
+        jaxpr = open_jaxpr(jaxpr)
         first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
         variables = jaxpr.invars[first:]
         self.inputs = [self._new(variable.aval) for variable in variables]
@@ -125,11 +125,7 @@ class Graph:
     def _enter(
         self, eqn: JaxEquation, operands: list[int], stack: Stack
     ) -> list[int] | None:
-        """The outputs of an equation that contains jaxprs; None if it contains none.
-
-        The shapes of the inner jaxprs tell how many operands are constants and how many
-        are carried. JAX's own parameters for these numbers differ between releases.
-        """
+        """The outputs of an equation that contains jaxprs; None if it contains none."""
         params = eqn.params
         add: Callable[[Jaxpr, Sequence[int]], list[int]] = lambda jaxpr, inputs: self._add(
             jaxpr, dict(zip(jaxpr.invars, inputs)), stack
@@ -137,16 +133,11 @@ class Graph:
         outputs = [self._new(variable.aval) for variable in eqn.outvars]
         if eqn.primitive.name == "cond":
             for branch in params["branches"]:
-                self._join(outputs, add(_open(branch), operands[1:]))
+                self._join(outputs, add(open_jaxpr(branch), operands[1:]))
         elif eqn.primitive.name in ("scan", "while"):
-            body = _open(params["jaxpr" if "jaxpr" in params else "body_jaxpr"])
-            # The first operands of a `while` are constants of its condition.
-            start = len(operands) - len(body.invars)
-            operands = operands[start:]
+            closed, start, consts, count = loop_parts(eqn)
+            body, operands = open_jaxpr(closed), operands[start:]
             # The body sees slices of the scanned arrays, and the carry comes round again.
-            scanned = _scanned(eqn.invars[start:], body.invars)
-            count = len(outputs) - _scanned(eqn.outvars, body.outvars)
-            consts = len(operands) - scanned - count
             entered = [
                 self._new(variable.aval, [value])
                 for variable, value in zip(body.invars[consts:], operands[consts:])
@@ -169,9 +160,39 @@ class Graph:
             self.same.setdefault(value, []).append(other)
 
 
-def _open(jaxpr: Jaxpr) -> Jaxpr:
+def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     """The open jaxpr of a closed one."""
     return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+class LoopParts(NamedTuple):
+    """The body of a `scan` or `while`, and how its operands are grouped.
+
+    Attributes:
+        body: a closed jaxpr.
+        of_condition: how many operands, the first ones, are constants of the condition.
+        consts: how many after these are constants of the body.
+        carried: how many after these are carried. The rest is scanned.
+    """
+
+    body: Jaxpr
+    of_condition: int
+    consts: int
+    carried: int
+
+
+def loop_parts(eqn: JaxEquation) -> LoopParts:
+    """How the operands of a loop are grouped.
+
+    The shapes of its body tell. JAX's own parameters for these numbers differ between
+    releases.
+    """
+    body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "body_jaxpr"]
+    inside = open_jaxpr(body)
+    of_condition = len(eqn.invars) - len(inside.invars)
+    scanned = _scanned(eqn.invars[of_condition:], inside.invars)
+    carried = len(eqn.outvars) - _scanned(eqn.outvars, inside.outvars)
+    return LoopParts(body, of_condition, len(inside.invars) - scanned - carried, carried)
 
 
 def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
@@ -182,6 +203,6 @@ def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
 
 def _jaxprs(params: Kwargs) -> Iterator[Jaxpr]:
     for name, param in params.items():
-        jaxpr = _open(param)
+        jaxpr = open_jaxpr(param)
         if hasattr(jaxpr, "eqns") and name != "update_jaxpr":
             yield jaxpr

@@ -1,6 +1,7 @@
 """All that differs between releases of JAX and Optax."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import jax
@@ -110,3 +111,22 @@ def zero_tangent(primal: Leaf) -> Leaf:
         return custom_derivatives.zero_from_primal(primal, symbolic_zeros=True)
     aval = jax.core.raise_to_shaped(jax.core.get_aval(primal))  # pyright: ignore[reportAttributeAccessIssue]: gone since
     return custom_derivatives.SymbolicZero(aval)
+
+
+_TRACES = itertools.count()
+
+
+@contextlib.contextmanager
+def traced_anew() -> Iterator[None]:
+    """A context in which JAX uses none of the traces of jitted functions that it kept.
+
+    It keeps a trace for each metadata of XLA. JAX before 0.5 knows no such context, and
+    there this one does nothing.
+    """
+    try:
+        from jax.experimental.xla_metadata import set_xla_metadata
+    except ImportError:
+        yield
+        return
+    with set_xla_metadata(dtypeguard=str(next(_TRACES))):
+        yield

@@ -41,7 +41,9 @@ def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
 
 def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
     """The last assignment of a name as seen from a line: its line and its function."""
-    inside = [scope for scope in _scopes(file) if scope.first <= line <= scope.last]
+    linecache.checkcache(file)  # it may have been edited, and the module reloaded
+    scopes = _scopes("".join(linecache.getlines(file)))
+    inside = [scope for scope in scopes if scope.first <= line <= scope.last]
     for scope in reversed(inside):
         lines = [n for n in scope.assigned.get(name, ()) if n <= line or scope is inside[0]]
         if lines:
@@ -63,15 +65,14 @@ class _Scope(NamedTuple):
     parameters: dict[str, int]
 
 
-@functools.cache
-def _scopes(file: str) -> list[_Scope]:
-    """The module of a file and all its functions, outside in."""
-    lines = linecache.getlines(file)
+@functools.lru_cache
+def _scopes(source: str) -> list[_Scope]:
+    """A module and all its functions, outside in."""
     try:
-        module = ast.parse("".join(lines))
+        module = ast.parse(source)
     except SyntaxError:  # a notebook's magic command
         return []
-    scopes = [_Scope("<module>", 1, len(lines) + 1, {}, {})]
+    scopes = [_Scope("<module>", 1, source.count("\n") + 2, {}, {})]
 
     def visit(node: ast.AST, scope: _Scope, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):

@@ -1,6 +1,6 @@
 """Walks back from a value that drifted to the equation that made it drift."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak, kind
@@ -33,12 +33,14 @@ class Blame(NamedTuple):
         cause: the equation that made the operand which forced the promotion. For a
             constant operand, the equation that uses it first. None if nothing forced it,
             or an input did.
-        constant: whether the operand is a constant: a literal, or closed over.
+        constant: the operand in the graph, if it is a literal or closed over.
+        given: the operand in the graph, if it is an input.
     """
 
     promotion: Equation | None
-    cause: Equation | None
-    constant: bool = False
+    cause: Equation | None = None
+    constant: int | None = None
+    given: int | None = None
 
 
 class _Region:
@@ -60,17 +62,58 @@ class _Region:
     def forcing(self, equation: Equation) -> list[int]:
         return [value for value in equation.inputs if self.forces(value)]
 
-    def walk(self, *starts: int) -> Iterator[int]:
-        """The values of the region behind `starts`, nearest first."""
+    def imposing(self, values: Sequence[int]) -> list[int]:
+        """Those of some forcing values that decide: weak types give way to strong ones."""
+        return [value for value in values if not self.is_weakly(value)] or list(values)
+
+    def is_weakly(self, value: int) -> bool:
+        """Whether a value is weak, or was until it met a strong one."""
+        graph = self.graph
+        while not is_weak(graph.avals[value]):
+            equation = graph.made_by.get(value)
+            if equation is None or is_explicit(equation.stack):
+                return False
+            if equation.primitive not in (*_SHAPES, "convert_element_type"):
+                return False
+            if not self.has(value := equation.inputs[0]):
+                return False
+        return True
+
+    def walk(self, *starts: int, to_root: bool = False) -> Iterator[int]:
+        """The values of the region behind `starts`, nearest first.
+
+        Args:
+            starts: where the walk starts.
+            to_root: whether to leave out what gives way to the operand beside it.
+        """
         seen = set(starts)
         queue = list(starts)
         for value in queue:
             yield value
             equation = self.graph.made_by.get(value)
-            same = self.graph.same.get(value, ())
-            behind = self.forcing(equation) if equation else same
+            behind = self.graph.same.get(value, ())
+            if equation:
+                behind = self.forcing(equation)
+                behind = self.imposing(behind) if to_root else behind
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
+
+    def continues(self, value: int, leaves: int) -> bool:
+        """Whether a value is computed from some inputs outside of the region."""
+        graph = self.graph
+        queue = [value]
+        seen = set(queue)
+        while queue:
+            value = queue.pop()
+            if self.has(value) or not graph.dependencies(value) & leaves:
+                continue
+            if value < len(graph.inputs):
+                return True
+            equation = graph.made_by.get(value)
+            behind = equation.inputs if equation else graph.same.get(value, ())
+            queue += [source for source in behind if source not in seen]
+            seen.update(behind)
+        return False
 
 
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
@@ -88,25 +131,44 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         the property is lost: an earlier promotion that was undone is not to blame.
     """
     region = _Region(graph, matches)
+    kinds = {_kind(graph, value) for value in graph.inputs if leaves >> value & 1}
     walked: list[int] = []
+    found: tuple[int, int] | None = None  # how sure it is, and its place in the walk
     for value in region.walk(output):
         walked.append(value)
         narrow = _narrow_inputs(region, value)
-        if any(graph.dependencies(source) & leaves for source in narrow):
-            equation = graph.made_by[value]
-            user, partners = _partners(region, value, walked)
-            if not partners or is_explicit(equation.stack):
-                return Blame(equation, None)
-            return Blame(equation, *_root(region, partners, user))
+        narrow = [each for each in narrow if graph.dependencies(each) & leaves]
+        if not narrow:
+            continue
+        # What was made from the leaf when that was promoted already is not to blame, and a
+        # mask or a count only if nothing else is.
+        apart = [each for each in narrow if region.continues(each, leaves)]
+        is_leaf = any(_kind(graph, each) in kinds for each in apart)
+        sure = 2 if is_leaf else int(bool(apart))
+        if found is None or sure > found[0]:
+            found = sure, len(walked)
+        if sure == 2:
+            break
+    if found is not None:
+        walked = walked[: found[1]]
+        equation = graph.made_by[walked[-1]]
+        user, partners = _partners(region, walked[-1], walked)
+        if not partners or is_explicit(equation.stack):
+            return Blame(equation)
+        return _root(region, partners, user)._replace(promotion=equation)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
-    cause, constant = _root(region, [output])
-    return Blame(made, None if cause is made else cause, constant and cause is not made)
+    root = _root(region, [output])
+    return Blame(made) if root.cause is made else root._replace(promotion=made)
+
+
+def _kind(graph: Graph, value: int) -> str | None:
+    return kind(getattr(graph.avals[value], "dtype", None))
 
 
 def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
     """The equation that first gave an output a property."""
-    return _root(_Region(graph, matches), [output])[0]
+    return _root(_Region(graph, matches), [output]).cause
 
 
 def _narrow_inputs(region: _Region, value: int) -> list[int]:
@@ -156,47 +218,46 @@ def _partners(
                     if v not in mine and not _is_implicit_cast(region, v)
                 ]
                 if others:
-                    return user, others
+                    return user, region.imposing(others)
                 if user.primitive in _SHAPES:
                     mine.add(value)
     return None, []
 
 
-def _root(
-    region: _Region, starts: list[int], user: Equation | None = None
-) -> tuple[Equation | None, bool]:
-    """The equation from which some values have the property; whether it is a constant's.
+def _root(region: _Region, starts: list[int], user: Equation | None = None) -> Blame:
+    """The equation from which some values have the property, as a cause.
 
     For a constant that is the equation that uses it; for an input, None.
     """
     graph = region.graph
     if user is not None and graph.constants.keys() >= set(starts):
-        return user, True
+        return Blame(None, user, starts[0])
     walked: list[int] = []
-    for value in region.walk(*starts):
+    for value in region.walk(*starts, to_root=True):
         walked.append(value)
         if value < len(graph.inputs):
-            return None, False
+            return Blame(None, given=value)
         equation = graph.made_by.get(value)
         if equation is None:
             continue
-        forcing = region.forcing(equation)
+        forcing = region.imposing(region.forcing(equation))
         variables = [source for source in forcing if source not in graph.constants]
         if not forcing:
             is_root = not _is_implicit_cast(region, value)
             if is_root or not _partners(region, value, walked)[1]:
-                return equation, False
+                return Blame(None, equation)
         elif not variables or (
             # A constant adds nothing to operands that have the property anyway.
             len(variables) < len(forcing)
             and all(_is_implicit_cast(region, source) for source in variables)
         ):
-            return equation, True
+            constant = next(each for each in forcing if each in graph.constants)
+            return Blame(None, equation, constant)
     # A loop that starts from a constant and adds only values that fit it.
     constant = next((value for value in walked if value in graph.constants), None)
     if constant is None:
-        return None, False
-    return Equation("constant", (), graph.constants[constant]), True
+        return Blame(None)
+    return Blame(None, Equation("constant", (), graph.constants[constant]), constant)
 
 
 def _is_implicit_cast(region: _Region, value: int) -> bool:

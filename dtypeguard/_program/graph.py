@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs
+from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs, Leaf
 
 Variable = Any  # of a jaxpr: a variable or a literal
 Stack = tuple[JaxEquation, ...]
@@ -36,6 +36,7 @@ class Graph:
         same: for a value that crosses a boundary, the values it may be.
         constants: literals and closed-over values, each with the stack of the first
             equation that uses it.
+        values: what the constants are, as far as the jaxpr holds it.
         inputs: the arguments. Their numbers start at 0.
         outputs: the results.
 
@@ -50,8 +51,11 @@ class Graph:
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Stack] = {}
+        self.values: dict[int, Leaf] = {}
         self._dependencies: dict[int, int] | None = None
+        held = getattr(jaxpr, "consts", ())
         jaxpr = open_jaxpr(jaxpr)
+        self._held = dict(zip(getattr(jaxpr, "constvars", ()), held))
         first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
         variables = jaxpr.invars[first:]
         self.inputs = [self._new(variable.aval) for variable in variables]
@@ -97,6 +101,8 @@ class Graph:
                 return known[variable]
             value = self._new(variable.aval)
             self.constants[value] = (*user, *outer)
+            if is_literal or variable in self._held:
+                self.values[value] = variable.val if is_literal else self._held[variable]
             if not is_literal:
                 known[variable] = value
             return value

@@ -6,6 +6,7 @@ from typing import TypedDict
 from jax import tree_util
 
 from .._carry.call import SplitTree
+from .._leaves.compat import traced_anew
 from .._leaves.dtypes import is_weak
 from .._leaves.types import Aval, PyTree
 from .blame import Matches, blame, source
@@ -53,6 +54,7 @@ class Lines:
         self._watch = watch
         self._retrace = retrace
         self._bound = bound
+        self._is_anew = False
 
     def of(self, output: int, matches: Matches, leaves: int) -> Found:
         """The lines that gave an output of the step a property.
@@ -69,8 +71,10 @@ class Lines:
             return {"origin": self._made(_nodes(self._watched.returned, number))}
         found = blame(graph, output, matches, leaves)
         cause = line_of(found.cause)
-        if cause is not None and found.constant:
-            cause = self._watching().maker(cause, matches)
+        if cause is not None and found.constant is not None:
+            value = graph.values.get(found.constant)
+            constant = graph.avals[found.constant], value
+            cause = self._watching(cause).maker(cause, matches, *constant)
         return {"origin": line_of(found.promotion), "cause": cause}
 
     def of_weak_leaf(self, number: int) -> Found:
@@ -88,11 +92,16 @@ class Lines:
     def _made(self, nodes: Sequence[PyTree]) -> Origin | None:
         return next(filter(None, map(self._watching().made, nodes)), None)
 
-    def _watching(self) -> Watch:
-        if self._watch is None:
-            self._watch = Watch()
-            with self._watch:
-                self._watched = self._retrace() or self._program
+    def _watching(self, line: Origin | None = None) -> Watch:
+        """What watched a trace, one that runs this line if one can be had."""
+        is_blind = self._watch is None or (line is not None and not self._watch.saw(line))
+        if is_blind and not self._is_anew:
+            self._is_anew = True
+            with Watch() as watch, traced_anew():
+                program = self._retrace()
+            if self._watch is None or program is not None:
+                self._watch, self._watched = watch, program or self._program
+        assert self._watch is not None
         return self._watch
 
 

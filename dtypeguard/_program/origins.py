@@ -109,6 +109,7 @@ def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
     if not through:
         return None
     first, *outer = through
+    linecache.checkcache(first.file)  # it may have been edited, and the module reloaded
     code = linecache.getline(first.file, first.line).strip()
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = _origin_of_frames(own[:1]) if is_installed(first.file) else None

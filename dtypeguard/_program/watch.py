@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from .._leaves.dtypes import is_python_number, is_weak
+from .._leaves.dtypes import is_python_number, is_weak, kind
 from .._leaves.files import is_users
-from .._leaves.types import Function, Leaf, PyTree
+from .._leaves.types import Aval, Function, Leaf, PyTree
 from .bindings import bound
 from .blame import Matches
 from .origins import Origin, origin_of_frame
@@ -53,17 +53,28 @@ class Watch(Calls):
         self._made: dict[int, tuple[PyTree, Origin]] = {}
         self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
 
-    def maker(self, user: Origin, matches: Matches) -> Origin:
-        """The line that created the constant of a certain type that a line uses.
+    def saw(self, line: Origin) -> bool:
+        """Whether arrays were passed to JAX on a line."""
+        return (line.file, line.line) in self._used
+
+    def maker(self, user: Origin, matches: Matches, aval: Aval, value: Leaf) -> Origin:
+        """The line that created the constant that a line uses.
 
         The line `user` itself if it creates the constant, or if nothing is known of it.
+
+        Args:
+            user: the line.
+            matches: whether an abstract value has the property that the constant forces.
+            aval: the constant's abstract value.
+            value: the constant; None if it is not known.
         """
         used = self._used.get((user.file, user.line), ())
-        is_of_type = lambda value: matches(strong_type(value)) and not is_weak(value)
+        is_of_type = lambda each: matches(strong_type(each)) and not is_weak(each)
         alike = [pair for pair in used if is_of_type(pair[0])]
         # A tracer may be what the line has computed from the constant.
-        constants = [pair for pair in alike if not isinstance(pair[0], Tracer)]
-        makers = {maker for _, maker in constants or alike}
+        alike = [pair for pair in alike if not isinstance(pair[0], Tracer)] or alike
+        alike = [pair for pair in alike if _may_be(pair[0], aval, value)]
+        makers = {maker for _, maker in alike}
         if len(makers) > 1:  # the line computes with a constant from another line
             makers = {each for each in makers if each.line != user.line}
         return makers.pop() if len(makers) == 1 else user
@@ -125,6 +136,23 @@ def _is_maker(frame: FrameType, made: PyTree) -> bool:
         return False
     is_access = name in ("__getattribute__", "__getattr__")
     return file != "<string>" and is_users(file) and not is_access
+
+
+def _may_be(passed: Leaf, aval: Aval, value: Leaf) -> bool:
+    """Whether an array that a line passes to JAX is a certain constant, as far as known."""
+    if passed is value:
+        return True
+    if np.shape(passed) != aval.shape:
+        return False
+    is_known = value is not None and not isinstance(passed, Tracer)
+    if not is_known or np.size(passed) > _LARGE or kind(aval.dtype) is None:
+        return True
+    one, other = (np.asarray(each).astype(aval.dtype) for each in (passed, value))
+    return one.tobytes() == other.tobytes()
+
+
+# The values of arrays are compared up to this size.
+_LARGE = 1000
 
 
 def _is_array(value: Leaf) -> bool:

@@ -1,9 +1,16 @@
 """Audits of a step name the line of every planted drift, and the line that forced it."""
 
+import importlib
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import planted_steps
 import pytest
 
-from dtypeguard import audit_step
+from dtypeguard import audit_step, explain
 
 pytestmark = pytest.mark.third_party
 
@@ -33,3 +40,42 @@ def test_every_case_is_marked():
         "time_that_becomes_weak",
         "two_leaves_meet",
     }
+
+
+@jax.jit
+def kept(x):
+    rate = jnp.asarray(0.5, jnp.float32)  # the maker
+    moved = x + x
+    return moved * rate  # the user
+
+
+def test_a_trace_that_jax_kept_hides_no_maker():
+    pytest.importorskip("jax.experimental.xla_metadata")
+    x = planted_steps.struct(jnp.bfloat16)
+    for _ in range(3):
+        (drift,) = audit_step(lambda x: kept(x), x).drifts
+        assert drift.origin.code.endswith("# the user")
+        assert drift.cause.code.endswith("# the maker")
+    scan = lambda: jax.lax.scan(lambda x, _: (kept(x), _), np.ones(3, x.dtype), None, 2)
+    with pytest.raises(TypeError, match="carry") as raised, explain():
+        scan()
+    (note,) = raised.value.__notes__
+    assert "# the maker" in note
+
+
+def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "edited_and_reloaded.py"
+    source = "import numpy as np\nRATE = np.float32(2)\ndef step(x):\n    return x * RATE\n"
+    for n, text in enumerate([source, f"# A comment.\n\n{source}# More.\n"]):
+        path.write_text(text)
+        os.utime(path, (n, n))  # the bytecode is that of the source of this time
+        if n == 0:
+            module = importlib.import_module(path.stem)
+        else:
+            module = importlib.reload(sys.modules[path.stem])
+        x = planted_steps.struct(jnp.bfloat16)
+        (drift,) = audit_step(module.step, x).drifts
+        assert drift.origin.code == "return x * RATE"
+        assert drift.cause.code == "RATE = np.float32(2)"
+        assert drift.cause.line == 2 + 2 * n

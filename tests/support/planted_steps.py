@@ -414,5 +414,73 @@ def two_leaves_meet(carry):
     return x * rate, rate  # promotion: two_leaves_meet
 
 
+@drift("state", "bfloat16", "float32", struct(BF16))
+def mask_of_the_promoted_leaf(state):
+    double = np.float32(2)  # operand: mask_of_the_promoted_leaf
+    state = state * double  # promotion: mask_of_the_promoted_leaf
+    mask = (state > 0).astype(state.dtype)
+    return state * mask
+
+
+@drift("state", "bfloat16", "float32", struct(BF16))
+def count_of_the_promoted_leaf(state):
+    double = np.float32(2)  # operand: count_of_the_promoted_leaf
+    state = state * double  # promotion: count_of_the_promoted_leaf
+    return state / jnp.sum(state > 0)
+
+
+@drift("state", "bfloat16", "float32", struct(BF16))
+def flag_of_the_promoted_leaf(state):
+    double = np.float32(2)  # operand: flag_of_the_promoted_leaf
+    state = state * double  # promotion: flag_of_the_promoted_leaf
+    return state * jnp.isfinite(state).all()
+
+
+@drift("state", "bfloat16", "float32", struct(BF16))
+def flag_of_the_leaf_as_it_was(state):
+    double = np.float32(2)  # operand: flag_of_the_leaf_as_it_was
+    finite = jnp.isfinite(state).all()
+    state = state * double  # promotion: flag_of_the_leaf_as_it_was
+    return state * finite
+
+
+@drift("state", "bfloat16", "float32", struct(BF16))
+def index_of_the_promoted_leaf(state):
+    double = np.float32(2)  # operand: index_of_the_promoted_leaf
+
+    def body(n, state):
+        moved = state + double
+        return moved + jnp.argmax(moved)
+
+    state = state * double  # promotion: index_of_the_promoted_leaf
+    return lax.fori_loop(0, 2, body, state)
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))
+def weak_beside_a_call(x, n):
+    wave = jnp.sin(n * 1.0)
+    grid = wave * jnp.linspace(0, 1, 3)  # operand: weak_beside_a_call
+    return x * grid  # promotion: weak_beside_a_call
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))
+def weak_beside_ones(x, n):
+    rate = 1 / (n + 1.0)
+    return x - rate * jnp.ones(3)  # promotion: weak_beside_ones # operand: weak_beside_ones
+
+
+@drift("x", "bfloat16", "float32", struct(BF16))
+def weak_beside_numpy(x):
+    grid = jnp.arange(3) * 0.5
+    wide = grid + np.ones(3, F32)  # operand: weak_beside_numpy
+    return x * wide  # promotion: weak_beside_numpy
+
+
+@drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))
+def strong_beside_a_call(x, n):
+    wave = jnp.sin(n.astype(F32))  # operand: strong_beside_a_call
+    return x * wave * jnp.ones(3)  # promotion: strong_beside_a_call
+
+
 marked = functools.partial(planted.marked, file=__file__)
 assert_told = functools.partial(planted.assert_told, file=__file__)

@@ -7,8 +7,11 @@ by their type. Names of JAX's variables only decide between two values of one ty
 release that changes them may cost a note, and nothing else.
 """
 
+import functools
 import inspect
+import linecache
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -20,7 +23,8 @@ from jax import tree_util
 
 from .._leaves.dtypes import is_array
 from .._leaves.files import is_users
-from .._leaves.types import Function, Jaxpr, Kwargs, PyTree, PyTreeDef
+from .._leaves.functions import parameters, required
+from .._leaves.types import Function, Jaxpr, Kwargs, PyTree, PyTreeDef, Step
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
@@ -35,6 +39,7 @@ class Call(NamedTuple):
         frames: its frame and those inside it.
         is_equinox: whether it is Equinox's function and not JAX's.
         caller: the innermost frame outside JAX and Equinox that led to it, if there is one.
+        outer: the frames between the two.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Call(NamedTuple):
     frames: Sequence[FrameType]
     is_equinox: bool
     caller: FrameType | None
+    outer: Sequence[FrameType] = ()
 
     @property
     def caller_file(self) -> str:
@@ -55,6 +61,23 @@ class Call(NamedTuple):
         one = self.arguments.get("operand")  # its deprecated name
         is_given = not given and all(map(is_array, tree_util.tree_leaves(one)))
         return (one,) if is_given and one is not None else given
+
+    def given(self) -> tuple[str, Kwargs]:
+        """The public function of JAX that contains the call, and its arguments.
+
+        Of those with a default only what the caller names. They are empty if it is not
+        found.
+        """
+        for frame in self.outer:
+            name = frame.f_code.co_name
+            function = _public(frame.f_globals.get("__name__", ""), name)
+            if function is not None and getattr(function, "__code__", None) is frame.f_code:
+                text = _text_of_call(self.caller) if self.caller else ""
+                written = re.findall(r"\b(\w+)\s*=(?!=)", text)
+                names = parameters(function).keys() & {*required(function), *written}
+                given = frame.f_locals.items()
+                return name, {each: value for each, value in given if each in names}
+        return "", {}
 
     def jaxprs(self) -> Iterator[tuple[str, Jaxpr]]:
         """The jaxprs in JAX's variables, each with the name of the variable."""
@@ -102,7 +125,7 @@ def calls(error: BaseException) -> list[Call]:
     known = list(_functions())
     caller = frames[first - 1] if first else None
     return [
-        Call(name, arguments, frames[number:], is_equinox, caller)
+        Call(name, arguments, frames[number:], is_equinox, caller, frames[first:number])
         for number in range(first, len(frames))
         for name, function, is_equinox in known
         if (arguments := _arguments(function, frames[number])) is not None
@@ -128,6 +151,38 @@ def without(trace: TracebackType | None, folder: str) -> TracebackType | None:
     for old in reversed(kept):
         trace = TracebackType(trace, old.tb_frame, old.tb_lasti, old.tb_lineno)
     return trace
+
+
+def is_of_jax(function: Step) -> bool:
+    """Whether JAX itself wrote a function."""
+    code = getattr(inspect.unwrap(partial_of(function)), "__code__", None)
+    return code is not None and code.co_filename.startswith(_JAX)
+
+
+def partial_of(function: Step) -> Step:
+    """The function inside of partial ones."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _public(module: str, name: str) -> Function | None:
+    """The function that JAX has under a public name; None if it has none."""
+    parts = [part for part in module.split(".") if part != "_src"]
+    for end in range(len(parts), 0, -1):
+        public = sys.modules.get(".".join(parts[:end]))
+        function = vars(public).get(name) if public else None
+        if callable(function):
+            return inspect.unwrap(function)
+    return None
+
+
+def _text_of_call(frame: FrameType) -> str:
+    """The lines of the expression that a function is at."""
+    positions = list(frame.f_code.co_positions())
+    first, last, *_ = positions[frame.f_lasti // 2]
+    lines = linecache.getlines(frame.f_code.co_filename)
+    return "".join(lines[(first or 1) - 1 : last or 0])
 
 
 def _functions() -> Iterator[tuple[str, Function | None, bool]]:

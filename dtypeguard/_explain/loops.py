@@ -1,8 +1,9 @@
 """Finds the leaves of a loop's carry that come back in another type, and their lines."""
 
 import dataclasses
+import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 import jax
@@ -13,11 +14,13 @@ from .._carry.call import SplitTree
 from .._carry.places import Names
 from .._find.drift import Drift, drift_between, find
 from .._leaves.dtypes import dtype_of
-from .._leaves.types import Leaf, PyTree, Step
-from .._program.graph import Graph
+from .._leaves.types import Jaxpr, Leaf, PyTree, Step
+from .._program.graph import Graph, open_jaxpr
 from .._program.lines import Lines
+from .._program.origins import passes
 from .._program.trace import Program, strong_type
-from .control_flow import Call
+from .closed_over import opened
+from .control_flow import Call, is_of_jax, partial_of
 from .paths import users_path
 
 
@@ -35,6 +38,11 @@ class Loop(NamedTuple):
     inputs: tuple[PyTree, ...]
     carry: int
     has_results: bool
+
+    @property
+    def is_of_jax(self) -> bool:
+        """Whether JAX itself wrote the body."""
+        return is_of_jax(self.body)
 
     @property
     def name(self) -> str:
@@ -102,53 +110,71 @@ def retrace(
         has_results: whether to keep only the first item of what it returns.
 
     Returns:
-        Its graph, and what it returned. None if it no longer traces: it may close over a
-        tracer of a transformation that has ended.
+        Its graph, and what it returned. None if it no longer traces: an object that it
+        uses may hold a tracer of a transformation that has ended.
     """
     returned: list[SplitTree] = []
+    closed_over, call = opened(function)
 
-    def again(*inputs):  # a new function: JAX may have cached the trace of the old one
-        result = function(*inputs)
+    def again(values, *inputs):  # a new function: JAX may have kept the trace of the old
+        result = call(values, *inputs)
         returned.append(SplitTree(result[0] if has_results else result))
         return returned[-1].arrays
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first trace has warned
-            types = tree_util.tree_map(strong_type, inputs)
-            return Graph(jax.make_jaxpr(again)(*types)), returned[-1]
+            types = tree_util.tree_map(strong_type, (closed_over, *inputs))
+            jaxpr = jax.make_jaxpr(again)(*types)
+            return Graph(jaxpr, len(tree_util.tree_leaves(inputs))), returned[-1]
     except Exception:
         return None
 
 
-def drifts(call: Call) -> list[Drift]:
+def drifts(call: Call, is_meant: Callable[[Drift], bool]) -> list[Drift]:
     """The leaves of a loop's carry that come back in another dtype or shape.
 
-    Without a jaxpr in the traceback the body is traced again. Equinox compares the carry
-    before there is a jaxpr: if the body no longer traces, the two sides that Equinox
-    compares remain, without lines.
+    Without a jaxpr of the body in the traceback the body is traced again. Equinox compares
+    the carry before there is a jaxpr: if the body no longer traces, the two sides that
+    Equinox compares remain, without lines.
+
+    Args:
+        call: of the loop.
+        is_meant: whether the error is about a leaf.
     """
     loop = loop_of(call)
-    found: dict[str, Drift] = {}
-    for each in _drifts(call, loop) if loop else ():
-        if each.kind in ("dtype", "shape"):
-            found.setdefault(each.path, each)
     users = users_path(call.caller)
-    return [dataclasses.replace(each, path=users(path)) for path, each in found.items()]
+    for drifting in _drifts(call, loop) if loop else ():
+        found: dict[str, Drift] = {}
+        for each in drifting:
+            if each.kind in ("dtype", "shape") and is_meant(each):
+                found.setdefault(each.path, each)
+        if found:
+            return [dataclasses.replace(x, path=users(path)) for path, x in found.items()]
+    return []
 
 
-def _drifts(call: Call, loop: Loop) -> list[Drift]:
+def _drifts(call: Call, loop: Loop) -> Iterator[Iterable[Drift]]:
+    """What drifts in each jaxpr that may be the body's."""
     arguments = len(tree_util.tree_leaves(loop.inputs))
     # The condition of a loop may stand next to its body.
     held = sorted(call.jaxprs(), key=lambda pair: "body" not in pair[0])
-    programs = [loop.program(Graph(jaxpr, arguments)) for _, jaxpr in held]
-    if call.is_equinox or not held:
-        programs.append(loop.trace())
-    for program in filter(None, programs):
-        found = list(find(program, Lines(program, None, loop.trace)))
-        if found:
-            return found
-    return list(_compared(call, loop)) if call.is_equinox else []
+    # What runs backwards has the lines of the forward call, unless it is traced apart.
+    held = [jaxpr for _, jaxpr in held]
+    is_apart = call.is_equinox or not any(_has_lines_of(loop, jaxpr) for jaxpr in held)
+    again = loop.trace() if is_apart else None
+    for program in (again, *(loop.program(Graph(jaxpr, arguments)) for jaxpr in held)):
+        if program:
+            yield find(program, Lines(program, None, loop.trace))
+    if call.is_equinox:
+        yield _compared(call, loop)
+
+
+def _has_lines_of(loop: Loop, jaxpr: Jaxpr) -> bool:
+    """Whether the lines in a jaxpr are those of a loop's body."""
+    code = getattr(inspect.unwrap(partial_of(loop.body)), "__code__", None)
+    equations = open_jaxpr(jaxpr).eqns
+    return code is None or not equations or any(passes(eqn, code) for eqn in equations)
 
 
 def _compared(call: Call, loop: Loop) -> Iterator[Drift]:

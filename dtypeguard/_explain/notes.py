@@ -1,15 +1,18 @@
 """Writes the note on a type error: every leaf, its types, the lines, and what to write."""
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
 
+from jax import tree_util
+
 from .._find.drift import Drift
-from .._leaves.dtypes import fits, kind
+from .._leaves.dtypes import dtype_of, fits, kind
 from .._leaves.files import is_installed, short_path
 from .._leaves.rows import columns, describe, return_as
 from .._leaves.types import Aval
-from .._program.origins import Origin, callers, frame_of, is_update, places
+from .._program.origins import Origin, callers, frame_of, is_update, origin_of_frame, places
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import drifts, loop_of
@@ -28,12 +31,17 @@ def note(call: Call, message: str) -> str | None:
             leaf for leaf in variants(call) if _names(message, leaf[0].aval, leaf[1].aval)
         ]
         return _of_branches(call, leaves) if leaves else None
-    found = [each for each in drifts(call) if _names(message, *each.avals)]
+    found = drifts(call, lambda each: _names(message, *each.avals))
     return _of_loop(call, found) if found else None
 
 
 def _of_loop(call: Call, found: Sequence[Drift]) -> str:
     verb = "comes" if len(found) == 1 else "come"
+    loop = loop_of(call)
+    is_of_jax = loop is not None and loop.is_of_jax
+    if is_of_jax and call.caller is not None:  # no line in it is anything to the user
+        line = origin_of_frame(call.caller)
+        found = [dataclasses.replace(each, origin=each.origin or line) for each in found]
     return _text(
         f"{_counted(found)} of the carry of {call.name} {verb} back in another type.",
         [
@@ -45,7 +53,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
             for each in found
         ],
         found,
-        _loop_advice(call, found),
+        _advice_on_jaxs(call, found) if is_of_jax else _loop_advice(call, found),
     )
 
 
@@ -90,6 +98,25 @@ def _text(
     code = [(str(line), line.code) for line in users if line.code]
     lines = columns(rows) + (columns(code) if code else [])
     return "\n".join([f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *advice])
+
+
+def _advice_on_jaxs(call: Call, found: Sequence[Drift]) -> list[str]:
+    """What to give to a function of JAX that contains the loop."""
+    function, arguments = call.given()
+    # The wider type loses nothing, whichever of the two the loop starts with.
+    pairs = [[aval.dtype for aval in each.avals] for each in found]
+    is_narrowed = lambda old, new: fits(old, new) and old.itemsize > new.itemsize
+    pairs = [pair[::-1] if is_narrowed(*pair) else pair for pair in pairs]
+    narrow = {pair[0] for pair in pairs}
+    names = [
+        name
+        for name, value in arguments.items()
+        if any(dtype_of(leaf) in narrow for leaf in tree_util.tree_leaves(value))
+    ]
+    dtypes = dict.fromkeys(str(pair[1]) for pair in pairs)
+    casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
+    what = f"its {' and its '.join(names)}" if names else "arrays"
+    return [f"Give {function or 'JAX'} {what} as {' or '.join(dtypes)}: {casts}."]
 
 
 def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.files import is_installed, is_users, short_path
@@ -85,6 +85,15 @@ def origin_of(stack: Sequence[Equation]) -> Origin | None:
     """
     frames = (frame for equation in stack for frame in _own_frames(equation))
     return _origin_of_frames(frame for frame in frames if is_users(frame.file))
+
+
+def passes(equation: Equation, code: CodeType) -> bool:
+    """Whether an equation was traced while a function ran."""
+    file, lines = code.co_filename, [line for *_, line in code.co_lines() if line]
+    return any(
+        frame.file == file and min(lines) <= frame.line <= max(lines)
+        for frame in _own_frames(equation)
+    )
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:

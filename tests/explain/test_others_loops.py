@@ -1,0 +1,143 @@
+"""Loops that JAX wrote, of a backward pass and of Equinox: the lines are the user's."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from advice import applied, note_on
+from helpers import need
+from jax import lax
+from jax.experimental.ode import odeint
+
+from dtypeguard import guard_step
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+DOUBLE = np.float32(2)  # the factor
+
+
+def conjugate_gradient():
+    b = jnp.ones(3, BF16)
+    return jax.scipy.sparse.linalg.cg(lambda v: v * DOUBLE, b)[0]  # the call
+
+
+def stabilized_gradient():
+    b = jnp.ones(3, BF16)
+    x0 = jnp.zeros(3, BF16)
+    return jax.scipy.sparse.linalg.bicgstab(  # the call
+        lambda v: v * DOUBLE,
+        b,
+        x0=x0,
+    )[0]
+
+
+def minimal_residuals():
+    b = jnp.ones(3, BF16)
+    solve = functools.partial(jax.scipy.sparse.linalg.gmres, solve_method="incremental")
+    return solve(lambda v: v * DOUBLE, b)[0]  # the call
+
+
+def differential_equation():
+    y0, times = jnp.ones(3, BF16), jnp.linspace(0, 1, 3)
+    return odeint(lambda y, t: -y * DOUBLE, y0, times)[-1]  # the call
+
+
+def differential_equation_jitted():
+    y0, times = jnp.ones(3, BF16), jnp.linspace(0, 1, 3)
+    solve = jax.jit(lambda y0: odeint(lambda y, t: -y * DOUBLE, y0, times))  # the call
+    return solve(y0)[-1]
+
+
+B = ("b = jnp.ones(3, BF16)", "b = jnp.ones(3, BF16).astype(jnp.float32)")
+X0 = ("x0 = jnp.zeros(3, BF16)", "x0 = jnp.zeros(3, BF16).astype(jnp.float32)")
+Y0 = ("y0, times)", "y0.astype(jnp.float32), times)")
+JAXS = {
+    conjugate_gradient: ("cg its b", [B]),
+    stabilized_gradient: ("bicgstab its b and its x0", [B, X0]),
+    minimal_residuals: ("gmres its b", [B]),
+    differential_equation: ("odeint its y0", [Y0]),
+    differential_equation_jitted: ("odeint its y0", [Y0]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")
+@pytest.mark.parametrize("program", JAXS, ids=lambda program: program.__name__)
+def test_a_loop_that_jax_wrote(program):
+    what, changes = JAXS[program]
+    _, row, *lines, advice = note_on(program).splitlines()
+    assert re.search(r"b?float\d+\[.*\] -> b?float\d+\[.*\]  .*test_others_loops", row)
+    assert lines[-1].endswith("# the call")
+    assert advice == f"Give {what} as float32: x.astype(jnp.float32)."
+    assert applied(program, *changes)().dtype == F32
+
+
+def with_backward(backward):
+    """A function with this backward pass, and its gradient at a bfloat16 vector."""
+    function = jax.custom_vjp(lambda x: x.sum())
+    function.defvjp(lambda x: (jnp.sum(x), x), backward)
+    return lambda: jax.grad(lambda x: function(x))(jnp.ones(3, BF16))
+
+
+def scan_by_a_constant(x, g):
+    body = lambda c, _: (c * DOUBLE, None)  # the promotion
+    return lax.scan(body, x, None, 2)
+
+
+def while_over_what_is_closed_over(x, g):
+    wide = x.astype(F32)
+
+    def body(carry):
+        return carry + wide  # the promotion
+
+    return (lax.while_loop(lambda c: c[0] < 3, body, x),)
+
+
+def scan_by_what_is_closed_over_through_a_helper(x, g):
+    wide = {"rate": [jnp.sin(x.astype(F32))]}
+    helper = lambda c: c * wide["rate"][0]  # the promotion
+
+    def body(carry, _):
+        return helper(carry), None
+
+    return lax.scan(body, x, None, 2)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jitted"])
+@pytest.mark.parametrize(
+    "backward",
+    [
+        scan_by_a_constant,
+        while_over_what_is_closed_over,
+        scan_by_what_is_closed_over_through_a_helper,
+    ],
+)
+def test_a_loop_of_a_backward_pass(backward, transform):
+    note = note_on(transform(with_backward(backward)))
+    _, _, code, *_ = note.splitlines()
+    assert code.endswith("# the promotion")
+    if backward is scan_by_a_constant:
+        assert "DOUBLE = np.float32(2)  # the factor" in note
+
+
+@pytest.mark.parametrize("kind", ["lax", "checkpointed", "bounded"])
+@pytest.mark.parametrize("is_flag", [False, True])
+def test_a_loop_of_equinox_with_a_carry_of_one_leaf(kind, is_flag):
+    eqxi = need("equinox.internal")
+    condition = lambda x: x < 3
+
+    def body(x):
+        return x > DOUBLE if is_flag else x * DOUBLE  # the promotion
+
+    def loop(body=body):
+        start = jnp.ones((), BF16)
+        return eqxi.while_loop(condition, body, start, max_steps=3, kind=kind)
+
+    _, row, code, *_, advice = note_on(loop).splitlines()
+    assert f"x  bfloat16[] -> {'bool' if is_flag else 'float32'}[]" in row
+    assert code.endswith("# the promotion")
+    if not is_flag:
+        assert "eqx.internal.while_loop(cond_fun, dtypeguard.guard_step(body)" in advice
+        assert loop(guard_step(body)).dtype == BF16

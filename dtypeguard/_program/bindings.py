@@ -87,6 +87,8 @@ def _scopes(source: str) -> list[_Scope]:
                 hidden = _Scope("", 0, 0, {}, {})
                 visit(child, hidden, f"{prefix}{child.name}.")
                 continue
+            if isinstance(child, ast.Assign) and isinstance(child.value, ast.Name):
+                continue  # another name of a value that was made elsewhere
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
                 scope.assigned.setdefault(child.id, []).append(line)
             elif isinstance(child, ast.arg):

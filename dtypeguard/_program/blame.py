@@ -1,6 +1,6 @@
 """Walks back from a value that drifted to the equation that made it drift."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak, kind
@@ -23,6 +23,9 @@ _SHAPES = {
 }
 # These promote operands of different dtypes without an equation for it.
 _MIXING = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
+
+# All that `kind` returns.
+_ANY = {"bool", "int", "float", "complex", None}
 
 
 class Blame(NamedTuple):
@@ -98,14 +101,22 @@ class _Region:
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
 
-    def continues(self, value: int, leaves: int) -> bool:
-        """Whether a value is computed from some inputs outside of the region."""
+    def continues(self, value: int, leaves: int, kinds: Container[str | None]) -> bool:
+        """Whether a value is computed from some inputs outside of the region.
+
+        Args:
+            value: where the walk starts.
+            leaves: the inputs, as the bits of an integer.
+            kinds: of dtypes that the values between may have.
+        """
         graph = self.graph
         queue = [value]
         seen = set(queue)
         while queue:
             value = queue.pop()
-            if self.has(value) or not graph.dependencies(value) & leaves:
+            if self.has(value) or _kind(graph, value) not in kinds:
+                continue
+            if not graph.dependencies(value) & leaves:
                 continue
             if value < len(graph.inputs):
                 return True
@@ -142,9 +153,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
             continue
         # What was made from the leaf when that was promoted already is not to blame, and a
         # mask or a count only if nothing else is.
-        apart = [each for each in narrow if region.continues(each, leaves)]
-        is_leaf = any(_kind(graph, each) in kinds for each in apart)
-        sure = 2 if is_leaf else int(bool(apart))
+        is_so = (any(region.continues(x, leaves, y) for x in narrow) for y in (kinds, _ANY))
+        sure = next((2 - n for n, continues in enumerate(is_so) if continues), 0)
         if found is None or sure > found[0]:
             found = sure, len(walked)
         if sure == 2:

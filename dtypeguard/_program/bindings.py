@@ -3,6 +3,7 @@
 import ast
 import functools
 import linecache
+import re
 from types import FrameType
 from typing import NamedTuple
 
@@ -31,6 +32,11 @@ def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
                     return Origin(file, *found, code)
         frame = frame.f_back
     return None
+
+
+def words_of(file: str, line: int) -> set[str]:
+    """The words on a line, among them the names of the variables that it reads."""
+    return set(re.findall(r"[^\W\d]\w*", linecache.getline(file, line)))
 
 
 def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:

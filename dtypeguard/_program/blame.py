@@ -6,7 +6,7 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .graph import Equation, Graph
-from .origins import is_explicit
+from .origins import is_explicit, is_of_users
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
@@ -36,14 +36,14 @@ class Blame(NamedTuple):
         cause: the equation that made the operand which forced the promotion. For a
             constant operand, the equation that uses it first. None if nothing forced it,
             or an input did.
-        constant: the operand in the graph, if it is a literal or closed over.
-        given: the operand in the graph, if it is an input.
+        constant: whether the operand is a constant: a literal, or closed over.
+        operand: the operand in the graph, if it is a constant or an input.
     """
 
     promotion: Equation | None
     cause: Equation | None = None
-    constant: int | None = None
-    given: int | None = None
+    constant: bool = False
+    operand: int | None = None
 
 
 class _Region:
@@ -241,12 +241,14 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
     """
     graph = region.graph
     if user is not None and graph.constants.keys() >= set(starts):
-        return Blame(None, user, starts[0])
+        return Blame(None, user, True, starts[0])
     walked: list[int] = []
+    own: Blame | None = None
     for value in region.walk(*starts, to_root=True):
         walked.append(value)
+        found: Blame | None = None
         if value < len(graph.inputs):
-            return Blame(None, given=value)
+            return Blame(None, operand=value)
         equation = graph.made_by.get(value)
         if equation is None:
             continue
@@ -255,19 +257,25 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
         if not forcing:
             is_root = not _is_implicit_cast(region, value)
             if is_root or not _partners(region, value, walked)[1]:
-                return Blame(None, equation)
+                found = Blame(None, equation)
         elif not variables or (
             # A constant adds nothing to operands that have the property anyway.
             len(variables) < len(forcing)
             and all(_is_implicit_cast(region, source) for source in variables)
         ):
             constant = next(each for each in forcing if each in graph.constants)
-            return Blame(None, equation, constant)
+            found = Blame(None, equation, True, constant)
+        if found is not None and is_of_users(equation.stack):
+            return found
+        # What a function of JAX converts by itself follows the type that it was given.
+        own = own or found
+    if own is not None:
+        return own
     # A loop that starts from a constant and adds only values that fit it.
     constant = next((value for value in walked if value in graph.constants), None)
     if constant is None:
         return Blame(None)
-    return Blame(None, Equation("constant", (), graph.constants[constant]), constant)
+    return Blame(None, Equation("constant", (), graph.constants[constant]), True, constant)
 
 
 def _is_implicit_cast(region: _Region, value: int) -> bool:

@@ -71,9 +71,8 @@ class Lines:
             return {"origin": self._made(_nodes(self._watched.returned, number))}
         found = blame(graph, output, matches, leaves)
         cause = line_of(found.cause)
-        if cause is not None and found.constant is not None:
-            value = graph.values.get(found.constant)
-            constant = graph.avals[found.constant], value
+        if cause is not None and found.constant and found.operand is not None:
+            constant = graph.avals[found.operand], graph.values.get(found.operand)
             cause = self._watching(cause).maker(cause, matches, *constant)
         return {"origin": line_of(found.promotion), "cause": cause}
 

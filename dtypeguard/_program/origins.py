@@ -164,6 +164,12 @@ def is_explicit(stack: Sequence[Equation]) -> bool:
     )
 
 
+def is_of_users(stack: Sequence[Equation]) -> bool:
+    """Whether a line outside JAX made an equation itself, and no jitted function of JAX."""
+    frames = itertools.chain.from_iterable(map(_own_frames, stack[:1]))
+    return any(is_users(frame.file) for frame in frames)
+
+
 class _Frame(NamedTuple):
     file: str
     line: int

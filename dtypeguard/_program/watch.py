@@ -15,7 +15,7 @@ from jax.core import Tracer
 from .._leaves.dtypes import is_python_number, is_weak, kind
 from .._leaves.files import is_users
 from .._leaves.types import Aval, Function, Leaf, PyTree
-from .bindings import bound
+from .bindings import bound, words_of
 from .blame import Matches
 from .origins import Origin, origin_of_frame
 from .trace import strong_type
@@ -94,12 +94,27 @@ class Watch(Calls):
         for value in _arrays(frame.f_locals.values()):
             maker = self.made(value) or bound(back, value)
             if maker is None and not isinstance(value, Tracer):
-                maker = origin_of_frame(back)
+                maker = self._computed(back, value) or origin_of_frame(back)
             if maker is not None:  # None for an argument of the traced function
                 key = back.f_code.co_filename, back.f_lineno
                 self._used.setdefault(key, []).append((value, maker))
         frame.f_trace_lines = False
         return self._return_to_user
+
+    def _computed(self, frame: FrameType, value: Leaf) -> Origin | None:
+        """The line that created what NumPy, unseen, has computed a value from.
+
+        That is the one variable on the line that holds a value of NumPy of that dtype.
+        """
+        names = words_of(frame.f_code.co_filename, frame.f_lineno)
+        known = {**frame.f_globals, **frame.f_locals}
+        found = [known[name] for name in names if name in known]
+        found = [
+            each
+            for each in found
+            if isinstance(each, (np.generic, np.ndarray)) and each.dtype == value.dtype
+        ]
+        return self.made(found[0]) or bound(frame, found[0]) if len(found) == 1 else None
 
     def _return_to_user(self, frame: FrameType, event: str, arg: PyTree):
         back = frame.f_back

@@ -482,5 +482,17 @@ def strong_beside_a_call(x, n):
     return x * wave * jnp.ones(3)  # promotion: strong_beside_a_call
 
 
+@drift("spread", "bfloat16", "float32", struct(BF16), struct(BF16, 8, 3))
+def spread_of_what_is_wide(spread, rows):
+    wide = rows.astype(F32)  # operand: spread_of_what_is_wide
+    return 0.9 * spread + 0.1 * wide.std(0)  # promotion: spread_of_what_is_wide
+
+
+@drift("y", "bfloat16", "float32", struct(BF16))
+def half_of_a_numpy_scalar(y):
+    dt = np.float32(0.1)  # operand: half_of_a_numpy_scalar
+    return y + dt / 2 * jnp.sin(y)  # promotion: half_of_a_numpy_scalar
+
+
 marked = functools.partial(planted.marked, file=__file__)
 assert_told = functools.partial(planted.assert_told, file=__file__)

@@ -13,7 +13,7 @@ from jax import tree_util
 from .._carry.call import SplitTree
 from .._carry.places import Names
 from .._find.drift import Drift, drift_between, find
-from .._leaves.dtypes import dtype_of
+from .._leaves.dtypes import dtype_of, fits
 from .._leaves.types import Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.lines import Lines
@@ -168,6 +168,34 @@ def _drifts(call: Call, loop: Loop) -> Iterator[Iterable[Drift]]:
             yield find(program, Lines(program, None, loop.trace))
     if call.is_equinox:
         yield _compared(call, loop)
+
+
+def can_start_as_returned(call: Call) -> bool | None:
+    """Whether a loop keeps its types if it starts with those that come back.
+
+    Leaves that a cast brings back keep the types that they start with. None if its body no
+    longer traces.
+    """
+    loop = loop_of(call)
+    program = loop.trace() if loop else None
+    if loop is None or program is None:
+        return None
+    pairs = list(zip(loop.carried().arrays, program.returned[0].arrays))
+    kept = [old if _is_castable(old, new) else strong_type(new) for old, new in pairs]
+    inputs = list(loop.inputs)
+    inputs[loop.carry] = loop.carried().merged(kept)
+    program = loop._replace(inputs=tuple(inputs)).trace()
+    if program is None:
+        return False
+    returned = program.returned[0].arrays
+    return all(
+        _is_castable(old, new) or not difference(old, new)
+        for old, new in zip(kept, returned)
+    )
+
+
+def _is_castable(before: Leaf, after: Leaf) -> bool:
+    return fits(before.dtype, after.dtype) and np.shape(before) == np.shape(after)
 
 
 def _has_lines_of(loop: Loop, jaxpr: Jaxpr) -> bool:

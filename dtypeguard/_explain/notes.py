@@ -10,12 +10,12 @@ from jax import tree_util
 from .._find.drift import Drift
 from .._leaves.dtypes import dtype_of, fits, kind
 from .._leaves.files import is_installed, short_path
-from .._leaves.rows import columns, describe, return_as
+from .._leaves.rows import columns, describe, lost, return_as
 from .._leaves.types import Aval
 from .._program.origins import Origin, callers, frame_of, is_update, origin_of_frame, places
 from .branches import Variant, variants
 from .control_flow import Call
-from .loops import drifts, loop_of
+from .loops import can_start_as_returned, drifts, loop_of
 
 
 def note(call: Call, message: str) -> str | None:
@@ -116,6 +116,9 @@ def _advice_on_jaxs(call: Call, found: Sequence[Drift]) -> list[str]:
     dtypes = dict.fromkeys(str(pair[1]) for pair in pairs)
     casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
     what = f"its {' and its '.join(names)}" if names else "arrays"
+    line = origin_of_frame(call.caller).called_from if call.caller else None
+    if line is not None and is_installed(call.caller_file):
+        function, what = _package(call.caller_file), f"its arrays at {line}"
     return [f"Give {function or 'JAX'} {what} as {' or '.join(dtypes)}: {casts}."]
 
 
@@ -127,13 +130,20 @@ def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:
         advice.append("Wrap the optimizer: dtypeguard.guard(opt).")
     elif castable:
         advice.append(_cast_advice(call, castable))
-    for each in found:
-        if each not in castable and each not in reshaped:
+    others = [each for each in found if each not in castable]
+    can_start = not others or can_start_as_returned(call) is not False
+    for each in others:
+        if each in reshaped:
+            before, after = map(_type, each.avals)
+            ways = [f"return {each.path} as {before}", f"start it as {after}"]
+        else:
             before, after = (aval.dtype for aval in each.avals)
-            advice.append(f"Start {each.path} as {after}, or {return_as(before, after)}.")
-    for each in reshaped:
-        before, after = map(_type, each.avals)
-        advice.append(f"Return {each.path} as {before}, or start it as {after}.")
+            cast = return_as(before, after) + lost(after, before)
+            start = f"start {each.path} as {after}{lost(before, after)}"
+            ways = [start, cast] if can_start else [f"for {each.path} {cast}"]
+        ways = ways if can_start else ways[:1]
+        text = ", or ".join(ways)
+        advice.append(f"{text[0].upper()}{text[1:]}.")
     return advice
 
 
@@ -141,6 +151,8 @@ def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
     """What to guard, and where to cast instead."""
     dtypes = dict.fromkeys(str(each.avals[0].dtype) for each in castable)
     casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
+    losses = dict.fromkeys(lost(*(x.dtype for x in each.avals[::-1])) for each in castable)
+    casts += "".join(losses)
     lines = [each.origin for each in castable if each.origin]
     guard = ""
     if not is_installed(call.caller_file):
@@ -205,7 +217,7 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
         return [_kept_advice(made[0], kept[0])]
     promoted = [each for each in (one, other) if each.cause]
     ways = [
-        f"{each.branch} return x.astype(jnp.{to.aval.dtype})"
+        f"{each.branch} return x.astype(jnp.{to.aval.dtype}){_lost(each, to)}"
         for each, to in ((one, other), (other, one))
         if len(promoted) != 1 or each is promoted[0]
         if _fits(each.aval, to.aval) or kind(to.aval.dtype) in ("float", "complex")
@@ -216,11 +228,17 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
 def _kept_advice(made: Variant, kept: Variant) -> str:
     """What to write where one branch computes a leaf and the other keeps its value."""
     if _fits(made.aval, kept.aval):
-        return f"Let {made.branch} return x.astype(jnp.{kept.aval.dtype})."
-    cast = f"jnp.asarray(x, jnp.{made.aval.dtype})"
+        return (
+            f"Let {made.branch} return x.astype(jnp.{kept.aval.dtype}){_lost(made, kept)}."
+        )
+    cast = f"jnp.asarray(x, jnp.{made.aval.dtype}){_lost(kept, made)}"
     if kept.name:
         return f"Let the first value of {kept.name} be {made.aval.dtype}: {cast}."
     return f"Let {kept.branch} return {cast}."
+
+
+def _lost(source: Variant, target: Variant) -> str:
+    return lost(source.aval.dtype, target.aval.dtype)
 
 
 def _is_of_optimizer(call: Call, origins: Sequence[Origin | None]) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
@@ -94,6 +95,23 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
     if kinds == ("int", "float"):
         return f"return jnp.round(x).astype(jnp.{dtype})"
     return f"return x.astype(jnp.{dtype})"
+
+
+def lost(source: DType, target: DType) -> str:
+    """What a leaf loses that is cast to another kind, in brackets; empty if nothing.
+
+    A float that is cast to a narrower one is rounded, which is not told here.
+    """
+    kinds = kind(source), kind(target)
+    if kinds[0] == "int" and kinds[1] in ("float", "complex"):
+        exact = jnp.finfo(target).nmant + 1
+        is_wider = jnp.iinfo(source).bits - 1 > exact
+        return f" (integers beyond 2**{exact} are rounded)" * is_wider
+    if kinds[0] == "complex" and kinds[1] != "complex":
+        return " (the imaginary part is lost)"
+    if kinds[0] != "bool" and kinds[1] == "bool":
+        return " (all but 0 becomes True)"
+    return " (the fraction is lost)" * (kinds == ("float", "int"))
 
 
 def shown_fields(value: Any) -> dict[str, Any]:

@@ -89,15 +89,18 @@ CASES = {
         ("lambda: new", "lambda: new.astype(jnp.bfloat16)"),
     ),
     a_constant: (
-        "Let false_fun return jnp.asarray(x, jnp.float32).",
+        "Let false_fun return jnp.asarray(x, jnp.float32) (integers beyond 2**24 are "
+        "rounded).",
         ("jnp.array(0)", "jnp.asarray(jnp.array(0), jnp.float32)"),
     ),
     a_first_value: (
-        "Let the first value of total be float32: jnp.asarray(x, jnp.float32).",
+        "Let the first value of total be float32: jnp.asarray(x, jnp.float32) "
+        "(integers beyond 2**24 are rounded).",
         ("jnp.zeros((), jnp.int32)", "jnp.asarray(jnp.zeros((), jnp.int32), jnp.float32)"),
     ),
     a_first_value_of_a_loop: (
-        "Let the first value of total be float32: jnp.asarray(x, jnp.float32).",
+        "Let the first value of total be float32: jnp.asarray(x, jnp.float32) "
+        "(integers beyond 2**24 are rounded).",
         ("jnp.zeros((), jnp.int32)", "jnp.asarray(jnp.zeros((), jnp.int32), jnp.float32)"),
     ),
     forced_far_away: (

@@ -376,10 +376,15 @@ def test_inside_transformations(transform):
         (
             jnp.zeros(3),
             lambda x: jnp.stack([x, x]),
+            "Return carry as float32[3].",  # it would come back as float32[2,2,3]
+        ),
+        (
+            jnp.zeros(3),
+            lambda x: x + jnp.ones((2, 3)),
             "Return carry as float32[3], or start it as float32[2,3].",
         ),
     ],
-    ids=["int", "complex", "bool", "shape"],
+    ids=["int", "complex", "bool", "stacked", "broadcast"],
 )
 def test_what_to_write(init, body, advice):
     (note,) = notes(

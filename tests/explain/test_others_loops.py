@@ -1,7 +1,10 @@
 """Loops that JAX wrote, of a backward pass and of Equinox: the lines are the user's."""
 
 import functools
+import linecache
+import os
 import re
+import sysconfig
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +75,27 @@ def test_a_loop_that_jax_wrote(program):
     assert lines[-1].endswith("# the call")
     assert advice == f"Give {what} as float32: x.astype(jnp.float32)."
     assert applied(program, *changes)().dtype == F32
+
+
+def test_a_loop_of_jax_that_a_package_calls(monkeypatch):
+    source = (
+        "import jax\ndef solve(f, b):\n    return jax.scipy.sparse.linalg.cg(f, b)[0]\n"
+    )
+    file = os.path.join(sysconfig.get_path("purelib"), "solving", "cg.py")
+    monkeypatch.setitem(
+        linecache.cache, file, (len(source), None, source.splitlines(), file)
+    )
+    exec(compile(source, file, "exec"), solving := {"__name__": "solving.cg"})
+
+    def program(dtype=BF16):
+        b = jnp.ones(3, BF16).astype(dtype)
+        return solving["solve"](lambda v: v * DOUBLE, b)  # the call of the package
+
+    _, row, code, advice = note_on(program).splitlines()
+    line = re.search(r"\S+test_others_loops.py:\d+", row)[0]
+    assert code.endswith("# the call of the package")
+    assert advice == f"Give solving its arrays at {line} as float32: x.astype(jnp.float32)."
+    assert program(F32).dtype == F32
 
 
 def with_backward(backward):

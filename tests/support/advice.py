@@ -31,6 +31,6 @@ def applied(program: Callable[..., Any], *changes: tuple[str, str]) -> Callable[
         source = source.replace(old, new)
     file = f"<{program.__name__} as told {len(linecache.cache)}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    names = dict(program.__globals__)
+    names = {**program.__globals__, "dtypeguard": dtypeguard}
     exec(compile(source, file, "exec"), names)
     return names[program.__name__]

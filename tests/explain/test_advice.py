@@ -1,0 +1,255 @@
+"""What a note says to write is written, each way of it, and runs."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from advice import applied, note_on
+from jax import lax
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+DOUBLE = np.float32(2)
+
+
+def scanned():
+    def body(carry, x):
+        return carry * DOUBLE, x
+
+    return lax.scan(body, jnp.ones(3, BF16), None, 2)
+
+
+def scanned_elsewhere():
+    scale = lambda c: c * DOUBLE
+
+    def body(carry, x):
+        moved = {"w": scale(carry["w"])}
+        return moved, x
+
+    return lax.scan(body, {"w": jnp.ones(3, BF16)}, None, 2)
+
+
+def looped():
+    def body(carry):
+        return carry * DOUBLE
+
+    return lax.while_loop(lambda c: c[0] < 8, body, jnp.ones(3, BF16))
+
+
+def counted():
+    def body(i, carry):
+        return carry * DOUBLE
+
+    return lax.fori_loop(0, 3, body, jnp.ones(3, BF16))
+
+
+def flag():
+    def body(carry, x):
+        return carry + 1, x
+
+    return lax.scan(body, jnp.zeros((), bool), None, 2)
+
+
+def an_int():
+    def body(n, x):
+        return n + 0.5, x
+
+    return lax.scan(body, jnp.int32(0), None, 2)
+
+
+def a_small_int():
+    def body(n, x):
+        return n + 0.5, x
+
+    return lax.scan(body, jnp.int8(0), None, 2)
+
+
+def an_index():
+    def body(n, x):
+        return jnp.arange(9)[n] + 0.5, x
+
+    return lax.scan(body, jnp.int32(0), None, 2)
+
+
+def a_float():
+    def body(z, x):
+        return z + 1j, x
+
+    return lax.scan(body, jnp.zeros(3), None, 2)
+
+
+def a_shape():
+    def body(z, x):
+        return z + jnp.ones((2, 3)), x
+
+    return lax.scan(body, jnp.zeros(3), None, 2)
+
+
+def a_stack():
+    def body(z, x):
+        return jnp.stack([z, z]), x
+
+    return lax.scan(body, jnp.zeros(3), None, 2)
+
+
+def an_optimizer():
+    opt = optax.sgd(0.1, momentum=0.9)
+    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
+
+    def body(state, x):
+        return opt.update(grads, state, params)[1], x
+
+    return lax.scan(body, opt.init(params), None, 2)
+
+
+def branches():
+    grow = lambda x: x * DOUBLE
+    return lax.cond(jnp.ones(()) > 0, grow, lambda x: x, jnp.ones(3, BF16))
+
+
+def branches_that_compute():
+    grow = lambda x: x * DOUBLE
+    return lax.switch(0, [grow, lambda x: x + x], jnp.ones(3, BF16))
+
+
+def branches_of_an_int():
+    start = jnp.zeros((), jnp.int32)
+    return lax.cond(start > 0, lambda n: n + 0.5, lambda n: n, start)
+
+
+def branches_of_other_kinds():
+    x = jnp.ones(())
+    return lax.cond(x > 0, lambda x: x * 2, lambda x: jnp.round(x).astype(int), x)
+
+
+BACK = "x.astype(jnp.bfloat16)"
+PRODUCT = ("carry * DOUBLE", "(carry * DOUBLE).astype(jnp.bfloat16)")
+GUARD = "dtypeguard.guard_step"
+# What is said, and the ways of writing it.
+ADVICE = {
+    scanned: (
+        f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
+        f"{BACK}.",
+        [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
+    ),
+    scanned_elsewhere: (
+        f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
+        f"{BACK}.",
+        [
+            [("(body,", f"({GUARD}(body),")],
+            [("c * DOUBLE", "(c * DOUBLE).astype(jnp.bfloat16)")],
+        ],
+    ),
+    looped: (
+        f"Write lax.while_loop(cond_fun, {GUARD}(body), init_val), or cast on the line "
+        f"that is named: {BACK}.",
+        [[("body, ", f"{GUARD}(body), ")], [PRODUCT]],
+    ),
+    counted: (
+        f"Write lax.fori_loop(lower, upper, {GUARD}(body, carry=1), init_val), or cast on "
+        f"the line that is named: {BACK}.",
+        [[("body, ", f"{GUARD}(body, carry=1), ")], [PRODUCT]],
+    ),
+    flag: (
+        f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
+        "x.astype(jnp.bool) (all but 0 becomes True).",
+        [
+            [("(body,", f"({GUARD}(body),")],
+            [("carry + 1", "(carry + 1).astype(jnp.bool)")],
+        ],
+    ),
+    an_int: (
+        "Start n as float32 (integers beyond 2**24 are rounded), or return "
+        "jnp.round(x).astype(jnp.int32) (the fraction is lost).",
+        [
+            [("jnp.int32(0)", "jnp.float32(0)")],
+            [("n + 0.5", "jnp.round(n + 0.5).astype(jnp.int32)")],
+        ],
+    ),
+    a_small_int: (
+        "Start n as float32, or return jnp.round(x).astype(jnp.int8) (the fraction is "
+        "lost).",
+        [
+            [("jnp.int8(0)", "jnp.float32(0)")],
+            [("n + 0.5", "jnp.round(n + 0.5).astype(jnp.int8)")],
+        ],
+    ),
+    an_index: (
+        "For n return jnp.round(x).astype(jnp.int32) (the fraction is lost).",
+        [
+            [
+                (
+                    "jnp.arange(9)[n] + 0.5",
+                    "jnp.round(jnp.arange(9)[n] + 0.5).astype(jnp.int32)",
+                )
+            ]
+        ],
+    ),
+    a_float: (
+        "Start z as complex64, or return jnp.real(x).astype(jnp.float32) (the imaginary "
+        "part is lost).",
+        [
+            [("jnp.zeros(3)", "jnp.zeros(3, jnp.complex64)")],
+            [("z + 1j", "jnp.real(z + 1j).astype(jnp.float32)")],
+        ],
+    ),
+    a_shape: (
+        "Return z as float32[3], or start it as float32[2,3].",
+        [
+            [("z + jnp.ones((2, 3))", "(z + jnp.ones((2, 3)))[0]")],
+            [("jnp.zeros(3)", "jnp.zeros((2, 3))")],
+        ],
+    ),
+    a_stack: (
+        "Return z as float32[3].",
+        [[("jnp.stack([z, z])", "jnp.stack([z, z])[0]")]],
+    ),
+    an_optimizer: (
+        "Wrap the optimizer: dtypeguard.guard(opt).",
+        [
+            [
+                (
+                    "opt = optax.sgd(0.1, momentum=0.9)",
+                    "opt = dtypeguard.guard(optax.sgd(0.1, 0.9))",
+                )
+            ]
+        ],
+    ),
+    branches: (
+        f"Let true_fun return {BACK}.",
+        [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
+    ),
+    branches_that_compute: (
+        f"Let branches[0] return {BACK}.",
+        [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
+    ),
+    branches_of_an_int: (
+        "Let the first value of start be float32: jnp.asarray(x, jnp.float32) (integers "
+        "beyond 2**24 are rounded).",
+        [
+            [
+                (
+                    "jnp.zeros((), jnp.int32)",
+                    "jnp.asarray(jnp.zeros((), jnp.int32), jnp.float32)",
+                )
+            ]
+        ],
+    ),
+    branches_of_other_kinds: (
+        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        [[("astype(int)", "astype(int).astype(jnp.float32)")]],
+    ),
+}
+
+
+@pytest.mark.parametrize("program", ADVICE, ids=lambda program: program.__name__)
+def test_what_a_note_says_to_write(program):
+    advice, ways = ADVICE[program]
+    lines = note_on(program).splitlines()
+    assert advice in lines, lines
+    assert len(ways) == len(re.findall(r"\bor (?:cast|return|start)\b", advice)) + 1
+    for changes in ways:
+        jax.block_until_ready(applied(program, *changes)())

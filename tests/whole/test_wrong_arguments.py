@@ -42,6 +42,10 @@ guard(PARAMS)
     TypeError: Give it a gradient transformation
 guard((ADAM.init, ADAM.update))
     TypeError: Give it a gradient transformation
+guard({'init': 1})
+    TypeError: guard got {'init': 1}. Give it a gradient transformation
+guard(1e-3)
+    TypeError: guard got 0.001. Give it a gradient transformation
 guard(Policy())
     TypeError: guard got Policy(). Give it a
 guard(ADAM, policy='warn')
@@ -63,6 +67,12 @@ Policy(updates_dtype=jnp.int32)
     ValueError: write updates_dtype="params", "grads" or a dtype such as jnp.float32
 Policy(rounding='random')
     ValueError: 'random'...write rounding="nearest" or "stochastic"
+Policy(state_dtype={'*': 'f9'})
+    ValueError: Policy(state_dtype={'*': 'f9'}): map
+Policy(casting='safe')
+    ValueError: Policy(casting='safe'): write casting=
+Policy(on_drift='ignore')
+    ValueError: Policy(on_drift='ignore'): write on_drift=
 Policy(casting=True)
     ValueError: casting=True...write casting="same_kind" or "unsafe"
 Policy(on_drift='raise')
@@ -247,14 +257,34 @@ parametrize_with_checks([ADAM], rules=['scna'])
     ValueError: no rule is called 'scna'
 guard_step(3)
     TypeError: guard_step got 3. Give it a step: a function that takes its carry
+guard_step(step, policy='error')
+    TypeError: guard_step got policy='error'. Write a dtypeguard
+guard_step(step, policy=Policy(compute_dtype=jnp.float32, on_drift='warn'))
+    ValueError: Write policy=Policy(on_drift='warn'), and give the rest
+guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))
+    ValueError: A step computes in the precision
+guard_step(step, policy=Policy(updates_dtype=jnp.float32))
+    ValueError: A step computes in the precision
+guard_step(step, policy=Policy(seed=3))
+    ValueError: seed=3
+guard_step(lambda state, x=1.0: state, carry=2)
+    ValueError: carry=2, but ... takes (state, x=1.0). Write one
+guard_step(step, returned=(0, 1))
+    ValueError: one is 1 long and the other 2
+guard_step(step)()
+    TypeError: step was called with 0 arguments by position
+guard_step(lambda state: None)(PARAMS)
+    TypeError: step returned None. Write return state
 guard_step(ADAM)
     TypeError: which is an optimizer. Write dtypeguard.guard(optimizer)
 guard_step(step, carry=[0])
     TypeError: got carry=[0]. Write the position or the name of the argument
 guard_step(step, policy=Policy(rounding='stochastic'))
-    ValueError: Write policy=Policy(), and give the rest to dtypeguard.guard(
-strong({'n': 1 << 40})
-    OverflowError: which does not fit into int32: turn on jax_enable_x64
+    ValueError: rounding='stochastic'...Write policy=Policy(), and give the rest to
+    dtypeguard.guard(
+strong({'n': 5 * 10**9})
+    OverflowError: strong: tree['n'] is 5000000000, which does not fit into int32:
+    turn on jax_enable_x64
 explain(3)
     TypeError: explain got 3. Write `with dtypeguard.explain():` around the loop
 audit_step(ADAM, PARAMS)

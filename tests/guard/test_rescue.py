@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_same, types
+from helpers import assert_same, set_x64, types
 from jax import lax, tree_util
 from one_leaf import one_update, transformation
 
@@ -133,7 +133,8 @@ def test_no_rescue_where_all_floats_are_of_one_wide_dtype():
     assert len(calls) == 1
 
 
-def test_an_inner_guards_error_is_not_rescued():
+@pytest.mark.parametrize("x64", [False, True])
+def test_an_inner_guards_error_is_not_rescued(x64):
     calls = []
 
     def update(updates, state, params=None):
@@ -141,7 +142,7 @@ def test_an_inner_guards_error_is_not_rescued():
         raise DtypeDriftError("inner")
 
     opt = guard(transformation(update))
-    with pytest.raises(DtypeDriftError, match="inner"):
+    with set_x64(x64), pytest.raises(DtypeDriftError, match="inner"):
         opt.update({"w": jnp.ones(3, BF16)}, ())
     assert calls == [1]
 

@@ -48,11 +48,11 @@ def test_state_and_updates_keep_their_types(dtype, grad_dtype, make):
 @needs_x64_scope
 @pytest.mark.parametrize(
     "make",
-    [lambda f: prodigy(f(1), weight_decay=0.1), lambda f: fromage(f(0.1), p_bound=2)],
+    [lambda f: prodigy(f(1.0), weight_decay=0.1), lambda f: fromage(f(0.1), p_bound=2.0)],
 )
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
 def test_blind_to_the_x64_flag_without_a_guard(dtype, make):
-    schedule = lambda rate: optax.cosine_decay_schedule(float(rate), 100)
+    schedule = lambda rate: optax.cosine_decay_schedule(rate, 100)
     assert_blind(lambda: make(schedule), dtype)
 
 
@@ -89,7 +89,7 @@ def test_derivative_by_the_start(make, start, steps):
         found, _ = run(make(), params, steps)
         return sum(jnp.sum(p) for p in tree_util.tree_leaves(found))
 
-    found = [float(derivative(after)(start)) for derivative in (jax.grad, jax.jacfwd)]
+    found = [float(jax.jit(by(after))(start)) for by in (jax.grad, jax.jacfwd)]
     assert np.isfinite(found).all()
     np.testing.assert_allclose(*found, rtol=1e-4)
     if start > 0:
@@ -101,10 +101,7 @@ def test_derivative_by_the_start(make, start, steps):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (
-            lambda: prodigy(weight_decay=0.01),
-            lambda: optax.contrib.prodigy(weight_decay=0.01),
-        ),
+        (OWN["prodigy"], lambda: optax.contrib.prodigy(weight_decay=0.01)),
         (lambda: fromage(0.05), lambda: optax.fromage(0.05)),
     ],
     ids=["prodigy", "fromage"],

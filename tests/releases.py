@@ -53,6 +53,7 @@ LONG_TESTS = (
     "whole/test_digits",
     "sweep/test_contract",
     "optimizers/test_multi_steps",
+    "optimizers/test_own",
     "optimizers/test_prodigy",
     "explain/test_explain",
     "sweep/test_check_step",

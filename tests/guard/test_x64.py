@@ -12,7 +12,7 @@ import optax
 import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
-from one_leaf import transformation
+from one_leaf import noting, transformation
 
 from dtypeguard import DtypeGuardWarning, Policy, guard
 from dtypeguard._sweep.hlo import count_float64
@@ -223,13 +223,8 @@ def test_wide_extra_args_and_params(dtype):
 @needs_x64_scope
 def test_python_scalars_do_not_lift_the_scope():
     seen = []
-
-    def update(updates, state, params=None):
-        seen.append(jax.config.jax_enable_x64)
-        return updates, state
-
     with set_x64(True):
-        _, state = guard(transformation(update)).update(PARAMS, {"lr": 0.1, "n": 1}, PARAMS)
+        _, state = guard(noting(seen)).update(PARAMS, {"lr": 0.1, "n": 1}, PARAMS)
     assert seen == [False]
     assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
 
@@ -238,12 +233,7 @@ def test_python_scalars_do_not_lift_the_scope():
 @pytest.mark.parametrize("first", [0.5, 3, np.float64(0.5), np.zeros(2), np.int64(3)])
 def test_numbers_that_init_returns_are_as_with_x64_off(first):
     seen = []
-
-    def update(updates, state, params=None):
-        seen.append(jax.config.jax_enable_x64)
-        return updates, state
-
-    opt = guard(transformation(update, lambda params: {"first": first}))
+    opt = guard(noting(seen, lambda params: {"first": first}))
     narrow = opt.init(PARAMS)
     with set_x64(True):
         state = opt.init(PARAMS)
@@ -408,12 +398,7 @@ def test_a_count_that_is_set_back_under_jit():
 @needs_x64_scope
 def test_weak_arrays_and_weak_params_are_no_scalars_of_the_state():
     seen = []
-
-    def update(updates, state, params=None):
-        seen.append(jax.config.jax_enable_x64)
-        return updates, state
-
-    opt = guard(transformation(update))
+    opt = guard(noting(seen))
     with set_x64(True):
         wide = {"w": jnp.asarray(0.5)}
         updates, _ = opt.update(wide, (), wide)

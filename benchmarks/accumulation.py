@@ -49,10 +49,10 @@ def only_accumulate():
     def init(params):
         return jax.tree_util.tree_map(lambda p: jnp.zeros(p.shape), params), jnp.zeros(())
 
-    def update(grads, state, params):
+    def update(updates, state, params=None):
         sums, zero = state
         add = lambda acc, grad: acc + (grad.astype(acc.dtype) - acc) / (2 + zero)
-        sums = jax.tree_util.tree_map(add, sums, grads)
+        sums = jax.tree_util.tree_map(add, sums, updates)
         # Zeros that wait for the sums: XLA would copy the params to have both at once.
         nothing = lambda p, acc: jnp.broadcast_to(zero * acc.ravel()[0], p.shape)
         zeros = jax.tree_util.tree_map(nothing, params, sums)
@@ -77,9 +77,8 @@ class Scaling:
 
 def second_time(sides):
     """The seconds of each in turn, after all of them once: the caches are as those left."""
-    for _ in range(2):
-        times = [seconds(side) for side in sides]
-    return times
+    [seconds(side) for side in sides]
+    return [seconds(side) for side in sides]
 
 
 def one_round(scaling, accumulating, bare, ours, theirs, k):
@@ -102,7 +101,7 @@ def compare(name):
     make, leaves, side, dtype, k, rounds = ROWS[name]
     params, _ = problem(leaves, side, jnp.dtype(dtype))
     scaling = Scaling([p.astype(jnp.float32) for p in params])
-    accumulating, bare, ours, theirs = sides = [
+    accumulating, bare, ours, theirs = [
         Training(opt, params)
         for opt in (
             only_accumulate(),
@@ -111,7 +110,9 @@ def compare(name):
             optax.MultiSteps(make(), k),
         )
     ]
-    every = [one_round(scaling, *sides, k) for _ in range(rounds + 1)][1:]
+    every = [
+        one_round(scaling, accumulating, bare, ours, theirs, k) for _ in range(rounds + 1)
+    ][1:]
     ratio = lambda over, under: statistics.median(over(t) / under(t) for t in every)
     moved = {
         "pass": accumulating.state_bytes,
@@ -160,7 +161,7 @@ def lowering(leaves=1000, rounds=5):
 
     inner = optax.adam(1e-3)
     ours, theirs = side(multi_steps(inner, 16)), side(optax.MultiSteps(inner, 16))
-    ours(), theirs()
+    [lower() for lower in (ours, theirs)]
     pairs = [(ours(), theirs()) for _ in range(rounds)]
     times = statistics.median(a / b for a, b in pairs)
     print(

@@ -217,7 +217,7 @@ class Result(NamedTuple):
 
 def main() -> int:
     """Runs what is installed; 1 if a guard broke or changed what ran."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     packages = [*_packages()]
     parser.add_argument("--only", nargs="+", default=packages, choices=packages)
     parser.add_argument("--settings", nargs="+", default=[*SETTINGS], choices=[*SETTINGS])
@@ -402,9 +402,10 @@ def _quiet() -> Iterator[list[Any]]:
 _compilations: collections.Counter[str] = collections.Counter()
 
 
-def _count(event: str, _: float, fun_name: str = "", **__: Any) -> None:
+def _count(event: str, duration_secs: float, **metadata: str | int) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
-        _compilations[fun_name.removeprefix("jit(").removesuffix(")")] += 1
+        name = str(metadata.get("fun_name", ""))
+        _compilations[name.removeprefix("jit(").removesuffix(")")] += 1
 
 
 def _is_one_operation(name: str) -> bool:

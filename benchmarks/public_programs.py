@@ -1023,7 +1023,7 @@ def dopamax() -> Programs:
             agent = kind(env, config(options))
             return agent.train(jax.random.PRNGKey(0), 2, callback_freq=1)
 
-    small = {"network_config": {"hidden_units": [4]}}
+    small: dict[str, Any] = {"network_config": {"hidden_units": [4]}}
     yield (
         "PPO",
         lambda g: train(

@@ -332,7 +332,7 @@ def numpyro() -> Steps:
 def mjx() -> Steps:
     """`mjx.step(model, data)` of some of the models that its own tests step."""
     mujoco, module = (importlib.import_module(name) for name in ("mujoco", "mujoco.mjx"))
-    folder = pathlib.Path(module.__file__).parent / "test_data"
+    folder = pathlib.Path(str(module.__file__)).parent / "test_data"
 
     def make(file):
         model = module.put_model(mujoco.MjModel.from_xml_path(str(folder / file)))
@@ -374,7 +374,7 @@ class Result(NamedTuple):
 
 def main() -> int:
     """Runs what is installed; 1 if the guard broke or changed what ran."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[*PACKAGES], choices=[*PACKAGES])
     parser.add_argument("--costs", action="store_true", help="print what a guard costs")
     options = parser.parse_args()
@@ -659,7 +659,7 @@ def _costs(chosen: list[str]) -> int:
     return 0
 
 
-def _adam_steps(leaves: int) -> list[Callable[[], Any]]:
+def _adam_steps(leaves: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     opt = _adam()
     params = {str(number): jnp.ones((64, 64)) for number in range(leaves)}
 
@@ -670,7 +670,7 @@ def _adam_steps(leaves: int) -> list[Callable[[], Any]]:
 
     guarded = dtypeguard.guard_step(step, carry=(0, 1))
     args = dtypeguard.strong((params, opt.init(params)))
-    return [functools.partial(side, *args) for side in (step, guarded)]
+    return functools.partial(step, *args), functools.partial(guarded, *args)
 
 
 def _adam() -> Any:

@@ -167,7 +167,7 @@ class Result(NamedTuple):
 
 def main() -> int:
     """Runs what is installed; 1 if the guard broke or changed what ran."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--filter", default="", help="a part of the package's name")
     chosen = parser.parse_args().filter
     warnings.simplefilter("ignore")

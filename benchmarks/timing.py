@@ -20,7 +20,7 @@ def ratio(bare, ours, rounds):
     Returns:
         The median, over rounds, of the ratio within a round; and the median time.
     """
-    seconds(bare), seconds(ours)
+    [seconds(side) for side in (bare, ours)]
     pairs = []
     for number in range(rounds):
         first = seconds(bare) if number % 2 else None
@@ -35,6 +35,13 @@ def seconds(function):
     start = time.perf_counter()
     jax.block_until_ready(function())
     return time.perf_counter() - start
+
+
+def temporary_bytes(compiled):
+    """What a compiled program takes besides its arguments and results."""
+    analysis = compiled.memory_analysis()
+    assert analysis is not None, "XLA has no analysis of memory for this device"
+    return analysis.temp_size_in_bytes
 
 
 def setting():
@@ -73,7 +80,7 @@ class Training:
         self.carry = params, jax.jit(opt.init)(params)
         self.state_bytes = size(self.carry[1])
         self.step = step.lower(*self.carry, grads).compile()
-        self.temporary_bytes = self.step.memory_analysis().temp_size_in_bytes
+        self.temporary_bytes = temporary_bytes(self.step)
         self.grads = grads
 
     def __call__(self):

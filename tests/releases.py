@@ -28,7 +28,11 @@ PAGE = ROOT / "docs" / "releases.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",
-    "guard/test_guard_edges",
+    "guard/test_drift",
+    "guard/test_first_state",
+    "guard/test_policy",
+    "guard/test_rescue",
+    "guard/test_x64",
     "guard/test_guard_step",
     "guard/test_modules",
     "guard/test_compose",
@@ -49,9 +53,9 @@ LONG_TESTS = (
     "whole/test_digits",
     "sweep/test_contract",
     "optimizers/test_multi_steps",
+    "optimizers/test_own",
     "optimizers/test_prodigy",
     "explain/test_explain",
-    "guard/test_promises",
     "sweep/test_check_step",
 )
 _OLD = (

@@ -2,5 +2,6 @@
 
 May import `_leaves`. Read `carry.py` first: it locates the carry in a call and in a result.
 `places.py` finds the arguments and `returned.py` the items. `snapshot.py` keeps a tree as
-it came in. `call.py` splits a call, so that it can be repeated with other arrays.
+it came in. `split.py` separates the arrays of a tree from the rest, and `call.py` those of
+a call, so that it can be repeated with other arrays.
 """

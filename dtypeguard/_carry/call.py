@@ -4,68 +4,12 @@ import functools
 import types
 from collections.abc import Collection, Sequence
 
-import jax
-import jax.numpy as jnp
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.modules import constants, gathered, spread
+from .._leaves.modules import gathered, spread
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
-
-
-class SplitTree:
-    """A tree split into array leaves and the rest, which `merged` puts together again.
-
-    Attributes:
-        tree: the tree.
-        treedef: its structure.
-        arrays: its array leaves, including Python scalars.
-        paths: the paths of these, as `jax.tree_util.keystr` prints them.
-
-    Args:
-        tree: any tree. The Python numbers of an Equinox module are constants, not arrays.
-        static: types whose instances are not arrays either.
-    """
-
-    def __init__(self, tree: PyTree, static: Collection[type] = ()):
-        self.tree = tree
-        leaves, self.treedef = tree_util.tree_flatten_with_path(tree)
-        self._leaves = [leaf for _, leaf in leaves]
-        kept = constants(tree, self._leaves)
-        self._is_array = [
-            _is_array(leaf) and type(leaf) not in static and number not in kept
-            for number, leaf in enumerate(self._leaves)
-        ]
-        arrays = [pair for pair, is_array in zip(leaves, self._is_array) if is_array]
-        self.arrays = [leaf for _, leaf in arrays]
-        self.paths = [tree_util.keystr(path) for path, _ in arrays]
-
-    def merged(self, arrays: Sequence[Leaf]) -> PyTree:
-        """The tree with these for its array leaves."""
-        remaining = iter(arrays)
-        pairs = zip(self._leaves, self._is_array)
-        leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
-        return tree_util.tree_unflatten(self.treedef, leaves)
-
-    def holders(self, number: int) -> list[PyTree]:
-        """The nodes of the tree around an array leaf, the innermost first."""
-        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
-        node, holders = self.tree, []
-        while not tree_util.all_leaves([node]):
-            holders.insert(0, node)
-            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
-                size = len(tree_util.tree_leaves(child))
-                if left < size:
-                    node = child
-                    break
-                left -= size
-        return holders
-
-
-def _is_array(leaf: Leaf) -> bool:
-    is_extended = is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-    return is_extended or dtype_of(leaf) is not None
+from .split import SplitTree
 
 
 class _Hole:

@@ -4,7 +4,7 @@ import jax
 from jax import tree_util
 from jax.core import Tracer
 
-from .._leaves.abstract import eval_shape
+from .._carry.split import eval_shape
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.rows import by_path
 from .._leaves.types import Convert, DType, Function, Params, PyTree, State

@@ -6,7 +6,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from .._leaves.abstract import eval_shape
+from .._carry.split import eval_shape
 from .._leaves.arguments import shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.errors import DtypeDriftError, more

@@ -19,16 +19,7 @@ from .._leaves.dtypes import (
 )
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
-from .._leaves.rows import (
-    Row,
-    by_path,
-    count,
-    describe,
-    paths,
-    return_as,
-    table,
-    tree_rows,
-)
+from .._leaves.rows import Row, by_path, count, describe, paths, return_as, table, tree_rows
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
 from .policy import Policy
 

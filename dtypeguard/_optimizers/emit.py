@@ -2,18 +2,16 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import tree_util
 from jax.core import Tracer, eval_jaxpr
 
+from .._carry.split import SplitTree
 from .._leaves.dtypes import cast, kind, promoted
-from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, State, Updates
+from .._leaves.types import Aval, Jaxpr, PyTree, State, Updates
 from .run_if import run_if
-
-_Path = tuple[object, ...]  # of keys
 
 
 def emit_if(
@@ -34,27 +32,30 @@ def emit_if(
         The new updates, the new accumulator and the new state. If it does not emit, they
         are negative zeros, `sums` and `state`.
     """
-    arrays, state_rest = _split(state)
-    sums, sums_rest = _split(sums)
-    updates_rest = _split(())[1]  # until `run` has been traced
+    split_state, split_sums = SplitTree(state), SplitTree(sums)
+    sums, arrays = split_sums.arrays, split_state.arrays
+    split_updates = SplitTree(())  # until `run` has been traced
 
     def run(sums, arrays):
-        nonlocal updates_rest
-        new_updates, new_state = step(sums_rest.join(sums), state_rest.join(arrays))
-        new_updates, updates_rest = _split(new_updates)
-        return new_updates, _split(new_state)[0]
+        nonlocal split_updates
+        outputs = step(split_sums.merged(sums), split_state.merged(arrays))
+        new_updates, new_state = map(SplitTree, outputs)
+        split_updates = new_updates.emptied()
+        return new_updates.arrays, new_state.arrays
 
     if isinstance(emits, Tracer):
         # Traces `run` once. What it closes over becomes an argument, as `run_if` requires.
         traced, (shapes, _) = jax.make_jaxpr(run, return_shape=True)(sums, arrays)
-        over = _sums_to_write_over(traced, updates_rest.paths, sums_rest.paths)
+        over = _sums_to_write_over(traced, split_updates.paths, split_sums.paths)
         new_updates, sums, arrays = _in_place(emits, traced, shapes, over, sums, arrays)
     elif emits:
         new_updates, arrays = run(sums, arrays)
         sums = _zeros_of(sums)
     else:
         new_updates = _negative(_zeros_of(jax.eval_shape(run, sums, arrays)[0]))
-    return updates_rest.join(new_updates), sums_rest.join(sums), state_rest.join(arrays)
+    parts = split_updates, split_sums, split_state
+    new = new_updates, sums, arrays
+    return tuple(part.merged(leaves) for part, leaves in zip(parts, new))
 
 
 def _in_place(
@@ -94,7 +95,7 @@ def _in_place(
 
 
 def _sums_to_write_over(
-    traced: Jaxpr, update_paths: Sequence[_Path], sum_paths: Sequence[_Path]
+    traced: Jaxpr, update_paths: Sequence[str], sum_paths: Sequence[str]
 ) -> list[int | None]:
     """For each update the index of the sum at its path, or None if it does not fit."""
     index = {path: i for i, path in enumerate(sum_paths)}
@@ -111,35 +112,6 @@ def _fits(update: Aval, buffer: Aval) -> bool:
         return False
     holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
     return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
-
-
-class _Rest(NamedTuple):
-    """A tree without its arrays.
-
-    `equinox.partition` would rebuild nodes around None, and a dataclass may check the shape
-    of its fields. `join` builds each node once, around its leaves.
-    """
-
-    leaves: tuple[Leaf, ...]  # None in place of an array
-    places: tuple[int, ...]  # of the arrays
-    paths: tuple[_Path, ...]  # of the arrays
-    treedef: Any
-
-    def join(self, arrays: Sequence[Leaf]) -> PyTree:
-        """The tree with these arrays."""
-        leaves = list(self.leaves)
-        for i, array in zip(self.places, arrays):
-            leaves[i] = array
-        return tree_util.tree_unflatten(self.treedef, leaves)
-
-
-def _split(tree: PyTree) -> tuple[list[jax.Array], _Rest]:
-    """The arrays of a tree, and the rest of it."""
-    pairs, treedef = tree_util.tree_flatten_with_path(tree)
-    places = tuple(i for i, (_, x) in enumerate(pairs) if isinstance(x, jax.Array))
-    leaves = tuple(None if isinstance(x, jax.Array) else x for _, x in pairs)
-    rest = _Rest(leaves, places, tuple(pairs[i][0] for i in places), treedef)
-    return [pairs[i][1] for i in places], rest
 
 
 def _zeros_of(tree: PyTree) -> PyTree:

@@ -13,14 +13,7 @@ from .._leaves.dtypes import cast
 from .._leaves.errors import warn_caller
 from .._leaves.public import public
 from .._leaves.types import Params
-from .scalars import (
-    Scalar,
-    at_least_float32,
-    check_inputs,
-    increment,
-    rate_at,
-    real_params,
-)
+from .scalars import Scalar, at_least_float32, check_inputs, increment, rate_at, real_params
 
 
 @public

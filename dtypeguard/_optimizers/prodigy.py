@@ -28,14 +28,7 @@ from .prodigy_precision import (
     to_units,
     units,
 )
-from .scalars import (
-    Scalar,
-    at_least_float32,
-    check_inputs,
-    increment,
-    rate_at,
-    real_params,
-)
+from .scalars import Scalar, at_least_float32, check_inputs, increment, rate_at, real_params
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.
 _EVERY_ENTRY = np.int32(1)

@@ -10,7 +10,7 @@ import optax.contrib
 import pytest
 from helpers import OPTAX
 from jax import lax
-from one_leaf import State, counter, one_leaf, struct
+from one_leaf import State, counter, one_leaf, struct, transformation
 
 from dtypeguard import audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, x64_enabled
@@ -217,3 +217,12 @@ def test_ten_billion_parameters_without_allocating_them():
     before = len(jax.live_arrays())
     assert audit(optax.adamw(1e-3), params).ok
     assert all(array.size < 10**6 for array in jax.live_arrays()[before:])
+
+
+def test_the_audit_looks_at_the_leafs_own_gradient():
+    params = {"w": jnp.ones(3), "b": jnp.ones((5, 3))}
+    swap = transformation(lambda u, s, p=None: (u | {"w": u["b"]}, s))
+    (drift,) = audit(swap, params).drifts
+    assert (drift.path, drift.kind, drift.after) == ("['w']", "shape", "float32[5,3]")
+    per_example = {"w": jnp.ones((7, 3)), "b": jnp.ones((7, 5, 3))}
+    assert audit(transformation(), params, updates=per_example).ok

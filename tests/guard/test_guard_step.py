@@ -499,53 +499,6 @@ def test_on_drift():
         refused(first())
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        (
-            {"policy": "error"},
-            TypeError,
-            "guard_step got policy='error'. Write a dtypeguard",
-        ),
-        (
-            {"policy": Policy(compute_dtype=F32, on_drift="warn")},
-            ValueError,
-            r"Write policy=Policy\(on_drift='warn'\), and give the rest",
-        ),
-        (
-            {"policy": Policy(state_dtype=BF16)},
-            ValueError,
-            "A step computes in the precision",
-        ),
-        (
-            {"policy": Policy(updates_dtype=F32)},
-            ValueError,
-            "A step computes in the precision",
-        ),
-        ({"policy": Policy(rounding="stochastic")}, ValueError, "rounding='stochastic'"),
-        ({"policy": Policy(seed=3)}, ValueError, "seed=3"),
-        (
-            {"carry": 2},
-            ValueError,
-            r"carry=2, but drifting takes \(state, x=1.0\). Write one",
-        ),
-        ({"returned": (0, 1)}, ValueError, "one is 1 long and the other 2"),
-    ],
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        guard_step(drifting, **options)
-
-
-def test_what_is_no_step():
-    with pytest.raises(TypeError, match=r"is an optimizer. Write dtypeguard\.guard"):
-        guard_step(optax.adam(1e-3))
-    with pytest.raises(TypeError, match="drifting was called with 0 arguments by position"):
-        guard_step(drifting)()
-    with pytest.raises(TypeError, match=r"step returned None\. Write return state"):
-        guard_step(lambda state: None)(first())
-
-
 @pytest.fixture
 def mixes_under_x64():
     """A step that only traces with x64 off: its literal is 64-bit with it on."""
@@ -693,12 +646,6 @@ def test_strong_keeps_what_only_has_a_shape():
     carry = jax.make_jaxpr(lambda c: [c[k] for k in "anwb"])(made).out_avals
     assert [aval.dtype for aval in carry] == [F32, I32, BF16, F32]
     assert not any(aval.weak_type for aval in carry)
-
-
-def test_strong_refuses_an_integer_that_does_not_fit():
-    message = re.escape("strong: tree['n'] is 5000000000, which does not fit into int32")
-    with pytest.raises(OverflowError, match=message):
-        strong({"n": 5 * 10**9})
 
 
 def test_with_a_guarded_optimizer_inside():

@@ -193,8 +193,3 @@ def test_restore_of_shapes_alone(params):
     recorded = record(optax.adam(1e-3), params)
     with pytest.raises(DtypeDriftError, match="load its values"):
         restore(recorded, recorded)
-
-
-def test_record_of_a_factory(params):
-    with pytest.raises(TypeError, match=r"Call it first, as in optax.adam"):
-        record(optax.adam, params)

@@ -1,6 +1,5 @@
 """Fromage beyond its authors' trajectories: exactness, norms, precision, composition."""
 
-import functools
 import inspect
 import math
 
@@ -10,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
-from jax import lax, tree_util
-from quadratic import add, assert_blind, make_params, run, slope
+from helpers import assert_same, set_x64
+from jax import tree_util
+from quadratic import add, make_params, run, slope
 
 from dtypeguard import fromage, guard
 
@@ -159,20 +158,19 @@ def test_the_bound_comes_from_the_first_params():
 # Low precision --------------------------------------------------------------------------
 
 
-@third_party
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
-def test_narrow_params_learn_digits_as_float32_does(dtype):
+def loss_on_digits(dtype):
     images, labels = map(jnp.asarray, digits.data())
-
-    def reached(opt, dtype):
-        grads_of = lambda params: jax.grad(digits.loss)(params, images, labels)
-        found, _ = run(opt, digits.make_params(0, dtype), 300, grads_of)
-        return float(digits.loss(found, images, labels))
-
+    grads_of = lambda params: jax.grad(digits.loss)(params, images, labels)
     opt = fromage(optax.linear_schedule(0.03, 0.003, 300))
-    wide = reached(opt, F32)
+    found, _ = run(opt, digits.make_params(0, dtype), 300, grads_of)
+    return float(digits.loss(found, images, labels))
+
+
+@third_party
+def test_narrow_params_learn_digits_as_float32_does():
+    wide = loss_on_digits(F32)
     assert wide < 0.05
-    assert reached(opt, dtype) < 2 * wide
+    assert max(map(loss_on_digits, (BF16, F16))) < 2 * wide
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
@@ -192,17 +190,6 @@ def test_ten_thousand_steps_stay_finite(dtype):
 # Types ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p_bound", [None, 2.0])
-@pytest.mark.parametrize("grad_dtype", [BF16, F16, F32], ids=name_of)
-@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, BF16, F16, F32], ids=name_of)
-def test_state_and_updates_keep_their_types(dtype, grad_dtype, p_bound):
-    params = make_params(dtype) | {"other": jnp.ones(3, F32)}
-    grads_of = lambda p: tree_util.tree_map(lambda g: g.astype(grad_dtype), slope(p))
-    opt = fromage(0.01, p_bound=p_bound)
-    found = jax.eval_shape(lambda params: run(opt, params, 3, grads_of), params)
-    assert types(found) == types((params, opt.init(params)))
-
-
 def test_float64_params_are_updated_in_float64():
     with set_x64(True):
         param, grad = jnp.linspace(-1, 2, 7, dtype=F64), jnp.linspace(1, 3, 7, dtype=F64)
@@ -212,54 +199,7 @@ def test_float64_params_are_updated_in_float64():
         np.testing.assert_allclose(found, truth(param, grad, 1e-4), rtol=1e-14)
 
 
-@needs_x64_scope
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
-def test_blind_to_the_x64_flag_without_a_guard(dtype):
-    schedule = optax.cosine_decay_schedule(0.1, 100)
-    assert_blind(lambda: fromage(schedule, p_bound=2.0), dtype)
-
-
 # Composition ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("p_bound", [None, 1.1])
-def test_vmap_is_each_member_alone_and_scan_each_step_alone(p_bound):
-    opt = fromage(0.1, p_bound=p_bound)
-    stacked = tree_util.tree_map(lambda p: jnp.stack([p, 2 * p, 0 * p]), make_params())
-    together = jax.vmap(lambda params: run(opt, params, 3))(stacked)
-    for member in range(3):
-        of = functools.partial(tree_util.tree_map, lambda leaf, i=member: leaf[i])
-        params = of(stacked)
-        carry = (params, opt.init(params))
-        for _ in range(3):
-            updates, state = opt.update(slope(carry[0]), carry[1], carry[0])
-            carry = lax.cond(
-                True, lambda new, old: new, lambda new, old: old,
-                (add(carry[0], updates), state), carry,
-            )  # fmt: skip
-        tree_util.tree_map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
-            of(together),
-            carry,
-        )
-
-
-@pytest.mark.parametrize("start", [0.1, -0.25])
-def test_derivative_by_the_start(start):
-    """At -0.25 the bias has norm 0, and the derivative is not NaN there either."""
-    opt = fromage(0.05, p_bound=3.0)
-
-    def after(shift):
-        params = tree_util.tree_map(lambda p: p + 2 * shift, make_params())
-        found, _ = run(opt, params, 2)
-        return sum(jnp.sum(p) for p in tree_util.tree_leaves(found))
-
-    found = [float(derivative(after)(start)) for derivative in (jax.grad, jax.jacfwd)]
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(*found, rtol=1e-4)
-    if start > 0:
-        expected = (float(after(start + 1e-2)) - float(after(start - 1e-2))) / 2e-2
-        np.testing.assert_allclose(found[0], expected, rtol=1e-2)
 
 
 @third_party
@@ -271,32 +211,9 @@ def test_injected_hyperparameters(dtype):
     assert_same(found, expected)
 
 
-@third_party
-def test_the_numbers_of_optax_where_it_is_right():
-    found, _ = run(fromage(0.05), make_params(), 20)
-    expected, _ = run(optax.fromage(0.05), make_params(), 20)
-    tree_util.tree_map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected
-    )
-
-
 def test_the_arguments_of_optax_come_first():
     ours = list(inspect.signature(fromage).parameters)
     assert ours[:2] == list(inspect.signature(optax.fromage).parameters)
 
 
 # Input ----------------------------------------------------------------------------------
-
-
-def test_a_param_whose_gradient_is_none_does_not_move():
-    params = make_params()
-    opt = fromage(0.1, p_bound=1.0)
-    updates, _ = opt.update(slope(params) | {"b": None}, opt.init(params), params)
-    assert updates["b"] is None
-    assert updates["w"].shape == (3, 4)
-
-
-def test_no_params_at_all():
-    updates, state = fromage(0.1).update({}, fromage(0.1).init({}), {})
-    assert updates == {}
-    assert int(state.count) == 1

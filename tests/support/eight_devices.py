@@ -90,7 +90,7 @@ def train(opt, dtype, apply, place, place_batch=place_sharded):
 
     shardings = tree_util.tree_map(lambda leaf: leaf.sharding, carry)
     step = jax.jit(step, donate_argnums=0, out_shardings=shardings)
-    program = step.lower(carry, place_batch(next(batches())), 0).compile().as_text()
+    program = str(step.lower(carry, place_batch(next(batches())), 0).compile().as_text())
     for number, batch in enumerate(batches()):
         carry = step(carry, place_batch(batch), number)
     return carry, given, sorted(COLLECTIVE.findall(program))
@@ -115,7 +115,7 @@ def communication(opt, place):
     params = {"w": jnp.linspace(-1, 1, 48 * 24).reshape(48, 24), "v": jnp.ones((24, 8))}
     args = place((params, opt.init(params), params))
     update = jax.jit(opt.update)
-    (updates, state), program = update(*args), update.lower(*args).compile().as_text()
+    (updates, state), program = update(*args), str(update.lower(*args).compile().as_text())
     kinds = COLLECTIVE.findall(program)
     # XLA may make one all-reduce of several, with a tuple of their values.
     values = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", program)

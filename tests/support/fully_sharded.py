@@ -7,6 +7,7 @@ import collections
 import json
 import re
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,19 +84,20 @@ def fully_sharded(opt, dtype):
         return optax.apply_updates(params, updates), state, updates
 
     state = opt.init(params)
-    told = {"init": shardings(state)}
-    step = jax.jit(step, donate_argnums=(0, 1))
-    compiled = step.lower(params, state, batch).compile()
+    told: dict[str, Any] = {"init": shardings(state)}
+    jitted: Any = jax.jit(step, donate_argnums=(0, 1))
+    updates = None
+    compiled = jitted.lower(params, state, batch).compile()
     told["collectives"] = collectives(compiled)
     told["donated bytes"] = compiled.memory_analysis().alias_size_in_bytes
     told["deleted"] = []
     for _ in range(3):
         given = tree_util.tree_leaves((params, state))
-        params, state, updates = step(params, state, batch)
+        params, state, updates = jitted(params, state, batch)
         told["deleted"].append([leaf.is_deleted() for leaf in given])
     told |= {"state": shardings(state), "updates": shardings(updates)}
     told |= {"params": shardings(params), "bits": bits((params, state, updates))}
-    return told | {"dtypes": dtypes(state), "programs": step._cache_size()}
+    return told | {"dtypes": dtypes(state), "programs": jitted._cache_size()}
 
 
 def in_shard_map(opt, dtype):
@@ -164,7 +166,7 @@ def main(case):
     assert len(jax.devices()) == 8
     for name, make in OPTIMIZERS.items():
         for dtype in (F32, BF16) if name in ("adamw", "multi_steps") else (F32,):
-            told = {"name": name, "dtype": jnp.dtype(dtype).name}
+            told: dict[str, Any] = {"name": name, "dtype": jnp.dtype(dtype).name}
             for how, wrap in (("bare", lambda opt: opt), ("guarded", guard)):
                 try:
                     told[how] = case(wrap(make()), dtype)

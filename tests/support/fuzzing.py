@@ -107,7 +107,8 @@ class Node:
     @classmethod
     def tree_unflatten(cls, kind, children):
         """Back again."""
-        return cls(*children, kind)
+        (child,) = children
+        return cls(child, kind)
 
 
 class Module(eqx.Module):
@@ -188,6 +189,10 @@ UPDATE_CHANGES = st.one_of(
 )
 
 
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+
+
 def change(leaf: Any, how: tuple[str, ...]) -> Any:
     """A leaf as a careless optimizer might return it."""
     name = how[0]
@@ -197,11 +202,7 @@ def change(leaf: Any, how: tuple[str, ...]) -> Any:
         return (leaf,)
     dtype = getattr(leaf, "dtype", None)
     is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
-    if (
-        name == "keep"
-        or is_key
-        or not isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-    ):
+    if name == "keep" or is_key or not _is_array(leaf):
         return leaf
     shape = np.shape(leaf)
     if name == "grow":

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -104,6 +105,6 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def _bits(leaf: Any) -> bytes:
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf).tobytes()

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dtypeguard._leaves.compat import x64_enabled
+
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -102,7 +104,7 @@ def missing(lines: list[str], output: str) -> list[str]:
 
 def run_code(code: str, names: dict[str, Any] | None = None) -> str:
     """What a program prints, warns of and raises. Flags that it sets are set back."""
-    printed, x64 = io.StringIO(), jax.config.jax_enable_x64
+    printed, x64 = io.StringIO(), x64_enabled()
     raised = ""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

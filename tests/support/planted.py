@@ -7,6 +7,7 @@
 import functools
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -438,7 +439,8 @@ def inside_a_chain(leaf, grad, count, key):
 
 def promoting(change, wrap=lambda opt: opt):
     """Registers an optimizer whose updates are widened by a function."""
-    opt = wrap(optax.stateless(lambda updates, params: {"w": change(updates["w"])}))
+    widen: Callable[[Any, Any], Any] = lambda updates, params: {"w": change(updates["w"])}
+    opt = wrap(optax.stateless(widen))
     CASES[change.__name__] = Case(opt, BF16, False, "bfloat16", "float32", "updates")
 
 

@@ -71,7 +71,7 @@ OPT = optax.sgd(0.1)
 
 def train(count=None):
     """The types of a first `Train`."""
-    params = {"w": struct(BF16)}
+    params: Any = {"w": struct(BF16)}
     count = number(jnp.int32) if count is None else count
     return Train(params, OPT.init(params), params, count, struct(jnp.uint32, 2))
 

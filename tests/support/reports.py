@@ -33,6 +33,11 @@ def distance(params):
     return jnp.sum(jnp.arange(1, 5, dtype=goal.dtype) * (params["w"] - goal) ** 2)
 
 
+def apply(params, updates) -> Any:
+    """`optax.apply_updates`, whose type is a tree of anything."""
+    return optax.apply_updates(params, updates)
+
+
 def start(dtype):
     return {"w": jnp.asarray(START, dtype)}
 
@@ -45,7 +50,7 @@ def prodigy_under_x64(opt):
         def step(carry, _):
             params, state = carry
             updates, state = opt.update(jax.grad(distance)(params), state, params)
-            return (optax.apply_updates(params, updates), state), None
+            return (apply(params, updates), state), None
 
         return lax.scan(step, (params, opt.init(params)), None, length=400)[0][0]
 
@@ -64,7 +69,7 @@ def schedule_free_in_multi_steps(opt):
     def step(params, state, noise):
         grads = tree_util.tree_map(lambda g: g + noise, jax.grad(distance)(params))
         updates, state = opt.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
+        return apply(params, updates), state
 
     for row in jnp.asarray(noise, jnp.bfloat16):
         params, state = step(params, state, row)
@@ -75,7 +80,7 @@ def schedule_free_in_multi_steps(opt):
     for rows in noise.reshape(10, 4, 4):
         grads = {"w": jax.grad(distance)(truth)["w"] + rows.mean(axis=0)}
         updates, state = inner.update(grads, state, truth)
-        truth = optax.apply_updates(truth, updates)
+        truth = apply(truth, updates)
     np.testing.assert_allclose(np.float32(params["w"]), truth["w"], atol=0.05)
 
 
@@ -111,7 +116,7 @@ def fromage_with_schedule(opt):
     truth = START.copy()
     for count in range(20):
         updates, state = opt.update(jax.grad(distance)(params), state, params)
-        params = optax.apply_updates(params, updates)
+        params = apply(params, updates)
         grads, rate = 2 * np.arange(1, 5) * (truth - GOAL), 0.1 * 0.9**count
         step = rate * grads * np.linalg.norm(truth) / np.linalg.norm(grads)
         truth = (truth - step) / np.sqrt(1 + rate**2)
@@ -125,7 +130,7 @@ def zero_nans_in_multi_steps(opt):
     state = opt.init(params)
     for grads in ([1.0, np.nan, 3.0, 4.0], [3.0, 1.0, 1.0, 0.0]):
         updates, state = step({"w": jnp.asarray(grads, jnp.float32)}, state, params)
-        params = optax.apply_updates(params, updates)
+        params = apply(params, updates)
     truth = START - 0.5 * np.array([2.0, 0.0, 2.0, 2.0])
     np.testing.assert_allclose(params["w"], truth, rtol=1e-6)
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,8 @@ def train(opt, dtype):
         return optax.apply_updates(params, updates), state, updates
 
     step = jax.jit(step, donate_argnums=(0, 1))
-    text = step.lower(params, state, batch).compile().as_text()
+    text = str(step.lower(params, state, batch).compile().as_text())
+    updates = None
     for _ in range(3):
         params, state, updates = step(params, state, batch)
     out = params, state, updates
@@ -93,7 +95,7 @@ def main():
     assert jax.process_count() == COUNT
     for name, opt in OPTIMIZERS.items():
         for dtype in (F32, BF16) if name == "adamw" else (F32,):
-            told = {"name": name, "dtype": jnp.dtype(dtype).name}
+            told: dict[str, Any] = {"name": name, "dtype": jnp.dtype(dtype).name}
             for how, made in (("bare", opt), ("guarded", dtypeguard.guard(opt))):
                 told[how] = train(made, dtype)
             print(json.dumps(told), flush=True)

@@ -1,13 +1,14 @@
 """Equinox's loops, of the kind that the arguments say."""
 
 import sys
+from typing import Any, cast
 
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-name, kind = sys.argv[1:]
+name, kind = (cast(Any, word) for word in sys.argv[1:])
 noise = np.ones(3, np.float32)  # operand: noise
 
 

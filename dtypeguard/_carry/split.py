@@ -1,0 +1,110 @@
+"""Splits a tree into its array leaves and the rest."""
+
+import copy
+import functools
+from collections.abc import Callable, Collection, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import tree_util
+
+from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.modules import constants
+from .._leaves.rows import paths
+from .._leaves.types import Leaf, PyTree
+
+
+def _is_array(leaf: Leaf) -> bool:
+    is_extended = is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    return is_extended or dtype_of(leaf) is not None
+
+
+class SplitTree:
+    """A tree split into array leaves and the rest, which `merged` puts together again.
+
+    `equinox.partition` would rebuild nodes around None, and a dataclass may check the shape
+    of its fields. `merged` builds each node once, around its leaves.
+
+    Attributes:
+        tree: the tree.
+        treedef: its structure.
+        arrays: its array leaves, including Python scalars.
+
+    Args:
+        tree: any tree. The Python numbers of an Equinox module are constants, not arrays.
+        static: types whose instances are not arrays either.
+        is_array: what counts as an array leaf.
+    """
+
+    def __init__(
+        self,
+        tree: PyTree,
+        static: Collection[type] = (),
+        is_array: Callable[[Leaf], bool] = _is_array,
+    ):
+        self.tree = tree
+        self._leaves, self.treedef = tree_util.tree_flatten(tree)
+        kept = constants(tree, self._leaves)
+        self._is_array = [
+            is_array(leaf) and type(leaf) not in static and number not in kept
+            for number, leaf in enumerate(self._leaves)
+        ]
+        self.arrays = self._of_arrays(self._leaves)
+
+    def _of_arrays(self, items: Sequence[Leaf]) -> list[Leaf]:
+        return [item for item, is_array in zip(items, self._is_array) if is_array]
+
+    @functools.cached_property
+    def paths(self) -> list[str]:
+        """The paths of the array leaves, as `jax.tree_util.keystr` prints them."""
+        return self._of_arrays(paths(self.tree))
+
+    def emptied(self) -> "SplitTree":
+        """One without the arrays, to merge others: it keeps no traced array alive."""
+        rest = copy.copy(self)
+        rest.paths, rest.tree, rest.arrays = self.paths, None, []
+        rest._leaves = [
+            None if is_a else x for x, is_a in zip(self._leaves, self._is_array)
+        ]
+        return rest
+
+    def merged(self, arrays: Sequence[Leaf]) -> PyTree:
+        """The tree with these for its array leaves."""
+        remaining = iter(arrays)
+        pairs = zip(self._leaves, self._is_array)
+        leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
+        return tree_util.tree_unflatten(self.treedef, leaves)
+
+    def holders(self, number: int) -> list[PyTree]:
+        """The nodes of the tree around an array leaf, the innermost first."""
+        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
+        node, holders = self.tree, []
+        while not tree_util.all_leaves([node]):
+            holders.insert(0, node)
+            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
+                size = len(tree_util.tree_leaves(child))
+                if left < size:
+                    node = child
+                    break
+                left -= size
+        return holders
+
+
+def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+    """The shapes and dtypes of what a function returns. Nothing runs or is allocated.
+
+    Unlike `eqx.filter_eval_shape`, it does not import Equinox. The JAX arrays and
+    `jax.ShapeDtypeStruct`s of `tree` are traced; other leaves, such as functions and Python
+    numbers, stay. The result has a `jax.ShapeDtypeStruct` for each JAX array.
+    """
+    is_traced = lambda leaf: isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
+    split = SplitTree(tree, is_array=is_traced)
+    returned = []
+
+    def of_arrays(arrays):
+        out = SplitTree(function(split.merged(arrays)), is_array=is_traced)
+        returned[:] = [out.emptied()]
+        return out.arrays
+
+    shapes = jax.eval_shape(of_arrays, split.arrays)
+    return returned[0].merged(shapes)

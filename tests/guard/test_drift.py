@@ -1,0 +1,348 @@
+"""Nothing is lost silently: which drifts are cast, told or refused, and the advice."""
+
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import types
+from jax import lax, tree_util
+from one_leaf import dict_leaf, one_update, transformation, widen
+
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+
+BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+PARAMS = {"w": jnp.ones(3, F32)}
+
+
+REFUSED = {
+    "float into an int counter": (
+        lambda _: jnp.zeros((), I32),
+        lambda leaf, _: jnp.asarray(0.5, F32),
+        "state['leaf']  int32[] -> float32[]  return jnp.round(x).astype(jnp.int32)",
+        lambda x: jnp.round(x).astype(jnp.int32),
+    ),
+    "complex into real": (
+        lambda _: jnp.zeros(2, F32),
+        lambda leaf, _: jnp.zeros(2, jnp.complex64),
+        "state['leaf']  float32[2] -> complex64[2]  return jnp.real(x).astype(jnp.float32)",
+        lambda x: jnp.real(x).astype(jnp.float32),
+    ),
+    "int into float": (
+        lambda _: jnp.zeros((), F32),
+        lambda leaf, _: jnp.asarray(1, I32),
+        "state['leaf']  float32[] -> int32[]  return x.astype(jnp.float32)",
+        lambda x: x.astype(F32),
+    ),
+    "real into complex": (
+        lambda _: jnp.zeros((), jnp.complex64),
+        lambda leaf, _: jnp.asarray(1, F32),
+        "state['leaf']  complex64[] -> float32[]  return x.astype(jnp.complex64)",
+        lambda x: x.astype(jnp.complex64),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda name: name.replace(" ", "_"))
+def test_casts_stay_within_a_kind(case):
+    init, update, line, remedy = REFUSED[case]
+    with pytest.raises(DtypeDriftError, match=re.escape(line)) as error:
+        one_update(guard(dict_leaf(init, update)))
+    assert isinstance(error.value, TypeError)
+    assert 'Policy(casting="unsafe")' in str(error.value)
+    one_update(guard(dict_leaf(init, lambda leaf, grads: remedy(update(leaf, grads)))))
+    unsafe = guard(dict_leaf(init, update), policy=Policy(casting="unsafe"))
+    state, _, new_state = one_update(unsafe)
+    assert types(state) == types(new_state)
+
+
+def test_every_offending_leaf_is_named_and_only_those():
+    def update(updates, state, params=None):
+        new = {"count": jnp.ones((), F32), "mu": jnp.ones(4), "ok": state["ok"].astype(F32)}
+        return tree_util.tree_map(lambda u: u * 1j, updates), new
+
+    init = lambda params: {
+        "count": jnp.zeros((), I32), "mu": jnp.zeros(3), "ok": jnp.zeros(3, BF16)
+    }  # fmt: skip
+    opt = guard(transformation(update, init))
+    with jax.numpy_dtype_promotion("standard"), pytest.raises(DtypeDriftError) as error:
+        jax.eval_shape(lambda p: opt.update(p, opt.init(p), p), {"w": jnp.ones(3)})
+    lines = str(error.value).splitlines()
+    assert lines[0] == "update returned 3 leaves that cannot be brought back:"
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "state['count']", "state['mu']", "updates['w']"
+    ]  # fmt: skip
+    assert re.fullmatch(
+        r" *state\['mu'\] +float32\[3\] -> float32\[4\] +return .*\(3,\)", lines[2]
+    )
+    assert len(lines) == 6
+    assert lines[5] == "More on this: 'Guard an optimizer' in the docs of dtypeguard."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2.0}, ["state['b']  (absent) -> float32[],weak"]),
+        ({"a": 1, "b": 2.0}, {"a": 1}, ["state['b']  float32[] -> (absent)"]),
+        ((1, 2), [1, 2], ["state  PyTreeDef((*, *)) -> PyTreeDef([*, *])"]),
+        ({"a": 1}, {"a": None}, ["state['a']  int32[] -> (absent)"]),
+    ],
+)
+def test_a_changed_tree_is_an_error(before, after, lines):
+    before = tree_util.tree_map(jnp.asarray, before)
+    after = tree_util.tree_map(jnp.asarray, after)
+    opt = guard(
+        optax.GradientTransformation(lambda p: before, lambda u, s, p=None: (u, after))
+    )
+    with pytest.raises(DtypeDriftError, match="changed the tree of its state") as error:
+        one_update(opt)
+    for line in lines:
+        assert line in str(error.value)
+        assert "return the tree that came in" in str(error.value)
+
+
+def test_updates_that_belong_to_no_param_are_an_error():
+    add = optax.stateless(lambda updates, _: updates | {"new": jnp.ones(2)})
+    with pytest.raises(DtypeDriftError, match=re.escape("updates['new']  (absent) ->")):
+        one_update(guard(add))
+
+
+def test_updates_may_broadcast_but_not_grow_a_param():
+    scalar = optax.stateless(lambda updates, _: {"w": jnp.ones(())})
+    assert one_update(guard(scalar))[1]["w"].shape == ()
+    grow = optax.stateless(lambda updates, _: {"w": jnp.ones((2, 3))})
+    with pytest.raises(DtypeDriftError, match=re.escape("return it in shape (3,)")):
+        one_update(guard(grow))
+
+
+@pytest.mark.parametrize("empty", [(), None, {}])
+def test_any_empty_state_goes_for_another(empty):
+    updates, state = guard(widen()).update({"w": jnp.ones(3, BF16)}, empty)
+    assert updates["w"].dtype == BF16
+    assert state == empty
+    assert type(state) is type(empty)  # a scan takes no EmptyState for a ()
+
+
+def test_what_is_no_array_passes_through():
+    key = jax.random.key(0)
+    others = {"key": key, "f": abs, "s": "text", "none": None, "masked": optax.MaskedNode()}
+    opt = guard(optax.GradientTransformation(lambda p: others, lambda u, s, p=None: (u, s)))
+    state, _, new_state = one_update(opt)
+    assert state["f"] is abs
+    assert state["s"] == "text"
+    assert tree_util.tree_structure(new_state) == tree_util.tree_structure(others)
+    assert (
+        jax.random.key_data(new_state["key"]).tolist() == jax.random.key_data(key).tolist()
+    )
+
+
+def test_an_array_that_becomes_no_array_is_an_error():
+    opt = guard(dict_leaf(lambda _: jnp.zeros((), F32), lambda leaf, _: "text"))
+    with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> str")):
+        one_update(opt)
+
+
+@pytest.mark.third_party
+def test_on_drift_names_each_leaf_once():
+    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
+    opt = guard(optax.trace(0.9), policy=Policy(on_drift="warn"))
+    state = opt.init(params)
+    with pytest.warns(DtypeGuardWarning) as caught:
+        jax.jit(opt.update)(grads, state, params)
+        opt.update(grads, state, params)
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert [line.split()[0] for line in str(warning.message).splitlines()[1:]] == [
+        "state.trace['w']", "updates['w']"
+    ]  # fmt: skip
+    loud = guard(optax.trace(0.9), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match="changed the dtype of 2 leaves"):
+        loud.update(grads, state, params)
+    quiet = tree_util.tree_map(lambda g: g.astype(BF16), grads)
+    loud.update(quiet, state, params)
+    assert types(loud.update(quiet, state, params)[1]) == types(state)
+
+
+def test_an_array_that_becomes_a_string_is_not_told_to_round():
+    opt = guard(
+        transformation(lambda u, s, p=None: (u, "text"), lambda p: jnp.zeros((), I32))
+    )
+    with pytest.raises(DtypeDriftError) as error:
+        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
+    assert "int32[] -> str  return an array of jnp.int32" in str(error.value)
+    assert "unsafe" not in str(error.value)
+
+
+def test_what_has_another_librarys_dtype_passes():
+    class Foreign:
+        dtype = "no such dtype"
+
+    foreign = Foreign()
+    opt = guard(transformation(init=lambda params: {"x": foreign}))
+    assert opt.update(PARAMS, opt.init(PARAMS))[1]["x"] is foreign
+
+
+def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
+    weak = lambda updates, state, params=None: (updates, jnp.asarray(1.0))
+    opt = guard(transformation(weak), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> float32[],weak")):
+        opt.update(PARAMS, jnp.ones((), F32))
+    for before in (jnp.asarray(1.0), 1.0):
+        assert not opt.update(PARAMS, before)[1].weak_type
+
+
+def test_weak_updates_are_made_strong_and_are_no_drift():
+    half = transformation(lambda u, s, p=None: ({"w": jnp.full(3, 0.5)}, s))
+    updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
+    assert types(updates) == types(PARAMS)
+    assert types(half.update(PARAMS, ())[0]) != types(PARAMS)
+
+
+@pytest.mark.third_party
+def test_said_once_by_a_factory_that_is_called_in_every_update():
+    loud = guard(optax.trace, policy=Policy(on_drift="warn"))
+    opt = optax.inject_hyperparams(loud)(decay=0.9)
+    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
+    state = opt.init(params)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            _, state = opt.update(grads, state, params)
+    assert [w.category for w in caught] == [DtypeGuardWarning]
+
+
+def test_a_warning_made_an_error_is_said_again():
+    opt = guard(
+        transformation(
+            lambda u, s, p=None: (u, s.astype(F32)), lambda p: jnp.zeros((), BF16)
+        ),
+        policy=Policy(on_drift="warn"),
+    )
+    for _ in range(2):
+        with pytest.raises(DtypeGuardWarning, match="1 leaf"):
+            opt.update(PARAMS, opt.init(PARAMS))
+
+
+def test_unsafe_does_not_cast_shapes():
+    grow = transformation(
+        lambda u, s, p=None: (u, jnp.zeros(4)), lambda p: jnp.zeros(3, I32)
+    )
+    opt = guard(grow, policy=Policy(casting="unsafe"))
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("return it in shape (3,)")
+    ) as error:
+        opt.update(PARAMS, opt.init(PARAMS))
+    assert "unsafe" not in str(error.value)
+
+
+def test_an_empty_part_of_a_state_goes_for_another_but_may_not_grow():
+    state = ((), {"count": jnp.zeros((), I32)})
+    opt = guard(transformation(lambda u, s, p=None: (u, (optax.EmptyState(), s[1]))))
+    assert opt.update(PARAMS, state)[1][0] == optax.EmptyState()
+    grow = guard(transformation(lambda u, s, p=None: (u, {"new": jnp.ones(2)})))
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("state['new']  (absent) -> float32[2]")
+    ):
+        grow.update(PARAMS, ())
+
+
+@tree_util.register_pytree_with_keys_class
+class Twins:
+    """A node that gives both its children the same key."""
+
+    def __init__(self, *children):
+        self.children = children
+
+    def tree_flatten_with_keys(self):
+        return [(tree_util.GetAttrKey("x"), child) for child in self.children], None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_leaves_of_one_path_are_told_apart():
+    widen = lambda u, s, p=None: (u, tree_util.tree_map(lambda x: x.astype(F32), s))
+    opt = guard(transformation(widen), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match="2 leaves"):
+        opt.update(PARAMS, Twins(jnp.ones(2, BF16), jnp.ones(3, BF16)))
+
+
+def test_integer_params_are_told_to_be_left_out():
+    params = {"w": jnp.ones(3, F32), "n": jnp.ones(2, I32)}
+    grads = tree_util.tree_map(lambda p: p.astype(F32), params)
+    with pytest.raises(
+        DtypeDriftError, match=re.escape("eqx.filter(params, eqx.is_inexact")
+    ):
+        guard(transformation()).update(grads, (), params)
+
+
+def test_a_leaf_that_vanishes_does_not_pass_for_an_empty_node():
+    """It once did, and every leaf behind it was paired with the one before."""
+    state = {"a": jnp.zeros((), F32), "b": jnp.zeros((), BF16)}
+    for gone in (None, (), {}):
+        opt = guard(transformation(lambda u, s, p=None, gone=gone: (u, {**s, "a": gone})))
+        with pytest.raises(
+            DtypeDriftError, match=r"state\['a'\]  float32\[\] -> \(absent\)"
+        ):
+            opt.update(PARAMS, state, PARAMS)
+
+
+def test_an_empty_node_comes_back_as_it_came_in():
+    """A scan takes no () for an EmptyState."""
+    init = lambda params: {"empty": optax.EmptyState(), "x": jnp.zeros((), F32)}
+    opt = guard(transformation(lambda u, s, p=None: (u, {**s, "empty": ()}), init))
+    step = lambda state, _: (opt.update(PARAMS, state, PARAMS)[1], None)
+    state, _ = lax.scan(step, opt.init(PARAMS), None, length=2)
+    assert type(state["empty"]) is optax.EmptyState
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (jax.random.key(0), jnp.zeros((), F32)),
+        (jax.random.key(0), 1.5),
+        (jax.random.key(0), jax.random.key(0, impl="rbg")),
+        (jax.random.key(0), jax.random.split(jax.random.key(0))),
+        (jax.random.key(0), "text"),
+        ("text", 1.5),
+        ("text", jax.random.key(0)),
+    ],
+    ids=lambda leaf: f"{leaf.dtype}{leaf.shape}" if hasattr(leaf, "dtype") else repr(leaf),
+)
+def test_a_leaf_that_is_no_number_stays_what_it_is(before, after):
+    opt = guard(transformation(lambda u, s, p=None: (u, (after,))))
+    with pytest.raises(DtypeDriftError, match=r"state\[0\] .* return it as it came in"):
+        opt.update(PARAMS, (before,), PARAMS)
+
+
+def test_another_tree_beside_a_none_gradient_is_named():
+    grows = transformation(lambda u, s, p=None: (u, {**s, "b": s["a"]}))
+    with pytest.raises(DtypeDriftError, match=r"state\['b'\]  \(absent\) -> int32"):
+        guard(grows).update({"w": None}, {"a": I32(0)}, PARAMS)
+
+
+def test_a_bool_that_counts_is_told():
+    count = transformation(
+        lambda u, s, p=None: (u, s + 1), lambda params: jnp.asarray(False)
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        opt = guard(count, policy=Policy(on_drift="warn"))
+        with pytest.warns(DtypeGuardWarning) as said:
+            _, state = opt.update(PARAMS, opt.init(PARAMS))
+        assert bool(state)
+        opt = guard(count, policy=Policy(on_drift="error"))
+        with pytest.raises(
+            DtypeDriftError, match=r"bool.* -> int32.* holds no count"
+        ) as error:
+            opt.update(PARAMS, opt.init(PARAMS))
+    line = next(line for line in str(said[0].message).splitlines() if "state" in line)
+    assert line in str(error.value)
+    assert "start from an int if it counts" in line
+    # The remedy: it counts.
+    ints = transformation(lambda u, s, p=None: (u, s + 1), lambda p: jnp.asarray(0, I32))
+    opt = guard(ints, policy=Policy(on_drift="error"))
+    _, state = opt.update(PARAMS, opt.init(PARAMS))
+    assert opt.update(PARAMS, state)[1] == 2

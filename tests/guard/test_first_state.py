@@ -1,0 +1,150 @@
+"""The first state: strongly typed, in buffers of its own, copied leaf by leaf."""
+
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same
+from jax import tree_util
+from one_leaf import dict_leaf, transformation
+
+from dtypeguard import guard
+from dtypeguard._guard import strong
+
+BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+PARAMS = {"w": jnp.ones(3, F32)}
+
+
+@pytest.mark.parametrize("made", [0, 1.5, True, 1j, np.float16(1), np.int8(1), np.ones(2)])
+def test_init_makes_strongly_typed_arrays(made):
+    state = guard(dict_leaf(lambda _: made, lambda leaf, _: leaf)).init({"w": jnp.ones(3)})
+    leaf = state["leaf"]
+    assert isinstance(leaf, jax.Array)
+    assert not leaf.weak_type
+    assert leaf.dtype == jnp.result_type(made)
+    np.testing.assert_array_equal(leaf, made)
+
+
+def keep_params():
+    """As Prodigy does: the first params, and one array in two places."""
+
+    def init(params):
+        zeros = tree_util.tree_map(jnp.zeros_like, params)
+        return {"params0": params, "mu": zeros, "nu": zeros}
+
+    def update(updates, state, params=None):
+        add = functools.partial(tree_util.tree_map, jnp.add)
+        return updates, state | {"mu": add(state["mu"], updates)}
+
+    return transformation(update, init)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_params_and_first_state_can_be_donated(jitted):
+    def train(opt):
+        params = {"w": jnp.arange(3.0), "v": jnp.ones((2, 2))}
+        init = jax.jit(opt.init) if jitted else opt.init
+        state = init(params)
+
+        @functools.partial(jax.jit, donate_argnums=(0, 1))
+        def step(params, state):
+            updates, state = opt.update(params, state, params)
+            return optax.apply_updates(params, updates), state
+
+        for _ in range(2):
+            params, state = step(params, state)
+        return params
+
+    if not jitted:  # jit copies what it gives back as it was
+        with pytest.raises(Exception, match="donate"):
+            train(keep_params())
+    np.testing.assert_array_equal(train(guard(keep_params()))["w"], 4 * jnp.arange(3.0))
+
+
+def test_first_state_does_not_share_a_buffer_through_another_array():
+    params = {"w": jnp.arange(3.0)}
+    opt = dict_leaf(lambda p: jax.device_put(p["w"]), lambda leaf, _: leaf)
+    pointer = params["w"].unsafe_buffer_pointer()
+    assert opt.init(params)["leaf"].unsafe_buffer_pointer() == pointer
+    assert guard(opt).init(params)["leaf"].unsafe_buffer_pointer() != pointer
+
+
+def test_first_state_does_not_share_numpy_memory():
+    params = {"w": np.arange(3, dtype=np.float32)}
+    opt = guard(dict_leaf(lambda p: p["w"], lambda leaf, _: leaf))
+    state = opt.init(params)
+    params["w"][:] = 7
+    np.testing.assert_array_equal(state["leaf"], np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: jax.random.key(0), lambda: jax.random.PRNGKey(0), lambda: F32(0.5)]
+)
+def test_what_an_optimizer_holds_for_every_init_outlasts_a_donated_state(make):
+    held = make()
+    opt = guard(transformation(init=lambda params: {"a": held, "b": held}))
+    step = jax.jit(lambda state: opt.update(PARAMS, state)[1], donate_argnums=0)
+    for _ in range(2):
+        assert_same(step(opt.init(PARAMS)), {"a": make(), "b": make()})
+
+
+def make_rates():
+    return jnp.linspace(0.1, 0.9, 9, dtype=F32)
+
+
+@pytest.mark.parametrize("is_made_by_init", [False, True])
+@pytest.mark.parametrize("alias", [lambda x: x, jax.device_put, lambda x: x.reshape(3, 3)])
+def test_an_array_that_the_optimizer_holds_outlasts_a_donated_state(is_made_by_init, alias):
+    held = functools.cache(make_rates)
+    if not is_made_by_init:
+        held()
+    opt = guard(transformation(init=lambda params: {"a": alias(held()), "b": held()}))
+    step = jax.jit(lambda state: opt.update(PARAMS, state)[1], donate_argnums=0)
+    for _ in range(2):
+        assert_same(step(opt.init(PARAMS)), {"a": alias(make_rates()), "b": make_rates()})
+    assert_same(held(), make_rates())
+
+
+def test_an_array_inside_a_held_container_outlasts_a_donated_state():
+    held = {"a": [make_rates()]}
+    opt = guard(transformation(init=lambda params: held))
+    jax.jit(lambda state: opt.update(PARAMS, state)[1], donate_argnums=0)(opt.init(PARAMS))
+    assert_same(held, {"a": [make_rates()]})
+
+
+def test_a_first_state_is_copied_leaf_by_leaf_and_nothing_stays(monkeypatch):
+    params = {str(n): jnp.ones(1000) for n in range(8)}
+    opt = optax.adam(1e-3)
+    alive = lambda: sum(array.nbytes for array in jax.live_arrays())
+    gc.collect()
+    before, peaks = alive(), []
+    copied = strong._copied
+
+    def watched(leaf):
+        copy = copied(leaf)
+        peaks.append(alive() - before)
+        return copy
+
+    monkeypatch.setattr(strong, "_copied", watched)
+    state = guard(opt).init(params)
+    size = sum(leaf.nbytes for leaf in tree_util.tree_leaves(state))
+    assert len(peaks) == len(tree_util.tree_leaves(state))
+    assert alive() - before == size
+    assert max(peaks) <= size + 4000
+
+
+def test_a_copy_stays_in_the_memory_of_the_host():
+    (device, *_) = jax.devices()
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    for memory_kind in kinds:
+        try:
+            sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
+        except ValueError:  # JAX 0.4 names memory that it cannot address
+            continue
+        held = jax.device_put(make_rates(), sharding)
+        state = guard(transformation(init=lambda params, held=held: held)).init(PARAMS)
+        assert state.sharding == held.sharding

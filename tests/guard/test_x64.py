@@ -1,0 +1,408 @@
+"""The x64 flag: an optimizer runs as with it off, unless it needs 64 bits."""
+
+import functools
+import inspect
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from jax import lax, tree_util
+from one_leaf import noting, transformation
+
+from dtypeguard import DtypeGuardWarning, Policy, guard
+from dtypeguard._sweep.hlo import count_float64
+
+BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+PARAMS = {"w": jnp.ones(3, F32)}
+
+
+def float64_inside(seen):
+    """A step whose dtypes depend on the flag: a counter's power and a fresh array."""
+
+    def init(params):
+        seen.append(jax.config.jax_enable_x64)
+        return {"count": jnp.asarray(1), "norm": jnp.asarray(0.0)}
+
+    def update(updates, state, params=None, **extra_args):
+        seen.append(jax.config.jax_enable_x64)
+        norm = 1 - 0.9 ** state["count"]
+        scale = jnp.ones(()) / norm
+        return (
+            tree_util.tree_map(lambda u: u * scale.astype(u.dtype), updates),
+            {"count": state["count"] + 1, "norm": norm},
+        )
+
+    return transformation(update, init)
+
+
+@needs_x64_scope
+@pytest.mark.third_party
+def test_results_do_not_depend_on_the_flag():
+    params = {"w": jnp.linspace(0, 1, 5, dtype=F32)}
+    results = []
+    for x64 in (False, True):
+        seen = []
+        opt = guard(float64_inside(seen))
+        with set_x64(x64):
+            state = opt.init(params)
+            results.append(jax.jit(opt.update)(params, state, params))
+            text = jax.jit(opt.update).lower(params, state, params).as_text()
+        assert not any(seen)
+        assert "f64" not in text
+    assert_same(*results)
+    with set_x64(True):
+        bare = float64_inside([])
+        assert "f64" in jax.jit(bare.update).lower(params, bare.init(params)).as_text()
+
+
+@needs_x64_scope
+@pytest.mark.third_party
+def test_wide_inputs_keep_the_flag():
+    for wide in ("params", "state", "updates"):
+        seen = []
+        opt = guard(float64_inside(seen))
+        with set_x64(True):
+            narrow = {"w": jnp.ones(2, F32)}
+            state = opt.init(narrow)
+            inputs = {"updates": narrow, "state": state, "params": narrow}
+            to64 = lambda leaf: leaf.astype(jnp.float64 if leaf.dtype == F32 else jnp.int64)
+            inputs[wide] = tree_util.tree_map(to64, inputs[wide])
+            updates, new_state = opt.update(**inputs)
+            assert types(new_state) == types(inputs["state"])
+            assert types(updates) == types(inputs["params"])
+        assert seen == [False, True], wide
+
+
+@needs_x64_scope
+def test_callables_run_under_the_callers_flag():
+    seen = []
+
+    def value_fn(x):
+        seen.append(jax.config.jax_enable_x64)
+        return x.astype(jnp.float64) * np.float64(2)
+
+    def update(updates, state, params=None, *, value_fn, value):
+        assert not jax.config.jax_enable_x64
+        assert value.dtype == F32
+        result = value_fn(jnp.ones((), F32))
+        assert result.dtype == F32
+        return tree_util.tree_map(lambda u: u + result, updates), state
+
+    opt = guard(transformation(update))
+    grads = {"w": jnp.ones(2, F32)}
+    with set_x64(True):
+        value = jnp.ones((), jnp.float64)
+        updates, _ = jax.jit(lambda g, v: opt.update(g, (), value_fn=value_fn, value=v))(
+            grads, value
+        )
+        assert jax.config.jax_enable_x64
+    assert seen == [True]
+    assert_same(updates, {"w": 3 * jnp.ones(2, F32)})
+
+
+@needs_x64_scope
+def test_callable_module_is_data_unless_named_a_function():
+    class Model(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, x):
+            return self.weight * x
+
+    def update(updates, state, params=None, *, model, value_fn):
+        assert isinstance(model, Model)
+        assert value_fn(jnp.ones(())).dtype == F32
+        return updates, state
+
+    opt = guard(transformation(update))
+    with set_x64(True):
+        model = Model(jnp.ones((), jnp.float64))
+        two = jnp.asarray(2.0, jnp.float64)
+        opt.update({"w": jnp.ones(2, F32)}, (), model=model, value_fn=lambda x: model(two))
+
+
+def test_code_written_for_x64_alone_gets_the_flag():
+    def update(updates, state, params=None):
+        wide = lambda u: lax.convert_element_type(u, jnp.float64)
+        factor = np.ones(2) if jax.config.jax_enable_x64 else np.ones(2, np.int32)
+        return tree_util.tree_map(lambda u: lax.mul(wide(u), factor), updates), state
+
+    opt = guard(transformation(update))
+    grads = {"w": jnp.ones(2, F32)}
+    with set_x64(True):
+        with warnings.catch_warnings():  # JAX tells that float64 is not to be had
+            warnings.simplefilter("ignore", UserWarning)
+            updates, _ = opt.update(grads, ())
+        assert jax.config.jax_enable_x64
+    assert_same(updates, grads)
+
+
+@needs_x64_scope
+@pytest.mark.parametrize(
+    "needs_x64",
+    [
+        lambda x: jnp.asarray(2**40) % 7,
+        lambda x: jax.pure_callback(
+            lambda x: np.asarray(x, np.float64), jax.ShapeDtypeStruct((), np.float64), x
+        ),
+    ],
+    ids=["big_int", "callback"],
+)
+def test_what_works_with_x64_alone_gets_it_and_says_so(needs_x64):
+    def update(updates, state, params=None):
+        return tree_util.tree_map(lambda u: u * needs_x64(u[0]).astype(F32), updates), state
+
+    opt = guard(transformation(update))
+    with set_x64(True):
+        bare, _ = update(PARAMS, ())
+        with pytest.warns(
+            DtypeGuardWarning, match="runs with x64 on, since it failed with"
+        ):
+            updates, _ = opt.update(PARAMS, (), PARAMS)
+        assert jax.config.jax_enable_x64
+    assert_same(updates, bare)
+
+
+@needs_x64_scope
+def test_init_that_needs_x64_gets_it():
+    opt = guard(transformation(init=lambda params: {"n": jnp.asarray(2**40)}))
+    with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
+        assert opt.init(PARAMS)["n"] == 2**40
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("number", [jnp.asarray, np.int64], ids=["jax", "numpy"])
+def test_64_bit_integers_among_extra_args_keep_their_value(number):
+    def update(updates, state, params=None, *, n):
+        return tree_util.tree_map(lambda u: u * (n % 1000).astype(F32), updates), state
+
+    with set_x64(True):
+        updates, _ = guard(transformation(update)).update(
+            PARAMS, (), PARAMS, n=number(2**40 + 3)
+        )
+    assert updates["w"][0] == (2**40 + 3) % 1000
+
+
+@needs_x64_scope
+def test_extra_args_of_a_64_bit_update_are_not_narrowed():
+    def update(updates, state, params=None, *, value):
+        assert value.dtype == jnp.float64
+        return updates, state
+
+    with set_x64(True):
+        wide = {"w": jnp.ones(3, jnp.float64)}
+        guard(transformation(update)).update(
+            wide, (), wide, value=jnp.ones((), jnp.float64)
+        )
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("dtype", ["complex128", "float64"])
+def test_wide_extra_args_and_params(dtype):
+    seen = []
+
+    def update(updates, state, params=None, *, value):
+        seen.append((jax.config.jax_enable_x64, value.dtype.itemsize))
+        return updates, state
+
+    with set_x64(True):
+        value = jnp.ones((), dtype)
+        guard(transformation(update)).update(PARAMS, (), PARAMS, value=value)
+        wide = {"w": value}
+        guard(transformation(update)).update(wide, (), wide, value=value)
+        counts = {"w": jnp.ones(3, jnp.uint64)}
+        guard(transformation(update)).update(PARAMS, counts, PARAMS, value=value)
+    size = np.dtype(dtype).itemsize
+    assert seen == [(False, size // 2), (True, size), (True, size)]
+
+
+@needs_x64_scope
+def test_python_scalars_do_not_lift_the_scope():
+    seen = []
+    with set_x64(True):
+        _, state = guard(noting(seen)).update(PARAMS, {"lr": 0.1, "n": 1}, PARAMS)
+    assert seen == [False]
+    assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("first", [0.5, 3, np.float64(0.5), np.zeros(2), np.int64(3)])
+def test_numbers_that_init_returns_are_as_with_x64_off(first):
+    seen = []
+    opt = guard(noting(seen, lambda params: {"first": first}))
+    narrow = opt.init(PARAMS)
+    with set_x64(True):
+        state = opt.init(PARAMS)
+        opt.update(PARAMS, state, PARAMS)
+    assert_same(state, narrow)
+    assert seen == [False]
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("first", [2**40, np.int64(2**40), np.full(9, 2**40)], ids=str)
+def test_integers_that_need_64_bits_get_them(first):
+    opt = guard(transformation(init=lambda params: first))
+    with set_x64(True):
+        with pytest.warns(DtypeGuardWarning, match="1099511627776.* does not fit into"):
+            state = opt.init(PARAMS)
+        assert_same(state, jnp.asarray(np.asarray(first)))
+    with pytest.raises(OverflowError, match=r"^state is .* turn on jax_enable_x64"):
+        opt.init(PARAMS)
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("number", [0.5, 2**40])
+@pytest.mark.parametrize("shape", [(), (9,)])
+def test_64_bit_arrays_that_an_optimizer_holds_are_not_narrowed(number, shape):
+    with set_x64(True):
+        held = jnp.broadcast_to(number, shape)
+        opt = guard(transformation(init=lambda params: held))
+        assert_same(opt.init(PARAMS), held)
+        assert not opt.init(PARAMS).weak_type
+
+
+@needs_x64_scope
+def test_a_numpy_float64_is_no_python_float_though_one_of_its_kind():
+    opt = guard(transformation(init=lambda params: params["rate"]))
+    with set_x64(True):
+        wide = {"rate": np.float64(0.5)}
+        updates, state = opt.update({"rate": np.float32(1)}, wide["rate"], wide)
+        assert updates["rate"].dtype == state.dtype == jnp.float64
+
+
+@needs_x64_scope
+def test_callables_in_containers_keep_the_flag_and_jit_knows_them_again():
+    flags, traces = [], []
+
+    @functools.partial(jax.jit, static_argnames="value_fn")
+    def jitted(updates, value_fn):
+        traces.append(1)
+        return tree_util.tree_map(lambda u: u * value_fn(u), updates)
+
+    def update(updates, state, params=None, *, fns, value_fn):
+        fns[0](updates["w"])
+        return jitted(updates, value_fn), state
+
+    def function(x):
+        flags.append(jax.config.jax_enable_x64)
+        return jnp.sum(x)
+
+    opt = guard(transformation(update))
+    with set_x64(True):
+        for _ in range(3):
+            opt.update(PARAMS, (), PARAMS, fns=(function,), value_fn=function)
+    assert set(flags) == {True}
+    assert len(traces) == 1
+
+
+@needs_x64_scope
+def test_a_python_float_among_the_params_and_float64_gradients():
+    """`init` counts it as float32; the second attempt has to know which leaves do."""
+    params = {"a": 1.0}
+    opt = guard(optax.apply_if_finite(optax.adam(1e-3), 3))
+    with set_x64(True), jax.numpy_dtype_promotion("standard"):
+        grads = {"a": jnp.asarray(2.0, jnp.float64)}
+        state = opt.init(params)
+        with pytest.warns(DtypeGuardWarning, match="was run in float64 instead"):
+            updates, new_state = opt.update(grads, state, params)
+    assert types(new_state) == types(state)
+    np.testing.assert_allclose(updates["a"], -1e-3, rtol=1e-5)
+
+
+@needs_x64_scope
+def test_a_model_named_as_a_function_is_called_as_one():
+    seen = []
+
+    @tree_util.register_pytree_node_class
+    class Model:
+        def __call__(self, params):
+            seen.append(jax.config.jax_enable_x64)
+
+        def tree_flatten(self):
+            return (), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls()
+
+    def update(updates, state, params=None, *, value_fn):
+        assert list(inspect.signature(value_fn).parameters) == ["params"]
+        value_fn(params)
+        return updates, state
+
+    with set_x64(True):
+        guard(transformation(update)).update(PARAMS, (), PARAMS, value_fn=Model())
+    assert seen == [True]
+
+
+POLICIES = [
+    Policy(),
+    Policy(compute_dtype=F32),
+    Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic"),
+]
+
+
+@needs_x64_scope
+@pytest.mark.third_party
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_python_number_in_the_state_is_a_scalar_under_jit(policy):
+    opt = guard(optax.inject_hyperparams(optax.adam)(1e-3), policy=policy)
+
+    def at(rate, state):
+        inner = (
+            getattr(state, "inner_state", None) if policy.rounding != "nearest" else state
+        )
+        inner.hyperparams["learning_rate"] = rate
+        return state
+
+    # The types that follow do not depend on who traces, and nothing is in 64 bits.
+    state = opt.init(PARAMS)
+    expected = opt.update(PARAMS, at(F32(0.1), opt.init(PARAMS)), PARAMS)
+    with set_x64(True):
+        state = at(0.1, opt.init(PARAMS))
+        eager = opt.update(PARAMS, state, PARAMS)
+        jitted = jax.jit(opt.update)(PARAMS, state, PARAMS)
+        assert types(eager) == types(jitted) == types(expected)
+        assert count_float64(lambda u, s: opt.update(u, s, u), PARAMS, jitted[1]) == 0
+        body = lambda state, _: (opt.update(PARAMS, state, PARAMS)[1], None)
+        assert types(lax.scan(body, state, None, length=2)[0]) == types(expected[1])
+    tree_util.tree_map(
+        lambda a, b: float(jnp.max(jnp.abs(a - b))) < 1e-6 or pytest.fail(f"{a} {b}"),
+        jitted[0],
+        expected[0],
+    )
+
+
+@needs_x64_scope
+def test_a_count_that_is_set_back_under_jit():
+    seen = []
+
+    def update(updates, state, params=None):
+        seen.append(jax.config.jax_enable_x64)
+        return updates, state + 1
+
+    opt = guard(transformation(update))
+    with set_x64(True):
+        state = jax.jit(lambda updates: opt.update(updates, jnp.asarray(0))[1])(PARAMS)
+        assert types(state) == ("int32", False, ())
+        # One that is known to need 64 bits has them.
+        _, state = opt.update(PARAMS, jnp.asarray(2**40))
+        assert state == 2**40 + 1
+    assert seen == [False, True]
+
+
+@needs_x64_scope
+def test_weak_arrays_and_weak_params_are_no_scalars_of_the_state():
+    seen = []
+    opt = guard(noting(seen))
+    with set_x64(True):
+        wide = {"w": jnp.asarray(0.5)}
+        updates, _ = opt.update(wide, (), wide)
+        assert updates["w"].dtype == jnp.float64
+        _, state = opt.update(PARAMS, jnp.full(3, 0.5))
+        assert state.dtype == jnp.float64
+    assert seen == [True, True]

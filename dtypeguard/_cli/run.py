@@ -1,18 +1,15 @@
 """`dtypeguard run SCRIPT`: runs a script and adds the lines of source to type errors."""
 
+import atexit
 import contextlib
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
-
-import jax
+from collections.abc import Iterator, Sequence
 
 from .._explain.control_flow import without
-from .._explain.explain import explain, explain_error, printed
+from .._explain.explain import explain, printed
+from .hidden import Hidden
 from .load import UsageError
 from .recompiled import Recompiled
 from .script import NotFound, execute, module, script
@@ -43,32 +40,45 @@ def run(arguments: Sequence[str]) -> int:
     make, rest = (script, arguments) if arguments[0] != "-m" else (module, arguments[1:])
     if not rest or (make is script and rest[0].startswith("-")):
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
+    recompiled, watching = Recompiled(), contextlib.ExitStack()
+    for context in (Hidden(), recompiled, explain(), _explained_threads()):
+        watching.enter_context(context)
+
+    def end() -> None:
+        watching.close()
+        if lines := recompiled.lines():
+            sys.stdout.flush()
+            print(*lines, sep="\n", file=sys.stderr)
+
+    sys.argv[:] = ["-m" if make is module else rest[0], *rest[1:]]
     try:
-        program = make(rest[0])
+        execute(make(rest[0]))
     except NotFound as error:
         raise UsageError(f"{error}. {USAGE}") from None
-    except (SyntaxError, ValueError) as error:
-        sys.excepthook(type(error), error.with_traceback(None), None)
-        return 1
-    recompiled = Recompiled()
-    try:
-        with _JaxAsNew(), recompiled, explain(), _explained_threads():
-            execute(program, rest[1:])
     except SystemExit:
         raise
     except BaseException as error:
-        for part in printed(error):
-            part.__traceback__ = without(part.__traceback__, _OURS)
+        _explain(error)
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
             raise  # so that Python ends by the signal
         return 1
     finally:
-        if lines := recompiled.lines():
-            sys.stdout.flush()
-            print(*lines, sep="\n", file=sys.stderr)
+        threads = set(threading.enumerate()) - {threading.current_thread()}
+        if any(not thread.daemon for thread in threads):
+            atexit.register(end)  # Python waits for them first
+        else:
+            end()
     return 0
+
+
+def _explain(error: BaseException) -> None:
+    """Adds the notes, and takes out the frames of JAX and of this command."""
+    with contextlib.suppress(BaseException), explain():
+        raise error
+    for part in printed(error):
+        part.__traceback__ = without(part.__traceback__, _OURS)
 
 
 @contextlib.contextmanager
@@ -77,8 +87,10 @@ def _explained_threads() -> Iterator[None]:
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None:
-            explain_error(args.exc_value)
+        if (error := args.exc_value) is not None:
+            _explain(error)
+            trace = error.__traceback__
+            args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
         before(args)
 
     threading.excepthook = hook
@@ -87,60 +99,3 @@ def _explained_threads() -> Iterator[None]:
     finally:
         if threading.excepthook is hook:
             threading.excepthook = before
-
-
-class _JaxAsNew(importlib.abc.Loader):
-    """Hides that JAX is imported until the script imports it.
-
-    JAX reads its options from the environment when it is imported, and scripts set them
-    before.
-    """
-
-    def __enter__(self):
-        self._environment = dict(os.environ)
-        sys.meta_path.insert(0, self)
-        self._jax = sys.modules.pop("jax")
-
-    def __exit__(self, *exception):
-        self._back()
-
-    def find_spec(
-        self, name: str, path: object = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Finds JAX, once."""
-        if name != "jax":
-            return None
-        self._spec = self._jax.__spec__
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """JAX, as it is."""
-        return self._jax
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Adopts the options that the script has set."""
-        module.__spec__ = self._spec
-        self._back()
-        for name, text in os.environ.items():
-            is_new = self._environment.get(name) != text
-            # The notes need the frames that this one would take out.
-            if name.startswith("JAX_") and is_new and name != "JAX_TRACEBACK_FILTERING":
-                _set_option(name.lower(), text)
-
-    def _back(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        sys.modules.setdefault("jax", self._jax)
-
-
-def _set_option(name: str, text: str) -> None:
-    kinds: dict[type, Callable[[str], object]] = {
-        bool: lambda text: text.lower() in ("y", "yes", "t", "true", "on", "1"),
-        int: int,
-        float: float,
-    }
-    try:
-        kind = type(getattr(jax.config, name))
-        jax.config.update(name, kinds.get(kind, str)(text))
-    except (AttributeError, ValueError, TypeError):  # an unknown option or value
-        return

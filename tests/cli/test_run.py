@@ -484,3 +484,168 @@ def test_a_function_is_compiled_as_often_as_without(run, script):
         print(len(traced))
     """)
     assert run(file) == (0, "1\n", "")
+
+
+# Scripts that `python` and `dtypeguard run` run alike: what both print, and their status.
+# A part that must hold stands in one script with others, because each starts twice.
+SAME = {
+    "processes.py": """
+        import concurrent.futures, multiprocessing, pickle, sys
+        from dataclasses import dataclass
+
+        @dataclass
+        class Thing:
+            n: int
+
+        def made(n):
+            return Thing(n + 1)
+
+        def failing(n):
+            raise SystemExit(n)
+
+        if __name__ == "__main__":
+            for method in sys.argv[1:]:
+                context = multiprocessing.get_context(method)
+                with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+                    print(method, list(pool.map(made, [1, 2])))
+                child = context.Process(target=failing, args=(3,))
+                child.start(), child.join()
+                print(child.exitcode, type(pickle.loads(pickle.dumps(made(1)))) is Thing)
+    """,
+    "itself.py": """
+        import asyncio, atexit, dataclasses, doctest, inspect, pickle, sys, threading, time
+
+        @dataclasses.dataclass
+        class Pair:
+            '''A pair.
+
+            >>> Pair(1).x + 1
+            2
+            '''
+            x: int
+
+        async def wait():
+            await asyncio.sleep(0)
+            return "waited"
+
+        def late():
+            time.sleep(0.2)
+            print("late", vars(sys.modules["__main__"]) is globals())
+
+        if __name__ == "__main__":
+            print(pickle.loads(pickle.dumps(Pair(2))), doctest.testmod(), __file__)
+            print(inspect.getsource(wait), inspect.getmodule(wait).__name__)
+            print(asyncio.run(wait()), input(), sys.argv)
+            atexit.register(lambda: print("end", Pair(3), Pair.__module__, flush=True))
+            threading.Thread(target=late).start()
+            sys.exit("no data")
+    """,
+    "imports.py": """
+        import importlib.util, os, sys
+        print("jax" in sys.modules, "jax.numpy" in sys.modules, "optax" in sys.modules)
+        print("dtypeguard" in sys.modules)
+        spec = importlib.util.find_spec("jax")
+        print(spec.name, spec.origin, type(spec.loader).__name__, "jax" in sys.modules)
+        os.environ.pop("JAX_ENABLE_X64")
+        os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "lax"
+        try:
+            import jax
+        except ValueError as error:
+            print(error, "jax" in sys.modules)
+        os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+        import optax
+        print("jax" in sys.modules, "dtypeguard" in sys.modules)
+        import jax.numpy as jnp
+        from jax import numpy
+        print(jnp.arange(2.0).dtype, jnp is numpy, jax.__spec__ == spec)
+        print(jax.config.jax_numpy_dtype_promotion, type(jax.__loader__).__name__)
+        print(jax.config.jax_enable_x64)
+        os._exit(5)
+    """,
+    "jits.py": """
+        import functools, pickle, weakref
+        import equinox as eqx
+        import jax, jax.numpy as jnp
+        from dtypeguard import guard_step
+        traced = []
+
+        def f(x, y=0):
+            traced.append("f")
+            return x + y
+
+        class Adder:
+            def __call__(self, x):
+                traced.append("Adder")
+                return x + 1
+
+        part, adder, step = functools.partial(f, y=2), Adder(), guard_step(f)
+        for _ in range(3):
+            for function in (f, part, adder, step, f.__call__):
+                jax.jit(function)(jnp.zeros(3))
+                jax.jit(function)(jnp.zeros(3))
+            eqx.filter_jit(part)(jnp.zeros(3))
+        print(sorted(traced))
+
+        def free():
+            x = jnp.ones(5)
+            jax.jit(f)(x)
+            known = weakref.ref(x)
+            del x
+            return known() is None
+
+        print(free())
+        jitted = jax.jit(f)
+        print(jitted.__wrapped__ is f, hasattr(jax.jit, "__wrapped__"), vars(f))
+        print(pickle.loads(pickle.dumps(f)) is f, jax.jit.__module__)
+    """,
+    "scan.py": (SCRIPTS / "scan.py").read_text(),
+    "pkg/__init__.py": """
+        import os, sys
+        os.environ["JAX_ENABLE_X64"] = "1"
+        print(sys.argv)
+    """,
+    "pkg/other.py": "value = 3",
+    "pkg/train.py": """
+        from . import other
+        from .other import value
+        import jax.numpy as jnp
+        print(__name__, __package__, value, jnp.ones(()).dtype)
+        raise RuntimeError("r")
+    """,
+    "broken/__init__.py": "import no_such_dependency",
+    "broken/train.py": "",
+}
+# The lines of frames that Python's own `-m` adds.
+_RUNPY = re.compile(r'  File "<frozen (runpy|importlib)[^\n]*\n')
+_REMOVED = re.compile(r"-{10,}\nFor simplicity, JAX has removed .*\n")
+_LONG = pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        ("processes.py spawn", {}),
+        ("imports.py", {"JAX_ENABLE_X64": "1"}),
+        ("jits.py", {}),
+        pytest.param("itself.py -x", {}, marks=_LONG),
+        pytest.param("processes.py fork forkserver", {}, marks=_LONG),
+        pytest.param("-m processes spawn", {}, marks=_LONG),
+        pytest.param("scan.py", {}, marks=_LONG),
+        pytest.param("-m pkg.train", {}, marks=_LONG),
+        pytest.param("-m broken.train", {}, marks=_LONG),
+    ],
+)
+def test_runs_as_under_python(script, tmp_path, arguments, settings):
+    for name, text in SAME.items():
+        script(text, name)
+    given = {"cwd": tmp_path, "env": settings, "input": "typed\n"}
+    code, out, err = _python(*arguments.split(), **given)
+    ours = _command(*arguments.split(), **given)
+    note = ours[2].find("dtypeguard: ")
+    printed = ours[2][:note] if note >= 0 else ours[2]
+    assert (code, out) == ours[:2], ours[2]
+    assert _shortened(printed) == _shortened(err)
+
+
+def _shortened(err):
+    return _REMOVED.sub("", _RUNPY.sub("", err)).strip()

@@ -649,3 +649,111 @@ def test_runs_as_under_python(script, tmp_path, arguments, settings):
 
 def _shortened(err):
     return _REMOVED.sub("", _RUNPY.sub("", err)).strip()
+
+
+def test_what_is_only_traced_is_not_listed(run, script):
+    file = script("""
+        import functools, operator
+        import jax, jax.numpy as jnp
+        import optax
+
+        @jax.jit
+        def f(x):
+            return x * 2
+
+        @jax.jit
+        def outer(x):
+            return f(x), f(x.astype(jnp.bfloat16)), jnp.where(x > 0, x, 1)
+
+        x, half = jnp.zeros(3), jnp.zeros(3, jnp.bfloat16)
+        for value in (x, half):
+            jax.eval_shape(f, value), jax.make_jaxpr(f)(value), f.lower(value).compile()
+            jax.lax.scan(lambda c, _: (f(c), None), value, None, 2)
+            jnp.cumsum(value) + jax.nn.gelu(value)
+            opt = optax.adam(1e-3, mu_dtype=value.dtype)  # has a `jit` of its own
+            opt.update(x, opt.init(x))
+        outer(x), f(x), f(x)
+
+        @functools.partial(jax.jit, static_argnames="depth")
+        def g(x, i, depth):
+            return x * i * depth
+
+        g(x, 0, depth=1), g(half, 1, depth=2)  # another static argument
+    """)
+    assert run(file) == (0, "", "")
+
+
+def test_what_changes_besides_the_type(run, script):
+    file = script("""
+        import functools
+        import jax, jax.numpy as jnp
+        from functools import partial
+
+        @partial(jax.jit, static_argnums=2)
+        def counted(x, i, depth):
+            return x * i * depth
+
+        def loss(w, scale=1.0, *, rate):
+            return (w * scale * rate).sum()
+
+        class Model:
+            def __init__(self, scale):
+                self.scale = scale
+
+            @partial(jax.jit, static_argnums=0)
+            def __call__(self, x):
+                return x * self.scale
+
+        w = jnp.ones(2), jnp.ones(2, jnp.bfloat16)
+        step, model = jax.jit(jax.value_and_grad(partial(loss, rate=0.5))), Model(2.0)
+        mapped = jax.jit(jax.vmap(model.__call__))
+        for i in range(2):  # a traced Python number
+            counted(w[i], i, 3), step(w[i]), mapped(w[i])
+            jax.grad(lambda w: jax.jit(partial(loss, rate=1.0))(w))(w[i])  # each its own
+            Model(i)(w[i])
+    """)
+    code, out, err = run(file)
+    assert (code, out) == (0, "")
+    assert re.findall(r"^  (\S.*) \(.*\)\n    (\S+)  float32 -> bfloat16 ", err, re.M) == [
+        ("counted", "x"),
+        ("loss", "w"),
+        ("Model.__call__", "x"),
+    ], err
+
+
+def test_a_thread_that_outlives_the_main_one(run, script, capsys, monkeypatch):
+    text = (SCRIPTS / "switch.py").read_text()
+    body = textwrap.indent(text.partition('"""\n\n')[2], "    ")
+    file = script(f"""
+import sys, threading
+import jax, jax.numpy as jnp
+
+def f():
+    later.wait()
+    g(jnp.zeros(2)), g(jnp.zeros(2, jnp.bfloat16))
+    fail()
+
+def fail():
+{body}
+g, later = jax.jit(lambda x: x + 1), threading.Event()
+thread = threading.Thread(target=f)
+thread.start()
+sys.exit(4)
+""")
+    at_exit = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    with pytest.raises(SystemExit):
+        run(file)
+    main = sys.modules["__main__"]
+    assert capsys.readouterr().err == ""
+    main.later.set()
+    main.thread.join()
+    (end,) = at_exit
+    end()
+    err = capsys.readouterr().err
+    assert err.startswith("Exception in thread Thread-")
+    assert 0 < err.index("dtypeguard: the branches of switch")
+    assert 0 < err.index("dtypeguard run: 1 function was compiled again"), err
+    assert f"{os.sep}_cli{os.sep}" not in err
+    assert threading.excepthook is threading.__excepthook__

@@ -285,6 +285,25 @@ def test_options_set_before_jax_is_imported(run, script):
     assert sys.modules["jax"] is jax
 
 
+def test_an_option_that_jax_refuses(run, script, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_CHECKS", "0")  # and is then taken back
+    file = script("""
+        import os, sys
+        for kind in "lax", "strict":
+            os.environ["JAX_ENABLE_CHECKS"] = kind
+            try:
+                import optax
+            except ValueError as error:
+                print(error, "jax" in sys.modules, "optax" in sys.modules)
+        import jax
+    """)
+    code, out, err = run(file)
+    refused = "invalid truth value '{}' for environment 'JAX_ENABLE_CHECKS' False False\n"
+    assert (code, out) == (1, refused.format("lax") + refused.format("strict"))
+    assert err.endswith("ValueError: " + refused.format("strict")[:-13] + "\n")
+    assert sys.modules["jax"] is jax
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -547,19 +566,14 @@ SAME = {
         spec = importlib.util.find_spec("jax")
         print(spec.name, spec.origin, type(spec.loader).__name__, "jax" in sys.modules)
         os.environ.pop("JAX_ENABLE_X64")
-        os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "lax"
-        try:
-            import jax
-        except ValueError as error:
-            print(error, "jax" in sys.modules)
         os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
         import optax
         print("jax" in sys.modules, "dtypeguard" in sys.modules)
-        import jax.numpy as jnp
+        import jax, jax.numpy as jnp
         from jax import numpy
-        print(jnp.arange(2.0).dtype, jnp is numpy, jax.__spec__ == spec)
+        print(jnp.arange(2.0).dtype, jnp is numpy, jax.__spec__.origin == spec.origin)
         print(jax.config.jax_numpy_dtype_promotion, type(jax.__loader__).__name__)
-        print(jax.config.jax_enable_x64)
+        print(jax.config.jax_enable_x64, flush=True)
         os._exit(5)
     """,
     "jits.py": """
@@ -578,9 +592,11 @@ SAME = {
                 traced.append("Adder")
                 return x + 1
 
+            method = __call__
+
         part, adder, step = functools.partial(f, y=2), Adder(), guard_step(f)
         for _ in range(3):
-            for function in (f, part, adder, step, f.__call__):
+            for function in (f, part, adder, step, adder.method):
                 jax.jit(function)(jnp.zeros(3))
                 jax.jit(function)(jnp.zeros(3))
             eqx.filter_jit(part)(jnp.zeros(3))
@@ -595,7 +611,7 @@ SAME = {
 
         print(free())
         jitted = jax.jit(f)
-        print(jitted.__wrapped__ is f, hasattr(jax.jit, "__wrapped__"), vars(f))
+        print(jitted.__wrapped__ is f, hasattr(jax.jit, "__wrapped__"), list(vars(f)))
         print(pickle.loads(pickle.dumps(f)) is f, jax.jit.__module__)
     """,
     "scan.py": (SCRIPTS / "scan.py").read_text(),
@@ -622,24 +638,26 @@ _LONG = pytest.mark.exhaustive
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings"),
+    ("arguments", "status"),
     [
-        ("processes.py spawn", {}),
-        ("imports.py", {"JAX_ENABLE_X64": "1"}),
-        ("jits.py", {}),
-        pytest.param("itself.py -x", {}, marks=_LONG),
-        pytest.param("processes.py fork forkserver", {}, marks=_LONG),
-        pytest.param("-m processes spawn", {}, marks=_LONG),
-        pytest.param("scan.py", {}, marks=_LONG),
-        pytest.param("-m pkg.train", {}, marks=_LONG),
-        pytest.param("-m broken.train", {}, marks=_LONG),
+        ("processes.py spawn", 0),
+        ("imports.py", 5),
+        ("jits.py", 0),
+        pytest.param("itself.py -x", 1, marks=_LONG),
+        pytest.param("processes.py fork forkserver", 0, marks=_LONG),
+        pytest.param("-m processes spawn", 0, marks=_LONG),
+        pytest.param("scan.py", 1, marks=_LONG),
+        pytest.param("-m pkg.train", 1, marks=_LONG),
+        pytest.param("-m broken.train", 1, marks=_LONG),
     ],
 )
-def test_runs_as_under_python(script, tmp_path, arguments, settings):
+def test_runs_as_under_python(script, tmp_path, arguments, status):
     for name, text in SAME.items():
         script(text, name)
+    settings = {"JAX_ENABLE_X64": "1"} if "imports" in arguments else {}
     given = {"cwd": tmp_path, "env": settings, "input": "typed\n"}
     code, out, err = _python(*arguments.split(), **given)
+    assert code == status, err
     ours = _command(*arguments.split(), **given)
     note = ours[2].find("dtypeguard: ")
     printed = ours[2][:note] if note >= 0 else ours[2]
@@ -753,7 +771,7 @@ sys.exit(4)
     end()
     err = capsys.readouterr().err
     assert err.startswith("Exception in thread Thread-")
-    assert 0 < err.index("dtypeguard: the branches of switch")
-    assert 0 < err.index("dtypeguard run: 1 function was compiled again"), err
+    assert err.index("dtypeguard: the branches of switch") > 0
+    assert err.index("dtypeguard run: 1 function was compiled again") > 0, err
     assert f"{os.sep}_cli{os.sep}" not in err
     assert threading.excepthook is threading.__excepthook__

@@ -16,7 +16,8 @@ from types import ModuleType
 
 import jax
 
-_PACKAGES = ("jax", "optax", "chex", "equinox", "dtypeguard")  # JAX and what imports it
+# JAX and what imports it. Each imports only those before it.
+_PACKAGES = ("jax", "chex", "equinox", "optax", "dtypeguard")
 _SHOW_OPTIONS = """
 import json, sys
 sys.path[:] = {path}
@@ -66,7 +67,7 @@ class Hidden(importlib.abc.MetaPathFinder):
             del loader.create_module, loader.exec_module
             if "jax" in self._modules:
                 self._adopt_options()
-            self._show(fullname, "jax")
+            self._show(*_PACKAGES[: _PACKAGES.index(fullname) + 1])
 
         loader.create_module = lambda spec: hidden
         loader.exec_module = show

@@ -6,14 +6,17 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 
-from .._explain.control_flow import without
-from .._explain.explain import explain, printed
+import jax
+
+from .._explain.explain import explain, explain_error, printed
 from .hidden import Hidden
 from .load import UsageError
 from .recompiled import Recompiled
 from .script import NotFound, execute, module, script
 
+_FILTERING = "JAX_TRACEBACK_FILTERING"
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [-m] SCRIPT [ARGS ...]"
 HELP = """
@@ -74,11 +77,50 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _explain(error: BaseException) -> None:
-    """Adds the notes, and takes out the frames of JAX and of this command."""
-    with contextlib.suppress(BaseException), explain():
-        raise error
-    for part in printed(error):
-        part.__traceback__ = without(part.__traceback__, _OURS)
+    """Adds the notes to an error, and takes out the frames that Python would not print."""
+    parts = list(printed(error))
+    traces, option = [part.__traceback__ for part in parts], _FILTERING.lower()
+    with contextlib.suppress(Exception):  # an error may be frozen
+        now = jax.config.values[option]
+        jax.config.update(option, os.environ.get(_FILTERING, "auto"))
+        filtered = [_filtered(part) for part in parts]
+        jax.config.update(option, now)
+        for part, trace in zip(parts, traces):
+            part.__traceback__ = trace
+        explain_error(error)
+        for part, trace in zip(parts, filtered):
+            part.__traceback__ = trace
+
+
+def _filtered(error: BaseException) -> TracebackType | None:
+    """The traceback as JAX filters it, without the frames of this command.
+
+    JAX filters what passes the outermost of its functions that do so: it is raised again
+    inside one.
+    """
+    frames = list(_frames(error.__traceback__))
+    boundary = getattr(jax.lax.scan, "__code__", None)
+    codes = [frame.tb_frame.f_code for frame in frames]
+    if boundary in codes:
+        first = codes.index(boundary)
+
+        def again() -> None:
+            raise error.with_traceback(frames[first])
+
+        with contextlib.suppress(BaseException):
+            jax.jit(again)()
+        frames = [*frames[:first], *_frames(error.__traceback__)]
+    trace = None
+    for frame in reversed(frames):
+        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
+            trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
@@ -80,16 +81,16 @@ def _explain(error: BaseException) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     parts = list(printed(error))
     traces, option = [part.__traceback__ for part in parts], _FILTERING.lower()
-    with contextlib.suppress(Exception):  # an error may be frozen
+    with contextlib.suppress(Exception):  # better no note than another error
         now = jax.config.values[option]
         jax.config.update(option, os.environ.get(_FILTERING, "auto"))
         filtered = [_filtered(part) for part in parts]
         jax.config.update(option, now)
         for part, trace in zip(parts, traces):
-            part.__traceback__ = trace
+            part.with_traceback(trace)
         explain_error(error)
         for part, trace in zip(parts, filtered):
-            part.__traceback__ = trace
+            part.with_traceback(trace)
 
 
 def _filtered(error: BaseException) -> TracebackType | None:
@@ -101,7 +102,11 @@ def _filtered(error: BaseException) -> TracebackType | None:
     frames = list(_frames(error.__traceback__))
     boundary = getattr(jax.lax.scan, "__code__", None)
     codes = [frame.tb_frame.f_code for frame in frames]
-    if boundary in codes:
+    outside = traceback.walk_stack(frames[0].tb_frame.f_back) if frames else ()
+    is_inside = any(
+        frame.f_code is boundary for frame, _ in outside
+    )  # and was caught there
+    if boundary in codes and not is_inside:
         first = codes.index(boundary)
 
         def again() -> None:
@@ -109,7 +114,9 @@ def _filtered(error: BaseException) -> TracebackType | None:
 
         with contextlib.suppress(BaseException):
             jax.jit(again)()
-        frames = [*frames[:first], *_frames(error.__traceback__)]
+        raised = list(_frames(error.__traceback__))
+        start = [frame.tb_frame.f_code for frame in raised].index(again.__code__) + 1
+        frames = [*frames[:first], *raised[start:]]
     trace = None
     for frame in reversed(frames):
         if not frame.tb_frame.f_code.co_filename.startswith(_OURS):

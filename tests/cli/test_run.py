@@ -619,6 +619,21 @@ SAME = {
         print(pickle.loads(pickle.dumps(f)) is f, jax.jit.__module__)
     """,
     "scan.py": (SCRIPTS / "scan.py").read_text(),
+    "errors.py": """
+        import jax, jax.numpy as jnp
+
+        class Frozen(Exception):
+            def __setattr__(self, name, value):
+                raise AttributeError(name)
+
+        def f(x):
+            try:
+                return x + jnp.ones(4)
+            except TypeError as error:
+                raise Frozen(3) from error
+
+        jax.tree_util.tree_map(jax.jit(f), [jnp.ones(3)])
+    """,
     "pkg/__init__.py": """
         import os, sys
         os.environ["JAX_ENABLE_X64"] = "1"
@@ -650,6 +665,7 @@ _LONG = pytest.mark.exhaustive
         pytest.param("processes.py fork forkserver", 0, marks=_LONG),
         pytest.param("-m processes spawn", 0, marks=_LONG),
         pytest.param("scan.py", 1, marks=_LONG),
+        pytest.param("errors.py", 1, marks=_LONG),
         pytest.param("-m pkg.train", 1, marks=_LONG),
         pytest.param("-m broken.train", 1, marks=_LONG),
     ],

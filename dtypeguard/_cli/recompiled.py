@@ -1,43 +1,63 @@
-"""Finds the functions that a `jit` traced again only because an argument changed its type.
+"""Finds the functions that were compiled again only because an argument changed its type.
 
-While the context is open, `jax.jit`, `equinox.filter_jit` and `flax.nnx.jit` wrap each
-function in one that records the types of its arguments. It runs where JAX runs it, while
-JAX traces, so a compiled function costs nothing. `jax_explain_cache_misses` reports the
-same in words that differ between releases and crash in the oldest, also reports the bodies
-of loops, and compares with the wrong call where static arguments differ.
+JAX reports each compilation to listeners (`jax.monitoring`) in the thread that compiles,
+and the call that led there stands on the stack with its function and arguments. So nothing
+of JAX's is replaced, and a compiled function costs nothing. `jax_explain_cache_misses`
+reports in words that differ between releases and crash in the oldest, also reports the
+bodies of loops, and compares with the wrong call where static arguments differ.
+
+JAX's frames are known by the name of one function and of its variables. A release that
+changes them leaves the report empty, and nothing else.
 """
 
 import functools
-import importlib.abc
-import importlib.util
 import inspect
+import os
+import re
 import sys
-import threading
-from collections.abc import Callable, Iterable
-from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Iterable
+from types import FrameType
+from typing import NamedTuple
 
-import equinox
-import jax
 import numpy as np
-from jax import tree_util
-from jax.core import Tracer
+from jax import monitoring, tree_util
 
+from .._leaves.dtypes import is_array, is_python_number
 from .._leaves.files import is_installed, is_users, short_path
 from .._leaves.modules import spread
 from .._leaves.rows import columns, type_name
-from .._leaves.types import Leaf
+from .._leaves.types import Args, Function, Kwargs, Leaf
 from .._program.origins import origin_of_frame
 
 _MOST = 20  # leaves of one function that are listed
-_NNX = "flax.nnx"
-
-Function = Callable[..., Any]  # its arguments and its result are the script's
+_WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
 
 
-class Traced(NamedTuple):
-    """The arguments that a function was traced with.
+class Call(NamedTuple):
+    """A call that compiles a function.
+
+    Attributes:
+        key: the function that JAX was given, by which it keeps what it compiled.
+        function: the function that the user gave to `jit`.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        traced: JAX's names of the traced leaves, such as "state['w']".
+        wrapper: the package whose `jit` it is, if it is not JAX's.
+        callers: the frames of others than JAX and the wrapper that led here, inside out.
+    """
+
+    key: Function
+    function: Function
+    args: Args
+    kwargs: Kwargs
+    traced: tuple[str, ...]
+    wrapper: str
+    callers: list[FrameType]
+
+
+class Compiled(NamedTuple):
+    """The arguments that a function was compiled for.
 
     Attributes:
         rest: all but the types: structure, shapes, and the values of static arguments.
@@ -62,31 +82,23 @@ class Change(NamedTuple):
 
 
 class Recompiled:
-    """A context that records what the functions under a `jit` are traced with."""
+    """A context that records what functions are compiled for."""
 
     def __init__(self):
         self._found: dict[str, dict[str, Change]] = {}
-        self._here = threading.local()
-        self._patched: list[tuple[ModuleType, str, Function]] = []
+        self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
+        self._is_open = False
 
     def __enter__(self):
-        self._patch(jax, "jit")
-        self._patch(equinox, "filter_jit")
-        patch_nnx = lambda nnx: self._patch(nnx, "jit")
-        self._nnx_import = _AfterNnxImport(patch_nnx)
-        if _NNX in sys.modules:
-            patch_nnx(sys.modules[_NNX])
-        else:
-            sys.meta_path.insert(0, self._nnx_import)
+        self._is_open = True
+        monitoring.register_event_duration_secs_listener(self._listen)
         return self
 
     def __exit__(self, *exception):
-        self._nnx_import.remove()
-        for module, name, before in self._patched:
-            setattr(module, name, before)
+        self._is_open = False  # before JAX 0.9 no listener can be taken away
 
     def lines(self) -> list[str]:
-        """The report; empty if no function was traced again for its types."""
+        """The report; empty if no function was compiled again for its types."""
         if not self._found:
             return []
         n = len(self._found)
@@ -102,106 +114,84 @@ class Recompiled:
         changes = [pair for leaves in self._found.values() for pair in leaves.items()]
         return [*lines, *_advice(changes)]
 
-    def _patch(self, module: ModuleType, name: str) -> None:
-        jit = getattr(module, name)
-
-        @functools.wraps(jit)
-        def recording_jit(*args: Any, **kwargs: Any) -> Any:
-            if args and callable(args[0]):
-                return jit(self._recorded(args[0]), *args[1:], **kwargs)
-            made = jit(*args, **kwargs)  # a decorator, given the options alone
-            return lambda function: made(self._recorded(function))
-
-        self._patched.append((module, name, jit))
-        setattr(module, name, recording_jit)
-
-    def _recorded(self, function: Function) -> Function:
-        owner = function if inspect.isfunction(function) else type(function)
-        if owner.__module__.partition(".")[0] in ("equinox", "flax"):
-            return function  # the user's own function is inside it
-        # JAX caches traces by function, so each function is wrapped once.
-        kept = getattr(function, "__dict__", {})
-        if isinstance(known := kept.get(_KEPT), tuple) and known[0] is function:
-            return known[1]
-        earlier: list[Traced] = []
-
-        @functools.wraps(function, updated=())
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            depth = getattr(self._here, "depth", 0)
-            if not depth:  # else it becomes a part of the function that is being traced
-                self._record(function, earlier, args, kwargs)
-            self._here.depth = depth + 1
+    def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
+        if self._is_open and event.endswith("/backend_compile_duration"):
             try:
-                return function(*args, **kwargs)
-            finally:
-                self._here.depth = depth
+                call = _call(sys._getframe(1))
+                if call is not None and _is_listed(call):
+                    self._record(call)
+            except Exception:  # the report lacks it; the script runs on
+                return
 
-        if inspect.isfunction(function):
-            function.__dict__[_KEPT] = function, recorded
-        return recorded
-
-    def _record(
-        self, function: Function, earlier: list[Traced], args: tuple, kwargs: dict
-    ) -> None:
-        try:
-            now = _traced(function, args, kwargs, _caller(sys._getframe(2)))
-        except Exception:  # the report lacks it; the script runs on
-            return
+    def _record(self, call: Call) -> None:
+        now = _compiled(call)
+        earlier = self._earlier.setdefault(call.key, [])
         alike = [each for each in earlier if each.rest == now.rest]
         earlier.append(now)
         changes = [_changes(each, now) for each in reversed(alike)]
         if changes and all(changes):
-            self._found.setdefault(_name(function), {}).update(min(changes, key=len))
+            self._found.setdefault(_name(call.function), {}).update(min(changes, key=len))
 
 
-_KEPT = "__dtypeguard_recorded__"
+def _call(frame: FrameType | None) -> Call | None:
+    """The call that compiles, of which a frame is the innermost."""
+    traced = ()
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        variables = frame.f_locals
+        jaxpr = variables.get("jaxpr")
+        info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+        traced = getattr(info, "arg_names", None) or traced
+        if frame.f_code.co_name == "cache_miss":
+            break
+        frame = frame.f_back
+    else:  # compiled ahead of time, or a backward pass
+        return None
+    key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
+    found = key, variables["args"], variables["kwargs"]
+    wrapper = _package(_file(key))
+    wrapper = wrapper if wrapper in _WRAPPERS else ""
+    callers = []
+    while (frame := frame.f_back) is not None:
+        package = _package(frame.f_code.co_filename)
+        if callers or not wrapper or package != wrapper:
+            callers += [frame] if is_users(frame.f_code.co_filename) else []
+            continue  # to read a user's variables would keep them alive
+        wrapping = frame.f_locals.get("self")
+        if wrapping is not None and hasattr(wrapping, "__wrapped__"):
+            variables = frame.f_locals
+            found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
+    return Call(key, *found, tuple(traced), wrapper, callers)
 
 
-class _AfterNnxImport(importlib.abc.MetaPathFinder):
-    """Patches Flax NNX as soon as it is imported."""
-
-    def __init__(self, patch: Callable[[ModuleType], None]):
-        self._patch = patch
-
-    def find_spec(
-        self, fullname: str, path: object, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Finds the module as others do, and has its loader patch it."""
-        if fullname != _NNX:
-            return None
-        self.remove()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                self._patch(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-    def remove(self) -> None:
-        """Stops waiting for the import."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+def _is_listed(call: Call) -> bool:
+    """Whether a function is the user's, or a package's that the user called."""
+    file = _file(_unwrapped(call.function))
+    is_theirs = is_installed(file) and any(
+        is_installed(frame.f_code.co_filename) for frame in call.callers[:1]
+    )
+    return is_users(file) and not is_theirs
 
 
-def _traced(function: Function, args: tuple, kwargs: dict, caller: str) -> Traced:
+def _compiled(call: Call) -> Compiled:
     try:
-        named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
+        named = dict(bound.arguments)
     except (TypeError, ValueError):
-        named = {"args": args, "kwargs": kwargs}
+        named = {"args": call.args, "kwargs": call.kwargs}
+    traced = {re.split(r"\W", path)[0] for path in call.traced} & {*named} or {*named}
     leaves, treedef = tree_util.tree_flatten_with_path(spread(named))
     types, rest = {}, []
     for (name, *path), leaf in leaves:
-        if isinstance(leaf, Tracer):
-            where = f"{name.key}{tree_util.keystr(tuple(path))}"
-            types[where] = type_name(leaf) or str(getattr(leaf, "dtype", ""))
+        dtype = type_name(leaf) or (str(leaf.dtype) if is_array(leaf) else "")
+        is_constant = call.wrapper == "equinox" and is_python_number(leaf)
+        if dtype and name.key in traced and not is_constant:
+            types[f"{name.key}{tree_util.keystr(tuple(path))}"] = dtype
             rest.append(np.shape(leaf))
         else:
             rest.append((type(leaf), _value(leaf)))
-    return Traced((treedef, *rest), types, caller)
+    callers = (frame for frame in call.callers if not _package(frame.f_code.co_filename))
+    caller = next((str(origin_of_frame(frame)) for frame in callers), "")
+    return Compiled((_value(call.function), treedef, *rest), types, caller)
 
 
 def _value(leaf: Leaf) -> int:
@@ -211,17 +201,7 @@ def _value(leaf: Leaf) -> int:
         return id(leaf)
 
 
-def _caller(frame: FrameType | None) -> str:
-    """The line of the script that called what is being traced."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if is_users(file) and not is_installed(file):
-            return str(origin_of_frame(frame))
-        frame = frame.f_back
-    return ""
-
-
-def _changes(before: Traced, now: Traced) -> dict[str, Change]:
+def _changes(before: Compiled, now: Compiled) -> dict[str, Change]:
     """The types that changed from one call to another."""
     lines = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
     calls = f"  called at {lines}" if lines else ""
@@ -255,15 +235,29 @@ def _advice(changes: Iterable[tuple[str, Change]]) -> list[str]:
     return advice
 
 
+def _unwrapped(function: Function) -> Function:
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not hasattr(function, "__code__"):  # an object with `__call__`
+        function = vars(type(function)).get("__call__", function)
+    return inspect.unwrap(function)
+
+
 def _name(function: Function) -> str:
-    inner = inspect.unwrap(function)
-    while isinstance(inner, functools.partial):
-        inner = inspect.unwrap(inner.func)
-    if not hasattr(inner, "__code__"):  # an object with `__call__`
-        inner = vars(type(inner)).get("__call__", inner)
-    code = getattr(inner, "__code__", None)
+    inner = _unwrapped(function)
     name = getattr(inner, "__qualname__", type(function).__name__)
     name = name.rpartition("<locals>.")[2]
-    return (
-        f"{name} ({short_path(code.co_filename)}:{code.co_firstlineno})" if code else name
-    )
+    code = getattr(inner, "__code__", None)
+    return f"{name} ({short_path(_file(inner))}:{code.co_firstlineno})" if code else name
+
+
+def _file(function: Function) -> str:
+    """The file of a function or of the `__call__` of an object; empty if it has none."""
+    call = function if hasattr(function, "__code__") else type(function).__call__
+    return getattr(getattr(call, "__code__", None), "co_filename", "")
+
+
+def _package(file: str) -> str:
+    """The installed package that a file belongs to; empty for the user's files."""
+    return short_path(file).partition(os.sep)[0] if is_installed(file) else ""

@@ -1,22 +1,23 @@
 """`dtypeguard run SCRIPT`: runs a script and adds the lines of source to type errors."""
 
+import atexit
 import contextlib
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+import traceback
+from collections.abc import Iterator, Sequence
+from types import TracebackType
 
 import jax
 
-from .._explain.control_flow import without
 from .._explain.explain import explain, explain_error, printed
+from .hidden import Hidden
 from .load import UsageError
 from .recompiled import Recompiled
 from .script import NotFound, execute, module, script
 
+_FILTERING = "JAX_TRACEBACK_FILTERING"
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [-m] SCRIPT [ARGS ...]"
 HELP = """
@@ -43,32 +44,90 @@ def run(arguments: Sequence[str]) -> int:
     make, rest = (script, arguments) if arguments[0] != "-m" else (module, arguments[1:])
     if not rest or (make is script and rest[0].startswith("-")):
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
+    recompiled, watching = Recompiled(), contextlib.ExitStack()
+    for context in (Hidden(), recompiled, explain(), _explained_threads()):
+        watching.enter_context(context)
+
+    def end() -> None:
+        watching.close()
+        if lines := recompiled.lines():
+            sys.stdout.flush()
+            print(*lines, sep="\n", file=sys.stderr)
+
+    sys.argv[:] = ["-m" if make is module else rest[0], *rest[1:]]
     try:
-        program = make(rest[0])
+        execute(make(rest[0]))
     except NotFound as error:
         raise UsageError(f"{error}. {USAGE}") from None
-    except (SyntaxError, ValueError) as error:
-        sys.excepthook(type(error), error.with_traceback(None), None)
-        return 1
-    recompiled = Recompiled()
-    try:
-        with _JaxAsNew(), recompiled, explain(), _explained_threads():
-            execute(program, rest[1:])
     except SystemExit:
         raise
     except BaseException as error:
-        for part in printed(error):
-            part.__traceback__ = without(part.__traceback__, _OURS)
+        _explain(error)
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
             raise  # so that Python ends by the signal
         return 1
     finally:
-        if lines := recompiled.lines():
-            sys.stdout.flush()
-            print(*lines, sep="\n", file=sys.stderr)
+        threads = set(threading.enumerate()) - {threading.current_thread()}
+        if any(not thread.daemon for thread in threads):
+            atexit.register(end)  # Python waits for them first
+        else:
+            end()
     return 0
+
+
+def _explain(error: BaseException) -> None:
+    """Adds the notes to an error, and takes out the frames that Python would not print."""
+    parts = list(printed(error))
+    traces, option = [part.__traceback__ for part in parts], _FILTERING.lower()
+    with contextlib.suppress(Exception):  # better no note than another error
+        now = jax.config.values[option]
+        jax.config.update(option, os.environ.get(_FILTERING, "auto"))
+        filtered = [_filtered(part) for part in parts]
+        jax.config.update(option, now)
+        for part, trace in zip(parts, traces):
+            part.with_traceback(trace)
+        explain_error(error)
+        for part, trace in zip(parts, filtered):
+            part.with_traceback(trace)
+
+
+def _filtered(error: BaseException) -> TracebackType | None:
+    """The traceback as JAX filters it, without the frames of this command.
+
+    JAX filters what passes the outermost of its functions that do so: it is raised again
+    inside one.
+    """
+    frames = list(_frames(error.__traceback__))
+    boundary = getattr(jax.lax.scan, "__code__", None)
+    codes = [frame.tb_frame.f_code for frame in frames]
+    outside = traceback.walk_stack(frames[0].tb_frame.f_back) if frames else ()
+    is_inside = any(
+        frame.f_code is boundary for frame, _ in outside
+    )  # and was caught there
+    if boundary in codes and not is_inside:
+        first = codes.index(boundary)
+
+        def again() -> None:
+            raise error.with_traceback(frames[first])
+
+        with contextlib.suppress(BaseException):
+            jax.jit(again)()
+        raised = list(_frames(error.__traceback__))
+        start = [frame.tb_frame.f_code for frame in raised].index(again.__code__) + 1
+        frames = [*frames[:first], *raised[start:]]
+    trace = None
+    for frame in reversed(frames):
+        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
+            trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 @contextlib.contextmanager
@@ -77,8 +136,10 @@ def _explained_threads() -> Iterator[None]:
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None:
-            explain_error(args.exc_value)
+        if (error := args.exc_value) is not None:
+            _explain(error)
+            trace = error.__traceback__
+            args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
         before(args)
 
     threading.excepthook = hook
@@ -87,60 +148,3 @@ def _explained_threads() -> Iterator[None]:
     finally:
         if threading.excepthook is hook:
             threading.excepthook = before
-
-
-class _JaxAsNew(importlib.abc.Loader):
-    """Hides that JAX is imported until the script imports it.
-
-    JAX reads its options from the environment when it is imported, and scripts set them
-    before.
-    """
-
-    def __enter__(self):
-        self._environment = dict(os.environ)
-        sys.meta_path.insert(0, self)
-        self._jax = sys.modules.pop("jax")
-
-    def __exit__(self, *exception):
-        self._back()
-
-    def find_spec(
-        self, name: str, path: object = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Finds JAX, once."""
-        if name != "jax":
-            return None
-        self._spec = self._jax.__spec__
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """JAX, as it is."""
-        return self._jax
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Adopts the options that the script has set."""
-        module.__spec__ = self._spec
-        self._back()
-        for name, text in os.environ.items():
-            is_new = self._environment.get(name) != text
-            # The notes need the frames that this one would take out.
-            if name.startswith("JAX_") and is_new and name != "JAX_TRACEBACK_FILTERING":
-                _set_option(name.lower(), text)
-
-    def _back(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        sys.modules.setdefault("jax", self._jax)
-
-
-def _set_option(name: str, text: str) -> None:
-    kinds: dict[type, Callable[[str], object]] = {
-        bool: lambda text: text.lower() in ("y", "yes", "t", "true", "on", "1"),
-        int: int,
-        float: float,
-    }
-    try:
-        kind = type(getattr(jax.config, name))
-        jax.config.update(name, kinds.get(kind, str)(text))
-    except (AttributeError, ValueError, TypeError):  # an unknown option or value
-        return

@@ -1,4 +1,8 @@
-"""Runs a script or a module inside another program, as `python` itself would."""
+"""Runs a script or a module inside another program, as `python` itself would.
+
+`runpy.run_path` and `run_module` take the script's `__main__` away when its last line has
+run. Threads, functions of `atexit` and results of process pools need it until the end.
+"""
 
 import builtins
 import importlib.machinery
@@ -6,7 +10,6 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
@@ -73,7 +76,7 @@ def module(name: str) -> Program:
     return _of_spec(spec, spec.origin or name, os.getcwd())
 
 
-def execute(program: Program, arguments: Sequence[str]) -> None:
+def execute(program: Program) -> None:
     """Runs a program in its own `__main__`, which stays until the process ends."""
     main = ModuleType("__main__")
     names = {"__builtins__": builtins, "__spec__": None, "__annotations__": {}}
@@ -81,13 +84,22 @@ def execute(program: Program, arguments: Sequence[str]) -> None:
         del names["__annotations__"]
     main.__dict__.update(names, **program.names)
     sys.modules["__main__"] = main
-    sys.argv[:] = [program.argv0, *arguments]
+    if "__mp_main__" in sys.modules:  # its name in processes that are spawned
+        sys.modules["__mp_main__"] = main
+    sys.argv[0] = program.argv0
     if not sys.flags.safe_path:
         sys.path[0] = program.path0
     exec(program.code, main.__dict__)
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec:
+    package = name.rpartition(".")[0]
+    try:
+        if package:
+            __import__(package)
+    except ImportError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the package is there and imports something that is not
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:

@@ -148,8 +148,7 @@ def test_what_is_printed_is_what_python_prints_and_the_notes(script):
     code, out, err = _command(file)
     assert (bare[0], bare[1]) == (code, out) == (1, "")
     trace, note = err.split("dtypeguard: ")
-    # JAX says that it took frames out; here it did not.
-    assert bare[2].startswith(trace.rstrip("\n"))
+    assert bare[2] == trace
     assert note.startswith("the branches of cond")
 
 
@@ -282,6 +281,25 @@ def test_options_set_before_jax_is_imported(run, script):
     finally:
         os.environ.clear()
         os.environ.update(before)
+    assert sys.modules["jax"] is jax
+
+
+def test_an_option_that_jax_refuses(run, script, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_CHECKS", "0")  # and is then taken back
+    file = script("""
+        import os, sys
+        for kind in "lax", "strict":
+            os.environ["JAX_ENABLE_CHECKS"] = kind
+            try:
+                import optax
+            except ValueError as error:
+                print(error, "jax" in sys.modules, "optax" in sys.modules)
+        import jax
+    """)
+    code, out, err = run(file)
+    refused = "invalid truth value '{}' for environment 'JAX_ENABLE_CHECKS' False False\n"
+    assert (code, out) == (1, refused.format("lax") + refused.format("strict"))
+    assert err.endswith("ValueError: " + refused.format("strict")[:-13] + "\n")
     assert sys.modules["jax"] is jax
 
 
@@ -484,3 +502,295 @@ def test_a_function_is_compiled_as_often_as_without(run, script):
         print(len(traced))
     """)
     assert run(file) == (0, "1\n", "")
+
+
+# Scripts that `python` and `dtypeguard run` run alike: what both print, and their status.
+# A part that must hold stands in one script with others, because each starts twice.
+SAME = {
+    "processes.py": """
+        import concurrent.futures, multiprocessing, pickle, sys
+        from dataclasses import dataclass
+
+        @dataclass
+        class Thing:
+            n: int
+
+        def made(n):
+            return Thing(n + 1)
+
+        def failing(n):
+            raise SystemExit(n)
+
+        if __name__ == "__main__":
+            for method in sys.argv[1:]:
+                context = multiprocessing.get_context(method)
+                with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+                    print(method, list(pool.map(made, [1, 2])))
+                child = context.Process(target=failing, args=(3,))
+                child.start(), child.join()
+                print(child.exitcode, type(pickle.loads(pickle.dumps(made(1)))) is Thing)
+    """,
+    "itself.py": """
+        import asyncio, atexit, dataclasses, doctest, inspect, pickle, sys, threading, time
+
+        @dataclasses.dataclass
+        class Pair:
+            '''A pair.
+
+            >>> Pair(1).x + 1
+            2
+            '''
+            x: int
+
+        async def wait():
+            await asyncio.sleep(0)
+            return "waited"
+
+        def late():
+            time.sleep(0.2)
+            print("late", vars(sys.modules["__main__"]) is globals(), flush=True)
+            import jax, jax.numpy as jnp
+            try:
+                jax.tree_util.tree_map(lambda x: x + jnp.ones(3), jnp.ones(2))
+            except TypeError as error:
+                raise ExceptionGroup("e", [error, KeyError(1)]) from error
+
+        if __name__ == "__main__":
+            print(pickle.loads(pickle.dumps(Pair(2))), doctest.testmod(), __file__)
+            print(inspect.getsource(wait), inspect.getmodule(wait).__name__)
+            print(asyncio.run(wait()), input(), sys.argv)
+            atexit.register(lambda: print("end", Pair(3), Pair.__module__, flush=True))
+            threading.Thread(target=late).start()
+            sys.exit("no data")
+    """,
+    "imports.py": """
+        import importlib.util, os, sys
+        print("jax" in sys.modules, "jax.numpy" in sys.modules, "optax" in sys.modules)
+        print("dtypeguard" in sys.modules)
+        spec = importlib.util.find_spec("jax")
+        print(spec.name, spec.origin, type(spec.loader).__name__, "jax" in sys.modules)
+        os.environ.pop("JAX_ENABLE_X64")
+        os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+        import optax
+        print("jax" in sys.modules, "dtypeguard" in sys.modules)
+        import jax, jax.numpy as jnp
+        from jax import numpy
+        print(jnp.arange(2.0).dtype, jnp is numpy, jax.__spec__.origin == spec.origin)
+        print(jax.config.jax_numpy_dtype_promotion, type(jax.__loader__).__name__)
+        print(jax.config.jax_enable_x64, flush=True)
+        os._exit(5)
+    """,
+    "jits.py": """
+        import functools, pickle, weakref
+        import equinox as eqx
+        import jax, jax.numpy as jnp
+        from dtypeguard import guard_step
+        traced = []
+
+        def f(x, y=0):
+            traced.append("f")
+            return x + y
+
+        class Adder:
+            def __call__(self, x):
+                traced.append("Adder")
+                return x + 1
+
+            method = __call__
+
+        part, adder, step = functools.partial(f, y=2), Adder(), guard_step(f)
+        for _ in range(3):
+            for function in (f, part, adder, step, adder.method):
+                jax.jit(function)(jnp.zeros(3))
+                jax.jit(function)(jnp.zeros(3))
+            eqx.filter_jit(part)(jnp.zeros(3))
+        print(sorted(traced))
+
+        def free():
+            x = jnp.ones(5)
+            jax.jit(f)(x)
+            known = weakref.ref(x)
+            del x
+            return known() is None
+
+        print(free())
+        jitted = jax.jit(f)
+        print(jitted.__wrapped__ is f, hasattr(jax.jit, "__wrapped__"), list(vars(f)))
+        print(pickle.loads(pickle.dumps(f)) is f, jax.jit.__module__)
+    """,
+    "scan.py": (SCRIPTS / "scan.py").read_text(),
+    "errors.py": """
+        import jax, jax.numpy as jnp
+
+        class Frozen(Exception):
+            def __setattr__(self, name, value):
+                raise AttributeError(name)
+
+        def f(x):
+            try:
+                return x + jnp.ones(4)
+            except TypeError as error:
+                raise Frozen(3) from error
+
+        jax.tree_util.tree_map(jax.jit(f), [jnp.ones(3)])
+    """,
+    "pkg/__init__.py": """
+        import os, sys
+        os.environ["JAX_ENABLE_X64"] = "1"
+        print(sys.argv)
+    """,
+    "pkg/other.py": "value = 3",
+    "pkg/train.py": """
+        from . import other
+        from .other import value
+        import jax.numpy as jnp
+        print(__name__, __package__, value, jnp.ones(()).dtype)
+        raise RuntimeError("r")
+    """,
+    "broken/__init__.py": "import no_such_dependency",
+    "broken/train.py": "",
+}
+# The lines of frames that Python's own `-m` adds.
+_RUNPY = re.compile(r'  File "<frozen (runpy|importlib)[^\n]*\n')
+_LONG = pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("processes.py spawn", 0),
+        ("imports.py", 5),
+        ("jits.py", 0),
+        pytest.param("itself.py -x", 1, marks=_LONG),
+        pytest.param("processes.py fork forkserver", 0, marks=_LONG),
+        pytest.param("-m processes spawn", 0, marks=_LONG),
+        pytest.param("scan.py", 1, marks=_LONG),
+        pytest.param("errors.py", 1, marks=_LONG),
+        pytest.param("-m pkg.train", 1, marks=_LONG),
+        pytest.param("-m broken.train", 1, marks=_LONG),
+    ],
+)
+def test_runs_as_under_python(script, tmp_path, arguments, status):
+    for name, text in SAME.items():
+        script(text, name)
+    settings = {"JAX_ENABLE_X64": "1"} if "imports" in arguments else {}
+    given = {"cwd": tmp_path, "env": settings, "input": "typed\n"}
+    code, out, err = _python(*arguments.split(), **given)
+    assert code == status, err
+    ours = _command(*arguments.split(), **given)
+    note = ours[2].find("dtypeguard: ")
+    printed = ours[2][:note] if note >= 0 else ours[2]
+    assert (code, out) == ours[:2], ours[2]
+    assert _shortened(printed) == _shortened(err)
+
+
+def _shortened(err):
+    return _RUNPY.sub("", err)
+
+
+def test_what_is_only_traced_is_not_listed(run, script):
+    file = script("""
+        import functools, operator
+        import jax, jax.numpy as jnp
+        import optax
+
+        @jax.jit
+        def f(x):
+            return x * 2
+
+        @jax.jit
+        def outer(x):
+            return f(x), f(x.astype(jnp.bfloat16)), jnp.where(x > 0, x, 1)
+
+        x, half = jnp.zeros(3), jnp.zeros(3, jnp.bfloat16)
+        for value in (x, half):
+            jax.eval_shape(f, value), jax.make_jaxpr(f)(value), f.lower(value).compile()
+            jax.lax.scan(lambda c, _: (f(c), None), value, None, 2)
+            jnp.cumsum(value) + jax.nn.gelu(value)
+            opt = optax.adam(1e-3, mu_dtype=value.dtype)  # has a `jit` of its own
+            opt.update(x, opt.init(x))
+        outer(x), f(x), f(x)
+
+        @functools.partial(jax.jit, static_argnames="depth")
+        def g(x, i, depth):
+            return x * i * depth
+
+        g(x, 0, depth=1), g(half, 1, depth=2)  # another static argument
+    """)
+    assert run(file) == (0, "", "")
+
+
+def test_what_changes_besides_the_type(run, script):
+    file = script("""
+        import functools
+        import jax, jax.numpy as jnp
+        from functools import partial
+
+        @partial(jax.jit, static_argnums=2)
+        def counted(x, i, depth):
+            return x * i * depth
+
+        def loss(w, scale=1.0, *, rate):
+            return (w * scale * rate).sum()
+
+        class Model:
+            def __init__(self, scale):
+                self.scale = scale
+
+            @partial(jax.jit, static_argnums=0)
+            def __call__(self, x):
+                return x * self.scale
+
+        w = jnp.ones(2), jnp.ones(2, jnp.bfloat16)
+        step, model = jax.jit(jax.value_and_grad(partial(loss, rate=0.5))), Model(2.0)
+        mapped = jax.jit(jax.vmap(model.__call__))
+        for i in range(2):  # a traced Python number
+            counted(w[i], i, 3), step(w[i]), mapped(w[i])
+            jax.grad(lambda w: jax.jit(partial(loss, rate=1.0))(w))(w[i])  # each its own
+            Model(i)(w[i])
+    """)
+    code, out, err = run(file)
+    assert (code, out) == (0, "")
+    assert re.findall(r"^  (\S.*) \(.*\)\n    (\S+)  float32 -> bfloat16 ", err, re.M) == [
+        ("counted", "x"),
+        ("loss", "w"),
+        ("Model.__call__", "x"),
+    ], err
+
+
+def test_a_thread_that_outlives_the_main_one(run, script, capsys, monkeypatch):
+    text = (SCRIPTS / "switch.py").read_text()
+    body = textwrap.indent(text.partition('"""\n\n')[2], "    ")
+    file = script(f"""
+import sys, threading
+import jax, jax.numpy as jnp
+
+def f():
+    later.wait()
+    g(jnp.zeros(2)), g(jnp.zeros(2, jnp.bfloat16))
+    fail()
+
+def fail():
+{body}
+g, later = jax.jit(lambda x: x + 1), threading.Event()
+thread = threading.Thread(target=f)
+thread.start()
+sys.exit(4)
+""")
+    at_exit = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    with pytest.raises(SystemExit):
+        run(file)
+    main = sys.modules["__main__"]
+    assert capsys.readouterr().err == ""
+    main.later.set()
+    main.thread.join()
+    (end,) = at_exit
+    end()
+    err = capsys.readouterr().err
+    assert err.startswith("Exception in thread Thread-")
+    assert err.index("dtypeguard: the branches of switch") > 0
+    assert err.index("dtypeguard run: 1 function was compiled again") > 0, err
+    assert f"{os.sep}_cli{os.sep}" not in err
+    assert threading.excepthook is threading.__excepthook__

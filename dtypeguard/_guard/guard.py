@@ -103,8 +103,9 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
             give another here.
 
     Returns:
-        An `optax.GradientTransformationExtraArgs`, or for a function a function with
-        the same signature that returns one.
+        An `optax.GradientTransformationExtraArgs`, of the type of `inner` if that is a
+        subclass that its `init` and `update` alone make, such as Optax's `Aggregator`. For
+        a function, a function with the same signature that returns one.
 
     Raises:
         TypeError: if `inner` is none of these.
@@ -218,8 +219,28 @@ def _guard_transformation(
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
         guarded = in_precision(guarded, policy)
+    guarded = _of_type_of(inner, guarded)
     setattr(guarded.update, _PARTS, (guarded, inner, policy))
     return guarded
+
+
+def _of_type_of(
+    inner: Optimizer, guarded: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
+    """A guarded transformation of the inner one's own type, which Optax and users ask for.
+
+    As it is, unless that type is a subclass that `init` and `update` make.
+    """
+    own, plain = type(inner), optax.GradientTransformationExtraArgs
+    if own is plain or not isinstance(inner, plain):
+        return guarded
+    held = lambda opt: (opt.init, opt.update, getattr(opt, "__dict__", {}))
+    try:
+        made = own(guarded.init, guarded.update)
+        of_inner = getattr(inner, "__dict__", {})
+        return made if held(made) == (guarded.init, guarded.update, of_inner) else guarded
+    except Exception:  # it takes other arguments, or holds arrays
+        return guarded
 
 
 def _taking_extra_args(inner: Optimizer) -> Function:

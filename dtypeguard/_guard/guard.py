@@ -25,7 +25,7 @@ from .strong import as_arrays, own_buffers
 from .x64 import without_x64
 
 _P = ParamSpec("_P")
-# On a guarded update: the guarded transformation, the bare one and the policy.
+# On a guarded update: the guarded init, the bare transformation and the policy.
 _PARTS = "_dtypeguard"
 _NO_PARTS = (None, None, Policy())
 
@@ -139,8 +139,8 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
 def bare(opt: Optimizer) -> Optimizer:
     """The transformation inside a guarded one; any other as it is."""
-    guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
-    return opt if guarded is None else inner
+    _, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
+    return opt if inner is None else inner
 
 
 def policy_of(opt: Optimizer) -> Policy:
@@ -168,9 +168,14 @@ def _guard_factory(factory: Function, policy: Policy | None):
 def _guard_transformation(
     inner: Optimizer, policy: Policy | None, warn: WarnOnce
 ) -> optax.GradientTransformationExtraArgs:
-    guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
-    if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
-        return guarded if policy is None else _guard_transformation(bare, policy, warn)
+    own_init, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
+    is_wrapped = hasattr(inner.update, "__wrapped__")  # functools.wraps copies attributes
+    if bare is not None and own_init is inner.init and not is_wrapped:
+        if policy is not None:
+            return _guard_transformation(bare, policy, warn)
+        if isinstance(inner, optax.GradientTransformationExtraArgs):
+            return inner
+        return optax.GradientTransformationExtraArgs(inner.init, inner.update)
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
     # Asking for float64 updates counts as a 64-bit input.
@@ -220,7 +225,7 @@ def _guard_transformation(
     if policy.changes_precision:
         guarded = in_precision(guarded, policy)
     guarded = _of_type_of(inner, guarded)
-    setattr(guarded.update, _PARTS, (guarded, inner, policy))
+    setattr(guarded.update, _PARTS, (guarded.init, inner, policy))
     return guarded
 
 

@@ -135,7 +135,9 @@ class _Step:
         carry = "" if self.carry == 0 else f", carry={self.carry!r}"
         returned = "" if self.returned is None else f", returned={self.returned!r}"
         wrap = f"Wrap the step: dtypeguard.guard_step({self.name}{carry}{returned})."
-        still = left(guarded.trace)
+        # A guard casts such leaves, and leaves what keeps its type as it is.
+        is_sure = not error and all(x.is_castable and not x.was_weak for x in drifts)
+        still = () if is_sure else left(guarded.trace)
         if still == ():
             return Advice(remedy=wrap)
         if not isinstance(still, str) and _are_weak(still):

@@ -25,7 +25,7 @@ from .strong import as_arrays, own_buffers
 from .x64 import without_x64
 
 _P = ParamSpec("_P")
-# On a guarded update: the guarded transformation, the bare one and the policy.
+# On a guarded update: the guarded init, the bare transformation and the policy.
 _PARTS = "_dtypeguard"
 _NO_PARTS = (None, None, Policy())
 
@@ -103,8 +103,9 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
             give another here.
 
     Returns:
-        An `optax.GradientTransformationExtraArgs`, or for a function a function with
-        the same signature that returns one.
+        An `optax.GradientTransformationExtraArgs`, of the type of `inner` if that is a
+        subclass that its `init` and `update` alone make, such as Optax's `Aggregator`. For
+        a function, a function with the same signature that returns one.
 
     Raises:
         TypeError: if `inner` is none of these.
@@ -138,8 +139,8 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
 
 def bare(opt: Optimizer) -> Optimizer:
     """The transformation inside a guarded one; any other as it is."""
-    guarded, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
-    return opt if guarded is None else inner
+    _, inner, _ = getattr(opt.update, _PARTS, _NO_PARTS)
+    return opt if inner is None else inner
 
 
 def policy_of(opt: Optimizer) -> Policy:
@@ -167,9 +168,14 @@ def _guard_factory(factory: Function, policy: Policy | None):
 def _guard_transformation(
     inner: Optimizer, policy: Policy | None, warn: WarnOnce
 ) -> optax.GradientTransformationExtraArgs:
-    guarded, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
-    if guarded is not None and (guarded.init, guarded.update) == (inner.init, inner.update):
-        return guarded if policy is None else _guard_transformation(bare, policy, warn)
+    own_init, bare, _ = getattr(inner.update, _PARTS, _NO_PARTS)
+    is_wrapped = hasattr(inner.update, "__wrapped__")  # functools.wraps copies attributes
+    if bare is not None and own_init is inner.init and not is_wrapped:
+        if policy is not None:
+            return _guard_transformation(bare, policy, warn)
+        if isinstance(inner, optax.GradientTransformationExtraArgs):
+            return inner
+        return optax.GradientTransformationExtraArgs(inner.init, inner.update)
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
     # Asking for float64 updates counts as a 64-bit input.
@@ -218,8 +224,28 @@ def _guard_transformation(
     guarded = optax.GradientTransformationExtraArgs(init, update)
     if policy.changes_precision:
         guarded = in_precision(guarded, policy)
-    setattr(guarded.update, _PARTS, (guarded, inner, policy))
+    guarded = _of_type_of(inner, guarded)
+    setattr(guarded.update, _PARTS, (guarded.init, inner, policy))
     return guarded
+
+
+def _of_type_of(
+    inner: Optimizer, guarded: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
+    """A guarded transformation of the inner one's own type, which Optax and users ask for.
+
+    As it is, unless that type is a subclass that `init` and `update` make.
+    """
+    own, plain = type(inner), optax.GradientTransformationExtraArgs
+    if own is plain or not isinstance(inner, plain):
+        return guarded
+    held = lambda opt: (opt.init, opt.update, getattr(opt, "__dict__", {}))
+    try:
+        made = own(guarded.init, guarded.update)
+        of_inner = getattr(inner, "__dict__", {})
+        return made if held(made) == (guarded.init, guarded.update, of_inner) else guarded
+    except Exception:  # it takes other arguments, or holds arrays
+        return guarded
 
 
 def _taking_extra_args(inner: Optimizer) -> Function:

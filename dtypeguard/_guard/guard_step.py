@@ -3,6 +3,7 @@
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -16,10 +17,12 @@ from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce
 from .._leaves.files import is_users
+from .._leaves.functions import copy_of, identity
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
 from .._leaves.types import Args, Kwargs, Leaf, PyTree, Step
 from .policy import Policy, check_policy
+from .repeat import Repeat, repeat_of
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 from .x64 import wide_input
 
@@ -125,14 +128,14 @@ def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
     iteration would compile in each.
     """
     known = _known(step)
-    if known is not None and known.parts[1:] == (carry, returned, policy):
+    if known is not None and known.options == (carry, returned, policy):
         return step
     made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
         return made
     kept = vars(step).get(_STEPS)
-    if kept is None or kept.owner is not step:  # functools.wraps copies attributes
-        kept = vars(step)[_STEPS] = _Kept(step)
+    if kept is None or kept.owner() is not step:  # functools.wraps copies attributes
+        kept = vars(step)[_STEPS] = _Kept(weakref.ref(step))
     if made not in kept.steps:
         kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
     return kept.steps[made]
@@ -146,8 +149,9 @@ def _known(step: Step) -> "_GuardedStep | None":
     """The guarded step behind a function or an object, if it is one."""
     if isinstance(step, _GuardedStep):
         return step
-    function, guarded = getattr(step, _STEP, (None, None))
-    return guarded if function is step else None  # functools.wraps copies attributes
+    guarded = getattr(step, _STEP, None)  # which functools.wraps copies
+    is_own = guarded is not None and getattr(step, "__wrapped__", None) is guarded.step
+    return guarded if is_own else None
 
 
 def _is_of_a_class(function: types.FunctionType) -> bool:
@@ -167,14 +171,14 @@ def _as_method(guarded: "_GuardedStep") -> Step:
     def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return guarded(*args, **kwargs)
 
-    setattr(method, _STEP, (method, guarded))
+    setattr(method, _STEP, guarded)
     return method
 
 
 class _Kept:
     """The guarded steps of a function. Pickling the function leaves them behind."""
 
-    def __init__(self, owner: Step | None = None):
+    def __init__(self, owner: Callable[[], object] = lambda: None):
         self.owner = owner
         self.steps: dict[_GuardedStep, Step] = {}
 
@@ -199,9 +203,12 @@ def _checked(policy: Policy | None) -> Policy:
 class _GuardedStep:
     """A step that keeps the types of its carry; equal to another with the same parts.
 
+    A function keeps its guarded steps, so they hold a copy of it: no cycle of references
+    delays the end of what it closes over.
+
     Attributes:
         step: the step inside.
-        parts: the arguments that this was made from.
+        options: the other arguments that this was made from.
         carry: which arguments come back, as which results.
         policy: what to cast and what to report.
         warn_once: issues a warning, once for each message.
@@ -209,18 +216,38 @@ class _GuardedStep:
     """
 
     def __init__(self, step: Step, carry: _Carry, returned: Any, policy: Policy):
-        self.step = step
-        self.parts = (step, carry, returned, policy)
+        is_function = isinstance(step, types.FunctionType)
+        self._original = weakref.ref(step) if is_function else lambda: step
+        step = self.step = copy_of(step, without=_STEPS) if is_function else step
+        self.options = (carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
         self.policy = policy
         self.warn_once = WarnOnce()
         self.is_jitted = callable(getattr(step, "eval_shape", None))
+        self._repeat: Repeat | None = None  # the last call in which nothing was cast
         functools.update_wrapper(self, step, updated=())
         self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        return _Call(self, args, kwargs).run()
+        repeat = self._repeat
+        avals = None if repeat is None else repeat.carry_of(args, kwargs)
+        if repeat is None or avals is None:
+            call = _Call(self, args, kwargs)
+            result = call.run()
+            if call.is_as_bare:
+                self._repeat = repeat_of(self.step, self.carry, args, kwargs, result)
+            return result
+        try:
+            result = self.step(*args, **kwargs)
+        except _OVER_TYPES as error:
+            done, result = _Call(self, args, kwargs).again(error)
+            if not done:
+                raise
+            return result
+        if repeat.is_kept(avals, result):
+            return result
+        return _Call(self, args, kwargs).settled(result)
 
     def __get__(self, instance: object, owner: type | None = None) -> Step:
         is_bound = isinstance(self.step, types.MethodType)
@@ -233,16 +260,24 @@ class _GuardedStep:
         return types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _GuardedStep) and self.parts == other.parts
+        return isinstance(other, _GuardedStep) and self._parts == other._parts
 
     def __hash__(self) -> int:
         try:
-            return hash(self.parts)
+            return hash(self._parts)
         except TypeError:  # a module with arrays
             return id(self.step)
 
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        step = self.step
+        return identity(step) if isinstance(
+            step, types.FunctionType
+        ) else step, self.options
+
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return _GuardedStep, self.parts
+        step = self._original()
+        return _GuardedStep, (self.step if step is None else step, *self.options)
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"
@@ -261,6 +296,7 @@ class _Call:
         kwargs: its arguments by name.
         carried: snapshots of its carries: the step may change their containers.
         held: what the NNX objects held before, which the step may change in place.
+        is_as_bare: whether the result was that of the bare step, and nothing was cast.
     """
 
     def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
@@ -270,6 +306,7 @@ class _Call:
         values = guarded.carry.take(args, kwargs)
         self.carried = [Snapshot(closed(value)) for value in values]
         self.held = guarded.carry.held(args, kwargs)
+        self.is_as_bare = False
 
     def run(self) -> PyTree:
         """Makes the call; returns the result of the step with its carry settled."""
@@ -284,34 +321,42 @@ class _Call:
         """Makes one attempt, and maybe another if that raises over types."""
         if self.guarded.is_jitted and self._begins_weakly():
             try:
-                return self._attempt(*self._strongly_typed())
+                args, kwargs, is_same = self._strongly_typed()
+                result = self._attempt(args, kwargs)
+                self.is_as_bare &= is_same
+                return result
             except DtypeDriftError:
                 raise
             except _OVER_TYPES:  # with strict promotion a weak number alone promotes
                 pass
         try:
             return self._attempt(self.args, self.kwargs)
-        except DtypeDriftError:
-            raise
         except _OVER_TYPES as error:
-            if not (HAS_X64_SCOPE and x64_enabled()):
-                raise
-            wide = wide_input(self._inputs())
-            if wide:
-                error.add_note(
-                    f"{self.guarded.carry.step} ran with jax_enable_x64 on because {wide} "
-                    "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
-                )
-                raise
-            done, result = self._without_x64()
+            done, result = self.again(error)
             if not done:
                 raise
+            return result
+
+    def again(self, error: Exception) -> tuple[bool, PyTree]:
+        """Maybe makes attempts with x64 off; returns whether one worked, and its result."""
+        if isinstance(error, DtypeDriftError) or not (HAS_X64_SCOPE and x64_enabled()):
+            return False, None
+        wide = wide_input(self._inputs())
+        if wide:
+            error.add_note(
+                f"{self.guarded.carry.step} ran with jax_enable_x64 on because {wide} "
+                "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
+            )
+            return False, None
+        done, result = self._without_x64()
+        if done:
             reason = str(error).strip().partition("\n")[0]
             self.guarded.warn_once(
                 f"{self.guarded.carry.step} failed with x64 on and was run with it off: "
                 f"{reason}"
             )
-            return result
+        self.is_as_bare = False
+        return done, result
 
     def _begins_weakly(self) -> bool:
         """Whether a carry from outside of any trace has a weakly typed leaf."""
@@ -319,8 +364,10 @@ class _Call:
             _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
         )
 
-    def _strongly_typed(self) -> _Arguments:
+    def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
         """The arguments, with a weak leaf made strong if it comes back so in its dtype.
+
+        Also returns whether they are as given.
 
         A jitted step then compiles once for them. A leaf that comes back weakly typed stays
         weak: the step promotes it as it does bare. A leaf of an outer trace stays weak too,
@@ -334,7 +381,8 @@ class _Call:
             leaves, treedef = tree_util.tree_flatten(closed(tree))
             if treedef == carried[number].treedef:
                 carried[number] = carried[number].map(_typed_like, leaves)
-        return self._with(carried)
+        is_same = all(new is old for new, old in zip(carried, self.carried))
+        return *self._with(carried), is_same
 
     def _values(self) -> list[PyTree]:
         return [opened(each.copy()) for each in self.carried]
@@ -384,7 +432,10 @@ class _Call:
             held.restore()
 
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
-        result = self.guarded.step(*args, **kwargs)
+        return self.settled(self.guarded.step(*args, **kwargs))
+
+    def settled(self, result: PyTree) -> PyTree:
+        """What the step returned, with its carry settled."""
         try:
             return self._settled(result)
         except TypeError as error:  # all of them ours
@@ -408,7 +459,9 @@ class _Call:
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
         report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
-        return found.put([opened(each.tree) for each in new])
+        settled_result = found.put([opened(each.tree) for each in new])
+        self.is_as_bare = settled_result is result and not self.held
+        return settled_result
 
     def _settled_in_place(self, tree: PyTree, label: str) -> Iterator[Settled]:
         """Settles an object that is returned in place of one that came in."""

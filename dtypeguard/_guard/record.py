@@ -65,7 +65,8 @@ def restore(state: State, record: PyTree) -> State:
 
     Raises:
         DtypeDriftError: if the tree or a shape differs, or a dtype cannot hold a value
-            (2.5 or 2**40 for an int32, 1e30 for a float16). Names every such leaf.
+            (2.5 or 2**40 for an int32, 1e30 for a float16, an infinity for a
+            float8_e4m3fn). Names every such leaf.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, numpy as np, optax
@@ -107,26 +108,51 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     if dtype is None:
         same = getattr(leaf, "dtype", None) == getattr(like, "dtype", None)
         return leaf, "" if same else f"load {describe(like)}"
-    held = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    values = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    held = values.dtype
     same_kind = kind(held) == kind(dtype)
     rounds = same_kind and kind(dtype) in ("float", "complex")
-    if held == dtype or (rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max):
+    # A dtype of 8 bits or fewer may lack infinities, NaN, signs or zero.
+    is_wider = rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max and dtype.itemsize > 1
+    if held == dtype or is_wider:
         return cast(leaf, dtype), ""
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
         unknown = f"its values are not known here: convert it to {dtype} first"
         return cast(leaf, dtype), "" if same_kind else unknown
-    values = np.asarray(leaf)
-    with np.errstate(all="ignore"):
-        there = _astype(values, dtype)
-        if rounds:
-            lost = np.isfinite(values) & ~np.isfinite(there)
-        else:
-            # Between signed and unsigned, a wrapped value survives the way back.
-            lost = _negative(there) != _negative(values)
-            lost |= _astype(there, held) != values
-    remedy = f"{dtype} cannot hold {values[lost].flat[0]}" if lost.any() else ""
+    values = np.asarray(values)
+    try:
+        with np.errstate(all="ignore"):
+            there = _astype(values, dtype)
+            lost = _overflows(values, there) if rounds else _changes(values, there)
+    except (OverflowError, TypeError):  # a Python integer of more than 64 bits
+        there, lost = leaf, np.ones_like(values, bool)
+    if lost.any():
+        worst = f"{values[lost].flat[0]}"[:40]
+        return leaf, f"{dtype} cannot hold {worst}: change it, or record a wider dtype"
     # A JAX array is cast where it is: it may be on several devices.
-    return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), remedy
+    return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), ""
+
+
+def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Which numbers became another infinity, NaN, sign or saturated when they rounded."""
+    if kind(there.dtype) == "complex":
+        real, imag = (_overflows(f(values), f(there)) for f in (np.real, np.imag))
+        return real | imag
+    info = jnp.finfo(there.dtype)
+    back, most = there.astype(values.dtype), float(info.max)
+    half = 2.0 ** np.floor(np.log2(most)) * float(info.eps) / 2
+    is_other = np.isnan(back) != np.isnan(values)
+    is_other |= np.isinf(back) != np.isinf(values)
+    is_other |= np.isfinite(values) & (np.abs(values) > most + half)
+    is_other |= np.sign(back) * np.sign(values) < 0
+    return is_other | ((values == 0) & (back != 0))
+
+
+def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Which numbers are others in another kind of dtype."""
+    # Between signed and unsigned, a wrapped value survives the way back.
+    is_other = _negative(there) != _negative(values)
+    return is_other | (_astype(there, values.dtype) != values)
 
 
 def _negative(values: np.ndarray) -> np.ndarray:

@@ -1,7 +1,9 @@
 """Asks about callables: which parameters they have, whether they are transformations."""
 
+import functools
 import inspect
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 from .types import Function
@@ -37,3 +39,31 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
 def required(function: Function) -> list[str]:
     """The names of the parameters without a default."""
     return [name for name, p in parameters(function).items() if p.default is p.empty]
+
+
+def copy_of(function: FunctionType, without: str = "") -> FunctionType:
+    """A function with the code and the attributes of another, one of these left out."""
+    made = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(made, function)
+    vars(made).pop("__wrapped__")
+    vars(made).update(vars(function))
+    vars(made).pop(without, None)
+    return made
+
+
+def identity(function: FunctionType) -> tuple[object, ...]:
+    """What a function has in common with its copies, but not with other closures."""
+    held = (
+        function.__globals__,
+        function.__closure__,
+        function.__defaults__,
+        function.__kwdefaults__,
+    )
+    return function.__code__, *map(id, held)

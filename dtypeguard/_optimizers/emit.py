@@ -122,8 +122,9 @@ def _zeros_of(tree: PyTree) -> PyTree:
 def _negative(zeros: PyTree) -> PyTree:
     """Negative zeros, for dtypes that have them.
 
-    `p + -0.0` is `p` bit for bit, so in float32 XLA drops the addition if the result
-    overwrites `p`. `p + 0.0` turns -0.0 into 0.0, so it reads and writes every param.
+    `p + -0.0` is `p`, even if `p` is -0.0, so in float32 XLA drops the addition if the
+    result overwrites `p`. `p + 0.0` turns -0.0 into 0.0, so it reads and writes every
+    param. Where XLA does add, its CPU code makes a zero of a subnormal `p`.
     """
     is_signed = lambda zero: jnp.issubdtype(zero.dtype, jnp.inexact)
     return tree_util.tree_map(lambda zero: -zero if is_signed(zero) else zero, zeros)

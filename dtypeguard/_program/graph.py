@@ -5,6 +5,10 @@ from typing import Any, NamedTuple
 
 from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs, Leaf
 
+# How many times the equations of a program, and how many more, a graph has before calls
+# share theirs.
+_MOST, _FEW = 10, 500
+
 Variable = Any  # of a jaxpr: a variable or a literal
 Stack = tuple[JaxEquation, ...]
 
@@ -40,6 +44,10 @@ class Graph:
         inputs: the arguments. Their numbers start at 0.
         outputs: the results.
 
+    Each call of a jitted function has values of its own, so that a walk leaves it where it
+    came in. Functions that call each other many times, level by level, would make a graph
+    that grows exponentially: from some size on, the calls of a jaxpr share its values.
+
     Args:
         jaxpr: closed or open.
         arguments: how many inputs are arguments, counted from the last; all by default.
@@ -52,6 +60,7 @@ class Graph:
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
+        self._left, self._shared = 0, {}
         self._dependencies: dict[int, int] | None = None
         held = getattr(jaxpr, "consts", ())
         jaxpr = open_jaxpr(jaxpr)
@@ -60,6 +69,7 @@ class Graph:
         variables = jaxpr.invars[first:]
         self.inputs = [self._new(variable.aval) for variable in variables]
         try:
+            self._left = _MOST * _size(jaxpr) + _FEW
             self.outputs = self._add(jaxpr, dict(zip(variables, self.inputs)), ())
         except Exception:  # an audit without its lines is better than none
             self.outputs = self._opaque("jaxpr", self.inputs, jaxpr.outvars, ())
@@ -72,18 +82,41 @@ class Graph:
 
     def _all_dependencies(self) -> dict[int, int]:
         found = {value: 1 << value for value in self.inputs}
-        changed = True
+        order, changed = self._sources_first(), True
         while changed:  # a second pass only where a loop feeds values back
             changed = False
-            for value in range(len(self.avals)):
-                equation = self.made_by.get(value)
+            for value in order:
                 bits = found.get(value, 0)
-                for source in equation.inputs if equation else self.same.get(value, ()):
+                for source in self._sources(value):
                     bits |= found.get(source, 0)
                 if bits != found.get(value, 0):
                     found[value] = bits
                     changed = True
         return found
+
+    def _sources(self, value: int) -> Sequence[int]:
+        equation = self.made_by.get(value)
+        return equation.inputs if equation else self.same.get(value, ())
+
+    def _sources_first(self) -> list[int]:
+        """All values, each after those that it is made from where no loop feeds back.
+
+        The result of a call has a lower number than what is computed inside.
+        """
+        order, seen = [], set()
+        for output in range(len(self.avals)):
+            path = [(output, iter(self._sources(output)))] if output not in seen else []
+            seen.add(output)
+            while path:
+                value, sources = path[-1]
+                source = next((each for each in sources if each not in seen), None)
+                if source is None:
+                    order.append(value)
+                    path.pop()
+                else:
+                    seen.add(source)
+                    path.append((source, iter(self._sources(source))))
+        return order
 
     def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
         self.avals.append(aval)
@@ -107,6 +140,7 @@ class Graph:
                 known[variable] = value
             return value
 
+        self._left -= len(jaxpr.eqns)
         for eqn in jaxpr.eqns:
             operands = [read(variable, eqn) for variable in eqn.invars]
             stack = (eqn, *outer)
@@ -133,7 +167,7 @@ class Graph:
     ) -> list[int] | None:
         """The outputs of an equation that contains jaxprs; None if it contains none."""
         params = eqn.params
-        add: Callable[[Jaxpr, Sequence[int]], list[int]] = lambda jaxpr, inputs: self._add(
+        add: Callable[..., list[int]] = lambda jaxpr, inputs, stack=stack: self._add(
             jaxpr, dict(zip(jaxpr.invars, inputs)), stack
         )
         outputs = [self._new(variable.aval) for variable in eqn.outvars]
@@ -155,11 +189,24 @@ class Graph:
             for jaxpr in _jaxprs(params):
                 ends = len(jaxpr.invars), len(jaxpr.outvars)
                 if ends == (len(operands), len(outputs)):
-                    self._join(outputs, add(jaxpr, operands))
+                    made = add if self._left > 0 else self._share
+                    self._join(outputs, made(jaxpr, operands, stack))
                     break
             else:
                 return None
         return outputs
+
+    def _share(self, jaxpr: Jaxpr, operands: list[int], stack: Stack) -> list[int]:
+        """The outputs of a call, whose inside is that of all calls of this jaxpr."""
+        if id(jaxpr) in self._shared:
+            entered, made, _ = self._shared[id(jaxpr)]
+            self._join(entered, operands)
+            return made
+        pairs = zip(jaxpr.invars, operands)
+        entered = [self._new(variable.aval, [value]) for variable, value in pairs]
+        made = self._add(jaxpr, dict(zip(jaxpr.invars, entered)), stack)
+        self._shared[id(jaxpr)] = entered, made, jaxpr  # which keeps its id
+        return made
 
     def _join(self, values: Sequence[int], others: Sequence[int]) -> None:
         for value, other in zip(values, others):
@@ -205,6 +252,21 @@ def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
     """How many variables, the last ones, have one more axis outside a scan than inside."""
     axes = lambda variable: len(getattr(variable.aval, "shape", ()))
     return sum(axes(outer) > axes(inner) for outer, inner in zip(outside, inside))
+
+
+def _size(jaxpr: Jaxpr) -> int:
+    """The number of equations of a jaxpr and of all inside it, each counted once."""
+    jaxprs = {id(jaxpr): jaxpr}
+    queue = [jaxpr]
+    for each in queue:
+        for eqn in each.eqns:
+            for param in eqn.params.values():
+                for inner in param if isinstance(param, (tuple, list)) else (param,):
+                    inner = open_jaxpr(inner)
+                    if hasattr(inner, "eqns") and id(inner) not in jaxprs:
+                        jaxprs[id(inner)] = inner
+                        queue.append(inner)
+    return sum(len(each.eqns) for each in jaxprs.values())
 
 
 def _jaxprs(params: Kwargs) -> Iterator[Jaxpr]:

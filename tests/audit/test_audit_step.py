@@ -347,3 +347,20 @@ def test_as_many_compilations_as_are_told(step, first):
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("leaves", [1, 100])
+def test_a_step_whose_leaves_a_guard_casts_is_traced_no_more_than_it_has_to(leaves):
+    """A second time, to watch a large one for the line of a constant."""
+    traces = []
+
+    def step(state, x):
+        traces.append(1)
+        return [leaf + x for leaf in state]
+
+    state = [jnp.ones(2, BF16) for _ in range(leaves)]
+    report = audit_step(step, state, jnp.ones(2, F32))
+    assert len(report.drifts) == leaves
+    assert report.remedy == "Wrap the step: dtypeguard.guard_step(step)."
+    assert len(traces) == 1
+    assert audit_step(guard_step(step), state, jnp.ones(2, F32)).ok

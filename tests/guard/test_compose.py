@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, in_optax, types
+from helpers import assert_same, in_optax, needs_optax, types
 from jax import lax, tree_util
 
-from dtypeguard import guard
+from dtypeguard import Policy, guard
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -93,3 +93,55 @@ def test_inject_hyperparams_is_read_and_set():
     if in_optax("tree_utils.tree_get"):
         assert optax.tree_utils.tree_get(state, "learning_rate") == 0.25
     assert isinstance(state.hyperparams["learning_rate"], jax.Array)
+
+
+class Two(optax.GradientTransformationExtraArgs):
+    """A subclass for users to ask for."""
+
+
+class Slotted(Two):
+    """Without a dict."""
+
+    __slots__ = ()
+
+
+class Named(Two):
+    """With an attribute that a constructor of its own takes."""
+
+    def __new__(cls, init, update, name="sgd"):
+        made = super().__new__(cls, init, update)
+        made.name = name
+        return made
+
+
+@pytest.mark.parametrize("kind", [Two, Slotted, Named])
+@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+def test_a_subclass_of_init_and_update_keeps_its_type(kind, policy):
+    guarded = guard(kind(*optax.with_extra_args_support(optax.sgd(0.1))), policy=policy)
+    assert type(guarded) is kind
+    assert guard(guarded) is guarded
+    params = jnp.ones(3, BF16)
+    updates, _ = guarded.update(jnp.ones(3, F32), guarded.init(params), params)
+    assert updates.dtype == BF16
+
+
+def test_a_subclass_that_needs_more_becomes_a_plain_transformation():
+    class NeedsMore(Named):
+        def __new__(cls, init, update, name):
+            return super().__new__(cls, init, update, name)
+
+    plain = optax.with_extra_args_support(optax.sgd(0.1))
+    for inner in (NeedsMore(*plain, "sgd"), Named(*plain, "adam")):
+        assert type(guard(inner)) is optax.GradientTransformationExtraArgs
+
+
+@needs_optax("experimental.aggregating")
+def test_a_guarded_aggregator_is_one_to_optax():
+    aggregating = optax.experimental.aggregating
+    aggregator = guard(aggregating.average_per_element_updates())
+    opt = aggregating.process(optax.identity(), aggregator, optax.sgd(1.0))
+    assert isinstance(opt, aggregating.Aggregator)
+    assert isinstance(guard(opt), aggregating.Aggregator)
+    params, grads = jnp.ones(3), jnp.ones((4, 3))
+    updates, _ = guard(opt).update(grads, guard(opt).init(params), params)
+    assert jnp.array_equal(updates, -params)

@@ -694,3 +694,31 @@ def test_statistics_of_numpy_on_the_host_stay_what_they_are():
     tokens, loss = step((np.int64(2**31 - 10), np.float64(0)), jnp.ones(100))
     assert (type(tokens), int(tokens)) == (np.int64, 2**31 + 90)
     assert type(loss) is np.float64
+
+
+def wrapped(step):
+    """A wrapper whose signature is not the one that it shows: it adds an argument."""
+
+    @functools.wraps(step)
+    def wrapper(*args, **kwargs):
+        return step(*args, 1.0, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        lambda step: wrapped(guard_step(step)),
+        lambda step: guard_step(wrapped(step)),
+        lambda step: jax.jit(guard_step(wrapped(step))),
+        lambda step: guard_step(jax.jit(wrapped(step))),
+    ],
+    ids=["inside", "outside", "in jit", "around jit"],
+)
+def test_behind_a_wrapper_of_another_signature_the_error_is_about_the_drift(guarded):
+    def step(state, x):
+        return jnp.arange(3), x
+
+    with pytest.raises(DtypeDriftError, match=r"state  bfloat16\[3\] -> int32\[3\]"):
+        guarded(step)(jnp.ones(3, BF16))

@@ -93,6 +93,10 @@ def test_restore_heals_another_precision(dtype, params):
         (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
         (jnp.asarray(-3, jnp.int8), jnp.int4, -3),
         (jnp.asarray(3, jnp.int4), jnp.uint4, 3),
+        (2**70, F32, 2.0**70),
+        (np.float64(65519), jnp.float16, 65504),  # rounds to nearest
+        (np.float32(460), jnp.float8_e4m3fn, 448),
+        (jnp.asarray(jnp.inf, BF16), jnp.float8_e5m2, np.inf),
     ],
 )
 def test_restore_where_the_value_survives(leaf, dtype, value):
@@ -119,6 +123,12 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
         (np.int32(257), BF16, "257"),
         (np.float64(1e30), jnp.float16, "1e+30"),
         (np.array([1, 2, 1e39]), BF16, "1e+39"),
+        (2**70, I32, str(2**70)),
+        pytest.param(10**400, F32, "1000000", id="10**400"),
+        (np.float32(np.inf), jnp.float8_e4m3fn, "inf"),  # which would become NaN
+        (jnp.asarray(-jnp.inf, BF16), jnp.float8_e4m3fn, "-inf"),
+        (jnp.asarray(jnp.inf, jnp.float8_e5m2), jnp.float8_e5m2fnuz, "inf"),
+        (jnp.asarray(480, BF16), jnp.float8_e4m3fn, "480"),
     ],
 )
 def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
@@ -127,6 +137,27 @@ def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
         restore({"x": leaf}, wanted)
     assert f"{jnp.dtype(dtype)} cannot hold" in str(error.value)
     assert "state['x']" in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(jnp, "float4_e2m1fn"), reason="this JAX has no float4")
+@pytest.mark.parametrize(
+    ("dtype", "lost", "kept"),
+    [
+        ("float4_e2m1fn", (100, np.nan, -np.inf), (-6, 0.5, 6.9)),  # it saturates
+        ("float8_e8m0fnu", (-1, 0, np.inf), (0.25, 1e38)),  # no sign, no zero
+    ],
+)
+def test_restore_to_a_dtype_that_lacks_some_numbers(dtype, lost, kept):
+    wanted = [jax.ShapeDtypeStruct((), getattr(jnp, dtype))]
+    for value in lost:
+        with pytest.raises(DtypeDriftError, match=rf"state\[0\] .*{dtype} cannot hold"):
+            restore([np.float32(value)], wanted)
+        # The remedy: a record in a wider dtype.
+        (restored,) = restore([np.float32(value)], [jax.ShapeDtypeStruct((), F32)])
+        np.testing.assert_equal(np.asarray(restored), np.float32(value))
+    for value in kept:
+        (restored,) = restore([np.float32(value)], wanted)
+        assert restored == np.float32(value).astype(restored.dtype)
 
 
 def test_restore_names_every_leaf(params):

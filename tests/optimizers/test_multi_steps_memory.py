@@ -134,6 +134,20 @@ def test_a_silent_mini_step_leaves_every_bit_of_the_params_alone(dtype, jit):
     assert np.all(np.asarray(step(params, state)[0]) == -1)
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("dtype", [BF16, jnp.float16], ids=lambda d: d.__name__)
+def test_adding_a_negative_zero_changes_subnormal_params_alone(dtype, jit):
+    """To a zero of their sign, where XLA's CPU code adds; every other bit is kept."""
+    bits = np.arange(2**16, dtype=np.uint16)
+    params = bits.view(jnp.dtype(dtype))
+    add = jax.jit(optax.apply_updates) if jit else optax.apply_updates
+    after = np.asarray(add(jnp.asarray(params), -jnp.zeros(2**16, dtype))).view(np.uint16)
+    with np.errstate(invalid="ignore"):  # NaN
+        changed = (after != bits) & ~np.isnan(params)
+        assert np.all(np.abs(params[changed]) < jnp.finfo(dtype).tiny)
+    assert np.all(after[changed] == bits[changed] & 0x8000)
+
+
 def apply(opt, params, state):
     updates, state = opt.update(jnp.ones_like(params), state, params)
     return optax.apply_updates(params, updates), state

@@ -8,7 +8,7 @@ import planted
 import pytest
 from jax import lax
 
-from dtypeguard import audit
+from dtypeguard import audit, audit_step
 from dtypeguard._program.graph import Graph
 from dtypeguard._program.origins import is_explicit, origin_of
 
@@ -94,3 +94,45 @@ def test_arguments_behind_what_a_function_closes_over():
     assert [graph.dependencies(output) for output in graph.outputs] == [1, 0]
     assert graph.outputs[1] in graph.constants
     assert len(Graph(jaxpr, arguments=9).inputs) == len(Graph(jaxpr.jaxpr).inputs) == 3
+
+
+def nested(levels):
+    """Calls a function twice, which calls one twice, and so on."""
+    function = lambda carry, x: carry + x
+    for _ in range(levels):
+        function = jax.jit(lambda c, x, inner=function: inner(inner(c, x), x))
+    return function
+
+
+def test_calls_within_calls_grow_with_the_program_and_no_faster():
+    wide, narrow = jnp.ones(3), jnp.ones(3, jnp.bfloat16)
+    sizes = []
+    for levels in (10, 20, 40):
+        graph = Graph(jax.make_jaxpr(nested(levels))(narrow, wide))
+        assert graph.dependencies(graph.outputs[0]) == 0b11
+        sizes.append(len(graph.avals))
+    assert sizes[2] < 3 * sizes[1] < 9 * sizes[0]
+
+
+def test_a_line_deep_in_shared_calls_is_found():
+    carry, x = jnp.ones(3, jnp.bfloat16), jnp.ones(3)
+    for levels in (3, 20):
+        (drift,) = audit_step(nested(levels), carry, x).drifts
+        assert drift.origin.code == "function = lambda carry, x: carry + x"
+        assert drift.cause is None
+
+
+def test_dependencies_take_one_pass_and_one_to_see_that_it_was_enough(monkeypatch):
+    def step(x):
+        for _ in range(30):
+            x = jax.jit(lambda x: jax.jit(lambda x: x + 1)(x) * 2)(x)
+        return x
+
+    graph = Graph(jax.make_jaxpr(step)(jnp.ones(3)))
+    asked = []
+    sources = Graph._sources
+    monkeypatch.setattr(
+        Graph, "_sources", lambda self, value: asked.append(value) or sources(self, value)
+    )
+    assert graph.dependencies(graph.outputs[0]) == 1
+    assert len(asked) <= 3 * len(graph.avals)  # one to order them

@@ -1,0 +1,112 @@
+"""Calls of a guarded `jax.jit` that need nothing but the call itself."""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import tree_util
+from jax.core import Tracer
+
+from .._carry.carry import Carry
+from .._leaves.compat import x64_enabled
+from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree, PyTreeDef
+
+_Jitted = type(jax.jit(lambda: None))
+_AVAL = operator.attrgetter("aval")
+_Pick = Callable[[list[Leaf]], Iterable[Leaf]]
+
+
+class Repeat(NamedTuple):
+    """A call of a jitted step whose carry came back in its types, to know its like by.
+
+    In such a call nothing is cast and nothing changes in place: `jit` hands the step copies
+    of all containers. Where the carry comes back in its types again, the result of the bare
+    step is that of the guarded one.
+
+    Attributes:
+        treedef: the structure of the arguments.
+        kinds: the types of their leaves.
+        carried: picks those of these leaves that are carried.
+        result: the structure of the result.
+        returned: picks those of its leaves that come back for them.
+        avals: the abstract values of the leaves that are carried.
+        weak: if one of these is weakly typed, all on which it depends whether it stays so.
+    """
+
+    treedef: PyTreeDef
+    kinds: list[type]
+    carried: _Pick
+    result: PyTreeDef
+    returned: _Pick
+    avals: list[Aval]
+    weak: tuple[Any, ...] | None
+
+    def carry_of(self, args: Args, kwargs: Kwargs) -> list[Aval] | None:
+        """The abstract values of the carry in another call; None if it needs a guard."""
+        leaves, treedef = tree_util.tree_flatten((args, kwargs))
+        if treedef != self.treedef or [*map(type, leaves)] != self.kinds:
+            return None
+        avals = [*map(_AVAL, self.carried(leaves))]
+        if avals == self.avals:
+            is_like = self.weak is None or self.weak == _around(leaves)
+        else:
+            is_like = not any(map(_is_weak, avals))
+        # Without jit, a step could change the caller's containers.
+        return avals if is_like and not jax.config.jax_disable_jit else None  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+
+    def is_kept(self, avals: list[Aval], result: PyTree) -> bool:
+        """Whether a carry comes back in its types."""
+        leaves, treedef = tree_util.tree_flatten(result)
+        return treedef == self.result and [*map(_AVAL, self.returned(leaves))] == avals
+
+
+def repeat_of(
+    step: object, carry: Carry, args: Args, kwargs: Kwargs, result: PyTree
+) -> Repeat | None:
+    """What to know calls by that are like this one, in which nothing was cast.
+
+    None if a call has to look further: the step is no `jax.jit`, the call is traced, or the
+    carry has other leaves than arrays.
+    """
+    if not isinstance(step, _Jitted) or carry.bound is not None:
+        return None
+    leaves, treedef = tree_util.tree_flatten((args, kwargs))
+    made, made_def = tree_util.tree_flatten(result)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return None
+    try:  # with numbers for arrays, some nodes cannot be built
+        given = carry.take(*tree_util.tree_unflatten(treedef, range(len(leaves))))
+        numbered = tree_util.tree_unflatten(made_def, range(len(made)))
+        returned = tree_util.tree_leaves(carry.find(numbered, given).values)
+    except Exception:
+        return None
+    carried = tree_util.tree_leaves(given)
+    are_arrays = all(isinstance(leaves[i], jax.Array) for i in carried)
+    if not are_arrays or len(carried) != len(returned):
+        return None
+    avals, weak = [leaves[i].aval for i in carried], None
+    if any(map(_is_weak, avals)):
+        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+            return None  # a static argument may decide what stays weak
+        weak = _around(leaves)
+    pick, pick_returned = map(_pick, (carried, returned))
+    kinds = [*map(type, leaves)]
+    return Repeat(treedef, kinds, pick, made_def, pick_returned, avals, weak)
+
+
+def _pick(numbers: Sequence[int]) -> _Pick:
+    """A function that picks the items of a list with these numbers; quick for a range."""
+    first, last = (numbers[0], numbers[-1] + 1) if numbers else (0, 0)
+    if [*numbers] == [*range(first, last)]:
+        return operator.itemgetter(slice(first, last))
+    return operator.itemgetter(*numbers)
+
+
+def _is_weak(aval: Aval) -> bool:
+    return getattr(aval, "weak_type", False)
+
+
+def _around(leaves: Sequence[Leaf]) -> tuple[Any, ...]:
+    flag = jax.config.jax_numpy_dtype_promotion  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+    return x64_enabled(), flag, [*map(_AVAL, leaves)]

@@ -1,0 +1,299 @@
+"""What a guarded `jax.jit` costs: no guard where the last call was alike, and no cycle."""
+
+import functools
+import gc
+import pickle
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import need, needs_x64_scope, set_x64, types
+
+from dtypeguard import DtypeDriftError, Policy, guard, guard_step
+from dtypeguard._guard import guard_step as module
+
+pytestmark = pytest.mark.third_party
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+
+
+@pytest.fixture
+def guards(monkeypatch):
+    """Counts the calls that the guard takes apart: each snapshots and settles its carry."""
+    made = []
+    take_apart = module._Call.__init__
+    monkeypatch.setattr(
+        module._Call,
+        "__init__",
+        lambda self, *args: made.append(1) or take_apart(self, *args),
+    )
+    return made
+
+
+def pair(state, x=0, *, scale=1):
+    return {"mean": state["mean"] + x, "count": state["count"] * scale}, state["mean"]
+
+
+def first():
+    return {"mean": jnp.zeros(3, BF16), "count": jnp.ones((), I32)}
+
+
+CALLS = {
+    "positional": (jax.jit(pair), lambda n: ((), {})),
+    "batches of numpy": (jax.jit(pair), lambda n: ((np.ones(3, jnp.bfloat16),), {})),
+    "a number that changes": (jax.jit(pair), lambda n: ((n,), {})),
+    "by name": (jax.jit(pair), lambda n: ((), {"x": jnp.ones(3, BF16), "scale": n})),
+    "static": (jax.jit(pair, static_argnames="scale"), lambda n: ((), {"scale": n})),
+    "donated": (jax.jit(pair, donate_argnums=0), lambda n: ((), {})),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.parametrize(("step", "more"), CALLS.values(), ids=CALLS)
+def test_a_call_like_the_last_one_needs_no_guard(step, more, guards):
+    guarded, state = guard_step(step), first()
+    for number in range(4):
+        args, kwargs = more(number)
+        state, _ = guarded(state, *args, **kwargs)
+    assert len(guards) == 1
+    assert types(state) == types(first())
+
+
+def test_other_shapes_are_alike_and_other_trees_are_not(guards):
+    guarded = guard_step(jax.jit(lambda state: jax.tree_util.tree_map(jnp.sin, state)))
+    for size in (2, 3, 4):
+        guarded({"mean": jnp.zeros(size)})
+    assert len(guards) == 1
+    guarded([jnp.zeros(2)])
+    assert len(guards) == 2
+
+
+def test_a_carry_that_stays_weak_is_looked_into_once(monkeypatch):
+    """Whether a weak leaf comes back strong takes an `eval_shape`, as its neighbors say."""
+    traces = []
+
+    @jax.jit
+    def step(state, x):
+        traces.append(1)
+        return {"weak": state["weak"] * 2, "sum": state["sum"] + x}
+
+    guarded = guard_step(step)
+    state = {"weak": 1.0, "sum": jnp.zeros(3, BF16)}
+    calls = []
+    monkeypatch.setattr(module._Call, "_strongly_typed", counted(calls))
+    for _ in range(4):
+        state = guarded(state, jnp.ones(3, BF16))
+    assert len(calls) == 2  # a Python number, then an array of weak type
+    assert state["weak"].weak_type
+    assert state["sum"].dtype == BF16
+    assert len(traces) == 1
+    # With another neighbor the answer may be another one.
+    guarded(state, jnp.ones(3, F32))
+    assert len(calls) == 3
+
+
+def counted(calls):
+    ask = module._Call._strongly_typed
+    return lambda self: calls.append(1) or ask(self)
+
+
+def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
+    step = jax.jit(lambda state, x: state * x)
+    guarded, weak = guard_step(step), jnp.asarray(1.0)
+    for _ in range(3):
+        assert guarded(weak, 2.0).weak_type
+    for x in (jnp.ones((), F32), jnp.asarray(2.0)):
+        for _ in range(2):
+            assert guarded(weak, x).weak_type is x.weak_type
+    narrow = guarded(weak, jnp.ones((), BF16))
+    assert narrow.dtype == step(1.0, jnp.ones((), BF16)).dtype
+
+
+def test_a_drift_beside_another_argument_is_still_cast(guards):
+    step = jax.jit(lambda state, x: (state + x, x))
+    guarded, state = guard_step(step), jnp.ones(3, BF16)
+    for dtype in (BF16, BF16, F32, BF16, F32):
+        state, x = guarded(state, jnp.ones(3, dtype))
+        assert (state.dtype, x.dtype) == (BF16, dtype)
+    strict = guard_step(step, policy=Policy(on_drift="error"))
+    strict(state, jnp.ones(3, BF16))
+    with pytest.raises(DtypeDriftError, match=r"state  bfloat16\[3\] -> float32\[3\]"):
+        strict(state, jnp.ones(3, F32))
+    with pytest.raises(DtypeDriftError, match="return it in shape"):
+        guarded(state, jnp.ones((2, 3), BF16))
+    assert np.all(np.asarray(guarded(state, jnp.ones(3, BF16))[0]) == 7)
+
+
+def test_a_static_argument_may_change_what_comes_back():
+    @functools.partial(jax.jit, static_argnums=1)
+    def step(state, dtype):
+        return state * jnp.ones((), dtype)
+
+    guarded = guard_step(step)
+    for dtype in ("bfloat16", "bfloat16", "float32", "bfloat16", "float32"):
+        assert guarded(jnp.ones(3, BF16), dtype).dtype == BF16
+
+
+@needs_x64_scope
+def test_the_flag_may_change_between_calls():
+    table = np.arange(3, dtype=np.float64)
+    step = jax.jit(lambda state: state + jnp.asarray(table).sum())
+    guarded, state = guard_step(step), jnp.ones(3, F32)
+    for x64 in (False, False, True, True, False):
+        with set_x64(x64):
+            state = guarded(state)
+            assert state.dtype == F32
+    weak = guard_step(jax.jit(lambda state: state * jnp.asarray(table)[0]))
+    for x64 in (False, False, True, True):
+        with set_x64(x64):
+            weak(jnp.asarray(1.0))
+
+
+def test_without_jit_a_step_may_change_the_containers_of_the_caller():
+    @jax.jit
+    def step(state):
+        state["mean"] = state["mean"] * scale
+        return state
+
+    scale, guarded = jnp.ones((), BF16), guard_step(step)
+    for _ in range(2):
+        state = {"mean": jnp.ones(3, BF16)}
+        guarded(state)
+    scale = jnp.ones((), F32)
+    with jax.disable_jit():
+        assert guarded(state)["mean"].dtype == BF16
+
+
+def test_inside_a_trace_nothing_is_taken_for_a_repeat(guards):
+    guarded = guard_step(jax.jit(lambda state, x: (state + x, x)))
+    xs = jnp.ones((2, 3), BF16)
+    for _ in range(2):
+        guarded(xs[0], xs[0])
+    wide = xs.astype(F32)
+    assert jax.lax.scan(guarded, xs[0], wide)[0].dtype == BF16
+    assert jax.vmap(guarded)(xs, wide)[0].dtype == BF16
+    assert len(guards) == 3
+
+
+def test_modules_that_change_in_place_are_settled_in_each_call(guards):
+    nnx = need("flax.nnx")
+
+    @jax.jit
+    def step(state, model):
+        return state + 1
+
+    model, guarded = nnx.Linear(2, 2, rngs=nnx.Rngs(0)), guard_step(step)
+    if not jax.tree_util.tree_leaves(model):
+        pytest.skip("modules of this Flax are no trees")
+    for _ in range(3):
+        guarded(jnp.ones(3), model)
+    assert len(guards) == 3
+
+
+# No cycle of references -----------------------------------------------------------------
+
+
+class Held:
+    """What a closure closes over."""
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def guarded_once(step):
+    return (guard_step(step),)
+
+
+def guarded_twice(step):
+    return guard_step(step), guard_step(step, carry="state"), guard_step(step)
+
+
+def guarded_and_run(step):
+    guarded = guard_step(step)
+    guarded(jnp.ones(3))
+    return guarded, jax.jit(guarded)
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("use", [guarded_once, guarded_twice, guarded_and_run])
+def test_what_a_guarded_closure_holds_goes_with_it(use):
+    def make():
+        held = Held()
+
+        def step(state):
+            assert held
+            return state * jnp.ones((), F32)
+
+        return step, weakref.ref(held)
+
+    step, gone = make()
+    made = use(step)
+    assert guard_step(step) is made[0]
+    del step
+    assert gone() is not None
+    assert made[0](jnp.ones(3, BF16)).dtype == BF16
+    del made
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_what_a_failed_step_holds_goes_with_its_error():
+    def run():
+        held = Held()
+
+        def step(state):
+            assert held
+            return jnp.zeros(2, I32)
+
+        try:
+            guard_step(step)(jnp.ones(3, BF16))
+        except DtypeDriftError:
+            return weakref.ref(held)
+
+    assert run()() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+def test_what_a_guarded_optimizer_holds_goes_with_it(policy):
+    import optax
+
+    held = Held()
+    gone = weakref.ref(held)
+
+    def update(updates, state, params=None, held=held):
+        return updates, state
+
+    init = lambda params: optax.EmptyState()
+    opt = guard(optax.GradientTransformation(init, update), policy=policy)
+    assert guard(opt) is opt
+    del held, update
+    assert gone() is not None
+    del opt
+    assert gone() is None
+
+
+def test_a_copy_of_a_function_has_all_of_it():
+    def step(state, *, scale=2):
+        """Scales."""
+        return state * scale
+
+    step.tag = "mine"
+    guarded = guard_step(step)
+    inside = guarded.__wrapped__
+    assert (inside.tag, inside.__doc__, inside.__kwdefaults__) == (
+        "mine",
+        "Scales.",
+        {"scale": 2},
+    )
+    assert guarded(jnp.ones(2))[0] == 2
+    assert not hasattr(inside, "__wrapped__")
+    outside = guard_step(functools.wraps(step)(lambda *args: step(*args)))
+    assert outside.__wrapped__.__wrapped__ is step
+    assert pickle.loads(pickle.dumps(guard_step(pair))) == guard_step(pair)

@@ -14,6 +14,7 @@ from .._leaves.public import public
 from .._leaves.types import Function
 from .control_flow import calls, without_jax
 from .notes import note
+from .operands import is_about_operands, operands_note
 
 _F = TypeVar("_F", bound=Function)
 
@@ -101,9 +102,12 @@ def explain_error(error: BaseException) -> None:
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
         if isinstance(part, (TypeError, ValueError)) and not is_explained:
-            with contextlib.suppress(Exception):  # better no note than another error
+            with contextlib.suppress(ZeroDivisionError):  # better no note than another error
                 message = str(part)
-                found = (note(call, message) for call in calls(part))
+                if is_about_operands(message):
+                    found = iter([operands_note(part, message)])
+                else:
+                    found = (note(call, message) for call in calls(part))
                 if text := next(filter(None, found), None):
                     part.add_note(text)
 

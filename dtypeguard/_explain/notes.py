@@ -34,7 +34,7 @@ def note(call: Call, message: str) -> str | None:
 
 def _of_loop(call: Call, found: Sequence[Drift]) -> str:
     verb = "comes" if len(found) == 1 else "come"
-    return _text(
+    return note_text(
         f"{_counted(found)} of the carry of {call.name} {verb} back in another type.",
         [
             (
@@ -50,7 +50,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
 
 
 def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
-    return _text(
+    return note_text(
         f"the branches of {call.name} give {_counted(leaves)} of their result in different "
         "types.",
         [
@@ -79,7 +79,7 @@ def _made(each: Variant) -> tuple[str, str]:
     return ", ".join(filter(None, [what, origin])), cause
 
 
-def _text(
+def note_text(
     headline: str,
     rows: Sequence[Sequence[str]],
     found: Sequence[Drift | Variant],

@@ -1,22 +1,24 @@
 """Finds the lines that gave an operand its type: by its equations, or by its variable."""
 
 import ast
+import dataclasses
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.files import is_users
 from .._leaves.types import Aval, Leaf, PyTree
-from .._program.bindings import bound
+from .._program.bindings import bound_in
 from .._program.blame import Matches, blame
 from .._program.graph import Equation, Graph
 from .._program.lines import has, line_of
 from .._program.origins import Origin, is_explicit, origin_of_frame
-from .._program.traced import Traced, traced
+from .._program.traced import Traced, traced, unwrapped
 from .sites import Argument, Site, evaluated, parsed, root
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -31,11 +33,18 @@ _GIVEN = (
 )
 
 
+_ARRAYS = (jax.Array, np.ndarray, np.generic)  # not abstract values
+
+
 class Made(NamedTuple):
-    """The line that gave a value its type, and the line that forced that."""
+    """The line that gave a value its type, and the line that forced that.
+
+    `is_promoted` tells whether the line has operands of other types.
+    """
 
     origin: Origin | None = None
     cause: Origin | None = None
+    is_promoted: bool = False
 
 
 class Makers:
@@ -49,70 +58,95 @@ class Makers:
     def __init__(self, sites: Sequence[Site], frames: Sequence[FrameType]):
         self._sites = list(reversed(sites))
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
+        self._asked: list[Leaf] = []  # values whose makers are being looked for
 
     def of(self, argument: Argument, site: Site) -> Made:
         """The lines behind an argument of a call."""
-        if is_python_number(argument.value):
+        value, source = argument.value, argument.source
+        if is_python_number(value):
             return Made()
-        made = self._of_value(argument.value)
-        if made.origin is not None:
+        known = evaluated(source, site.frame) if argument.is_whole else None
+        if is_array(known) and known.dtype == value.dtype:  # before JAX has converted it
+            value = known
+        made = self._of_value(value)
+        if made.origin is not None or source is None:
             return made
-        source = argument.source if argument.is_whole else None
-        if source is not None and not isinstance(source, _LOOKUPS):
-            return Made(origin_of_frame(site.frame, site.line))
-        holder = evaluated(root(argument.source), site.frame)
-        return self._assigned(holder, argument.value) if holder is not None else made
-
-    def _of_value(self, value: Leaf) -> Made:
-        found = traced(value)
-        made = self._of_tracer(value, found) if found else Made()
-        return made if made.origin is not None else self._assigned(value, value)
+        if argument.is_whole and not isinstance(source, _LOOKUPS):
+            line = origin_of_frame(site.frame, site.line)
+            return self._of_expression(source, site.frame, line, value)
+        holder = evaluated(root(source), site.frame)
+        return made if holder is None else self._assigned(holder, value)
 
     def of_output(self, graph: Graph, number: int) -> Made:
         """The lines behind an output of a function that was traced again."""
         output = graph.outputs[number]
         matches = has("dtype", graph.avals[output].dtype)
         found = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
-        origin, cause = line_of(found.promotion), line_of(found.cause)
-        return Made(origin, None if cause == origin else cause)
+        return _made(line_of(found.promotion), line_of(found.cause), True)
 
-    def _of_tracer(self, value: Leaf, found: Traced) -> Made:
+    def _of_value(self, value: Leaf, depth: int = 0) -> Made:
+        """The lines behind a value.
+
+        Args:
+            value: an array or a tracer.
+            depth: how many of JAX's frames, counted from the innermost, lie inside the
+                function that has the value.
+        """
+        if any(each is value for each in self._asked):
+            return Made()
+        self._asked.append(value)
+        try:
+            found = traced(value)
+            made = self._of_tracer(value, found, depth) if found else Made()
+            for each in (value, unwrapped(value)):
+                made = made if made.origin is not None else self._assigned(each, each)
+            return made
+        finally:
+            self._asked.pop()
+
+    def _of_tracer(self, value: Leaf, found: Traced, depth: int) -> Made:
         graph, output = found.graph, found.graph.outputs[0]
         matches = has("dtype", value.dtype)
         if output in graph.inputs:
-            outer = self._outside(found, graph.inputs.index(output))
-            return Made() if outer is None else self._of_value(outer)
+            return self._of_outer(found, graph.inputs.index(output), depth)
         if output in graph.constants:
             constant = found.value_of(found.output)
-            return Made() if constant is None else self._of_value(constant)
+            return Made() if constant is None else self._of_value(constant, depth)
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         cause = line_of(blamed.cause)
         if blamed.constant and blamed.cause is not None:
-            cause = self._constant(blamed.cause, found, matches) or cause
+            cause = self._constant(blamed.cause, found, matches, depth) or cause
         elif blamed.promotion is not None and not is_explicit(blamed.promotion.stack):
-            cause = cause or self._input(found, matches)
-        origin = line_of(blamed.promotion)
-        return Made(origin, None if cause == origin else cause)
+            cause = cause or self._input(found, matches, depth)
+        operands = blamed.promotion.inputs if blamed.promotion else ()
+        is_promoted = not all(matches(graph.avals[each]) for each in operands)
+        return _made(line_of(blamed.promotion), cause, is_promoted)
 
-    def _constant(self, user: Equation, found: Traced, matches: Matches) -> Origin | None:
+    def _constant(
+        self, user: Equation, found: Traced, matches: Matches, depth: int
+    ) -> Origin | None:
         """The line that created the constant which an equation uses."""
         for variable in user.stack[0].invars:
             value = found.value_of(variable)
             if is_array(value) and matches(value) and not is_weak(value):
-                made = self._of_value(value).origin
+                made = self._of_value(value, depth).origin
                 if made is not None:
                     return made
         line = line_of(user)
-        return None if line is None else self._forcing(line, matches)
+        node = None if line is None else _statement(line)
+        frame = None if line is None else self._frame_of(line)
+        if line is None or node is None or frame is None:
+            return None
+        made = list(self._read(node, frame, line, matches)[0].values())
+        return made[0].origin if len(made) == 1 else None
 
-    def _input(self, found: Traced, matches: Matches) -> Origin | None:
+    def _input(self, found: Traced, matches: Matches, depth: int) -> Origin | None:
         """The line that made the nearest argument that has the type."""
         graph = found.graph
         queue = list(graph.outputs)
         for value in queue:
             if value in graph.inputs:
-                outer = self._outside(found, graph.inputs.index(value))
-                return None if outer is None else self._of_value(outer).origin
+                return self._of_outer(found, graph.inputs.index(value), depth).origin
             made = graph.made_by.get(value)
             behind = made.inputs if made else graph.same.get(value, ())
             queue += [
@@ -120,64 +154,130 @@ class Makers:
             ]
         return None
 
-    def _outside(self, found: Traced, number: int) -> Leaf | None:
-        """What a traced function was called with for one of its arguments."""
+    def _of_outer(self, found: Traced, number: int, depth: int) -> Made:
+        """The lines behind what a traced function was called with for an argument."""
         avals = [variable.aval for variable in found.arguments]
-        for frame in self._frames:
+        for level, frame in enumerate(self._frames[depth:], depth + 1):
             for given in _given(frame):
                 leaves = given[-len(avals) :]  # without a predicate or a length
                 before = len(avals) - len(leaves)  # JAX's own, such as a counter
                 if before <= number and all(map(_is_alike, leaves, avals[before:])):
                     leaf = leaves[number - before]
                     if not found.is_own(leaf):
-                        return leaf
-        return None
+                        return self._of_value(leaf, level)
+        return Made()
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Made:
-        """The line that assigned a value, or what holds it, to a variable."""
-        origin = self._bound(holder)
-        if origin is None:
+        """The lines behind a value that a variable holds, or something in a variable."""
+        line = self._bound(holder)
+        if line is None:
             held = (self._bound(each) for each in self._holders(value))
-            origin = next(filter(None, held), None)
-        if origin is None:
-            return Made()
-        dtype = dtype_of(value)
-        return Made(origin, self._forcing(origin, has("dtype", dtype)))
+            line = next(filter(None, held), None) or self._written(value)
+        frame = None if line is None else self._frame_of(line)
+        node = None if line is None else _statement(line)
+        if line is None or frame is None or node is None:
+            return Made(line)
+        return self._of_expression(node, frame, line, value)
+
+    def _of_expression(
+        self, node: ast.AST, frame: FrameType, line: Origin, value: Leaf
+    ) -> Made:
+        """The lines behind what an expression computes from variables."""
+        read, is_promoted = self._read(node, frame, line, has("dtype", dtype_of(value)))
+        made = next(iter(read.values())) if len(read) == 1 else Made()
+        if made.is_promoted and not is_promoted:  # it had the type before
+            return made
+        return _made(line, made.cause or made.origin, is_promoted)
+
+    def _read(
+        self, node: ast.AST, frame: FrameType, line: Origin, matches: Matches
+    ) -> tuple[dict[int, Made], bool]:
+        """The arrays of a type that an expression reads.
+
+        Returns:
+            Their lines, and whether it may read arrays of other types as well.
+        """
+        found: dict[int, Made] = {}
+        others = False
+        changed = {
+            name.id
+            for name in ast.walk(node)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+        for name in _operands(node):
+            if isinstance(name, ast.Name) and name.id in changed:
+                others = True  # its old value is gone
+                continue
+            value = evaluated(name, frame)
+            if not is_array(value) or is_weak(value):
+                continue
+            made = self._of_value(value) if matches(value) else Made()
+            if made.origin is not None and made.origin != line:
+                found[id(value)] = made
+            others = others or not matches(value)
+        return found, others
+
+    def _frame_of(self, line: Origin) -> FrameType | None:
+        """The running function of a line."""
+        for site in self._sites:
+            name = site.frame.f_code.co_qualname
+            if site.file == line.file and line.function in (name, "<module>"):
+                return site.frame
+        return None
 
     def _bound(self, value: PyTree) -> Origin | None:
-        return next(filter(None, (bound(site.frame, value) for site in self._sites)), None)
+        found = (bound_in(site.frame, value, site.line) for site in self._sites)
+        return next(filter(None, found), None)
 
     def _holders(self, value: Leaf) -> Iterator[PyTree]:
+        """The variables that hold a container with a value in it."""
         for site in self._sites:
             for each in list(site.frame.f_locals.values()):
-                if isinstance(each, (dict, list, tuple)) or hasattr(each, "__dataclass_fields__"):
-                    try:
-                        leaves = tree_util.tree_leaves(each)
-                    except Exception:  # keys that cannot be ordered
-                        continue
-                    if any(leaf is value for leaf in leaves):
+                if isinstance(each, (dict, list, tuple)) or dataclasses.is_dataclass(each):
+                    if any(leaf is value for leaf in _leaves(each)):
                         yield each
 
-    def _forcing(self, line: Origin, matches: Matches) -> Origin | None:
-        """The line that assigned the only variable of a type which a line reads."""
-        frames = [
-            site.frame
-            for site in self._sites
-            if site.file == line.file and site.frame.f_code.co_name == line.function.rpartition(".")[2]
-        ]
-        node = _statement(line)
-        if node is None or not frames:
-            return None
-        found: dict[int, Origin] = {}
-        for name in ast.walk(node):
-            if not isinstance(name, _LOOKUPS) or not isinstance(name.ctx, ast.Load):
+    def _written(self, value: Leaf) -> Origin | None:
+        """The line of a call in which a value is written out as an argument."""
+        for site in self._sites:
+            node = site.node
+            if not isinstance(node, ast.Call) or not site.inside:
                 continue
-            value = evaluated(name, frames[0])
-            if is_array(value) and not is_weak(value) and matches(value):
-                origin = self._of_value(value).origin
-                if origin is not None and origin.line != line.line:
-                    found[id(value)] = origin
-        return found.popitem()[1] if len(found) == 1 else None
+            given = _positional(site.inside[0])
+            for source, each in zip(node.args, given):
+                if not isinstance(source, _LOOKUPS):
+                    if each is value or any(leaf is value for leaf in _leaves(each)):
+                        return origin_of_frame(site.frame, source.lineno)
+        return None
+
+
+def _made(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Made:
+    return Made(origin, None if cause == origin else cause, is_promoted)
+
+
+def _operands(node: ast.AST) -> Iterator[ast.expr]:
+    """What an expression looks up, except for comparisons: they have a type of their own."""
+    if isinstance(node, _LOOKUPS) and isinstance(node.ctx, ast.Load):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Compare):
+            yield from _operands(child)
+
+
+def _leaves(tree: PyTree) -> list[Leaf]:
+    try:
+        return tree_util.tree_leaves(tree)
+    except Exception:  # keys that cannot be ordered
+        return []
+
+
+def _positional(frame: FrameType) -> list[PyTree]:
+    """What a function was called with by position."""
+    code, values = frame.f_code, frame.f_locals
+    if "args" in values and not code.co_argcount:
+        return list(values["args"])
+    names = code.co_varnames[: code.co_argcount]
+    return [values.get(name) for name in names if name != "self"]
 
 
 def _statement(line: Origin) -> ast.stmt | None:
@@ -197,8 +297,9 @@ def _given(frame: FrameType) -> Iterator[list[Leaf]]:
     for names in _GIVEN:
         if all(name in values for name in names):
             leaves = tree_util.tree_leaves([values[name] for name in names])
-            yield [leaf for leaf in leaves if is_array(leaf) or is_python_number(leaf)]
-            yield [leaf for leaf in leaves if is_array(leaf)]
+            arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+            yield [x for x in leaves if isinstance(x, _ARRAYS) or is_python_number(x)]
+            yield arrays
 
 
 def _is_alike(leaf: Leaf, aval: Aval) -> bool:

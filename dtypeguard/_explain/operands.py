@@ -42,7 +42,7 @@ _FLOAT = re.compile(r"requires real-(valued| or complex-valued) inputs|a floatin
 _ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 # Arguments that say where or whether: their types have nothing to do with the others'.
-_PLACES = {"index", "indices", "idx", "start_indices", "scatter_indices", "segment_ids"}
+_PLACES = {"index", "indices", "idx", "item", "start_indices", "scatter_indices", "segment_ids"}
 _CHOICES = {"which", "pred", "condition", "init_val"}
 
 
@@ -83,7 +83,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
         named = _refused(site, refused, is_place)
     if not named:
         return None
-    operands = [Operand(each, *makers.of(each, site)) for each in named]
+    operands = [Operand(each, *makers.of(each, site)[:2]) for each in named]
     name = site.name or "a call"
     some = "an argument" if len(named) == 1 else "arguments"
     return note_text(

@@ -41,11 +41,12 @@ class Site(NamedTuple):
     @property
     def name(self) -> str:
         """The call as it is written, without its arguments."""
-        node = self.node
-        while isinstance(node, ast.Call):
+        node, text = self.node, ""
+        while isinstance(node, ast.Call) and (len(text) > _LONG or node is self.node):
             node = node.func
-        text = ast.unparse(node) if node is not None else ""
-        return text if 0 < len(text) <= _LONG else ""
+            text = ast.unparse(node)
+        text = text or (ast.unparse(node) if node is not None else "")
+        return text if len(text) <= _LONG else ""
 
 
 def sites(trace: TracebackType | None) -> list[Site]:

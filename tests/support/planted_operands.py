@@ -18,7 +18,7 @@ from jax import lax
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 SCALE = np.float32(2)  # forced: a_scale_from_the_module
-MEAN = np.zeros(3, np.float64)
+MEAN = np.zeros(3, np.float64)  # forced: numpy_in_64_bits
 
 
 class Case(NamedTuple):
@@ -138,8 +138,8 @@ def select_in_a_tree(jit):
 def concatenated_features(jit):
     @jit
     def features(x):
-        norm = jnp.sum(x.astype(F32), keepdims=True)  # forced: concatenated_features
-        tail = jnp.sqrt(norm)  # made: concatenated_features
+        norm = jnp.sum(x.astype(F32), keepdims=True)  # made: concatenated_features
+        tail = jnp.sqrt(norm)
         return lax.concatenate([x, tail], 0)
 
     return features(jnp.ones(3, BF16))
@@ -358,7 +358,7 @@ def index_of_a_bin(jit):
         place = jnp.floor(x * 4)  # made: index_of_a_bin
         return table[place]
 
-    return density(jnp.ones(8), jnp.float32(0.5))
+    return density(jnp.ones(8), jnp.float32(0.5))  # forced: index_of_a_bin
 
 
 @refused("index = slot", "float32[]", thread="mlech26l/gigastep#13")
@@ -389,7 +389,7 @@ def start_of_a_slice(jit):
         start = jnp.sum(x) / 2  # made: start_of_a_slice
         return lax.dynamic_slice(x, (start,), (2,))
 
-    return window(jnp.ones(4))
+    return window(jnp.ones(4))  # forced: start_of_a_slice
 
 
 @refused("segment_ids = owners", "float32[4]", thread="jax-ml/jax#2495")
@@ -399,7 +399,7 @@ def segments_in_float(jit):
         owners = x * 2  # made: segments_in_float
         return jax.ops.segment_sum(x, owners, 4)
 
-    return total(jnp.ones(4))
+    return total(jnp.ones(4))  # forced: segments_in_float
 
 
 @refused("index = level", "float32[]", thread="jax-ml/jax#967")
@@ -409,7 +409,7 @@ def branch_by_a_float(jit):
         level = jnp.round(x)  # made: branch_by_a_float
         return lax.switch(level, [jnp.sin, jnp.cos], x)
 
-    return act(jnp.float32(1))
+    return act(jnp.float32(1))  # forced: branch_by_a_float
 
 
 @refused("result", "float32[]", thread="jax-ml/jax#424")
@@ -426,7 +426,7 @@ def condition_that_is_a_float(jit):
     return solve(jnp.full(3, 2, F32))
 
 
-@refused("x", "int32[]", thread="jax-ml/jax#2663")
+@refused("x = three", "int32[]", thread="jax-ml/jax#2663")
 def gradient_in_an_int(jit):
     square = lambda x: x**2.0
     three = jnp.asarray(3)  # made: gradient_in_an_int
@@ -510,7 +510,7 @@ def bound_of_a_fori_loop(jit):
         turns = budget / 2  # made: bound_of_a_fori_loop
         return lax.fori_loop(0, turns, lambda n, x: x * 2, x)
 
-    return run(jnp.ones(3), jnp.float32(6))
+    return run(jnp.ones(3), jnp.float32(6))  # forced: bound_of_a_fori_loop
 
 
 @refused("value = values", "float32[1,4,1,2]", ways=2, thread="google/tunix#1321")
@@ -531,7 +531,7 @@ def convolution_of_equinox(jit):
     return jit(lambda image: layer(image))(image)
 
 
-@refused("grads", "float32[3]", strict=True, thread="jax-ml/jax#10824")
+@refused("g", "float32[3]", strict=True, thread="jax-ml/jax#10824")
 def strict_optimizer(jit):
     opt = optax.trace(0.9)
     params = {"w": jnp.ones(3, BF16)}

@@ -23,7 +23,9 @@ class Cast(NamedTuple):
     dtype: DType
 
 
-def casts_to_meet(arguments: Sequence[Argument], forced: Sequence[Argument]) -> list[list[Cast]]:
+def casts_to_meet(
+    arguments: Sequence[Argument], forced: Sequence[Argument]
+) -> list[list[Cast]]:
     """The casts after which some arguments have one dtype: the best way and another.
 
     Args:
@@ -46,13 +48,14 @@ def casts_to_meet(arguments: Sequence[Argument], forced: Sequence[Argument]) -> 
         if promoted == {wide} or wide.itemsize == 8:
             targets = [narrow, wide]
     ways = [
-        [Cast(each, to) for each in arguments if dtype_of(each.value) != to] for to in targets
+        [Cast(each, to) for each in arguments if dtype_of(each.value) != to]
+        for to in targets
     ]
     return [way for way in ways if all(each.argument.source for each in way)] or ways[:1]
 
 
 def _is_kept(argument: Argument, others: Sequence[Argument]) -> bool:
-    """Whether an argument keeps its type: it is written to, and the others are fitted in."""
+    """Whether an argument keeps its type: it is written to, or it is clamped."""
     if argument.base in ("operand", "array", "primals"):
         return True
     return argument.base == "x" and {each.base for each in others} & {"min", "max"} != set()
@@ -68,7 +71,7 @@ def sentences(ways: Sequence[Sequence[Cast]], site: Site) -> Iterator[str]:
 
 
 def _distinct(way: Sequence[Cast]) -> list[Cast]:
-    """The casts; one for each expression, since that of a container casts all its leaves."""
+    """One cast for each expression: that of a container casts all its leaves."""
     return list({cast.argument.source or cast.argument.name: cast for cast in way}.values())
 
 
@@ -113,11 +116,17 @@ def _loss(value: Leaf, dtype: DType) -> str:
     if kinds == ("complex", "float"):
         return "; this leaves out the imaginary part"
     if kinds[0] == kinds[1] and dtype.itemsize < before.itemsize:
-        return f"; this rounds it to {dtype}" if kinds[0] == "float" else "; large numbers do not fit"
+        return (
+            f"; this rounds it to {dtype}"
+            if kinds[0] == "float"
+            else "; large numbers do not fit"
+        )
     return ""
 
 
-def casts_of_users(arguments: Sequence[Argument], site: Site, dtype: DType | None) -> list[Cast]:
+def casts_of_users(
+    arguments: Sequence[Argument], site: Site, dtype: DType | None
+) -> list[Cast]:
     """What to cast in the user's own call of a package in which some arguments differ.
 
     The cast after which no leaf of the call has the dtype that was cast.
@@ -139,7 +148,7 @@ def casts_of_users(arguments: Sequence[Argument], site: Site, dtype: DType | Non
 
 
 def _given(site: Site) -> Iterator[Argument]:
-    """The arrays in a call, as far as its source looks them up. Those of the callee, too."""
+    """The arrays in a call and in what is called, as far as its source looks them up."""
     node = site.node
     if not isinstance(node, ast.Call):
         return

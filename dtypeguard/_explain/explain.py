@@ -102,7 +102,7 @@ def explain_error(error: BaseException) -> None:
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
         if isinstance(part, (TypeError, ValueError)) and not is_explained:
-            with contextlib.suppress(ZeroDivisionError):  # better no note than another error
+            with contextlib.suppress(Exception):  # better no note than another error
                 message = str(part)
                 if is_about_operands(message):
                     found = iter([operands_note(part, message)])

@@ -11,7 +11,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
-from .._leaves.files import is_users
+from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, Leaf, PyTree
 from .._program.bindings import bound_in
 from .._program.blame import Matches, blame
@@ -66,7 +66,9 @@ class Makers:
         if is_python_number(value):
             return Made()
         known = evaluated(source, site.frame) if argument.is_whole else None
-        if is_array(known) and known.dtype == value.dtype:  # before JAX has converted it
+        if (
+            isinstance(known, _ARRAYS) and known.dtype == value.dtype
+        ):  # before JAX has converted it
             value = known
         made = self._of_value(value)
         if made.origin is not None or source is None:
@@ -157,15 +159,16 @@ class Makers:
     def _of_outer(self, found: Traced, number: int, depth: int) -> Made:
         """The lines behind what a traced function was called with for an argument."""
         avals = [variable.aval for variable in found.arguments]
+        fitting: list[tuple[Leaf, int]] = []
         for level, frame in enumerate(self._frames[depth:], depth + 1):
             for given in _given(frame):
                 leaves = given[-len(avals) :]  # without a predicate or a length
                 before = len(avals) - len(leaves)  # JAX's own, such as a counter
-                if before <= number and all(map(_is_alike, leaves, avals[before:])):
-                    leaf = leaves[number - before]
-                    if not found.is_own(leaf):
-                        return self._of_value(leaf, level)
-        return Made()
+                if any(map(found.is_own, given)):
+                    fitting.clear()  # the frames so far are inside the traced function
+                elif before <= number and all(map(_is_alike, leaves, avals[before:])):
+                    fitting.append((leaves[number - before], level))
+        return self._of_value(*fitting[0]) if fitting else Made()
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Made:
         """The lines behind a value that a variable holds, or something in a variable."""
@@ -209,7 +212,7 @@ class Makers:
                 others = True  # its old value is gone
                 continue
             value = evaluated(name, frame)
-            if not is_array(value) or is_weak(value):
+            if not isinstance(value, _ARRAYS) or is_weak(value):
                 continue
             made = self._of_value(value) if matches(value) else Made()
             if made.origin is not None and made.origin != line:
@@ -226,16 +229,20 @@ class Makers:
         return None
 
     def _bound(self, value: PyTree) -> Origin | None:
-        found = (bound_in(site.frame, value, site.line) for site in self._sites)
-        return next(filter(None, found), None)
+        for site in self._sites:
+            found = bound_in(site.frame, value, site.line)
+            if found is not None:
+                is_users_own = not is_installed(found.file)
+                return found if is_users_own else origin_of_frame(site.frame, found.line)
+        return None
 
     def _holders(self, value: Leaf) -> Iterator[PyTree]:
         """The variables that hold a container with a value in it."""
         for site in self._sites:
             for each in list(site.frame.f_locals.values()):
-                if isinstance(each, (dict, list, tuple)) or dataclasses.is_dataclass(each):
-                    if any(leaf is value for leaf in _leaves(each)):
-                        yield each
+                is_tree = isinstance(each, (dict, list, tuple))
+                if (is_tree or dataclasses.is_dataclass(each)) and _contains(each, value):
+                    yield each
 
     def _written(self, value: Leaf) -> Origin | None:
         """The line of a call in which a value is written out as an argument."""
@@ -245,9 +252,8 @@ class Makers:
                 continue
             given = _positional(site.inside[0])
             for source, each in zip(node.args, given):
-                if not isinstance(source, _LOOKUPS):
-                    if each is value or any(leaf is value for leaf in _leaves(each)):
-                        return origin_of_frame(site.frame, source.lineno)
+                if not isinstance(source, _LOOKUPS) and _contains(each, value):
+                    return origin_of_frame(site.frame, source.lineno)
         return None
 
 
@@ -256,7 +262,7 @@ def _made(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Mad
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
-    """What an expression looks up, except for comparisons: they have a type of their own."""
+    """What an expression looks up, but not in a comparison: that is a bool."""
     if isinstance(node, _LOOKUPS) and isinstance(node.ctx, ast.Load):
         yield node
     for child in ast.iter_child_nodes(node):
@@ -264,11 +270,11 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
             yield from _operands(child)
 
 
-def _leaves(tree: PyTree) -> list[Leaf]:
+def _contains(tree: PyTree, value: Leaf) -> bool:
     try:
-        return tree_util.tree_leaves(tree)
+        return any(leaf is value for leaf in tree_util.tree_leaves(tree))
     except Exception:  # keys that cannot be ordered
-        return []
+        return False
 
 
 def _positional(frame: FrameType) -> list[PyTree]:

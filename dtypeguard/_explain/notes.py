@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
 from .._find.drift import Drift
 from .._leaves.dtypes import fits, kind
@@ -13,6 +14,15 @@ from .._program.origins import Origin, callers, frame_of, is_update, places
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import drifts, loop_of
+
+
+class _Lined(Protocol):
+    """What a note names the lines of."""
+
+    @property
+    def origin(self) -> Origin | None: ...
+    @property
+    def cause(self) -> Origin | None: ...
 
 
 def note(call: Call, message: str) -> str | None:
@@ -82,7 +92,7 @@ def _made(each: Variant) -> tuple[str, str]:
 def note_text(
     headline: str,
     rows: Sequence[Sequence[str]],
-    found: Sequence[Drift | Variant],
+    found: Sequence[_Lined],
     advice: Sequence[str],
 ) -> str:
     origins = [line for each in found for line in (each.origin, each.cause) if line]

@@ -9,7 +9,7 @@ another message has no note.
 import ast
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from .._leaves.files import is_installed
 from .._leaves.rows import describe
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin, places
-from .casts import casts_of_users, casts_to_meet, Cast, sentences
+from .casts import Cast, casts_of_users, casts_to_meet, sentences
 from .made import Makers
 from .notes import note_text
 from .results import refused_result, result_note
@@ -28,8 +28,8 @@ from .sites import Argument, Site, arguments, sites, text_of, users_site
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
 _DIFFERENT = re.compile(
     "arguments to have the same dtypes|must be same dtype|two inexact dtypes must match|"
-    "no available implicit dtype promotion path|arguments to fori_loop must have equal types|"
-    f"arguments to jax.jvp do not match|dtype should be {_TYPE}, but got"
+    "no available implicit dtype promotion path|arguments to jax.jvp do not match|"
+    f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got"
 )
 # What a cotangent or a tangent has to be.
 _EXPECTED = re.compile(rf"(?s)[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})")
@@ -42,7 +42,15 @@ _FLOAT = re.compile(r"requires real-(valued| or complex-valued) inputs|a floatin
 _ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 # Arguments that say where or whether: their types have nothing to do with the others'.
-_PLACES = {"index", "indices", "idx", "item", "start_indices", "scatter_indices", "segment_ids"}
+_PLACES = {
+    "index",
+    "indices",
+    "idx",
+    "item",
+    "start_indices",
+    "scatter_indices",
+    "segment_ids",
+}
 _CHOICES = {"which", "pred", "condition", "init_val"}
 
 
@@ -56,7 +64,9 @@ class Operand(NamedTuple):
 
 def is_about_operands(message: str) -> bool:
     """Whether a message is one of those that this file explains."""
-    return bool(_DIFFERENT.search(message) or _refusal(message)[1] or refused_result(message))
+    return bool(
+        _DIFFERENT.search(message) or _refusal(message)[1] or refused_result(message)
+    )
 
 
 def operands_note(error: BaseException, message: str) -> str | None:
@@ -163,7 +173,11 @@ def _is_refused(value: Leaf, refused: str, is_place: bool) -> bool:
 def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
     """Of the arguments of a function under `grad` those that it is differentiated in."""
     numbers = next(
-        (found for frame in site.inside if (found := frame.f_locals.get("argnums")) is not None),
+        (
+            found
+            for frame in site.inside
+            if (found := frame.f_locals.get("argnums")) is not None
+        ),
         None,
     )
     if isinstance(numbers, int):
@@ -171,7 +185,9 @@ def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
     return [each for each in named if numbers is None or each.position in numbers]
 
 
-def _advice(operands: Sequence[Operand], passed: Sequence[Site], wanted: DType | None):
+def _advice(
+    operands: Sequence[Operand], passed: Sequence[Site], wanted: DType | None
+) -> Iterable[str]:
     """What to write: at the call, or at the user's call of the package that makes it."""
     site, users = passed[-1], users_site(passed)
     named = [each.argument for each in operands]
@@ -190,7 +206,10 @@ def _label(argument: Argument, site: Site) -> str:
     text = text_of(argument.source, site.file) if argument.source is not None else ""
     if not argument.is_whole or not text or len(text) > 40 or text == argument.name:
         return argument.name
-    return text if argument.base in ("self", "other") else f"{argument.name} = {text}"
+    if argument.base in ("self", "other"):
+        return text
+    name = "index" if isinstance(site.node, ast.Subscript) else argument.name
+    return f"{name} = {text}"
 
 
 def _type(value: Leaf) -> str:

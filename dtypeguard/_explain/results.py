@@ -25,7 +25,9 @@ from .sites import Argument, Site, parsed, text_of
 
 _TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"
 _CONDITION = re.compile(rf"cond_fun must return a boolean scalar, but got .*?\b{_TYPE}\[\]")
-_LOSS = re.compile(rf"requires real-(?:valued| or complex-valued) outputs.* but got {_TYPE}")
+_LOSS = re.compile(
+    rf"requires real-(?:valued| or complex-valued) outputs.* but got {_TYPE}"
+)
 
 
 class _Result(NamedTuple):
@@ -54,7 +56,9 @@ def refused_result(message: str) -> str | None:
     return found[1] if found else None
 
 
-def result_note(error: BaseException, site: Site, makers: Makers, refused: str) -> str | None:
+def result_note(
+    error: BaseException, site: Site, makers: Makers, refused: str
+) -> str | None:
     """A note on a function whose result JAX refuses; None if the function is not found."""
     result = next(_results(error, site), None)
     if result is None:
@@ -64,7 +68,7 @@ def result_note(error: BaseException, site: Site, makers: Makers, refused: str) 
     if graph is not None:
         made = makers.of_output(graph, 0)
         shown = describe(graph.avals[graph.outputs[0]]).removesuffix(",weak")
-    wanted = "a bool" if result.wanted == bool else "a float"
+    wanted = f"a {kind(result.wanted)}"
     return note_text(
         f"{result.called} of {site.name or 'a call'} has to return {wanted}.",
         [("result", shown, *places(made.origin, made.cause))],
@@ -108,13 +112,14 @@ def _advice(result: _Result, refused: str) -> Iterator[str]:
     if result.is_pair and isinstance(node, ast.Tuple):
         node = node.elts[0]
     old = text_of(node, code.co_filename)
-    if result.wanted == bool:
+    if kind(result.wanted) == "bool":
         is_atom = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
         new, loss = f"{old if is_atom else f'({old})'} != 0", ""
     else:
         new = cast_text(Argument("", jnp.zeros((), refused), node), old, result.wanted)
         loss = "" if kind(jnp.dtype(refused)) == "complex" else "; its gradient is zero"
-    yield f"At {short_path(code.co_filename)}:{node.lineno} write {new} in place of {old}{loss}."
+    place = f"{short_path(code.co_filename)}:{node.lineno}"
+    yield f"At {place} write {new} in place of {old}{loss}."
 
 
 def _returned(code: CodeType) -> ast.expr | None:

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def sites(trace: TracebackType | None) -> list[Site]:
     ]
 
 
-def users_site(found: list[Site]) -> Site | None:
+def users_site(found: Sequence[Site]) -> Site | None:
     """The innermost line that the user can edit."""
     own = [each for each in found if not is_installed(each.file)]
     return own[-1] if own else None
@@ -75,9 +75,9 @@ class Argument(NamedTuple):
     Attributes:
         name: of the parameter, and the path in it.
         value: the leaf.
-        source: the expression for it, if it stands alone in the source; else the one for the
-            container that holds it.
-        is_whole: whether `source` is the expression of the leaf itself.
+        source: the expression of the leaf, or of the container that holds it; None if it
+            is not known.
+        is_whole: whether it is the expression of the leaf itself.
         position: of the parameter.
     """
 
@@ -129,10 +129,9 @@ def _named(frame: FrameType) -> dict[str, PyTree]:
         if names:
             return found | {code.co_varnames[count]: given}
         return _bound(values.get("fun"), given, values.get("kwargs", {}))
-    at = found.get("self")
-    if hasattr(at, "array") and hasattr(at, "index"):  # x.at[index]
-        found = {"array": at.array, "index": at.index} | found
-    return found
+    at = found.get("self")  # x.at[index]
+    array, index = getattr(at, "array", None), getattr(at, "index", None)
+    return found if array is None else {"array": array, "index": index} | found
 
 
 def _bound(
@@ -146,7 +145,9 @@ def _bound(
     return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _sources(node: ast.AST | None, names: list[str], frame: FrameType) -> dict[str, ast.expr]:
+def _sources(
+    node: ast.AST | None, names: list[str], frame: FrameType
+) -> dict[str, ast.expr]:
     """The expressions of the arguments."""
     if isinstance(node, ast.Call):
         found = {}
@@ -163,7 +164,9 @@ def _sources(node: ast.AST | None, names: list[str], frame: FrameType) -> dict[s
             count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
             rest = frame.f_code.co_varnames[count : count + 1]
             if len(rest) == 1 and names[-1:] == list(rest) and rest[0] in names:
-                first = frame.f_code.co_argcount - (frame.f_code.co_varnames[:1] == ("self",))
+                first = frame.f_code.co_argcount - (
+                    frame.f_code.co_varnames[:1] == ("self",)
+                )
                 many = ast.List(node.args[first:], ast.Load())
                 found |= dict(zip(names[:first], node.args)) | {rest[0]: many}
             else:
@@ -269,6 +272,11 @@ def _nodes(text: str) -> dict[tuple[int, int, int, int], ast.AST]:
     module = _parsed(text)
     for node in ast.walk(module) if module else ():
         if isinstance(node, (ast.expr, ast.AugAssign)):
-            place = node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
+            place = (
+                node.lineno,
+                node.col_offset,
+                node.end_lineno or 0,
+                node.end_col_offset or 0,
+            )
             found.setdefault(place, node)
     return found

@@ -42,7 +42,7 @@ class Traced(NamedTuple):
 
 
 def unwrapped(value: Leaf) -> Leaf:
-    """What a tracer of `vmap`, `grad` or `jvp` stands for: a tracer of a jaxpr, or an array."""
+    """The array, or the tracer of a jaxpr, behind tracers of `vmap`, `grad` and `jvp`."""
     while isinstance(value, Tracer):
         inner = getattr(value, "primal", None)
         inner = getattr(value, "val", None) if inner is None else inner

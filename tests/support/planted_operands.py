@@ -1,8 +1,8 @@
-"""Programs that JAX refuses for the type of an operand, after threads of people who met them.
+"""Programs that JAX refuses for the type of an operand, after threads about such errors.
 
-Each is called with what stands for `jax.jit`, so that it runs eagerly as well. `# made: NAME`
-is on the line that gave the odd operand its type, and `# forced: NAME` on that of the value
-that forced it, where there is one.
+Each is called with what stands for `jax.jit`, so that it runs eagerly as well.
+`# made: NAME` is on the line that gave the odd operand its type, and `# forced: NAME` on that
+of the value that forced it, where there is one.
 """
 
 import functools
@@ -330,7 +330,9 @@ def strict_update_of_a_row(jit):
     return write(jnp.zeros((2, 3), BF16))
 
 
-@refused("operands[1] = kernel", "float32[3,3]", strict=True, ways=2, thread="jax-ml/jax#7368")
+@refused(
+    "operands[1] = kernel", "float32[3,3]", strict=True, ways=2, thread="jax-ml/jax#7368"
+)
 def strict_einsum(jit):
     kernel = jnp.eye(3)  # made: strict_einsum
 
@@ -351,7 +353,7 @@ def eight_bits_times_sixteen(jit):
     return scaled(jnp.ones(3, BF16))
 
 
-@refused("idx = place", "float32[]", thread="jax-ml/jax#835")
+@refused("index = place", "float32[]", thread="jax-ml/jax#835")
 def index_of_a_bin(jit):
     @jit
     def density(table, x):
@@ -415,7 +417,7 @@ def branch_by_a_float(jit):
 @refused("result", "float32[]", thread="jax-ml/jax#424")
 def condition_that_is_a_float(jit):
     def going_on(carry):
-        x, error = carry
+        _, error = carry
         rest = error - jnp.float32(1)  # made: condition_that_is_a_float
         return rest
 
@@ -476,7 +478,7 @@ def direction_of_a_jvp(jit):
 def cotangent_of_a_vjp(jit):
     @jit
     def pull(x):
-        y, back = jax.vjp(jnp.sin, x)
+        _, back = jax.vjp(jnp.sin, x)
         seed = jnp.ones(3)  # made: cotangent_of_a_vjp
         return back(seed)
 
@@ -523,12 +525,12 @@ def attention_of_two_types(jit):
     return attend(jnp.ones((1, 4, 1, 2), BF16))
 
 
-@refused("lhs = x", "float32[1,8,8]", thread="keras-team/keras#9172")
+@refused("lhs = x", "float32[1,1,8,8]", thread="keras-team/keras#9172")
 def convolution_of_equinox(jit):
     layer = eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0))
     layer = jax.tree_util.tree_map(lambda x: x.astype(BF16), layer)
-    image = jnp.ones((1, 8, 8), F32)  # made: convolution_of_equinox
-    return jit(lambda image: layer(image))(image)
+    image = jnp.ones((1, 8, 8), F32)  # forced in jit: convolution_of_equinox
+    return jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
 
 
 @refused("g", "float32[3]", strict=True, thread="jax-ml/jax#10824")

@@ -138,6 +138,8 @@ def casts_of_users(
     """
     dtypes = list(dict.fromkeys(dtype_of(each.value) for each in arguments))
     given = list(_given(site))
+    if not {dtype_of(each.value) for each in given}.issuperset(dtypes):
+        return []  # some come from elsewhere
     for each in sorted(given, key=lambda each: not each.is_whole):  # single arrays first
         own = dtype_of(each.value)
         others = [dtype_of(x.value) for x in given if x.source is not each.source]

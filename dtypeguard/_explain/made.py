@@ -2,18 +2,21 @@
 
 import ast
 import dataclasses
+import linecache
+import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.files import is_installed, is_users
-from .._leaves.types import Aval, Leaf, PyTree
-from .._program.bindings import bound_in
+from .._leaves.types import Aval, DType, Leaf, PyTree
+from .._program.bindings import assigned, bound_in
 from .._program.blame import Matches, blame
 from .._program.graph import Equation, Graph
 from .._program.lines import has, line_of
@@ -70,7 +73,8 @@ class Makers:
             isinstance(known, _ARRAYS) and known.dtype == value.dtype
         ):  # before JAX has converted it
             value = known
-        made = self._of_value(value)
+        field = _field(source, site.frame) if argument.is_whole else None
+        made = Made(field) if field is not None else self._of_value(value)
         if made.origin is not None or source is None:
             return made
         if argument.is_whole and not isinstance(source, _LOOKUPS):
@@ -100,9 +104,7 @@ class Makers:
         try:
             found = traced(value)
             made = self._of_tracer(value, found, depth) if found else Made()
-            for each in (value, unwrapped(value)):
-                made = made if made.origin is not None else self._assigned(each, each)
-            return made
+            return made if made.origin is not None else self._assigned(value, value)
         finally:
             self._asked.pop()
 
@@ -186,7 +188,15 @@ class Makers:
         self, node: ast.AST, frame: FrameType, line: Origin, value: Leaf
     ) -> Made:
         """The lines behind what an expression computes from variables."""
-        read, is_promoted = self._read(node, frame, line, has("dtype", dtype_of(value)))
+        dtype = dtype_of(value)
+        read, is_promoted = self._read(node, frame, line, has("dtype", dtype))
+        if _asks_for(node, frame, dtype):
+            return Made(line, None, is_promoted)
+        before = _before(node, line) if not read else None
+        earlier = _statement(before) if before is not None else None
+        # Not one in a branch that may not have been taken.
+        if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
+            return self._of_expression(earlier, frame, before, value)
         made = next(iter(read.values())) if len(read) == 1 else Made()
         if made.is_promoted and not is_promoted:  # it had the type before
             return made
@@ -229,8 +239,10 @@ class Makers:
         return None
 
     def _bound(self, value: PyTree) -> Origin | None:
-        for site in self._sites:
+        inner = unwrapped(value)
+        for site in sorted(self._sites, key=lambda site: is_installed(site.file)):
             found = bound_in(site.frame, value, site.line)
+            found = found or bound_in(site.frame, inner, site.line)
             if found is not None:
                 is_users_own = not is_installed(found.file)
                 return found if is_users_own else origin_of_frame(site.frame, found.line)
@@ -261,6 +273,55 @@ def _made(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Mad
     return Made(origin, None if cause == origin else cause, is_promoted)
 
 
+def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
+    """Whether an expression names a dtype, as a cast does."""
+    for each in ast.walk(node):
+        named = each.value if isinstance(each, ast.Constant) else None
+        if isinstance(each, (ast.Name, ast.Attribute)):
+            named = evaluated(each, frame)
+        is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)
+        if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
+            try:
+                if np.dtype(named) == dtype:
+                    return True
+            except TypeError:  # another string
+                continue
+    return False
+
+
+def _before(node: ast.AST, line: Origin) -> Origin | None:
+    """The assignment before one that only changes the value of a variable: `x = x + 1`."""
+    names = {each.id for each in _operands(node) if isinstance(each, ast.Name)}
+    target = next(iter(getattr(node, "targets", ())), None)
+    is_simple = isinstance(getattr(node, "value", None), (ast.BinOp, ast.UnaryOp))
+    if not is_simple or not isinstance(target, ast.Name) or target.id not in names:
+        return None
+    return assigned(line.file, target.id, line.line)
+
+
+def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:
+    """The line that assigns a field of an object, if its class has only one."""
+    if not isinstance(source, ast.Attribute):
+        return None
+    kind = type(evaluated(source.value, frame))
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    module = parsed(file)
+    found = [
+        (each.lineno, f"{node.name}.{function.name}")
+        for node in (ast.walk(module) if module else ())
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+        for function in node.body
+        if isinstance(function, ast.FunctionDef)
+        for each in ast.walk(function)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and each.attr == source.attr
+    ]
+    if len(found) != 1 or is_installed(file):
+        return None
+    return Origin(file, *found[0], linecache.getline(file, found[0][0]).strip())
+
+
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
     """What an expression looks up, but not in a comparison: that is a bool."""
     if isinstance(node, _LOOKUPS) and isinstance(node.ctx, ast.Load):
@@ -271,8 +332,9 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _contains(tree: PyTree, value: Leaf) -> bool:
+    inner = unwrapped(value)
     try:
-        return any(leaf is value for leaf in tree_util.tree_leaves(tree))
+        return any(x is value or x is inner for x in tree_util.tree_leaves(tree))
     except Exception:  # keys that cannot be ordered
         return False
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.files import is_installed
+from .._leaves.files import is_installed, short_path
 from .._leaves.rows import describe
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin, places
@@ -23,7 +23,7 @@ from .casts import Cast, casts_of_users, casts_to_meet, sentences
 from .made import Makers
 from .notes import note_text
 from .results import refused_result, result_note
-from .sites import Argument, Site, arguments, sites, text_of, users_site
+from .sites import Argument, Site, arguments, sites, text_of, users_sites
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
 _DIFFERENT = re.compile(
@@ -189,16 +189,18 @@ def _advice(
     operands: Sequence[Operand], passed: Sequence[Site], wanted: DType | None
 ) -> Iterable[str]:
     """What to write: at the call, or at the user's call of the package that makes it."""
-    site, users = passed[-1], users_site(passed)
+    site = passed[-1]
     named = [each.argument for each in operands]
     if not is_installed(site.file):
         if wanted is None:
             forced = [each.argument for each in operands if each.cause]
             return sentences(casts_to_meet(named, forced), site)
         return sentences([[Cast(each, wanted) for each in named]], site)
-    if users is None:
-        return ()
-    return sentences([casts_of_users(named, users, wanted)], users)
+    for users in users_sites(passed):
+        if casts := casts_of_users(named, users, wanted):
+            return sentences([casts], users)
+    package = short_path(site.file).replace("\\", "/").partition("/")[0]
+    return [f"Give {package} arrays of one type."] if wanted is None else []
 
 
 def _label(argument: Argument, site: Site) -> str:

@@ -63,10 +63,9 @@ def sites(trace: TracebackType | None) -> list[Site]:
     ]
 
 
-def users_site(found: Sequence[Site]) -> Site | None:
-    """The innermost line that the user can edit."""
-    own = [each for each in found if not is_installed(each.file)]
-    return own[-1] if own else None
+def users_sites(found: Sequence[Site]) -> list[Site]:
+    """The lines that the user can edit, inside out."""
+    return [each for each in reversed(found) if not is_installed(each.file)]
 
 
 class Argument(NamedTuple):

@@ -39,6 +39,14 @@ def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
     return None
 
 
+def assigned(file: str, name: str, line: int) -> Origin | None:
+    """The last line before another one that assigned a variable."""
+    found = _assignment(file, name, line)
+    if found is None or found[0] >= line:
+        return None
+    return Origin(file, *found, linecache.getline(file, found[0]).strip())
+
+
 def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
     code = frame.f_code
     arguments = map(frame.f_locals.get, code.co_varnames[: code.co_argcount])

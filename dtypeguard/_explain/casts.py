@@ -81,6 +81,11 @@ def _sentence(cast: Cast, site: Site) -> str:
         return f"Cast the argument {argument.name}: x.astype({dtype_text(dtype)})."
     old = text_of(argument.source, site.file)
     new = cast_text(argument, old, dtype)
+    if isinstance(site.node, ast.AugAssign) and argument.source is site.node.target:
+        changed, right = ast.unparse(site.node), ast.unparse(site.node.value)
+        sign = changed.removeprefix(old).removesuffix(right).strip().removesuffix("=")
+        right = right if isinstance(site.node.value, _ATOMS) else f"({right})"
+        old, new = changed, f"{old} = {new} {sign} {right}"
     place = f"{short_path(site.file)}:{argument.source.lineno}"
     return f"At {place} write {new} in place of {old}{_loss(argument.value, dtype)}."
 

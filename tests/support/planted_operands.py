@@ -1,11 +1,10 @@
 """Programs that JAX refuses for the type of an operand, after threads about such errors.
 
 Each is called with what stands for `jax.jit`, so that it runs eagerly as well.
-`# made: NAME` is on the line that gave the odd operand its type, and `# forced: NAME` on that
-of the value that forced it, where there is one.
+`# made: NAME` is on the line that gave the odd operand its type, and `# forced: NAME` on
+that of the value that forced it, if there is one; `# forced in jit: NAME` is only found there.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from helpers import need
 from jax import lax
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
@@ -539,9 +539,126 @@ def strict_optimizer(jit):
     params = {"w": jnp.ones(3, BF16)}
     state = opt.init(params)
 
-    @functools.partial(jit)
+    @jit
     def step(grads, state):
         return opt.update(grads, state)
 
     grads = {"w": jnp.ones(3, F32)}  # made: strict_optimizer
     return step(grads, state)
+
+
+@refused("update = key", "float32[1,1,2,2]", thread="google/tunix#1321")
+def cache_of_flax(jit):
+    linen = need("flax.linen")
+    attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
+    variables = attention.init(jax.random.key(0), jnp.ones((1, 3, 4)))
+    params, cache = variables["params"], variables["cache"]
+    cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
+
+    @jit
+    def step(cache, x):
+        state = {"params": params, "cache": cache}  # forced in jit: cache_of_flax
+        return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
+
+    return step(cache, jnp.ones((1, 1, 4), F32))
+
+
+@refused("y = self.scale", "float32[]", ways=2, thread="jax-ml/jax#7368")
+def field_of_an_object(jit):
+    class Trainer:
+        def __init__(self):
+            self.scale = jnp.asarray(2.0, F32)  # made: field_of_an_object
+
+        def loss(self, w):
+            return lax.mul(jnp.sum(w), self.scale)
+
+    return jit(jax.grad(Trainer().loss))(jnp.ones(3, BF16))
+
+
+@refused("y = self.bias", "float32[3]", ways=2, thread="keras-team/keras#9172")
+def gradient_of_equinox(jit):
+    class Layer(eqx.Module):
+        weight: jax.Array
+        bias: jax.Array
+
+        def __call__(self, x):
+            return lax.add(self.weight * x, self.bias)
+
+    bias = jnp.zeros(3, F32)  # made: gradient_of_equinox
+    layer = Layer(jnp.ones(3, BF16), bias)
+    grad = eqx.filter_grad(lambda layer, x: layer(x).sum())
+    return (eqx.filter_jit(grad) if jit is jax.jit else grad)(layer, jnp.ones(3, BF16))
+
+
+@refused("y = mean", "float32[3]", ways=2, thread="jax-ml/jax#7368")
+def keyword_of_a_jit(jit):
+    @jit
+    def centred(x, *, mean):
+        return lax.sub(x, mean)
+
+    mean = jnp.zeros(3)  # made: keyword_of_a_jit
+    return centred(jnp.ones(3, BF16), mean=mean)
+
+
+@refused("operands[1]", "float32[2]", ways=2, thread="jax-ml/jax#7368")
+def any_number_of_parts(jit):
+    @jit
+    def joined(*parts):
+        return lax.concatenate(parts, 0)
+
+    tail = jnp.ones(2)  # made: any_number_of_parts
+    return joined(jnp.ones(3, BF16), tail)
+
+
+@refused("update = x", "float32[3]", thread="kuprel/min-dalle#8")
+def variable_that_changes(jit):
+    @jit
+    def write(x, buffer):
+        x = x * 2
+        x = x.astype(F32)  # made: variable_that_changes
+        x = x + 1
+        return lax.dynamic_update_slice(buffer, x, (0,))
+
+    return write(jnp.ones(3, BF16), jnp.zeros(8, BF16))
+
+
+@refused("y = self.scale", "float32[]", ways=2, thread="jax-ml/jax#8757")
+def module_of_nnx(jit):
+    nnx = need("flax.nnx")
+
+    class Block(nnx.Module):
+        def __init__(self):
+            self.weight = nnx.Param(jnp.ones(3, BF16))
+            self.scale = jnp.ones((), F32)  # made: module_of_nnx
+
+        def __call__(self, x):
+            return lax.mul(jnp.sum(x * self.weight[...]), self.scale)
+
+    run = lambda block, x: block(x)
+    return (nnx.jit(run) if jit is jax.jit else run)(Block(), jnp.ones(3, BF16))
+
+
+@refused("b", "float32[3]", strict=True, ways=2, thread="jax-ml/jax#10824")
+def strict_sum_in_place(jit):
+    @jit
+    def add(b):
+        total = jnp.zeros(3, BF16)
+        b = b + jnp.float32(1)  # made: strict_sum_in_place
+        total += b
+        return total
+
+    return add(jnp.ones(3, F32))  # forced in jit: strict_sum_in_place
+
+
+@refused("g", "float32[3]", strict=True, thread="jax-ml/jax#10824")
+def strict_momentum_in_a_scan(jit):
+    opt = optax.trace(0.9)
+    params = {"w": jnp.ones(3, BF16)}
+    rate = jnp.asarray([1, 2, 3], F32)  # made: strict_momentum_in_a_scan
+
+    def body(state, x):
+        grads = {"w": rate}
+        updates, state = opt.update(grads, state)
+        return state, updates
+
+    return jit(lambda state: lax.scan(body, state, None, 2))(opt.init(params))

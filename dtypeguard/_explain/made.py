@@ -6,7 +6,7 @@ import linecache
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -276,7 +276,7 @@ def _made(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Mad
 def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
     """Whether an expression names a dtype, as a cast does."""
     for each in ast.walk(node):
-        named = each.value if isinstance(each, ast.Constant) else None
+        named: Any = each.value if isinstance(each, ast.Constant) else None
         if isinstance(each, (ast.Name, ast.Attribute)):
             named = evaluated(each, frame)
         is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)

@@ -2,7 +2,8 @@
 
 Each is called with what stands for `jax.jit`, so that it runs eagerly as well.
 `# made: NAME` is on the line that gave the odd operand its type, and `# forced: NAME` on
-that of the value that forced it, if there is one; `# forced in jit: NAME` is only found there.
+that of the value that forced it, if there is one;
+`# forced in jit: NAME` is found only there.
 """
 
 from collections.abc import Callable

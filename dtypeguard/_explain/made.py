@@ -34,8 +34,6 @@ _GIVEN = (
     ("operands",),
     ("ops",),
 )
-
-
 _ARRAYS = (jax.Array, np.ndarray, np.generic)  # not abstract values
 
 
@@ -61,18 +59,17 @@ class Makers:
     def __init__(self, sites: Sequence[Site], frames: Sequence[FrameType]):
         self._sites = list(reversed(sites))
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
-        self._asked: list[Leaf] = []  # values whose makers are being looked for
+        # What is known of a value; nothing while it is being looked for.
+        self._known: dict[int, tuple[Leaf, Made]] = {}
 
     def of(self, argument: Argument, site: Site) -> Made:
         """The lines behind an argument of a call."""
         value, source = argument.value, argument.source
         if is_python_number(value):
             return Made()
-        known = evaluated(source, site.frame) if argument.is_whole else None
-        if (
-            isinstance(known, _ARRAYS) and known.dtype == value.dtype
-        ):  # before JAX has converted it
-            value = known
+        users = evaluated(source, site.frame) if argument.is_whole else None
+        if isinstance(users, _ARRAYS) and users.dtype == value.dtype:
+            value = users  # JAX may have converted it
         field = _field(source, site.frame) if argument.is_whole else None
         made = Made(field) if field is not None else self._of_value(value)
         if made.origin is not None or source is None:
@@ -98,15 +95,13 @@ class Makers:
             depth: how many of JAX's frames, counted from the innermost, lie inside the
                 function that has the value.
         """
-        if any(each is value for each in self._asked):
-            return Made()
-        self._asked.append(value)
-        try:
+        if id(value) not in self._known:
+            self._known[id(value)] = value, Made()
             found = traced(value)
             made = self._of_tracer(value, found, depth) if found else Made()
-            return made if made.origin is not None else self._assigned(value, value)
-        finally:
-            self._asked.pop()
+            made = made if made.origin is not None else self._assigned(value, value)
+            self._known[id(value)] = value, made
+        return self._known[id(value)][1]
 
     def _of_tracer(self, value: Leaf, found: Traced, depth: int) -> Made:
         graph, output = found.graph, found.graph.outputs[0]

@@ -32,7 +32,10 @@ _DIFFERENT = re.compile(
     f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got"
 )
 # What a cotangent or a tangent has to be.
-_EXPECTED = re.compile(rf"(?s)[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})")
+_EXPECTED = re.compile(
+    "(?s)(?:for argument to VJP function|called on tangent values inconsistent).*"
+    rf"[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})"
+)
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
     "Index type must be an integer|must have an integer type"
@@ -129,7 +132,7 @@ def _different(site: Site, message: str) -> list[Argument]:
 def _refusal(message: str) -> tuple[str, DType | None]:
     """The dtype that JAX refuses, and one that it takes; None for another message."""
     expected = _EXPECTED.search(message)
-    if expected:
+    if expected and expected[1] != expected[2]:
         return expected[1], jnp.dtype(expected[2])
     refused = _REFUSED.search(message)
     if refused and _BOOL.search(message):

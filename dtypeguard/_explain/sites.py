@@ -215,9 +215,9 @@ def evaluated(node: ast.expr | None, frame: FrameType) -> PyTree:
         return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         owner = evaluated(node.value, frame)
-        fields = getattr(owner, "_fields", ()) if isinstance(owner, tuple) else ()
-        is_field = node.attr in fields or node.attr in getattr(owner, "__dict__", ())
-        return getattr(owner, node.attr, None) if is_field else None
+        if isinstance(owner, tuple) and node.attr in getattr(owner, "_fields", ()):
+            return owner[owner._fields.index(node.attr)]  # pyright: ignore[reportAttributeAccessIssue]: of a NamedTuple
+        return getattr(owner, "__dict__", {}).get(node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         owner = evaluated(node.value, frame)
         if type(owner) in (list, tuple, dict):

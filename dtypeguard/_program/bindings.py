@@ -86,15 +86,18 @@ class _Scope(NamedTuple):
     parameters: dict[str, int]
 
 
-@functools.cache
 def _scopes(file: str) -> list[_Scope]:
     """The module of a file and all its functions, outside in."""
-    lines = linecache.getlines(file)
+    return _scopes_of("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(32)
+def _scopes_of(text: str) -> list[_Scope]:
     try:
-        module = ast.parse("".join(lines))
+        module = ast.parse(text)
     except SyntaxError:  # a notebook's magic command
         return []
-    scopes = [_Scope("<module>", 1, len(lines) + 1, {}, {})]
+    scopes = [_Scope("<module>", 1, text.count("\n") + 2, {}, {})]
 
     def visit(node: ast.AST, scope: _Scope, prefix: str, last: int = 0) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):

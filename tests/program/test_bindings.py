@@ -1,4 +1,4 @@
-"""The line that assigned a value: before the line that runs, and in the source as it is now."""
+"""The line that assigned a value: before the one that runs, in the source as it is now."""
 
 import inspect
 import linecache

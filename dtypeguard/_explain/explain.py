@@ -14,6 +14,7 @@ from .._leaves.public import public
 from .._leaves.types import Function
 from .control_flow import calls, without_jax
 from .notes import note
+from .operands import is_about_operands, operands_note
 
 _F = TypeVar("_F", bound=Function)
 
@@ -24,13 +25,15 @@ def explain(function: None = None) -> "_Explaining": ...
 def explain(function: _F) -> _F: ...
 @public
 def explain(function: Function | None = None) -> "Function | _Explaining":
-    """A context in which type errors from JAX's control flow name your lines.
+    """A context in which JAX's type errors name your lines.
 
     If types differ in `jax.lax.scan`, `while_loop`, `fori_loop`, `cond`, `switch` or
     Equinox's loops, the error gets a note: every leaf with its path and both types, the
-    line that promoted it, the line that forced it, and what to write. It stays the same
-    object with the same message; Python prints the note below it. All other errors pass
-    untouched. `@dtypeguard.explain` does the same as a decorator.
+    line that promoted it, the line that forced it, and what to write. If JAX refuses the
+    types of the arguments of one of its functions, the note has every argument by its name
+    with its type, these two lines, and the cast to write. The error stays the same object
+    with the same message; Python prints the note below it. All other errors pass untouched.
+    `@dtypeguard.explain` does the same as a decorator.
 
     Inside the context JAX's option `jax_traceback_filtering` is "off", in all threads,
     because the notes come from JAX's own frames. An error that leaves the context has
@@ -103,7 +106,10 @@ def explain_error(error: BaseException) -> None:
         if isinstance(part, (TypeError, ValueError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 message = str(part)
-                found = (note(call, message) for call in calls(part))
+                if is_about_operands(message):
+                    found = iter([operands_note(part, message)])
+                else:
+                    found = (note(call, message) for call in calls(part))
                 if text := next(filter(None, found), None):
                     part.add_note(text)
 

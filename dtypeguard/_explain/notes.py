@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
 from jax import tree_util
 
@@ -16,6 +17,15 @@ from .._program.origins import Origin, callers, frame_of, is_update, origin_of_f
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import can_start_as_returned, drifts, loop_of
+
+
+class _Lined(Protocol):
+    """What a note names the lines of."""
+
+    @property
+    def origin(self) -> Origin | None: ...
+    @property
+    def cause(self) -> Origin | None: ...
 
 
 def note(call: Call, message: str) -> str | None:
@@ -42,7 +52,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
     if is_of_jax and call.caller is not None:  # no line in it is anything to the user
         line = origin_of_frame(call.caller)
         found = [dataclasses.replace(each, origin=each.origin or line) for each in found]
-    return _text(
+    return note_text(
         f"{_counted(found)} of the carry of {call.name} {verb} back in another type.",
         [
             (
@@ -58,7 +68,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
 
 
 def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
-    return _text(
+    return note_text(
         f"the branches of {call.name} give {_counted(leaves)} of their result in different "
         "types.",
         [
@@ -87,10 +97,10 @@ def _made(each: Variant) -> tuple[str, str]:
     return ", ".join(filter(None, [what, origin])), cause
 
 
-def _text(
+def note_text(
     headline: str,
     rows: Sequence[Sequence[str]],
-    found: Sequence[Drift | Variant],
+    found: Sequence[_Lined],
     advice: Sequence[str],
 ) -> str:
     origins = [line for each in found for line in (each.origin, each.cause) if line]

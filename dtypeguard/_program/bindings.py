@@ -20,16 +20,8 @@ def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
     object, so they have no line.
     """
     while frame is not None and is_users(frame.f_code.co_filename):
-        file, line = frame.f_code.co_filename, frame.f_lineno
-        variables = frame.f_locals, frame.f_globals
-        if is_python_number(value) or _is_argument_of_lambda(frame, value):
-            variables = ()
-        for names in variables:
-            for name in [name for name, each in names.items() if each is value]:
-                found = _assignment(file, name, line)
-                if found is not None:
-                    code = linecache.getline(file, found[0]).strip()
-                    return Origin(file, *found, code)
+        if found := bound_in(frame, value, frame.f_lineno):
+            return found
         frame = frame.f_back
     return None
 
@@ -37,6 +29,28 @@ def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
 def words_of(file: str, line: int) -> set[str]:
     """The words on a line, among them the names of the variables that it reads."""
     return set(re.findall(r"[^\W\d]\w*", linecache.getline(file, line)))
+
+
+def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
+    """The line of one function, before another line of it, that assigned a value."""
+    file = frame.f_code.co_filename
+    if is_python_number(value) or _is_argument_of_lambda(frame, value):
+        return None
+    for names in (frame.f_locals, frame.f_globals):
+        for name in [name for name, each in names.items() if each is value]:
+            found = _assignment(file, name, line)
+            if found is not None:
+                code = linecache.getline(file, found[0]).strip()
+                return Origin(file, *found, code)
+    return None
+
+
+def assigned(file: str, name: str, line: int) -> Origin | None:
+    """The last line before another one that assigned a variable."""
+    found = _assignment(file, name, line)
+    if found is None or found[0] >= line:
+        return None
+    return Origin(file, *found, linecache.getline(file, found[0]).strip())
 
 
 def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
@@ -51,9 +65,15 @@ def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
     scopes = _scopes("".join(linecache.getlines(file)))
     inside = [scope for scope in scopes if scope.first <= line <= scope.last]
     for scope in reversed(inside):
-        lines = [n for n in scope.assigned.get(name, ()) if n <= line or scope is inside[0]]
+        lines = {
+            first: last
+            for first, last in scope.assigned.get(name, ())
+            if first <= line or scope is inside[0]
+        }
+        # A statement that is running has not assigned yet, unless in an earlier turn.
+        done = [first for first, last in lines.items() if not first <= line <= last]
         if lines:
-            return max(lines), scope.name
+            return max(done or lines), scope.name
         if name in scope.parameters:
             # The caller tells more, unless the function has returned and left a closure.
             is_running = scope is inside[-1]
@@ -62,12 +82,15 @@ def _assignment(file: str, name: str, line: int) -> tuple[int, str] | None:
 
 
 class _Scope(NamedTuple):
-    """A function, and the lines that assign its variables and declare its parameters."""
+    """A function, and the lines that assign its variables and declare its parameters.
+
+    An assignment has the line of the variable and the last one of the statement.
+    """
 
     name: str
     first: int
     last: int
-    assigned: dict[str, list[int]]
+    assigned: dict[str, list[tuple[int, int]]]
     parameters: dict[str, int]
 
 
@@ -80,12 +103,14 @@ def _scopes(source: str) -> list[_Scope]:
         return []
     scopes = [_Scope("<module>", 1, source.count("\n") + 2, {}, {})]
 
-    def visit(node: ast.AST, scope: _Scope, prefix: str) -> None:
+    def visit(node: ast.AST, scope: _Scope, prefix: str, last: int = 0) -> None:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            last = node.end_lineno or 0
         for child in ast.iter_child_nodes(node):
             line = getattr(child, "lineno", 0)
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                name, last = prefix + child.name, child.end_lineno or line
-                inner = _Scope(name, line, last, {}, {})
+                name = prefix + child.name
+                inner = _Scope(name, line, child.end_lineno or line, {}, {})
                 scopes.append(inner)
                 visit(child, inner, f"{name}.<locals>.")
                 continue
@@ -96,10 +121,10 @@ def _scopes(source: str) -> list[_Scope]:
             if isinstance(child, ast.Assign) and isinstance(child.value, ast.Name):
                 continue  # another name of a value that was made elsewhere
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                scope.assigned.setdefault(child.id, []).append(line)
+                scope.assigned.setdefault(child.id, []).append((line, last))
             elif isinstance(child, ast.arg):
                 scope.parameters[child.arg] = line
-            visit(child, scope, prefix)
+            visit(child, scope, prefix, last)
 
     visit(module, scopes[0], "")
     return scopes

@@ -58,6 +58,7 @@ CASES = [
     ("fori_loop.py", "traced"),
     ("cond.py",),
     ("switch.py",),
+    ("operands.py",),
     ("equinox_loops.py", "scan", "lax"),
     ("equinox_loops.py", "scan", "checkpointed"),
     ("equinox_loops.py", "while_loop", "lax"),

@@ -129,8 +129,8 @@ def _no_types():
     jax.lax.while_loop(lambda c: True, body, BF16)
 
 
-def _not_bool():
-    jax.lax.while_loop(lambda c: c, lambda c: c * SCALE, BF16[0])
+def _not_scalar():
+    jax.lax.while_loop(lambda c: c > 0, lambda c: c * SCALE, BF16)
 
 
 def _in_an_argument():
@@ -140,7 +140,7 @@ def _in_an_argument():
 
 @pytest.mark.parametrize(
     "call",
-    [_structure, _not_a_pair, _lengths, _inside, _no_types, _not_bool, _in_an_argument],
+    [_structure, _not_a_pair, _lengths, _inside, _no_types, _not_scalar, _in_an_argument],
 )
 def test_other_errors_pass_without_a_note(call):
     bare = raised(call, context=contextlib.nullcontext)

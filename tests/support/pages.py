@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import linecache
 import pathlib
 import re
 import warnings
@@ -106,6 +107,8 @@ def run_code(code: str, names: dict[str, Any] | None = None) -> str:
     """What a program prints, warns of and raises. Flags that it sets are set back."""
     printed, x64 = io.StringIO(), x64_enabled()
     raised = ""
+    # As for a file: notes on errors read the source.
+    linecache.cache["<page>"] = len(code), None, code.splitlines(True), "<page>"
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:

@@ -1,0 +1,371 @@
+"""Finds the lines that gave an operand its type: by its equations, or by its variable."""
+
+import ast
+import dataclasses
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
+from .._leaves.files import is_installed, is_users
+from .._leaves.types import Aval, DType, Leaf, PyTree
+from .._program.bindings import assigned, bound_in
+from .._program.blame import Matches, blame
+from .._program.graph import Equation, Graph
+from .._program.lines import has, line_of
+from .._program.origins import Origin, is_explicit, origin_of_frame
+from .._program.traced import Traced, traced, unwrapped
+from .sites import Argument, Site, evaluated, parsed, root
+
+_LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
+# How JAX's functions call what a traced function is called with.
+_GIVEN = (
+    ("args", "kwargs"),
+    ("init", "xs"),
+    ("init_flat", "xs_flat"),
+    ("init_val",),
+    ("operands",),
+    ("ops",),
+)
+_ARRAYS = (jax.Array, np.ndarray, np.generic)  # not abstract values
+
+
+class Made(NamedTuple):
+    """The line that gave a value its type, and the line that forced that.
+
+    `is_promoted` tells whether the line has operands of other types.
+    """
+
+    origin: Origin | None = None
+    cause: Origin | None = None
+    is_promoted: bool = False
+
+
+class Makers:
+    """Finds who made the values in the frames of an error.
+
+    Args:
+        sites: the lines that the error passed through outside JAX, outside in.
+        frames: all frames that it passed through.
+    """
+
+    def __init__(self, sites: Sequence[Site], frames: Sequence[FrameType]):
+        self._sites = list(reversed(sites))
+        self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
+        # What is known of a value; nothing while it is being looked for.
+        self._known: dict[int, tuple[Leaf, Made]] = {}
+
+    def of(self, argument: Argument, site: Site) -> Made:
+        """The lines behind an argument of a call."""
+        value, source = argument.value, argument.source
+        if is_python_number(value):
+            return Made()
+        users = evaluated(source, site.frame) if argument.is_whole else None
+        if isinstance(users, _ARRAYS) and users.dtype == value.dtype:
+            value = users  # JAX may have converted it
+        field = _field(source, site.frame) if argument.is_whole else None
+        made = Made(field) if field is not None else self._of_value(value)
+        if made.origin is not None or source is None:
+            return made
+        if argument.is_whole and not isinstance(source, _LOOKUPS):
+            line = origin_of_frame(site.frame, site.line)
+            return self._of_expression(source, site.frame, line, value)
+        holder = evaluated(root(source), site.frame)
+        return made if holder is None else self._assigned(holder, value)
+
+    def of_output(self, graph: Graph, number: int) -> Made:
+        """The lines behind an output of a function that was traced again."""
+        output = graph.outputs[number]
+        matches = has("dtype", graph.avals[output].dtype)
+        found = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
+        return _made(line_of(found.promotion), line_of(found.cause), True)
+
+    def _of_value(self, value: Leaf, depth: int = 0) -> Made:
+        """The lines behind a value.
+
+        Args:
+            value: an array or a tracer.
+            depth: how many of JAX's frames, counted from the innermost, lie inside the
+                function that has the value.
+        """
+        if id(value) not in self._known:
+            self._known[id(value)] = value, Made()
+            found = traced(value)
+            made = self._of_tracer(value, found, depth) if found else Made()
+            made = made if made.origin is not None else self._assigned(value, value)
+            self._known[id(value)] = value, made
+        return self._known[id(value)][1]
+
+    def _of_tracer(self, value: Leaf, found: Traced, depth: int) -> Made:
+        graph, output = found.graph, found.graph.outputs[0]
+        matches = has("dtype", value.dtype)
+        if output in graph.inputs:
+            return self._of_outer(found, graph.inputs.index(output), depth)
+        if output in graph.constants:
+            constant = found.value_of(found.output)
+            return Made() if constant is None else self._of_value(constant, depth)
+        blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
+        cause = line_of(blamed.cause)
+        if blamed.constant and blamed.cause is not None:
+            cause = self._constant(blamed.cause, found, matches, depth) or cause
+        elif blamed.promotion is not None and not is_explicit(blamed.promotion.stack):
+            cause = cause or self._input(found, matches, depth)
+        operands = blamed.promotion.inputs if blamed.promotion else ()
+        is_promoted = not all(matches(graph.avals[each]) for each in operands)
+        return _made(line_of(blamed.promotion), cause, is_promoted)
+
+    def _constant(
+        self, user: Equation, found: Traced, matches: Matches, depth: int
+    ) -> Origin | None:
+        """The line that created the constant which an equation uses."""
+        for variable in user.stack[0].invars:
+            value = found.value_of(variable)
+            if is_array(value) and matches(value) and not is_weak(value):
+                made = self._of_value(value, depth).origin
+                if made is not None:
+                    return made
+        line = line_of(user)
+        node = None if line is None else _statement(line)
+        frame = None if line is None else self._frame_of(line)
+        if line is None or node is None or frame is None:
+            return None
+        made = list(self._read(node, frame, line, matches)[0].values())
+        return made[0].origin if len(made) == 1 else None
+
+    def _input(self, found: Traced, matches: Matches, depth: int) -> Origin | None:
+        """The line that made the nearest argument that has the type."""
+        graph = found.graph
+        queue = list(graph.outputs)
+        for value in queue:
+            if value in graph.inputs:
+                return self._of_outer(found, graph.inputs.index(value), depth).origin
+            made = graph.made_by.get(value)
+            behind = made.inputs if made else graph.same.get(value, ())
+            queue += [
+                each for each in behind if matches(graph.avals[each]) and each not in queue
+            ]
+        return None
+
+    def _of_outer(self, found: Traced, number: int, depth: int) -> Made:
+        """The lines behind what a traced function was called with for an argument."""
+        avals = [variable.aval for variable in found.arguments]
+        fitting: list[tuple[Leaf, int]] = []
+        for level, frame in enumerate(self._frames[depth:], depth + 1):
+            for given in _given(frame):
+                leaves = given[-len(avals) :]  # without a predicate or a length
+                before = len(avals) - len(leaves)  # JAX's own, such as a counter
+                if any(map(found.is_own, given)):
+                    fitting.clear()  # the frames so far are inside the traced function
+                elif before <= number and all(map(_is_alike, leaves, avals[before:])):
+                    fitting.append((leaves[number - before], level))
+        return self._of_value(*fitting[0]) if fitting else Made()
+
+    def _assigned(self, holder: PyTree, value: Leaf) -> Made:
+        """The lines behind a value that a variable holds, or something in a variable."""
+        line = self._bound(holder)
+        if line is None:
+            held = (self._bound(each) for each in self._holders(value))
+            line = next(filter(None, held), None) or self._written(value)
+        frame = None if line is None else self._frame_of(line)
+        node = None if line is None else _statement(line)
+        if line is None or frame is None or node is None:
+            return Made(line)
+        return self._of_expression(node, frame, line, value)
+
+    def _of_expression(
+        self, node: ast.AST, frame: FrameType, line: Origin, value: Leaf
+    ) -> Made:
+        """The lines behind what an expression computes from variables."""
+        dtype = dtype_of(value)
+        read, is_promoted = self._read(node, frame, line, has("dtype", dtype))
+        if _asks_for(node, frame, dtype):
+            return Made(line, None, is_promoted)
+        before = _before(node, line) if not read else None
+        earlier = _statement(before) if before is not None else None
+        # Not one in a branch that may not have been taken.
+        if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
+            return self._of_expression(earlier, frame, before, value)
+        made = next(iter(read.values())) if len(read) == 1 else Made()
+        if made.is_promoted and not is_promoted:  # it had the type before
+            return made
+        return _made(line, made.cause or made.origin, is_promoted)
+
+    def _read(
+        self, node: ast.AST, frame: FrameType, line: Origin, matches: Matches
+    ) -> tuple[dict[int, Made], bool]:
+        """The arrays of a type that an expression reads.
+
+        Returns:
+            Their lines, and whether it may read arrays of other types as well.
+        """
+        found: dict[int, Made] = {}
+        others = False
+        changed = {
+            name.id
+            for name in ast.walk(node)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+        for name in _operands(node):
+            if isinstance(name, ast.Name) and name.id in changed:
+                others = True  # its old value is gone
+                continue
+            value = evaluated(name, frame)
+            if not isinstance(value, _ARRAYS) or is_weak(value):
+                continue
+            made = self._of_value(value) if matches(value) else Made()
+            if made.origin is not None and made.origin != line:
+                found[id(value)] = made
+            others = others or not matches(value)
+        return found, others
+
+    def _frame_of(self, line: Origin) -> FrameType | None:
+        """The running function of a line."""
+        for site in self._sites:
+            name = site.frame.f_code.co_qualname
+            if site.file == line.file and line.function in (name, "<module>"):
+                return site.frame
+        return None
+
+    def _bound(self, value: PyTree) -> Origin | None:
+        inner = unwrapped(value)
+        for site in sorted(self._sites, key=lambda site: is_installed(site.file)):
+            found = bound_in(site.frame, value, site.line)
+            found = found or bound_in(site.frame, inner, site.line)
+            if found is not None:
+                is_users_own = not is_installed(found.file)
+                return found if is_users_own else origin_of_frame(site.frame, found.line)
+        return None
+
+    def _holders(self, value: Leaf) -> Iterator[PyTree]:
+        """The variables that hold a container with a value in it."""
+        for site in self._sites:
+            for each in list(site.frame.f_locals.values()):
+                is_tree = isinstance(each, (dict, list, tuple))
+                if (is_tree or dataclasses.is_dataclass(each)) and _contains(each, value):
+                    yield each
+
+    def _written(self, value: Leaf) -> Origin | None:
+        """The line of a call in which a value is written out as an argument."""
+        for site in self._sites:
+            node = site.node
+            if not isinstance(node, ast.Call) or not site.inside:
+                continue
+            given = _positional(site.inside[0])
+            for source, each in zip(node.args, given):
+                if not isinstance(source, _LOOKUPS) and _contains(each, value):
+                    return origin_of_frame(site.frame, source.lineno)
+        return None
+
+
+def _made(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Made:
+    return Made(origin, None if cause == origin else cause, is_promoted)
+
+
+def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
+    """Whether an expression names a dtype, as a cast does."""
+    for each in ast.walk(node):
+        named: Any = each.value if isinstance(each, ast.Constant) else None
+        if isinstance(each, (ast.Name, ast.Attribute)):
+            named = evaluated(each, frame)
+        is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)
+        if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
+            try:
+                if np.dtype(named) == dtype:
+                    return True
+            except TypeError:  # another string
+                continue
+    return False
+
+
+def _before(node: ast.AST, line: Origin) -> Origin | None:
+    """The assignment before one that only changes the value of a variable: `x = x + 1`."""
+    names = {each.id for each in _operands(node) if isinstance(each, ast.Name)}
+    target = next(iter(getattr(node, "targets", ())), None)
+    is_simple = isinstance(getattr(node, "value", None), (ast.BinOp, ast.UnaryOp))
+    if not is_simple or not isinstance(target, ast.Name) or target.id not in names:
+        return None
+    return assigned(line.file, target.id, line.line)
+
+
+def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:
+    """The line that assigns a field of an object, if its class has only one."""
+    if not isinstance(source, ast.Attribute):
+        return None
+    kind = type(evaluated(source.value, frame))
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    module = parsed(file)
+    found = [
+        (each.lineno, f"{node.name}.{function.name}")
+        for node in (ast.walk(module) if module else ())
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+        for function in node.body
+        if isinstance(function, ast.FunctionDef)
+        for each in ast.walk(function)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and each.attr == source.attr
+    ]
+    if len(found) != 1 or is_installed(file):
+        return None
+    return Origin(file, *found[0], linecache.getline(file, found[0][0]).strip())
+
+
+def _operands(node: ast.AST) -> Iterator[ast.expr]:
+    """What an expression looks up, but not in a comparison: that is a bool."""
+    if isinstance(node, _LOOKUPS) and isinstance(node.ctx, ast.Load):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Compare):
+            yield from _operands(child)
+
+
+def _contains(tree: PyTree, value: Leaf) -> bool:
+    inner = unwrapped(value)
+    try:
+        return any(x is value or x is inner for x in tree_util.tree_leaves(tree))
+    except Exception:  # keys that cannot be ordered
+        return False
+
+
+def _positional(frame: FrameType) -> list[PyTree]:
+    """What a function was called with by position."""
+    code, values = frame.f_code, frame.f_locals
+    if "args" in values and not code.co_argcount:
+        return list(values["args"])
+    names = code.co_varnames[: code.co_argcount]
+    return [values.get(name) for name in names if name != "self"]
+
+
+def _statement(line: Origin) -> ast.stmt | None:
+    """The innermost statement on a line."""
+    module = parsed(line.file)
+    found = [
+        node
+        for node in (ast.walk(module) if module else ())
+        if isinstance(node, ast.stmt) and node.lineno <= line.line <= (node.end_lineno or 0)
+    ]
+    return max(found, key=lambda node: node.lineno) if found else None
+
+
+def _given(frame: FrameType) -> Iterator[list[Leaf]]:
+    """What a function of JAX was given to call another one with."""
+    values = frame.f_locals
+    for names in _GIVEN:
+        if all(name in values for name in names):
+            leaves = tree_util.tree_leaves([values[name] for name in names])
+            arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+            yield [x for x in leaves if isinstance(x, _ARRAYS) or is_python_number(x)]
+            yield arrays
+
+
+def _is_alike(leaf: Leaf, aval: Aval) -> bool:
+    """Whether a leaf goes in as an argument, or its slices do."""
+    shapes = np.shape(leaf), np.shape(leaf)[1:]
+    return dtype_of(leaf) == dtype_of(aval) and aval.shape in shapes

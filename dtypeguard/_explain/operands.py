@@ -1,0 +1,230 @@
+"""Notes on errors over operands: where each got its type, and what to cast.
+
+JAX refuses arguments of different types (`lax.dynamic_update_slice`, strict promotion), of
+another kind (a float as an index, an int under `grad`), and results of another kind (those
+of a `cond_fun` or a loss). Its message tells these errors from all others: an error with
+another message has no note.
+"""
+
+import ast
+import re
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.files import is_installed, short_path
+from .._leaves.rows import describe
+from .._leaves.types import DType, Leaf
+from .._program.origins import Origin, places
+from .casts import Cast, casts_of_users, casts_to_meet, sentences
+from .made import Makers
+from .notes import note_text
+from .results import refused_result, result_note
+from .sites import Argument, Site, arguments, sites, text_of, users_sites
+
+_TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
+_DIFFERENT = re.compile(
+    "arguments to have the same dtypes|must be same dtype|two inexact dtypes must match|"
+    "no available implicit dtype promotion path|arguments to jax.jvp do not match|"
+    f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got"
+)
+# What a cotangent or a tangent has to be.
+_EXPECTED = re.compile(
+    "(?s)(?:for argument to VJP function|called on tangent values inconsistent).*"
+    rf"[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})"
+)
+_INTEGER = re.compile(
+    "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
+    "Index type must be an integer|must have an integer type"
+)
+_BOOL = re.compile("select `which` must be bool")
+_FLOAT = re.compile(r"requires real-(valued| or complex-valued) inputs|a floating dtype")
+_ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
+_REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
+# Arguments that say where or whether: their types have nothing to do with the others'.
+_PLACES = {
+    "index",
+    "indices",
+    "idx",
+    "item",
+    "start_indices",
+    "scatter_indices",
+    "segment_ids",
+}
+_CHOICES = {"which", "pred", "condition", "init_val"}
+
+
+class Operand(NamedTuple):
+    """An argument, the line that gave it its type, and the line that forced that."""
+
+    argument: Argument
+    origin: Origin | None
+    cause: Origin | None
+
+
+def is_about_operands(message: str) -> bool:
+    """Whether a message is one of those that this file explains."""
+    return bool(
+        _DIFFERENT.search(message) or _refusal(message)[1] or refused_result(message)
+    )
+
+
+def operands_note(error: BaseException, message: str) -> str | None:
+    """A note on an error over operands; None if it finds none that are at fault.
+
+    Args:
+        error: as it was raised, with JAX's own frames in its traceback.
+        message: of the error.
+    """
+    passed = sites(error.__traceback__)
+    if not passed or not passed[-1].inside:
+        return None  # JAX has not raised it
+    site = passed[-1]
+    makers = Makers(passed, [frame for frame, _ in traceback.walk_tb(error.__traceback__)])
+    result = refused_result(message)
+    if result is not None:
+        return result_note(error, site, makers, result)
+    wanted: DType | None = None
+    if _DIFFERENT.search(message):
+        named = _different(site, message)
+    else:
+        refused, wanted = _refusal(message)
+        is_place = bool(_INTEGER.search(message) or _BOOL.search(message))
+        named = _refused(site, refused, is_place)
+    if not named:
+        return None
+    operands = [Operand(each, *makers.of(each, site)[:2]) for each in named]
+    name = site.name or "a call"
+    some = "an argument" if len(named) == 1 else "arguments"
+    return note_text(
+        f"the arguments of {name} have different types."
+        if wanted is None
+        else f"{name} has {some} of a type that it does not accept.",
+        [
+            (_label(each.argument, site), _type(each.argument.value), *places(*each[1:]))
+            for each in operands
+        ],
+        operands,
+        list(_advice(operands, passed, wanted)),
+    )
+
+
+def _different(site: Site, message: str) -> list[Argument]:
+    """The arguments of those types that a message names.
+
+    JAX writes the types of Python's numbers as `<class 'float'>`.
+    """
+    types = set(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
+    for found in arguments(site):
+        named = [
+            each
+            for each in found
+            if _names(each.value) & types and each.base not in _PLACES | _CHOICES
+        ]
+        if len({dtype_of(each.value) for each in named}) > 1:
+            return named
+    return []
+
+
+def _refusal(message: str) -> tuple[str, DType | None]:
+    """The dtype that JAX refuses, and one that it takes; None for another message."""
+    expected = _EXPECTED.search(message)
+    if expected and expected[1] != expected[2]:
+        return expected[1], jnp.dtype(expected[2])
+    refused = _REFUSED.search(message)
+    if refused and _BOOL.search(message):
+        return refused[1], jnp.dtype(bool)
+    accepted = _ACCEPTED.search(message)
+    is_integer = _INTEGER.search(message) or (accepted and "integer" in accepted[1])
+    is_float = _FLOAT.search(message) or (accepted and "float" in accepted[1])
+    if is_float or is_integer or (accepted and "number" in accepted[1]):
+        return refused[1] if refused else "", jnp.dtype("float32" if is_float else "int32")
+    return "", None
+
+
+def _refused(site: Site, refused: str, is_place: bool) -> list[Argument]:
+    """The arguments of a type that JAX refuses.
+
+    Args:
+        site: the call.
+        refused: the dtype; empty if the message does not name it.
+        is_place: whether only an index may be at fault, where there is one.
+    """
+    for found in arguments(site):
+        named = [
+            each
+            for each in found
+            if type(each.value) is not bool and _is_refused(each.value, refused, is_place)
+        ]
+        if is_place and any(each.base in _PLACES | _CHOICES for each in found):
+            named = [each for each in named if each.base in _PLACES | _CHOICES]
+        if named := _differentiated(site, named):
+            return named
+    return []
+
+
+def _is_refused(value: Leaf, refused: str, is_place: bool) -> bool:
+    is_float = kind(dtype_of(value)) == "float"
+    if is_place and (not refused or is_python_number(value)):  # a number in 64 bits
+        return is_float
+    return str(dtype_of(value)) == refused
+
+
+def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
+    """Of the arguments of a function under `grad` those that it is differentiated in."""
+    numbers = next(
+        (
+            found
+            for frame in site.inside
+            if (found := frame.f_locals.get("argnums")) is not None
+        ),
+        None,
+    )
+    if isinstance(numbers, int):
+        numbers = (numbers,)
+    return [each for each in named if numbers is None or each.position in numbers]
+
+
+def _advice(
+    operands: Sequence[Operand], passed: Sequence[Site], wanted: DType | None
+) -> Iterable[str]:
+    """What to write: at the call, or at the user's call of the package that makes it."""
+    site = passed[-1]
+    named = [each.argument for each in operands]
+    if not is_installed(site.file):
+        if wanted is None:
+            forced = [each.argument for each in operands if each.cause]
+            return sentences(casts_to_meet(named, forced), site)
+        return sentences([[Cast(each, wanted) for each in named]], site)
+    for users in users_sites(passed):
+        if casts := casts_of_users(named, users, wanted):
+            return sentences([casts], users)
+    package = short_path(site.file).replace("\\", "/").partition("/")[0]
+    return [f"Give {package} arrays of one type."] if wanted is None else []
+
+
+def _label(argument: Argument, site: Site) -> str:
+    """The name of an argument, and its expression if that says more."""
+    text = text_of(argument.source, site.file) if argument.source is not None else ""
+    if not argument.is_whole or not text or len(text) > 40 or text == argument.name:
+        return argument.name
+    if argument.base in ("self", "other"):
+        return text
+    name = "index" if isinstance(site.node, ast.Subscript) else argument.name
+    return f"{name} = {text}"
+
+
+def _type(value: Leaf) -> str:
+    if is_python_number(value):
+        return type(value).__name__
+    return describe(value).removesuffix(",weak")
+
+
+def _names(value: Leaf) -> set[str]:
+    """How messages call the type of a value. An option of a function is a bool."""
+    if type(value) is bool or not (is_array(value) or is_python_number(value)):
+        return set()
+    return {str(dtype_of(value)), type(value).__name__}

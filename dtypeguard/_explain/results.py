@@ -1,0 +1,141 @@
+"""Notes on functions that return another kind than JAX wants: a condition, a loss."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from types import CodeType
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import tree_util
+
+from .._leaves.dtypes import kind
+from .._leaves.files import is_installed, short_path
+from .._leaves.rows import describe
+from .._leaves.types import DType, Function, Jaxpr, PyTree
+from .._program.graph import Graph
+from .._program.origins import places
+from .casts import cast_text
+from .control_flow import calls
+from .loops import retrace
+from .made import Made, Makers
+from .notes import note_text
+from .sites import Argument, Site, parsed, text_of
+
+_TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"
+_CONDITION = re.compile(rf"cond_fun must return a boolean scalar, but got .*?\b{_TYPE}\[\]")
+_LOSS = re.compile(
+    rf"requires real-(?:valued| or complex-valued) outputs.* but got {_TYPE}"
+)
+
+
+class _Result(NamedTuple):
+    """What a function returned.
+
+    Attributes:
+        called: how JAX's parameter for the function is called.
+        function: the function.
+        inputs: what it was called with.
+        is_pair: whether it returns a pair, of which only the first item counts.
+        wanted: the dtype that JAX takes.
+        jaxprs: the function, as JAX has traced it.
+    """
+
+    called: str
+    function: Function
+    inputs: tuple[PyTree, ...]
+    is_pair: bool
+    wanted: DType
+    jaxprs: Sequence[Jaxpr]
+
+
+def refused_result(message: str) -> str | None:
+    """The dtype of a result that JAX refuses; None if a message is about something else."""
+    found = _CONDITION.search(message) or _LOSS.search(message)
+    return found[1] if found else None
+
+
+def result_note(
+    error: BaseException, site: Site, makers: Makers, refused: str
+) -> str | None:
+    """A note on a function whose result JAX refuses; None if the function is not found."""
+    result = next(_results(error, site), None)
+    if result is None:
+        return None
+    graph = _graph(result)
+    made, shown = Made(), refused
+    if graph is not None:
+        made = makers.of_output(graph, 0)
+        shown = describe(graph.avals[graph.outputs[0]]).removesuffix(",weak")
+    wanted = f"a {kind(result.wanted)}"
+    return note_text(
+        f"{result.called} of {site.name or 'a call'} has to return {wanted}.",
+        [("result", shown, *places(made.origin, made.cause))],
+        [made],
+        list(_advice(result, refused)),
+    )
+
+
+def _results(error: BaseException, site: Site) -> Iterator[_Result]:
+    for call in calls(error):
+        given = call.arguments
+        if "cond_fun" in given and "init_val" in given:
+            held = [jaxpr for name, jaxpr in call.jaxprs() if "cond" in name]
+            function, inputs = given["cond_fun"], (given["init_val"],)
+            yield _Result("cond_fun", function, inputs, False, jnp.dtype(bool), held)
+    for frame in site.inside:
+        values = frame.f_locals
+        if callable(values.get("fun")) and "holomorphic" in values:
+            function, given = values["fun"], values.get("args", ())
+            is_pair = bool(values.get("has_aux"))
+            yield _Result("fun", function, given, is_pair, jnp.dtype("float32"), [])
+
+
+def _graph(result: _Result) -> Graph | None:
+    """The equations of the function, traced again if the error does not hold them."""
+    for jaxpr in result.jaxprs:
+        return Graph(jaxpr, len(tree_util.tree_leaves(result.inputs)))
+    traced = retrace(result.function, result.inputs, result.is_pair)
+    return traced[0] if traced else None
+
+
+def _advice(result: _Result, refused: str) -> Iterator[str]:
+    """What to write where the function returns."""
+    function = inspect.unwrap(getattr(result.function, "func", result.function))
+    code = getattr(function, "__code__", None)
+    if code is None or is_installed(code.co_filename):
+        return
+    node = _returned(code)
+    if node is None:
+        return
+    if result.is_pair and isinstance(node, ast.Tuple):
+        node = node.elts[0]
+    old = text_of(node, code.co_filename)
+    if kind(result.wanted) == "bool":
+        is_atom = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+        new, loss = f"{old if is_atom else f'({old})'} != 0", ""
+    else:
+        new = cast_text(Argument("", jnp.zeros((), refused), node), old, result.wanted)
+        loss = "" if kind(jnp.dtype(refused)) == "complex" else "; its gradient is zero"
+    place = f"{short_path(code.co_filename)}:{node.lineno}"
+    yield f"At {place} write {new} in place of {old}{loss}."
+
+
+def _returned(code: CodeType) -> ast.expr | None:
+    """What a function returns last; None if it is not found, or is one of several."""
+    line, name = code.co_firstlineno, code.co_name
+    names = code.co_varnames[: code.co_argcount]
+    module = parsed(code.co_filename)
+    found: list[ast.expr] = []
+    for node in ast.walk(module) if module else ():
+        if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
+            if [each.arg for each in node.args.args] != list(names):
+                continue
+            found.append(node.body)
+        elif isinstance(node, ast.FunctionDef) and node.name == name:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            ends = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+            if first == line and ends and ends[-1] is not None:
+                found.append(ends[-1])
+    return found[0] if len(found) == 1 else None

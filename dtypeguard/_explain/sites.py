@@ -1,0 +1,281 @@
+"""Reads a failing call from its source: which expression stands for which argument."""
+
+import ast
+import functools
+import inspect
+import itertools
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import NamedTuple
+
+from jax import tree_util
+
+from .._leaves.files import is_installed, is_users
+from .._leaves.types import Function, Leaf, PyTree
+
+_LONG = 40  # an expression with more characters is not shown
+
+
+class Site(NamedTuple):
+    """A line of a function that called something, and what it called.
+
+    Attributes:
+        frame: of the function.
+        line: its current line.
+        node: the expression that is evaluated; None if the source cannot be read.
+        inside: the frames of what it called, outside in.
+    """
+
+    frame: FrameType
+    line: int
+    node: ast.AST | None
+    inside: list[FrameType]
+
+    @property
+    def file(self) -> str:
+        """The file of the function."""
+        return self.frame.f_code.co_filename
+
+    @property
+    def name(self) -> str:
+        """The call as it is written, without its arguments."""
+        node, text = self.node, ""
+        while isinstance(node, ast.Call) and (len(text) > _LONG or node is self.node):
+            node = node.func
+            text = ast.unparse(node)
+        text = text or (ast.unparse(node) if node is not None else "")
+        return text if len(text) <= _LONG else ""
+
+
+def sites(trace: TracebackType | None) -> list[Site]:
+    """The lines that an error passed through outside JAX, outside in."""
+    steps = []
+    while trace is not None:
+        steps.append((trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
+        trace = trace.tb_next
+    frames = [frame for frame, _, _ in steps]
+    return [
+        Site(frame, line, _node(frame, last), frames[number + 1 :])
+        for number, (frame, line, last) in enumerate(steps)
+        if is_users(frame.f_code.co_filename)
+    ]
+
+
+def users_sites(found: Sequence[Site]) -> list[Site]:
+    """The lines that the user can edit, inside out."""
+    return [each for each in reversed(found) if not is_installed(each.file)]
+
+
+class Argument(NamedTuple):
+    """A leaf of an argument of a call.
+
+    Attributes:
+        name: of the parameter, and the path in it.
+        value: the leaf.
+        source: the expression of the leaf, or of the container that holds it; None if it
+            is not known.
+        is_whole: whether it is the expression of the leaf itself.
+        position: of the parameter.
+    """
+
+    name: str
+    value: Leaf
+    source: ast.expr | None = None
+    is_whole: bool = True
+    position: int = 0
+
+    @property
+    def base(self) -> str:
+        """The name of the parameter."""
+        return re.split(r"[.\[]", self.name, maxsplit=1)[0]
+
+
+def arguments(site: Site) -> Iterator[list[Argument]]:
+    """The arguments of the called function, by the names that each frame of it has.
+
+    The first that fits an error is the best: it is the function that the user wrote.
+    """
+    unnamed = []
+    is_called = True  # by the user's line, not by another function of JAX
+    for frame in itertools.takewhile(
+        lambda frame: not is_users(frame.f_code.co_filename), site.inside
+    ):
+        if named := _named(frame):
+            sources = _sources(site.node, list(named), frame) if is_called else {}
+            found = [
+                leaf._replace(position=position)
+                for position, (name, value) in enumerate(named.items())
+                for leaf in _leaves(name, value, sources.get(name))
+            ]
+            if "args" in named:
+                unnamed.append(found)
+            else:
+                is_called = is_called and frame.f_code.co_argcount == 0
+                yield found
+    yield from unnamed
+
+
+def _named(frame: FrameType) -> dict[str, PyTree]:
+    """The arguments of a running function by name."""
+    code, values = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = list(code.co_varnames[:count])
+    found = {name: values[name] for name in names if name in values}
+    if code.co_flags & inspect.CO_VARARGS and code.co_varnames[count] in values:
+        given = values[code.co_varnames[count]]
+        if names:
+            return found | {code.co_varnames[count]: given}
+        return _bound(values.get("fun"), given, values.get("kwargs", {}))
+    at = found.get("self")  # x.at[index]
+    array, index = getattr(at, "array", None), getattr(at, "index", None)
+    return found if array is None else {"array": array, "index": index} | found
+
+
+def _bound(
+    function: Function | None, given: tuple[PyTree, ...], keywords: dict[str, PyTree]
+) -> dict[str, PyTree]:
+    """The arguments of a function that JAX has wrapped."""
+    try:
+        parameters = inspect.signature(function).bind(*given, **keywords).arguments  # pyright: ignore[reportArgumentType]: a TypeError for None
+    except (TypeError, ValueError):
+        return {}
+    return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
+
+
+def _sources(
+    node: ast.AST | None, names: list[str], frame: FrameType
+) -> dict[str, ast.expr]:
+    """The expressions of the arguments."""
+    if isinstance(node, ast.Call):
+        found = {}
+        if names[:2] == ["array", "index"] and isinstance(node.func, ast.Attribute):
+            place = node.func.value  # x.at[index]
+            if isinstance(place, ast.Subscript) and isinstance(place.value, ast.Attribute):
+                found = {"array": place.value.value, "index": place.slice}
+            names = names[names.index("self") :]
+        if names[0] == "self":
+            if isinstance(node.func, ast.Attribute):
+                found["self"] = node.func.value
+            names = names[1:]
+        if not any(isinstance(each, ast.Starred) for each in node.args):
+            count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+            rest = frame.f_code.co_varnames[count : count + 1]
+            if len(rest) == 1 and names[-1:] == list(rest) and rest[0] in names:
+                first = frame.f_code.co_argcount - (
+                    frame.f_code.co_varnames[:1] == ("self",)
+                )
+                many = ast.List(node.args[first:], ast.Load())
+                found |= dict(zip(names[:first], node.args)) | {rest[0]: many}
+            else:
+                found |= zip(names, node.args)
+        return found | {each.arg: each.value for each in node.keywords if each.arg}
+    pair: list[ast.expr] = []
+    if isinstance(node, ast.BinOp):
+        pair = [node.left, node.right]
+    elif isinstance(node, ast.AugAssign):
+        pair = [node.target, node.value]
+    elif isinstance(node, ast.Compare):
+        pair = [node.left, *node.comparators]
+    elif isinstance(node, ast.Subscript):
+        pair = [node.value, node.slice]
+    elif isinstance(node, ast.UnaryOp):
+        pair = [node.operand]
+    is_reflected = frame.f_code.co_name.startswith(("_operator_r", "__r"))
+    is_shift = frame.f_code.co_name in ("_operator_rshift", "__rshift__")
+    return dict(zip(names, reversed(pair) if is_reflected and not is_shift else pair))
+
+
+def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argument]:
+    """The leaves of an argument, with the parts of its source if it is written out."""
+    if type(value) is slice:
+        return
+    if type(value) in (list, tuple) and isinstance(source, (ast.List, ast.Tuple)):
+        if len(source.elts) == len(value):
+            for number, pair in enumerate(zip(value, source.elts)):
+                yield from _leaves(f"{name}[{number}]", *pair)
+            return
+        source = None
+    if isinstance(value, dict) and isinstance(source, ast.Dict):
+        for key, each in zip(source.keys, source.values):
+            if isinstance(key, ast.Constant) and key.value in value:
+                yield from _leaves(f"{name}[{key.value!r}]", value[key.value], each)
+        return
+    for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
+        yield Argument(name + tree_util.keystr(path), leaf, source, not path)
+
+
+def evaluated(node: ast.expr | None, frame: FrameType) -> PyTree:
+    """The value of an expression that only looks something up; else None.
+
+    Nothing of the user's runs: no call, and no attribute but a field.
+    """
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = evaluated(node.value, frame)
+        if isinstance(owner, tuple) and node.attr in getattr(owner, "_fields", ()):
+            return owner[owner._fields.index(node.attr)]  # pyright: ignore[reportAttributeAccessIssue]: of a NamedTuple
+        return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        owner = evaluated(node.value, frame)
+        if type(owner) in (list, tuple, dict):
+            try:
+                return owner[node.slice.value]
+            except (LookupError, TypeError):
+                return None
+    return None
+
+
+def root(node: ast.expr | None) -> ast.expr | None:
+    """The variable that an expression looks something up in."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node
+
+
+def text_of(node: ast.expr, file: str) -> str:
+    """An expression as it is written, on one line."""
+    written = ast.get_source_segment("".join(linecache.getlines(file)), node)
+    return written if written and "\n" not in written else ast.unparse(node)
+
+
+def _node(frame: FrameType, last: int) -> ast.AST | None:
+    """The expression that a frame is evaluating."""
+    positions = next(itertools.islice(frame.f_code.co_positions(), last // 2, None), None)
+    if positions is None or None in positions:
+        return None
+    line, end, column, last_column = positions
+    nodes = _nodes("".join(linecache.getlines(frame.f_code.co_filename)))
+    return nodes.get((line, column, end, last_column))  # pyright: ignore[reportCallIssue, reportArgumentType]: None is excluded
+
+
+def parsed(file: str) -> ast.Module | None:
+    """The source of a file; None if it cannot be read."""
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(8)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except SyntaxError:  # a notebook's magic command
+        return None
+
+
+@functools.lru_cache(8)
+def _nodes(text: str) -> dict[tuple[int, int, int, int], ast.AST]:
+    """The expressions of a file by their place; the outermost of several."""
+    found: dict[tuple[int, int, int, int], ast.AST] = {}
+    module = _parsed(text)
+    for node in ast.walk(module) if module else ():
+        if isinstance(node, (ast.expr, ast.AugAssign)):
+            place = (
+                node.lineno,
+                node.col_offset,
+                node.end_lineno or 0,
+                node.end_col_offset or 0,
+            )
+            found.setdefault(place, node)
+    return found

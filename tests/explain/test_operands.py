@@ -1,0 +1,256 @@
+"""Errors over operands name the lines that made them, and what is printed mends them."""
+
+import ast
+import contextlib
+import functools
+import importlib.util
+import itertools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import planted_operands
+import pytest
+from helpers import set_x64
+from jax import lax
+
+import dtypeguard
+from dtypeguard._explain import operands, sites
+
+pytestmark = pytest.mark.third_party
+
+FILE = pathlib.Path(planted_operands.__file__)
+TEXT = FILE.read_text()
+MODES = {"eager": lambda function: function, "jit": jax.jit}
+ADVICE = re.compile(
+    r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)(?:; .*)?\."
+)
+
+
+@contextlib.contextmanager
+def options(case):
+    mode = "strict" if case.strict else "standard"
+    with set_x64(case.x64), jax.numpy_dtype_promotion(mode):
+        yield
+
+
+def raised(call, context=dtypeguard.explain):
+    """The error that leaves a context; None if there is none."""
+    try:
+        with context():
+            call()
+    except Exception as error:
+        return error
+    return None
+
+
+def notes(error):
+    return [n for n in getattr(error, "__notes__", []) if n.startswith("dtypeguard: ")]
+
+
+def marked(word, name):
+    """The line with a mark, as notes write it; None without one."""
+    for number, line in enumerate(TEXT.splitlines(), 1):
+        if line.endswith(f"# {word}: {name}"):
+            return f"{FILE.relative_to(pathlib.Path.cwd())}:{number}"
+    return None
+
+
+def ways_of(note):
+    """The advice of a note: of each way its replacements, by line."""
+    found = []
+    for line in note.splitlines():
+        if parts := ADVICE.fullmatch(line):
+            word, file, number, new, old = parts.groups()
+            assert file == str(FILE.relative_to(pathlib.Path.cwd()))
+            if word != "And at":
+                found.append([])
+            found[-1].append((int(number), old, new))
+    return found
+
+
+def replaced(text, changes):
+    """A source with some expressions replaced, wherever they stand on their line."""
+    lines = text.splitlines()
+    for number, old, new in changes:
+        places = {
+            (node.col_offset, node.end_col_offset)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.expr, ast.AugAssign))
+            if node.lineno == node.end_lineno == number
+            if ast.get_source_segment(text, node) == old
+        }
+        assert places, (number, old)
+        for start, end in sorted(places, reverse=True):
+            line = lines[number - 1]
+            lines[number - 1] = line[:start] + new + line[end:]
+    return "\n".join(lines)
+
+
+_NUMBERS = itertools.count()
+
+
+def loaded(text, folder):
+    path = folder / f"planted_{next(_NUMBERS)}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", planted_operands.CASES)
+def test_the_line_is_named_and_what_is_printed_mends_it(name, mode, tmp_path):
+    case = planted_operands.CASES[name]
+    with options(case):
+        error = raised(lambda: case.program(MODES[mode]))
+        (note,) = notes(error)
+        made = marked("made", name)
+        forced = marked("forced", name) or marked(f"forced in {mode}", name)
+        row = re.escape(case.operand) + r" +" + re.escape(case.type)
+        row += rf" +{re.escape(made)}(?: \(in .*?\))?" + (
+            rf" +forced by {re.escape(forced)}" if forced else ""
+        )
+        assert re.search(rf"^  {row}$", note, re.MULTILINE), note
+        ways = ways_of(note)
+        assert len(ways) == case.ways, note
+        for changes in ways:
+            module = loaded(replaced(TEXT, changes), tmp_path)
+            program = module.CASES[name].program
+            jax.eval_shape(functools.partial(program, MODES[mode]))  # compiles nothing
+
+
+BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
+
+
+def _shapes():
+    lax.add(F32, jnp.ones(4))
+
+
+def _ranks():
+    lax.dynamic_update_slice(F32, jnp.ones((3, 3)), (0,))
+
+
+def _condition_of_many():
+    lax.while_loop(lambda x: x > 0, lambda x: x, F32)
+
+
+def _length():
+    lax.scan(lambda c, x: (c, x), F32, (jnp.ones(3), jnp.ones(4)))
+
+
+def _raised_by_the_user():
+    raise TypeError(
+        "lax.add requires arguments to have the same dtypes, got bfloat16, float32"
+    )
+
+
+def _raised_by_the_body():
+    lax.scan(lambda c, _: (_raised_by_the_user(), None), F32, None, 3)
+
+
+def _string():
+    jnp.sin("float32")
+
+
+def _concrete():
+    jax.jit(lambda x: int(x[0]))(F32)
+
+
+def _divided_by_numpy():
+    np.left_shift(np.ones(3), 2)
+
+
+def _missing_argument():
+    lax.add(F32)
+
+
+OTHERS = [
+    _shapes,
+    _ranks,
+    _condition_of_many,
+    _length,
+    _raised_by_the_user,
+    _raised_by_the_body,
+    _string,
+    _concrete,
+    _divided_by_numpy,
+    _missing_argument,
+]
+
+
+@pytest.mark.parametrize("call", OTHERS)
+def test_errors_about_something_else_pass_untouched(call):
+    bare, error = raised(call, contextlib.nullcontext), raised(call)
+    assert notes(error) == []
+    assert (type(error), str(error)) == (type(bare), str(bare))
+
+
+@pytest.mark.parametrize("name", ["key_value_cache", "strict_addition", "in_a_branch"])
+def test_the_error_is_the_one_that_jax_raised(name):
+    case = planted_operands.CASES[name]
+    with options(case):
+        bare = raised(lambda: case.program(jax.jit), contextlib.nullcontext)
+        error = raised(lambda: case.program(jax.jit))
+    assert notes(error)
+    assert (type(error), str(error)) == (type(bare), str(bare))
+
+
+def test_nothing_runs_until_an_error_is_raised(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        operands, "is_about_operands", lambda message: asked.append(message)
+    )
+    for name in ("sites", "arguments", "_node"):
+        monkeypatch.setattr(sites, name, lambda *_: asked.append("read"))
+    compiled = []
+    add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))
+    with dtypeguard.explain():
+        add(BF16)
+        add(BF16)
+    assert len(compiled) == 1
+    assert asked == []
+
+
+def test_an_error_of_another_kind_is_not_looked_at(monkeypatch):
+    monkeypatch.setattr("dtypeguard._explain.operands.sites", lambda _: pytest.fail("read"))
+    assert notes(raised(_shapes)) == []
+
+
+def test_what_is_not_known_of_tracers_costs_lines_alone(monkeypatch):
+    monkeypatch.setattr("dtypeguard._program.traced._behind", lambda *_: 1 / 0)
+    case = planted_operands.CASES["key_value_cache"]
+    (note,) = notes(raised(lambda: case.program(jax.jit)))
+    assert "  update = new[None]  float32[1,3]" in note
+    assert "write new[None].astype(jnp.bfloat16) in place of new[None]" in note
+
+
+def test_a_failure_of_the_note_costs_the_note_alone(monkeypatch):
+    monkeypatch.setattr("dtypeguard._explain.operands.sites", lambda _: 1 / 0)
+    case = planted_operands.CASES["key_value_cache"]
+    error = raised(lambda: case.program(jax.jit))
+    assert type(error) is TypeError
+    assert notes(error) == []
+
+
+def test_without_source():
+    code = "lax.dynamic_update_slice(cache, new, (0,))"
+    names = {"lax": lax, "cache": BF16, "new": F32}
+    (note,) = notes(raised(lambda: eval(compile(code, "<typed>", "eval"), names)))
+    assert note.endswith("Cast the argument update: x.astype(jnp.bfloat16).")
+
+
+def test_an_argument_that_is_spread_over_lines():
+    def write(cache, new):
+        return lax.dynamic_update_slice(
+            cache,
+            new
+            * 2,
+            (0,),
+        )  # fmt: skip
+
+    (note,) = notes(raised(lambda: write(BF16, F32)))
+    assert "write (new * 2).astype(jnp.bfloat16) in place of new * 2" in note

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from .._find import wide
 from .._find.drift import Drift
+from .._leaves.page import document
 from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
 from .._program.origins import places
-from .page import document
 from .table import Code, Table, markdown_code
 from .trace_error import TraceError
 

@@ -1,4 +1,4 @@
-"""What an audit of precision found, as text and JSON."""
+"""What an audit of precision found, as text, JSON and HTML."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
 from .._program.origins import Origin
+from . import html
 
 
 @public
@@ -121,17 +122,19 @@ class PrecisionReport:
 
     def __str__(self) -> str:
         lines = [f"precision: {self.headline}", *(f"  {row}" for row in self.rows())]
-        if self.fix and not self.is_spread:
-            lines += [loss.remedy for loss in self.fix]
-            lines.append(
-                f"With {'it' if len(self.fix) == 1 else 'these lines'} in {self.wide}, "
-                f"{_percent(self.left)} of the squared error is left."
-            )
-        lines += self._notes()
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._advice(), *self._notes()])
+
+    def _advice(self) -> list[str]:
+        """What to write for each line of the fix; nothing where no line stands out."""
+        return [] if self.is_spread else [loss.remedy for loss in self.fix]
 
     def _notes(self) -> list[str]:
         notes = []
+        if self._advice():
+            notes.append(
+                f"With {'it' if len(self.fix) == 1 else 'these lines'} in {self.wide}, "
+                f"{_percent(self.left)} of the squared error is left."
+            )
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
             notes.append(
@@ -152,6 +155,34 @@ class PrecisionReport:
     def to_json(self) -> str:
         """All of it as JSON."""
         return json.dumps(_plain(self), indent=1)
+
+    def to_html(self) -> str:
+        """One page that needs no network: the source, with what each line loses."""
+        outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
+        errors = [(path or "the output", _percent(error)) for path, error in outputs]
+        return html.page(
+            self.headline,
+            [self._mark(loss) for loss in self.losses],
+            self._advice(),
+            self._notes(),
+            [html.Figures("The error of each output", ("output", "error"), errors)],
+            is_healthy=self.is_spread,
+        )
+
+    def _mark(self, loss: LineLoss) -> html.Mark:
+        said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
+        said += [loss.constant] if loss.constant else []
+        said.append(f"{_percent(loss.alone)} off if only this line rounds")
+        left = f"{_percent(loss.left)} of the squared error left with it in {self.wide}"
+        origin, is_chosen = loss.origin, loss in self.fix and not self.is_spread
+        return html.Mark(
+            origin,
+            loss.place,
+            "" if self.is_spread else "; ".join([*said, left]),
+            inner=f"{origin}  {origin.code}" if origin and origin.called_from else "",
+            loses=loss.share,
+            is_chosen=is_chosen,
+        )
 
 
 def _plain(value: object) -> object:

@@ -47,6 +47,46 @@ class LineLoss:
 
 @public
 @dataclasses.dataclass(frozen=True)
+class LineCost:
+    """A source of wide values that makes a program compute wider than it need.
+
+    Attributes:
+        origin: the line at which narrow values become wide because of it.
+        cause: the line that makes the wide values: a cast, a constant, `jax.random.normal`;
+            the name of an input if that is wide.
+        share: the share of the operations of matrix products and convolutions that run wide
+            because of it, alone or together with others.
+        saves: the share that is narrow again if this source alone is.
+        harm: the error of the outputs that computing this in the narrow dtype adds,
+            measured; not a number if nothing was run.
+        is_cast: whether it is an explicit cast.
+    """
+
+    origin: Origin | None
+    cause: Origin | str
+    share: float
+    saves: float
+    harm: float
+    is_cast: bool
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a program computes, by dtype.
+
+    Attributes:
+        flops: the floating point operations of matrix products and convolutions, by the
+            dtype of the wider operand.
+        bytes: the bytes that its equations read and write, by dtype.
+    """
+
+    flops: dict[str, float]
+    bytes: dict[str, float]
+
+
+@public
+@dataclasses.dataclass(frozen=True)
 class PrecisionReport:
     """What `dtypeguard.audit_precision` found; `print` it.
 
@@ -65,6 +105,8 @@ class PrecisionReport:
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
+        work: what the program computes, by dtype.
+        costs: the sources of what runs wider than it need.
     """
 
     error: float
@@ -78,6 +120,8 @@ class PrecisionReport:
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()
+    work: Work | None = None
+    costs: tuple[LineCost, ...] = ()
 
     @property
     def is_spread(self) -> bool:

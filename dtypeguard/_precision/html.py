@@ -134,12 +134,12 @@ def page(
 
 def percent(share: float) -> str:
     """A share as a bar is labelled."""
-    return f"{100 * share:.0f}%" if abs(share) >= 0.01 else "<1%"
+    return f"{100 * share:.0f}%" if not 0 < share < 0.01 else "<1%"
 
 
 _MEANINGS = {
     "loses": "its share of the squared error of the outputs",
-    "pays": "its share of the matrix products, which run wide behind it",
+    "pays": "the share of the matrix products that run wide because of it",
 }
 
 
@@ -217,7 +217,7 @@ def _shown(lines: Sequence[str], marked: Iterable[int]) -> list[int]:
 
 def _row(number: str, code: str, marks: Sequence[Mark], columns: list[str]) -> str:
     kinds = ["named"] * bool(marks) + ["chosen"] * any(mark.is_chosen for mark in marks)
-    bars = "".join(_bar(kind, [getattr(m, kind) for m in marks]) for kind in columns)
+    bars = "".join(_bar(kind, marks) for kind in columns)
     said = "".join(map(_said, marks))
     return (
         f'<tr class="{" ".join(kinds)}"><th scope="row">{number}</th>{bars}'
@@ -231,11 +231,13 @@ def _said(mark: Mark) -> str:
     return f'<p class="said">{said}</p>' if said else ""
 
 
-def _bar(kind: str, shares: Sequence[float]) -> str:
+def _bar(kind: str, marks: Sequence[Mark]) -> str:
     """A cell with what some marks lose or pay together; empty if that is nothing."""
-    share = sum(shares)
-    if not any(shares):
+    shares = [share for mark in marks if (share := getattr(mark, kind))]
+    if not shares:
         return '<td class="share"></td>'
+    # Two may pay for the same work; each loses its own share.
+    share = sum(shares) if kind == "loses" else max(shares)
     width = 100 * min(max(share, 0.0), 1.0)
     return (
         f'<td class="share">{escape(percent(share))}'

@@ -202,16 +202,16 @@ class PrecisionReport:
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
+        marks = [self._mark(loss) for loss in self.losses]
+        marks += [mark for cost in self.costs for mark in _marks_of_cost(cost)]
         outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
         errors = [(path or "the output", _percent(error)) for path, error in outputs]
-        return html.page(
-            self.headline,
-            [self._mark(loss) for loss in self.losses],
-            self._advice(),
-            self._notes(),
-            [html.Figures("The error of each output", ("output", "error"), errors)],
-            is_healthy=self.is_spread,
-        )
+        figures = [html.Figures("The error of each output", ("output", "error"), errors)]
+        if self.work is not None:
+            figures.append(_work_figures(self.work))
+        is_healthy = self.is_spread
+        advice, notes = self._advice(), self._notes()
+        return html.page(self.headline, marks, advice, notes, figures, is_healthy)
 
     def _mark(self, loss: LineLoss) -> html.Mark:
         said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
@@ -227,6 +227,42 @@ class PrecisionReport:
             loses=loss.share,
             is_chosen=is_chosen,
         )
+
+
+def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
+    """A mark where values become wide, and one on the line that makes them so."""
+    cause = cost.cause if isinstance(cost.cause, Origin) else None
+    origin = cost.origin or cause
+    is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
+    if isinstance(cost.cause, str):
+        made = f" because the input {cost.cause} is wide"
+    else:
+        made = f" because of {cost.cause.place}" if not is_own else ""
+    made += ", by an explicit cast" if cost.is_cast else ""
+    said = [
+        f"{html.percent(cost.share)} of the matrix products run wide{made}",
+        f"{html.percent(cost.saves)} if this alone is mended",
+    ]
+    if not math.isnan(cost.harm):
+        said.append(f"narrow, it adds an error of {_percent(cost.harm)}")
+    place = origin.place if origin else str(cost.cause)
+    marks = [html.Mark(origin, place, "; ".join(said), pays=cost.share)]
+    if cause is not None and not is_own:
+        said = f"What this line makes is wide: {place} runs wide because of it."
+        marks.append(html.Mark(cause, cause.place, said))
+    return marks
+
+
+def _work_figures(work: Work) -> html.Figures:
+    """The work by dtype, as shares."""
+    totals = [sum(each.values()) or 1.0 for each in (work.flops, work.bytes)]
+    rows = []
+    for dtype in dict.fromkeys((*work.flops, *work.bytes)):
+        counts = work.flops.get(dtype, 0.0), work.bytes.get(dtype, 0.0)
+        shares = (html.percent(n / total) for n, total in zip(counts, totals))
+        rows.append((dtype, *shares))
+    head = ("dtype", "matrix products", "bytes read and written")
+    return html.Figures("What it computes, by dtype", head, rows)
 
 
 def _plain(value: object) -> object:

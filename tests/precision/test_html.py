@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard import audit_precision
+from dtypeguard import LineCost, PrecisionReport, Work, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._program.origins import Origin
 
 pytestmark = [
     pytest.mark.third_party,
@@ -158,3 +159,44 @@ def train(w):
     (row,) = [row for row in page.named() if "optax/_src/update.py" in row]
     assert row.startswith("6")
     assert "return optax.apply_updates(w, updates)optax/_src/update.py:" in row
+
+
+def test_costs_stand_on_the_line_where_values_become_wide(module, tmp_path):
+    """And the line that makes the wide value says so; two that share work are no sum."""
+    module(HEALTHY)
+    file = str(tmp_path / "planted_page.py")
+    at = lambda line: Origin(file, line, "spread", "")
+    costs = (
+        LineCost(at(6), at(4), 0.5, 0.25, 0.003, is_cast=False),
+        LineCost(at(6), "args[0]", 0.5, 0.0, float("nan"), is_cast=False),
+        LineCost(at(8), at(8), 0.3, 0.3, 0.02, is_cast=True),
+        LineCost(None, "args[1]", 0.1, 0.1, float("nan"), is_cast=False),
+    )
+    work = Work({"bfloat16": 3e6, "float32": 1e6}, {"bfloat16": 1.0, "int32": 1.0})
+    report = PrecisionReport(
+        error=0.0,
+        outputs={"": 0.0},
+        losses=(),
+        fix=(),
+        left=0.0,
+        explained=0.0,
+        lines=0,
+        wide="float32",
+        work=work,
+        costs=costs,
+    )
+    text = report.to_html()
+    page = _Page(text)
+    assert page.wrong == []
+    assert ">loses</th>" not in text
+    cause, product, cast, elsewhere = page.named()
+    assert cause.startswith("4 w = x[:4]What this line makes is wide: ")
+    assert product.startswith("650% b = jnp.tanh(x @ w.T)50% of the matrix products run ")
+    assert f"because of {at(4).place}; 25% if this alone is mended" in product
+    assert "narrow, it adds an error of 0.3%" in product
+    assert "because the input args[0] is wide; 0% if this alone is mended" in product
+    assert "nan" not in text
+    assert "by an explicit cast; 30% if this alone" in cast
+    assert "args[1]10% of the matrix products" in elsewhere
+    rows = [text for kind, text in page.rows if text.startswith(("bfloat16", "float32"))]
+    assert rows == ["bfloat1675%50%", "float3225%0%"]

@@ -1,7 +1,7 @@
-"""The command line: `dtypeguard audit` and `dtypeguard run`.
+"""The command line: `dtypeguard audit`, `dtypeguard precision` and `dtypeguard run`.
 
 The top floor: it may import every room, and no room imports it. Read `main.py` first.
-`arguments.py` has the options of `audit`, `load.py` finds what a target names, `target.py`
-audits it, `display.py` prints. `run.py` runs a script, which `script.py` compiles as Python
-does, while `recompiled.py` watches `jax.jit`.
+`arguments.py` has the options, `load.py` finds what a target names, `target.py` audits it,
+`precision.py` audits its precision, `display.py` prints. `run.py` runs a script, which
+`script.py` compiles as Python does, while `recompiled.py` watches `jax.jit`.
 """

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from .._leaves.dtypes import is_wide, kind
 from .._leaves.files import short_path
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
-from .._leaves.types import Aval, DType, Function, Jaxpr, PyTree
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, PyTree
 from .._program.graph import open_jaxpr
 from .meant import Meant
 from .measure import Measured, Measures
@@ -79,6 +79,20 @@ def audit_precision(
         >>> report.losses[0].constant, round(report.left, 2)
         ('0.999 -> 1', 0.0)
     """
+    return audit_call(f, args, kwargs, wide, narrow, tolerance, x64)
+
+
+def audit_call(
+    f: Function,
+    args: Args,
+    kwargs: Mapping[str, PyTree] | None = None,
+    wide: DType = None,
+    narrow: DType = None,
+    tolerance: float | None = None,
+    x64: bool | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> PrecisionReport:
+    """`audit_precision` of a call; calls `tell` with what it is about to do."""
     if not HAS_BARRIER:
         raise NotImplementedError(
             "audit_precision needs JAX >= 0.5: older releases leave out roundings."
@@ -105,6 +119,7 @@ def audit_precision(
             outputs["paths"] = [path for path, _ in made]
             return [leaf for _, leaf in made]
 
+        tell("tracing")
         # What JAX has traced before it does not trace again, and no number is seen.
         with _never_traced(), Meant() as meant:
             program = jax.make_jaxpr(run)(*given.arrays)
@@ -118,6 +133,7 @@ def audit_precision(
     needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
     with set_x64(True) if needs_x64 else contextlib.nullcontext():
         paired = Paired(program, formats, meant)
+        tell("compiling")
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(paired, arrays)
         wrong = [p for p, x in zip(paths, measures.exact) if not np.isfinite(x).all()]
@@ -126,7 +142,7 @@ def audit_precision(
                 f"audit_precision: {', '.join(wrong) or 'the output'} of {shown(f)} is not "
                 f"finite in {formats.wide} either. Give it arguments for which it is."
             )
-        return _report(paired, measures, formats, paths, tolerance)
+        return _report(paired, measures, formats, paths, tolerance, tell)
 
 
 def _never_traced() -> contextlib.AbstractContextManager[None]:
@@ -142,14 +158,19 @@ def _report(
     formats: Formats,
     paths: list[str],
     tolerance: float | None,
+    tell: Callable[[str], None],
 ) -> PrecisionReport:
-    found = [measures.line(number) for number in range(measures.lines) if measures.total]
+    found = []
+    for number in range(measures.lines if measures.total else 0):
+        tell(f"measuring line {number + 1} of {measures.lines}")
+        found.append(measures.line(number))
     is_finite = bool(np.isfinite([each.share for each in found]).all())
     if not is_finite:  # what overflows first, then by the error alone
         worst = max((x.alone for x in found if np.isfinite(x.alone)), default=1.0) or 1.0
         squares = [min(x.alone / worst, 1e3) ** 2 for x in found]
         found = [x._replace(share=y / sum(squares)) for x, y in zip(found, squares)]
     order = sorted(range(len(found)), key=lambda number: -abs(found[number].share))
+    tell("looking for a small set of lines")
     fix = measures.fix(order, tolerance)
     losses = {
         number: _loss(paired.lines[number], found[number], formats)

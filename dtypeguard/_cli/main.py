@@ -51,10 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         files = report_files(arguments)
         if arguments.command == "precision":
-            _check_writable(files, "precision", "FILE.py:f --inputs FILE.py:inputs")
+            example = "FILE.py:f --inputs FILE.py:inputs --json --html precision.html"
+            _check_writable(files, "precision", example)
             return _precision(arguments, files)
         check_options(arguments)
-        _check_writable(files, "audit", "optax:sgd --set learning_rate=1e-3")
+        example = "optax:sgd --set learning_rate=1e-3 --json --markdown audit.md"
+        _check_writable(files, "audit", example)
         return (_sweep if arguments.target is None else _audit)(arguments, files)
     except UsageError as error:
         return _refuse(str(error), command=arguments.command)
@@ -110,12 +112,12 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     return DRIFT if report.guarded_failed else CLEAN
 
 
-def _check_writable(files: dict[str, str], command: str, target: str) -> None:
+def _check_writable(files: dict[str, str], command: str, example: str) -> None:
     """Refuses a file before a long sweep, not after it; leaves what the files hold."""
     if list(files.values()).count("-") > 1:
         raise UsageError(
             "only one form can be printed. Give the others a FILE: "
-            f"dtypeguard {command} {target} --json --html {command}.html"
+            f"dtypeguard {command} {example}"
         )
     for form, name in files.items():
         if name == "-":

@@ -1,0 +1,74 @@
+"""Where the values of a paired program stop being finite."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from .._leaves.types import Leaf
+from .._program.graph import Stack
+
+# What is made first has the largest code.
+_FIRST = 2**30
+
+
+class Birth(NamedTuple):
+    """What made a value that may not be finite.
+
+    Attributes:
+        number: of the input, if it is one.
+        stack: the equation and those around it, inside out; empty for an input.
+        dtype: that of the value as written.
+    """
+
+    number: int | None
+    stack: Stack
+    dtype: str
+
+
+class Finite:
+    """Follows where values stop being finite while a paired program is traced.
+
+    Every floating value has a cause: two codes, one for the value as written where the wide
+    one is finite, and one for the wide value. A code is 0 if that is finite, or if it is
+    infinite because a constant is, such as a mask. Values that are selected away or divided
+    by are followed no further.
+
+    Attributes:
+        births: what the codes stand for.
+    """
+
+    def __init__(self):
+        self.births: list[Birth] = []
+
+    def none(self) -> Leaf:
+        """The cause of what is finite."""
+        return jnp.zeros(2, jnp.int32)
+
+    def birth(self, code: int) -> Birth | None:
+        """What a code stands for."""
+        return self.births[_FIRST - code] if code else None
+
+    def cause(
+        self,
+        number: int | None,
+        stack: Stack,
+        given: Sequence[tuple[Leaf, Leaf]],
+        narrow: Leaf,
+        wide: Leaf,
+    ) -> Leaf:
+        """The cause of a value, from the wide values that it is made of and their causes."""
+        code = jnp.int32(_FIRST - len(self.births))
+        self.births.append(Birth(number, stack, str(narrow.dtype)))
+        is_lost = jnp.any(~jnp.isfinite(narrow.astype(wide.dtype)) & jnp.isfinite(wide))
+        is_bad, is_nan = jnp.any(~jnp.isfinite(wide)), jnp.any(jnp.isnan(wide))
+        was_bad = was_nan = jnp.bool_(False)
+        before = self.none()
+        for each, cause in given:
+            was_bad |= jnp.any(~jnp.isfinite(each))
+            was_nan |= jnp.any(jnp.isnan(each))
+            before = jnp.maximum(before, cause)
+        is_new = jnp.stack([is_lost, is_bad & (~was_bad | (is_nan & ~was_nan))])
+        own = jnp.where(is_new, code, jnp.int32(0))
+        is_either = jnp.stack([is_lost, is_bad])
+        return jnp.where(is_either, jnp.where(before > 0, before, own), jnp.int32(0))

@@ -1,5 +1,6 @@
 """Casts what a function returned to the types it was given, or reports why it cannot."""
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.snapshot import Held, Snapshot
+from .._leaves.casts import Casts
 from .._leaves.dtypes import (
     broadcasts,
     cast,
@@ -193,6 +195,8 @@ def _settle(
     """Keeps, casts or refuses each leaf that came out. No other function does."""
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
+    names = functools.cache(lambda: paths(tree))
+    casts = Casts(part.wrapper, part.name, names)
     may_be_weak = part.starts_weak or not part.is_carried
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
         if _is_settled(leaf, old, may_be_weak):
@@ -222,14 +226,14 @@ def _settle(
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
                 drifted[i] = (_brought_back(dtype, new_dtype),)
-            settled[i] = cast(leaf, dtype)
+            with casts.of(i, leaf):
+                settled[i] = cast(leaf, dtype)
     if not (settled or refused):
         return Settled(tree, [], [])
 
     def rows(remedies: dict[int, tuple[Any, ...]]) -> list[Row]:
-        names = paths(tree) if remedies else []
         return [
-            Row(part.name + names[i], describe(recorded[i]), describe(leaves[i]), *remedy)
+            Row(part.name + names()[i], describe(recorded[i]), describe(leaves[i]), *remedy)
             for i, remedy in remedies.items()
         ]
 

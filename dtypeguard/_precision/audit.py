@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._leaves.arguments import check_arrays, shown
+from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
 from .._leaves.dtypes import is_wide, kind
 from .._leaves.files import short_path
@@ -19,6 +20,7 @@ from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, PyTree
 from .._program.graph import open_jaxpr
+from .._program.origins import Origin
 from .meant import Meant
 from .measure import Measured, Measures
 from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
@@ -199,6 +201,7 @@ def _loss(line: Line, measured: Measured, formats: Formats) -> LineLoss:
         dtypes=tuple(sorted(line.dtypes)),
         constant=_constant(line),
         remedy=_remedy(line, formats),
+        cast=shown_casts([*line.casts]) if line.casts else None,
     )
 
 
@@ -210,7 +213,11 @@ def _constant(line: Line) -> str | None:
     return f"{meant:g} -> {line.constants[meant]:g}"
 
 
-_APPLY_UPDATES = os.path.join("optax", "_src", "update.py")
+_APPLY_UPDATES = (
+    os.path.join("optax", "_src", "update.py"),
+    os.path.join("equinox", "_update.py"),
+)
+_STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
 
 def _remedy(line: Line, formats: Formats) -> str:
@@ -218,14 +225,25 @@ def _remedy(line: Line, formats: Formats) -> str:
     wide = f"jnp.{formats.wide}"
     if line.origin is None:
         return f"Keep the inputs in {wide}."
+    if line.casts:
+        is_stochastic = not line.primitives.isdisjoint(("jit", "pjit"))
+        return _remedy_of_casts(line.origin, [*line.casts], is_stochastic, wide)
     if not line.origin.file:
         made = ", ".join(sorted(line.primitives))
         return f"Call it with {wide}: no line outside JAX leads to {made}."
     where = line.origin.place
-    if short_path(line.origin.file) == _APPLY_UPDATES:
+    if short_path(line.origin.file) in _APPLY_UPDATES:
         return (
-            f"{where} rounds the new params: write dtypeguard.apply_updates(params, "
-            f"updates, key=key), which rounds them stochastically, or keep them in {wide}."
+            f"{where} rounds the new params: write {_STOCHASTICALLY}, which rounds them "
+            f"stochastically, or keep them in {wide}."
+        )
+    is_narrow = any(jnp.dtype(dtype).itemsize < 4 for dtype in line.dtypes)
+    is_cast = line.primitives == {"convert_element_type"}
+    if line.origin.is_of_optimizer and is_narrow and not is_cast:
+        return (
+            f"{where} rounds inside the optimizer: write dtypeguard.guard(opt, policy="
+            f"dtypeguard.Policy(compute_dtype={wide})), which computes and keeps its state "
+            f"in {formats.wide}. {_STORED}"
         )
     if line.primitives == {"dot_general"}:
         how = f"jnp.dot(..., preferred_element_type={wide})"
@@ -235,6 +253,38 @@ def _remedy(line: Line, formats: Formats) -> str:
     if formats.wide == np.float64 and not has_float64():
         text += " That needs jax_enable_x64."
     return text
+
+
+_STORED = (
+    'With state_dtype=jnp.bfloat16, rounding="stochastic" it is stored in bfloat16 and '
+    "rounded at random."
+)
+
+
+def _remedy_of_casts(
+    origin: Origin, casts: list[Cast], is_stochastic: bool, wide: str
+) -> str:
+    """What to write where dtypeguard itself rounds."""
+    owner = casts[0].owner
+    begin = f"On {origin.place}, {shown_casts(casts)} rounds"
+    if owner == "apply_updates":
+        at_random = "" if is_stochastic else f"write {_STOCHASTICALLY}, or "
+        return f"{begin} the new params: {at_random}keep them in {wide}."
+    policy = f"dtypeguard.Policy(compute_dtype={wide}"
+    if owner == "guard" and casts[0].path.startswith("updates"):
+        return (
+            f"{begin}: write policy={policy}, updates_dtype={wide}) and {_STOCHASTICALLY}."
+        )
+    if owner == "guard" and is_stochastic:
+        return f"{begin} at random: to keep it in {wide}, leave out state_dtype."
+    if owner == "guard":
+        return (
+            f"{begin}: write policy={policy}), which keeps the state in {wide}. {_STORED}"
+        )
+    return (
+        f"{begin}: start it in {wide}, or let it round at random: "
+        "dtypeguard.apply_updates(average, change, key=key)."
+    )
 
 
 def _check_given(given: SplitTree) -> None:

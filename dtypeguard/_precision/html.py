@@ -62,7 +62,8 @@ class Mark(NamedTuple):
         origin: the line; None if it is none of a file.
         place: its name.
         text: what is measured of it; may be empty.
-        inner: the line of a package that it calls, and its code; empty for a line itself.
+        inner: the line of a package that it calls, and its code, or the leaves that
+            dtypeguard casts; empty for the line itself.
         loses: its share of the error.
         pays: its share of the work.
         is_chosen: whether it is one of those to change.

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._program.graph import Stack, loop_parts, open_jaxpr
-from .._program.origins import Origin, origin_of
+from .._program.origins import Origin, cast_of_ours, origin_of
 from .algebra import ALIGNED
 from .finite import Finite
 from .meant import Meant
@@ -30,6 +31,12 @@ _MOVES = _words(
     "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin "
     "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
 )
+
+
+# The function of `_rounding` that rounds stochastically; `jit` keeps its name.
+_STOCHASTIC = "round_with"
+# The parts of trees whose casts by dtypeguard count as lines of their own.
+_MOST_CASTS = 32
 
 
 class Value(NamedTuple):
@@ -86,10 +93,12 @@ class Line:
         primitives: what it computes.
         constants: the numbers that were rounded when the program was traced, with what
             became of them.
+        casts: the casts of dtypeguard that it stands for, if it is none of the user's.
     """
 
     def __init__(self, origin: Origin | None):
         self.origin = origin
+        self.casts: dict[Cast, None] = {}
         self.dtypes: set[str] = set()
         self.primitives: set[str] = set()
         self.constants: dict[float, float] = {}
@@ -118,7 +127,7 @@ class Paired:
         self._program = closed_jaxpr
         self._formats = formats
         self._meant = meant
-        self._numbers: dict[tuple[str, int] | None, int] = {}
+        self._numbers: dict[tuple[object, ...] | None, int] = {}
         self._amounts: list[Leaf] = []
         self._finite: Finite | None = None
         if formats.narrow is not None:
@@ -145,11 +154,18 @@ class Paired:
 
     # Lines
 
-    def _line(self, origin: Origin | None) -> int:
+    def _line(self, origin: Origin | None, cast: Cast | None = None) -> int:
         key = None if origin is None else (origin.file, origin.line)
+        if cast is not None:
+            # Each part of a tree by itself, but of many all others together.
+            key = (key, cast.owner, cast.part)
+            is_full = sum(bool(line.casts) for line in self.lines) >= _MOST_CASTS
+            key = key if key in self._numbers or not is_full else (*key[:2], "")
         if key not in self._numbers:
             self._numbers[key] = len(self.lines)
             self.lines.append(Line(origin))
+        if cast is not None:
+            self.lines[self._numbers[key]].casts[cast] = None
         return self._numbers[key]
 
     def _rounded(self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf) -> Leaf:
@@ -253,6 +269,8 @@ class Paired:
         if special is not None:
             return special(self, eqn, values, stack)
         jaxprs = jaxprs_in(eqn.params)
+        if eqn.params.get("name") == _STOCHASTIC and len(eqn.outvars) == 1:
+            return self._stochastic(eqn, values, stack)
         if name in _CALLS and len(jaxprs) == 1:
             return self._run(jaxprs[0], values, stack)
         if name in _SAID:
@@ -342,7 +360,7 @@ class Paired:
 
     def _numbered(self, eqn: Equation, result: Leaf, stack: Sequence[Equation]) -> int:
         """The number of the line of an equation that rounds."""
-        number = self._line(origin_of(stack) or _NOWHERE)
+        number = self._line(origin_of(stack) or _NOWHERE, cast_of_ours(stack))
         self.lines[number].dtypes.add(str(result.dtype))
         self.lines[number].primitives.add(eqn.primitive.name)
         return number
@@ -470,6 +488,14 @@ class Paired:
         (rounded,) = self._bind(eqn, [value.wide], _own_dtype)
         rounds = self._amount(self._numbered(eqn, narrow, stack)) > 0
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
+
+    def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        """A stochastic rounding of dtypeguard, whose bits hold no wide value."""
+        (made,) = self._bind(eqn, self._own(eqn, values), _own_dtype)
+        value = next(v for v in values if v.wide is not None)
+        given, narrow = self._given(value.narrow, None), self._given(made, None).narrow
+        number = self._numbered(eqn, narrow, stack)
+        return [Value(narrow, self._rounded(number, value.wide, narrow, given.wide))]
 
     def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         axis = eqn.params["dimension"]

@@ -27,6 +27,8 @@ class LineLoss:
         constant: the number on it that the dtype changes most, "0.999 -> 1"; None if there
             is none.
         remedy: what to write, as a sentence.
+        cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
+            of state[0].mu['w']"; None if the rounding is the program's own.
     """
 
     origin: Origin | None
@@ -36,13 +38,15 @@ class LineLoss:
     dtypes: tuple[str, ...]
     constant: str | None
     remedy: str
+    cast: str | None = None
 
     @property
     def place(self) -> str:
         """Where it is."""
         if self.origin is None:
             return "the inputs"
-        return self.origin.place if self.origin.file else "inside JAX"
+        place = self.origin.place if self.origin.file else "inside JAX"
+        return place if self.cast is None else f"{place}, {self.cast}"
 
 
 @public
@@ -219,11 +223,12 @@ class PrecisionReport:
         said.append(f"{_percent(loss.alone)} off if only this line rounds")
         left = f"{_percent(loss.left)} of the squared error left with it in {self.wide}"
         origin, is_chosen = loss.origin, loss in self.fix and not self.is_spread
+        inner = f"{origin}  {origin.code}" if origin and origin.called_from else ""
         return html.Mark(
             origin,
             loss.place,
             "" if self.is_spread else "; ".join([*said, left]),
-            inner=f"{origin}  {origin.code}" if origin and origin.called_from else "",
+            inner=loss.cast or inner,
             loses=loss.share,
             is_chosen=is_chosen,
         )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from .._leaves.casts import Cast, cast_of
 from .._leaves.files import is_installed, is_users, short_path
 from .._leaves.types import Equation
 
@@ -136,6 +137,19 @@ def frame_of(frame: FrameType, line: int | None = None) -> "_Frame":
     code = frame.f_code
     line = frame.f_lineno if line is None else line
     return _Frame(code.co_filename, line or 0, code.co_qualname)
+
+
+def cast_of_ours(stack: Sequence[Equation]) -> Cast | None:
+    """The cast of dtypeguard that an equation belongs to; None if it is the user's."""
+    for equation in stack:
+        try:
+            scopes = [scope.name for scope in equation.source_info.name_stack.stack]
+        except AttributeError:  # this release keeps them elsewhere
+            return None
+        for found in map(cast_of, reversed(scopes)):
+            if found is not None:
+                return found
+    return None
 
 
 _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta.__call__")

@@ -2,12 +2,12 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._find.drift import Drift
 from .._leaves.dtypes import fits, kind
 from .._leaves.files import is_installed, short_path
-from .._leaves.rows import columns, describe, return_as
+from .._leaves.rows import columns, describe, return_as, rounding
 from .._leaves.types import Aval
 from .._program.origins import Origin, callers, frame_of, is_update, places
 from .branches import Variant, variants
@@ -45,6 +45,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
             for each in found
         ],
         found,
+        (str(each.avals[0].dtype) for each in found if each.kind == "dtype"),
         _loop_advice(call, found),
     )
 
@@ -64,6 +65,7 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
             for n, each in enumerate(leaf)
         ],
         [each for leaf in leaves for each in leaf],
+        [str(each.aval.dtype) for leaf in leaves for each in leaf],
         _branch_advice(call, leaves),
     )
 
@@ -83,13 +85,17 @@ def _text(
     headline: str,
     rows: Sequence[Sequence[str]],
     found: Sequence[Drift | Variant],
+    types: Iterable[str],
     advice: Sequence[str],
 ) -> str:
     origins = [line for each in found for line in (each.origin, each.cause) if line]
+    advice = [*advice, rounding(types, " ".join(advice))]
     users = dict.fromkeys(line.users for line in origins)
     code = [(str(line), line.code) for line in users if line.code]
     lines = columns(rows) + (columns(code) if code else [])
-    return "\n".join([f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *advice])
+    return "\n".join(
+        [f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *filter(None, advice)]
+    )
 
 
 def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:

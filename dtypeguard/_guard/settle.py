@@ -28,6 +28,7 @@ from .._leaves.rows import (
     describe,
     paths,
     return_as,
+    rounding,
     table,
     tree_rows,
 )
@@ -174,14 +175,21 @@ def report_drift(
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         unsafe = _UNSAFE if any(row.castable for row in refused) else ""
-        message = table(headline, refused) + unsafe.format(part.wrapper)
+        message = _told(headline, refused) + unsafe.format(part.wrapper)
         raise DtypeDriftError(message + _page(part))
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
-        message = table(headline, drifted)
+        message = _told(headline, drifted)
         if policy.on_drift == "error":
             raise DtypeDriftError(message + _CAST.format(part.wrapper))
         warn(message)
+
+
+def _told(headline: str, rows: Sequence[Row]) -> str:
+    """A headline and the rows below it, and what their casts lose."""
+    remedies = " ".join(row.remedy for row in rows)
+    lost = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
+    return table(headline, rows) + (lost and f"\n{lost}")
 
 
 def _settle(

@@ -1,8 +1,10 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import contextlib
+import dataclasses
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +21,8 @@ from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Aval, DType, Function, Jaxpr, PyTree
 from .._program.graph import open_jaxpr
+from .._program.origins import origin_of
+from .finite import Birth
 from .meant import Meant
 from .measure import Measured, Measures
 from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
@@ -120,13 +124,33 @@ def audit_precision(
         paired = Paired(program, formats, meant)
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(paired, arrays)
-        wrong = [p for p, x in zip(paths, measures.exact) if not np.isfinite(x).all()]
-        if wrong:
+        is_known = math.isfinite(measures.total) and all(
+            bool(jnp.isfinite(x).all()) for x in measures.exact
+        )
+        written, in_wide = ([], []) if is_known else measures.not_finite()
+        if in_wide:
+            wrong = [p for p, x in zip(paths, measures.exact) if not jnp.isfinite(x).all()]
             raise ValueError(
-                f"audit_precision: {', '.join(wrong) or 'the output'} of {shown(f)} is not "
-                f"finite in {formats.wide} either. Give it arguments for which it is."
+                f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
+                f"{shown(f)} is not finite in {formats.wide} either. First "
+                f"{_cause(in_wide[0], given.paths)} is not. Give it arguments for which "
+                "all are finite."
             )
-        return _report(paired, measures, formats, paths, tolerance)
+        where = origin_of(written[0].stack) if written else None
+        report = _report(paired, measures, formats, paths, tolerance)
+        return dataclasses.replace(report, not_finite=where)
+
+
+def _cause(birth: Birth, paths: Sequence[str]) -> str:
+    """The input or the line of source whose value is not finite."""
+    if birth.number is not None:
+        path = paths[birth.number]
+        return f"the input {path.replace('[0]', 'args', 1).replace('[1]', 'kwargs', 1)}"
+    made = birth.stack[0].primitive.name
+    origin = origin_of(birth.stack)
+    if origin is None:
+        return f"what {made} makes, inside JAX,"
+    return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
 
 
 def _never_traced() -> contextlib.AbstractContextManager[None]:

@@ -472,17 +472,13 @@ class Paired:
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
-        axis = eqn.params["dimension"]
-        shape = values[0].narrow.shape
-        places = lax.broadcasted_iota(jnp.int32, shape, axis)
-        operands = [*(v.narrow for v in values), places]
-        stable = eqn.params["is_stable"]
-        *narrow, order = lax.sort(
-            operands, dimension=axis, is_stable=stable, num_keys=eqn.params["num_keys"]
-        )
-        ordered = lambda x: jnp.take_along_axis(x, order, axis)
-        wide = [None if v.wide is None else ordered(v.wide) for v in values]
-        return [Value(*pair) for pair in zip(narrow, wide)]
+        wide = [v.wide for v in values if v.wide is not None]
+        params = dict(dimension=eqn.params["dimension"], is_stable=eqn.params["is_stable"])
+        operands = [*(v.narrow for v in values), *wide]
+        made = iter(lax.sort(operands, **params, num_keys=eqn.params["num_keys"]))
+        narrow = [next(made) for _ in values]
+        has_wide = [v.wide is not None for v in values]
+        return [Value(n, next(made) if has else None) for n, has in zip(narrow, has_wide)]
 
     def _top_k(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         (value,) = values

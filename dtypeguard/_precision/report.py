@@ -64,6 +64,9 @@ class PrecisionReport:
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
+        not_finite: the line that makes the first value that is not finite as written, and
+            leads to such an output; the line to mend may stand before it. None if all
+            outputs are finite.
     """
 
     error: float
@@ -77,6 +80,7 @@ class PrecisionReport:
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()
+    not_finite: Origin | None = None
 
     @property
     def is_spread(self) -> bool:
@@ -92,7 +96,9 @@ class PrecisionReport:
         if not self.error:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
-            return f"the outputs are not finite as written, and are in {self.wide}."
+            first = self.not_finite
+            text = f"the outputs are not finite as written, and are in {self.wide}"
+            return f"{text}: {first.place} is the first that is not." if first else f"{text}."
         off = f"the outputs are {_percent(self.error)} off"
         if self.tolerance is not None and not self.fix:
             return f"{off}, within {_percent(self.tolerance)}."

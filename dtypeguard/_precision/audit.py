@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
-from .._leaves.arguments import check_arrays, shown
+from .._leaves.arguments import check_arrays, check_number, shown
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
 from .._leaves.dtypes import is_wide, kind
 from .._leaves.files import short_path
@@ -29,6 +29,12 @@ from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
 from .report import LineLoss, PrecisionReport
 
 _LEAST_SHARE = 0.01
+_NOT_TRACED = (
+    "audit_precision got this error while it traced the function, as jax.make_jaxpr does: "
+    "its arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch "
+    "on a value; give a number that decides what is traced as a Python int, and keep a "
+    "float of that kind in functools.partial."
+)
 
 
 @public
@@ -68,9 +74,10 @@ def audit_precision(
         A `PrecisionReport`; print it.
 
     Raises:
-        TypeError: if `f` is not callable or has no floating output, or an argument is not
-            an array.
-        ValueError: if an output is not finite in wide types either.
+        TypeError: if `f` is not callable or has no floating output, or an argument has the
+            wrong type.
+        ValueError: if an output is not finite in wide types either, with the line that
+            makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative.
         NotImplementedError: before JAX 0.5.
 
     Example:
@@ -92,6 +99,14 @@ def audit_precision(
             f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
             "function of arrays."
         )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(
+            f"audit_precision got kwargs={shown(kwargs)}. Write a dict of the function's "
+            'keyword arguments, such as kwargs={"train": True}.'
+        )
+    if tolerance is not None:
+        remedy = "write a relative error from 0 up, such as 1e-3"
+        check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, remedy)
     given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
     _check_given(given)
     with contextlib.nullcontext() if x64 is None else set_x64(x64):
@@ -111,7 +126,11 @@ def audit_precision(
 
         # What JAX has traced before it does not trace again, and no number is seen.
         with _never_traced(), Meant() as meant:
-            program = jax.make_jaxpr(run)(*given.arrays)
+            try:
+                program = jax.make_jaxpr(run)(*given.arrays)
+            except Exception as error:
+                error.add_note(_NOT_TRACED)
+                raise
     formats = Formats(*_formats(program, wide, narrow))
     paths = [p for p, x in zip(outputs["paths"], program.out_avals) if is_inexact(x)]
     if not paths:
@@ -120,7 +139,8 @@ def audit_precision(
             "function that returns what is to be exact, such as a loss or a gradient."
         )
     needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
-    with set_x64(True) if needs_x64 else contextlib.nullcontext():
+    on = set_x64(True) if needs_x64 else contextlib.nullcontext()
+    with on, jax.disable_jit(False):
         paired = Paired(program, formats, meant)
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(paired, arrays)

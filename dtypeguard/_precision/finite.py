@@ -30,9 +30,9 @@ class Finite:
     """Follows where values stop being finite while a paired program is traced.
 
     Every floating value has a cause: two codes, one for the value as written where the wide
-    one is finite, and one for the wide value. A code is 0 if that is finite, or if it is
-    infinite because a constant or an input is, such as a mask. Values that are selected away
-    or divided by are followed no further.
+    one is finite, and one for the wide value. A code is 0 if that is finite, or infinite
+    because a constant or an input is, such as a mask. What is selected away is followed no
+    further.
 
     Attributes:
         births: what the codes stand for.
@@ -58,7 +58,7 @@ class Finite:
         narrow: Leaf,
         wide: Leaf,
     ) -> Leaf:
-        """The cause of a value, from the wide values that it is made of and their causes."""
+        """The cause of a value that is made of these wide values with their causes."""
         code = jnp.int32(_FIRST - len(self.births))
         self.births.append(Birth(number, stack, str(narrow.dtype)))
         is_lost = jnp.any(~jnp.isfinite(narrow.astype(wide.dtype)) & jnp.isfinite(wide))

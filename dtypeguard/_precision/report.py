@@ -98,7 +98,9 @@ class PrecisionReport:
         if math.isinf(self.error):
             first = self.not_finite
             text = f"the outputs are not finite as written, and are in {self.wide}"
-            return f"{text}: {first.place} is the first that is not." if first else f"{text}."
+            return (
+                f"{text}: {first.place} is the first that is not." if first else f"{text}."
+            )
         off = f"the outputs are {_percent(self.error)} off"
         if self.tolerance is not None and not self.fix:
             return f"{off}, within {_percent(self.tolerance)}."

@@ -1,8 +1,10 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import contextlib
+import dataclasses
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
-from .._leaves.arguments import check_arrays, shown
+from .._leaves.arguments import check_arrays, check_number, shown
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
 from .._leaves.dtypes import is_wide, kind
@@ -20,13 +22,20 @@ from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, PyTree
 from .._program.graph import open_jaxpr
-from .._program.origins import Origin
+from .._program.origins import Origin, origin_of
+from .finite import Birth
 from .meant import Meant
 from .measure import Measured, Measures
 from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
 from .report import LineLoss, PrecisionReport
 
 _LEAST_SHARE = 0.01
+_NOT_TRACED = (
+    "audit_precision got this error while it traced the function, as jax.make_jaxpr does: "
+    "its arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch "
+    "on a value; give a number that decides what is traced as a Python int, and keep a "
+    "float of that kind in functools.partial."
+)
 
 
 @public
@@ -66,9 +75,10 @@ def audit_precision(
         A `PrecisionReport`; print it.
 
     Raises:
-        TypeError: if `f` is not callable or has no floating output, or an argument is not
-            an array.
-        ValueError: if an output is not finite in wide types either.
+        TypeError: if `f` is not callable or has no floating output, or an argument has the
+            wrong type.
+        ValueError: if an output is not finite in wide types either, with the line that
+            makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative.
         NotImplementedError: before JAX 0.5.
 
     Example:
@@ -104,6 +114,14 @@ def audit_call(
             f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
             "function of arrays."
         )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(
+            f"audit_precision got kwargs={shown(kwargs)}. Write a dict of the function's "
+            'keyword arguments, such as kwargs={"train": True}.'
+        )
+    if tolerance is not None:
+        remedy = "write a relative error from 0 up, such as 1e-3"
+        check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, remedy)
     given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
     _check_given(given)
     with contextlib.nullcontext() if x64 is None else set_x64(x64):
@@ -124,7 +142,11 @@ def audit_call(
         tell("tracing")
         # What JAX has traced before it does not trace again, and no number is seen.
         with _never_traced(), Meant() as meant:
-            program = jax.make_jaxpr(run)(*given.arrays)
+            try:
+                program = jax.make_jaxpr(run)(*given.arrays)
+            except Exception as error:
+                error.add_note(_NOT_TRACED)
+                raise
     formats = Formats(*_formats(program, wide, narrow))
     paths = [p for p, x in zip(outputs["paths"], program.out_avals) if is_inexact(x)]
     if not paths:
@@ -133,18 +155,39 @@ def audit_call(
             "function that returns what is to be exact, such as a loss or a gradient."
         )
     needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
-    with set_x64(True) if needs_x64 else contextlib.nullcontext():
+    on = set_x64(True) if needs_x64 else contextlib.nullcontext()
+    with on, jax.disable_jit(False):
         paired = Paired(program, formats, meant)
         tell("compiling")
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(paired, arrays)
-        wrong = [p for p, x in zip(paths, measures.exact) if not np.isfinite(x).all()]
-        if wrong:
+        is_known = math.isfinite(measures.total) and all(
+            bool(jnp.isfinite(x).all()) for x in measures.exact
+        )
+        written, in_wide = ([], []) if is_known else measures.not_finite()
+        if in_wide:
+            wrong = [p for p, x in zip(paths, measures.exact) if not jnp.isfinite(x).all()]
             raise ValueError(
-                f"audit_precision: {', '.join(wrong) or 'the output'} of {shown(f)} is not "
-                f"finite in {formats.wide} either. Give it arguments for which it is."
+                f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
+                f"{shown(f)} is not finite in {formats.wide} either. First "
+                f"{_cause(in_wide[0], given.paths)} is not. Give it arguments for which "
+                "all are finite."
             )
-        return _report(paired, measures, formats, paths, tolerance, tell)
+        where = origin_of(written[0].stack) if written else None
+        report = _report(paired, measures, formats, paths, tolerance, tell)
+        return dataclasses.replace(report, not_finite=where)
+
+
+def _cause(birth: Birth, paths: Sequence[str]) -> str:
+    """The input or the line of source whose value is not finite."""
+    if birth.number is not None:
+        path = paths[birth.number]
+        return f"the input {path.replace('[0]', 'args', 1).replace('[1]', 'kwargs', 1)}"
+    made = birth.stack[0].primitive.name
+    origin = origin_of(birth.stack)
+    if origin is None:
+        return f"what {made} makes, inside JAX,"
+    return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
 
 
 def _never_traced() -> contextlib.AbstractContextManager[None]:

@@ -30,9 +30,9 @@ class Finite:
     """Follows where values stop being finite while a paired program is traced.
 
     Every floating value has a cause: two codes, one for the value as written where the wide
-    one is finite, and one for the wide value. A code is 0 if that is finite, or if it is
-    infinite because a constant is, such as a mask. Values that are selected away or divided
-    by are followed no further.
+    one is finite, and one for the wide value. A code is 0 if that is finite, or infinite
+    because a constant or an input is, such as a mask. What is selected away is followed no
+    further.
 
     Attributes:
         births: what the codes stand for.
@@ -45,9 +45,10 @@ class Finite:
         """The cause of what is finite."""
         return jnp.zeros(2, jnp.int32)
 
-    def birth(self, code: int) -> Birth | None:
-        """What a code stands for."""
-        return self.births[_FIRST - code] if code else None
+    def births_of(self, codes: Sequence[Leaf]) -> list[Birth]:
+        """What codes stand for, in the order of the program."""
+        found = sorted({int(code) for code in codes if int(code)}, reverse=True)
+        return [self.births[_FIRST - code] for code in found]
 
     def cause(
         self,
@@ -57,7 +58,7 @@ class Finite:
         narrow: Leaf,
         wide: Leaf,
     ) -> Leaf:
-        """The cause of a value, from the wide values that it is made of and their causes."""
+        """The cause of a value that is made of these wide values with their causes."""
         code = jnp.int32(_FIRST - len(self.births))
         self.births.append(Birth(number, stack, str(narrow.dtype)))
         is_lost = jnp.any(~jnp.isfinite(narrow.astype(wide.dtype)) & jnp.isfinite(wide))
@@ -69,6 +70,8 @@ class Finite:
             was_nan |= jnp.any(jnp.isnan(each))
             before = jnp.maximum(before, cause)
         is_new = jnp.stack([is_lost, is_bad & (~was_bad | (is_nan & ~was_nan))])
+        if number is not None:  # an infinite input is like an infinite constant
+            is_new = jnp.stack([is_lost, is_nan])
         own = jnp.where(is_new, code, jnp.int32(0))
         is_either = jnp.stack([is_lost, is_bad])
         return jnp.where(is_either, jnp.where(before > 0, before, own), jnp.int32(0))

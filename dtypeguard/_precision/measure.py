@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
+from .finite import Birth, Finite
 from .pair import Paired
 
 # A trace has numbers for at least so many.
@@ -31,7 +32,7 @@ class Measures:
     """
 
     def __init__(self, paired: Paired, arrays: Sequence[Leaf]):
-        self._arrays = list(arrays)
+        self._paired, self._arrays = paired, list(arrays)
 
         def wide(amounts, arrays):
             values = paired(amounts, arrays)
@@ -46,10 +47,26 @@ class Measures:
         self._run = _compiled(lowered)
         self.exact = self._outputs(())
         norms = [float(_norm(x)) for x in self.exact]
-        self._norms = [norm if np.isfinite(norm) and norm > 0 else 1.0 for norm in norms]
+        self._norms = [norm if norm > 0 else 1.0 for norm in norms]
         self._written = self._outputs(range(self.lines))
         self.by_output = self._distances(self._written, self.exact)
         self.total = _root_mean_square(self.by_output)
+
+    def not_finite(self) -> tuple[list[Birth], list[Birth]]:
+        """What makes the outputs not finite, in the order of the program.
+
+        Returns:
+            What does as written and not in wide types, and what does in wide types. What is
+            infinite because an input or a constant is counts as finite.
+        """
+        finite = Finite()
+
+        def causes(arrays):
+            values = self._paired(self._amounts(()), arrays, finite)
+            return [v.cause for v in values if v.wide is not None]
+
+        written, wide = zip(*jax.jit(causes)(self._arrays))
+        return finite.births_of(written), finite.births_of(wide)
 
     @property
     def temporaries(self) -> int:
@@ -123,7 +140,7 @@ class Measures:
 
     def _distances(self, made: Sequence[Leaf], exact: Sequence[Leaf]) -> list[float]:
         pairs = zip(made, exact, self._norms)
-        found = [float(_norm(x - e)) / norm for x, e, norm in pairs]
+        found = [float(_distance(x, e)) / norm for x, e, norm in pairs]
         return [error if np.isfinite(error) else np.inf for error in found]
 
     def _relative(self, error: float) -> float:
@@ -149,16 +166,30 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 @jax.jit
 def _norm(x: Leaf) -> Leaf:
+    """The norm of what is finite."""
+    x = jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))
     largest = jnp.max(jnp.abs(x), initial=0)
-    safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    safe = jnp.where(largest > 0, largest, 1)
     return safe * jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x / safe))))
+
+
+@jax.jit
+def _distance(x: Leaf, exact: Leaf) -> Leaf:
+    off = _off(x, exact)
+    return jnp.where(jnp.isfinite(off).all(), _norm(off), jnp.inf)
 
 
 @jax.jit
 def _along(alone: Leaf, exact: Leaf, written: Leaf, without: Leaf) -> Leaf:
     """The mean of what a line adds to no other and to all others, along the error."""
-    added = ((alone - exact) + (written - without)) / 2
-    return jnp.real(jnp.vdot(written - exact, added))
+    added = (_off(alone, exact) + _off(written, without)) / 2
+    return jnp.sum(jnp.real(jnp.conj(_off(written, exact)) * added))
+
+
+def _off(x: Leaf, exact: Leaf) -> Leaf:
+    """The difference, where the same infinity makes none."""
+    is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
+    return jnp.where(is_same, jnp.zeros_like(x), x - exact)
 
 
 def _root_mean_square(errors: Sequence[float]) -> float:

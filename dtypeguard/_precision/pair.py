@@ -26,11 +26,12 @@ def _words(names: str) -> frozenset[str]:
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = _words(
     "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad "
-    "squeeze rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims "
-    "split clamp dynamic_update_slice device_put sharding_constraint real imag sign "
+    "squeeze rev select_n copy copy_p neg max min reduce_max reduce_min expand_dims "
+    "split clamp dynamic_update_slice device_put sharding_constraint real imag "
     "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin "
     "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
 )
+_MOVE_REALS = _words("abs sign")
 
 
 # The function of `_rounding` that rounds stochastically; `jit` keeps its name.
@@ -150,7 +151,10 @@ class Paired:
         self._amounts = [at(number) for number in range(amounts.shape[0])]
         given = [self._given(x, self._numbers.get(None)) for x in arrays]
         given = [self._followed((), [], v, n) for n, v in enumerate(given)]
-        return self._run(self._program, given, ())
+        try:
+            return self._run(self._program, given, ())
+        finally:  # no tracer outlives its trace
+            self._amounts, self._finite = [], None
 
     # Lines
 
@@ -322,7 +326,10 @@ class Paired:
         """The results of an equation without others inside it."""
         widened = self._formats.widened
         known = (*narrow, *(v.narrow for v in values))
-        rounds = eqn.primitive.name not in _MOVES and any(
+        moves = eqn.primitive.name in _MOVES
+        if eqn.primitive.name in _MOVE_REALS:
+            moves = kind(values[0].narrow.dtype) != "complex"
+        rounds = not moves and any(
             is_inexact(x) and widened(x.dtype) != x.dtype for x in known
         )
         try:
@@ -385,7 +392,8 @@ class Paired:
         if isinstance(value, np.dtype) or name in _DTYPES:
             return value if value is None else dtype_of(jnp.dtype(value))
         inside = open_jaxpr(value)
-        if hasattr(inside, "eqns"):  # how two numbers are combined
+        if hasattr(inside, "eqns") and dtype_of is not _own_dtype:
+            # How two numbers are combined.
             avals = [
                 jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
                 for v in inside.invars
@@ -498,17 +506,12 @@ class Paired:
         return [Value(narrow, self._rounded(number, value.wide, narrow, given.wide))]
 
     def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
-        axis = eqn.params["dimension"]
-        shape = values[0].narrow.shape
-        places = lax.broadcasted_iota(jnp.int32, shape, axis)
-        operands = [*(v.narrow for v in values), places]
-        stable = eqn.params["is_stable"]
-        *narrow, order = lax.sort(
-            operands, dimension=axis, is_stable=stable, num_keys=eqn.params["num_keys"]
-        )
-        ordered = lambda x: jnp.take_along_axis(x, order, axis)
-        wide = [None if v.wide is None else ordered(v.wide) for v in values]
-        return [Value(*pair) for pair in zip(narrow, wide)]
+        wide = [v.wide for v in values if v.wide is not None]
+        params = {k: eqn.params[k] for k in ("dimension", "is_stable", "num_keys")}
+        made = iter(lax.sort([*(v.narrow for v in values), *wide], **params))
+        narrow = [next(made) for _ in values]
+        has_wide = [v.wide is not None for v in values]
+        return [Value(n, next(made) if has else None) for n, has in zip(narrow, has_wide)]
 
     def _top_k(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         (value,) = values
@@ -527,8 +530,8 @@ _CALLS = _words(
 )
 # Their jaxprs say how two numbers are combined.
 _COMBINES = _words(
-    "reduce reduce_window scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min "
-    "scatter-max scatter_max scatter-sub scatter_sub"
+    "reduce reduce_window scatter scatter-add scatter_add scatter-mul scatter_mul "
+    "scatter-min scatter_min scatter-max scatter_max scatter-sub scatter_sub"
 )
 _CALLBACKS = _words("pure_callback io_callback")
 _SAID = _words("debug_callback debug_print")

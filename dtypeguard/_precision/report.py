@@ -111,6 +111,9 @@ class PrecisionReport:
         not_examined: the primitives that were run as written on both sides.
         work: what the program computes, by dtype.
         costs: the sources of what runs wider than it need.
+        not_finite: the line that makes the first value that is not finite as written, and
+            leads to such an output; the line to mend may stand before it. None if all
+            outputs are finite.
     """
 
     error: float
@@ -126,6 +129,7 @@ class PrecisionReport:
     not_examined: tuple[str, ...] = ()
     work: Work | None = None
     costs: tuple[LineCost, ...] = ()
+    not_finite: Origin | None = None
 
     @property
     def is_spread(self) -> bool:
@@ -141,7 +145,11 @@ class PrecisionReport:
         if not self.error:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
-            return f"the outputs are not finite as written, and are in {self.wide}."
+            first = self.not_finite
+            text = f"the outputs are not finite as written, and are in {self.wide}"
+            return (
+                f"{text}: {first.place} is the first that is not." if first else f"{text}."
+            )
         off = f"the outputs are {_percent(self.error)} off"
         if self.tolerance is not None and not self.fix:
             return f"{off}, within {_percent(self.tolerance)}."

@@ -220,7 +220,7 @@ def check_precision(
     wide = report.work.wide if report.work else 0.0
     if max_wide_work is not None and wide > max_wide_work:
         raise AssertionError(
-            f"{name} has {100 * wide:.2g}% of its matrix products wider than needed, more "
+            f"{name} has {100 * wide:.3g}% of its matrix products wider than needed, more "
             f"than {100 * max_wide_work:g}%.\n{report}"
         )
 

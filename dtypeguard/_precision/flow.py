@@ -121,7 +121,7 @@ class Flow:
         ]
         self._mask = [0] * count
         self._maker: list[Stack | None] = [None] * count  # of constants
-        self._numbers_written: set[int] = set()  # the stacks of literals
+        self._literals: set[int] = set()  # the stacks of literals
         self._backward: dict[int, bool] = {}
         self._keys: dict[int, _Key | None] = {}
         products = [each for each, _ in equations(graph) if each.primitive in PRODUCTS]
@@ -220,7 +220,6 @@ class Flow:
             self.sources.append(Source(origin))
         source = self.sources[self._numbers[key]]
         source.is_cast |= is_cast
-        source.is_number |= id(stack) in self._numbers_written
         return 1 << self._numbers[key]
 
     def _enter(self, mask: int, equation: Equation) -> int:
@@ -238,7 +237,7 @@ class Flow:
             self._set(value, _State.PURE, self._of_line(stack))
         else:
             known = is_weak(aval) or self._is_backward(stack)
-            self._numbers_written.add(id(stack))
+            self._literals.add(id(stack))
             self._set(value, _State.CONSTANT, maker=None if known else stack)
 
     def _crossing(self, value: int) -> None:
@@ -314,9 +313,13 @@ class Flow:
             return self._set(value, _State.MIXED)
         makers = [self._maker[v] for v in floats if self._state[v] == _State.CONSTANT]
         makers = [maker for maker in makers if maker is not None]
+        line = self._line(equation.stack)
+        makers = [each for each in makers if self._line(each) != line] or makers
         mask = 0
         for maker in makers or [equation.stack]:
-            mask |= self._of_line(maker)
+            mask |= (bit := self._of_line(maker))
+            if is_mixed and id(maker) in self._literals:
+                self.sources[bit.bit_length() - 1].is_number = True
         if is_mixed:
             self._enter(mask, equation)
         elif mask & (mask - 1):

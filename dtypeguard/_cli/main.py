@@ -72,7 +72,7 @@ def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     with contextlib.redirect_stdout(sys.stderr), status() as tell:
         report = audit_function(arguments, tell)
     bound = arguments.max_error
-    is_ok = math.isfinite(report.error) and (bound is None or report.error <= bound)
+    is_ok = not math.isinf(report.error) and not (bound and report.error > bound)
     return _deliver(report, files, is_ok)
 
 

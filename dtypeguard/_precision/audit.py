@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +21,18 @@ from .._leaves.dtypes import is_wide, kind
 from .._leaves.files import short_path
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Jaxpr, PyTree
-from .._program.graph import open_jaxpr
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
+from .._program.graph import Graph, open_jaxpr
 from .._program.origins import Origin, origin_of
+from .costs import input_names, line_costs
 from .finite import Birth
+from .flow import Flow
 from .meant import Meant
 from .measure import Measured, Measures
+from .mended import Mended
 from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
-from .report import LineLoss, PrecisionReport
+from .report import LineCost, LineLoss, PrecisionReport, Work
+from .work import work_of
 
 _LEAST_SHARE = 0.01
 _NOT_TRACED = (
@@ -54,19 +59,24 @@ def audit_precision(
     equation adds belongs to its line of source, and each line can be switched between its
     own dtype and the wide one. So errors are measured, and the fix was tried.
 
+    It also counts what the program computes, by dtype, and finds what makes it compute
+    wider than it need: a cast, a constant, random numbers, an input. With
+    `jax.ShapeDtypeStruct`s among the arguments it runs nothing and tells these costs alone.
+
     What it finds holds for the arguments that it is given. A loss is a poor subject, since
     the roundings in one number may cancel: give it a gradient, a train step, or some steps
     in a scan.
 
     Args:
         f: a function of arrays with floating outputs: a loss, a gradient, a train step.
-        *args: its arguments. Bools, ints, functions and strings among them stay; the rest
-            is traced.
+        *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Bools, ints, functions and
+            strings among them stay; the rest is traced.
         kwargs: its keyword arguments.
         wide: the dtype to compare with: float32 if the program has anything narrower, and
             float64 otherwise.
         narrow: if given, the program is run as if all of it were in this dtype, and `fix`
-            has the lines that must stay wide.
+            has the lines that must stay wide. Costs are what is wider than this; by default
+            wider than the commonest floating dtype of the inputs.
         tolerance: the relative error that `fix` has to reach; by default what leaves a
             tenth of the squared error.
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
@@ -140,8 +150,9 @@ def audit_call(
             return [leaf for _, leaf in made]
 
         tell("tracing")
+        runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
         # What JAX has traced before it does not trace again, and no number is seen.
-        with _never_traced(), Meant() as meant:
+        with _never_traced(), Meant() if runs else contextlib.nullcontext(Meant()) as meant:
             try:
                 program = jax.make_jaxpr(run)(*given.arrays)
             except Exception as error:
@@ -154,6 +165,16 @@ def audit_call(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
+    graph = Graph(program)
+    work = work_of(graph, narrow)
+    flow = None
+    if work.narrow is not None and work.wide:
+        narrow_dtype = jnp.dtype(work.narrow)
+        names = input_names(f, given.paths, given.arrays, narrow_dtype)
+        flow = Flow(graph, narrow_dtype, names)
+    if not runs:
+        costs = line_costs(flow, lambda _: math.nan) if flow else ()
+        return _costs_alone(formats, work, costs)
     needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
@@ -175,7 +196,9 @@ def audit_call(
             )
         where = origin_of(written[0].stack) if written else None
         report = _report(paired, measures, formats, paths, tolerance, tell)
-        return dataclasses.replace(report, not_finite=where)
+        tell("measuring costs")
+        costs = line_costs(flow, _harms(program, flow, arrays)) if flow else ()
+        return dataclasses.replace(report, not_finite=where, work=work, costs=costs)
 
 
 def _cause(birth: Birth, paths: Sequence[str]) -> str:
@@ -188,6 +211,40 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
     if origin is None:
         return f"what {made} makes, inside JAX,"
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
+
+
+def _costs_alone(
+    formats: Formats, work: Work, costs: tuple[LineCost, ...]
+) -> PrecisionReport:
+    """A report on a program that was not run."""
+    return PrecisionReport(
+        error=math.nan,
+        outputs={},
+        losses=(),
+        fix=(),
+        left=math.nan,
+        explained=None,
+        lines=0,
+        wide=str(formats.wide),
+        narrow=None if formats.narrow is None else str(formats.narrow),
+        work=work,
+        costs=costs,
+    )
+
+
+def _harms(program: Jaxpr, flow: Flow, arrays: list[Leaf]) -> Callable[[int], float]:
+    """The error that it adds if what a source makes wide is narrow."""
+
+    @functools.cache
+    def measures() -> tuple[Mended, Measures]:
+        mended = Mended(program, flow.narrow, flow.plan())
+        return mended, Measures(mended, arrays)
+
+    def harm(source: int) -> float:
+        mended, measured = measures()
+        return measured.error([n for n, m in enumerate(mended.masks) if m >> source & 1])
+
+    return harm
 
 
 def _never_traced() -> contextlib.AbstractContextManager[None]:
@@ -331,17 +388,12 @@ def _remedy_of_casts(
 
 
 def _check_given(given: SplitTree) -> None:
-    """Checks that there are arrays and no shapes."""
+    """Checks that there are arrays or shapes, and no tracers."""
     check_arrays("audit_precision", "args", list(given.arrays))
     if any(isinstance(leaf, Tracer) for leaf in given.arrays):
         raise TypeError(
             "audit_precision needs values and got tracers: call it outside of jax.jit, "
             "jax.grad and other transformations, with the transformed function."
-        )
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given.arrays):
-        raise TypeError(
-            "audit_precision runs the function and needs values: give it arrays in place "
-            "of the jax.ShapeDtypeStructs."
         )
 
 

@@ -95,7 +95,7 @@ class Figures(NamedTuple):
 def page(
     headline: str,
     marks: Sequence[Mark],
-    advice: Sequence[str],
+    advice: Mapping[str, Sequence[str]],
     notes: Sequence[str],
     figures: Iterable[Figures] = (),
     is_healthy: bool = False,
@@ -105,15 +105,15 @@ def page(
     Args:
         headline: the result in one sentence.
         marks: what is said of lines, the most important first.
-        advice: what to write, one sentence for each line to change.
+        advice: what to write, lists by their headings.
         notes: sentences below it.
         figures: tables behind the source.
         is_healthy: whether no line stands out; then no color says that one is wrong.
     """
     parts = [f"<h1>precision: {escape(headline)}</h1>"]
-    if advice:
-        items = "".join(f"<li>{escape(each)}</li>\n" for each in advice)
-        parts.append(f"<h2>What to change</h2>\n<ol>\n{items}</ol>")
+    for heading, sentences in advice.items():
+        items = "".join(f"<li>{escape(each)}</li>\n" for each in sentences)
+        parts += [f"<h2>{heading}</h2>\n<ol>\n{items}</ol>"] if items else []
     parts += [f"<p>{escape(note)}</p>" for note in notes]
     if marks:
         parts.append(_legend(marks))

@@ -273,7 +273,8 @@ class Paired:
         if special is not None:
             return special(self, eqn, values, stack)
         jaxprs = jaxprs_in(eqn.params)
-        if eqn.params.get("name") == _STOCHASTIC and len(eqn.outvars) == 1:
+        has_wide = any(v.wide is not None for v in values)
+        if has_wide and eqn.params.get("name") == _STOCHASTIC and len(eqn.outvars) == 1:
             return self._stochastic(eqn, values, stack)
         if name in _CALLS and len(jaxprs) == 1:
             return self._run(jaxprs[0], values, stack)

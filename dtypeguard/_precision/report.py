@@ -45,7 +45,7 @@ class LineLoss:
         """Where it is."""
         if self.origin is None:
             return "the inputs"
-        place = self.origin.place if self.origin.file else "inside JAX"
+        place = _place(self.origin)
         return place if self.cast is None else f"{place}, {self.cast}"
 
 
@@ -61,9 +61,13 @@ class LineCost:
         share: the share of the operations of matrix products and convolutions that run wide
             because of it, alone or together with others.
         saves: the share that is narrow again if this source alone is.
-        harm: the error of the outputs that computing this in the narrow dtype adds,
-            measured; not a number if nothing was run.
-        is_cast: whether it is an explicit cast.
+        harm: the error that is added to the outputs if the products that it makes wide,
+            and what is computed for them, are rounded to the narrow dtype: measured, and
+            relative to the outputs as written. Not a number if nothing was run.
+        is_cast: whether it is an explicit cast of narrow values.
+        others: the other sources that make some of the same work wide. What `saves` lacks
+            in `share` is narrow only if they are as well.
+        remedy: what to write, as a sentence.
     """
 
     origin: Origin | None
@@ -72,6 +76,8 @@ class LineCost:
     saves: float
     harm: float
     is_cast: bool
+    others: tuple[str, ...] = ()
+    remedy: str = ""
 
 
 @public
@@ -81,12 +87,23 @@ class Work:
 
     Attributes:
         flops: the floating point operations of matrix products and convolutions, by the
-            dtype of the wider operand.
-        bytes: the bytes that its equations read and write, by dtype.
+            dtype of the wider operand. The body of a scan counts as often as it runs, that
+            of a `while_loop` once; the branches of a `cond` count as their mean.
+        bytes: the bytes that its equations read and write, by dtype. XLA fuses equations
+            and then moves less.
+        has_while: whether there is a `while_loop`, which counts once.
+        not_counted: the primitives that hold programs which were not looked into.
+        narrow: the dtype that the program is expected to compute in; None if it has no
+            floating numbers.
+        wide: the share of the operations that run in wider dtypes.
     """
 
     flops: dict[str, float]
     bytes: dict[str, float]
+    has_while: bool = False
+    not_counted: tuple[str, ...] = ()
+    narrow: str | None = None
+    wide: float = 0.0
 
 
 @public
@@ -96,7 +113,8 @@ class PrecisionReport:
 
     Attributes:
         error: how far the outputs are from those in wide types, relative to their norms;
-            the root mean square over them. Infinity if one is not finite as written.
+            the root mean square over them. Infinity if one is not finite as written; not a
+            number if nothing was run, as `left` is then.
         outputs: the error of each floating output, by path.
         losses: the lines with a share above 1%, the most important first.
         fix: those of the smallest set of lines that is worth computing wider.
@@ -140,6 +158,8 @@ class PrecisionReport:
     @property
     def headline(self) -> str:
         """One sentence that says how it went."""
+        if math.isnan(self.error):
+            return self._headline_of_costs() + " Nothing was run."
         if not self.error and self.not_examined:
             return f"the outputs are those of {self.wide}, as far as they were examined."
         if not self.error:
@@ -163,6 +183,61 @@ class PrecisionReport:
             return f"{off}, and one line of {self.lines} causes it."
         return f"{off}, and {len(self.fix)} lines of {self.lines} cause it."
 
+    def _headline_of_costs(self) -> str:
+        if self.work is None or not self.work.flops:
+            return "there are no matrix products to count."
+        if not self.work.wide:
+            return f"no matrix product runs wider than {self.work.narrow}."
+        text = f"{_percent(self.work.wide)} of the operations of matrix products run wider"
+        count = (
+            f"{len(self.costs)} sources make" if len(self.costs) > 1 else "one source makes"
+        )
+        return f"{text} than {self.work.narrow}; {count} them so."
+
+    def cost_rows(self) -> list[str]:
+        """The table of costs."""
+        if not self.costs:
+            return []
+        rows: list[Sequence[str]] = [("share", "saves", "harm", "line", "made wide by", "")]
+        for cost in self.costs[:_MOST_ROWS]:
+            origin, cause = cost.origin, cost.cause
+            is_same = isinstance(cause, Origin) and cause == origin
+            by = "a cast" if cost.is_cast else "itself" if is_same else _place(cause)
+            rows.append(
+                (
+                    f"{100 * cost.share:.0f}%",
+                    f"{100 * cost.saves:.0f}%",
+                    "" if math.isnan(cost.harm) else _percent(cost.harm),
+                    "" if origin is None else _place(origin),
+                    by,
+                    _code(cause) if isinstance(cause, Origin) else _code(origin),
+                )
+            )
+        return columns(rows)
+
+    def _costs(self) -> list[str]:
+        """The table of costs, and what to write."""
+        if not self.costs:
+            return []
+        lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
+        lines += [f"  {row}" for row in self.cost_rows()]
+        lines += self._cost_advice()
+        if len(self.costs) > _MOST_ROWS:
+            lines.append(f"{len(self.costs) - _MOST_ROWS} more are in to_json().")
+        return lines
+
+    def _cost_advice(self) -> list[str]:
+        """What to write for the greatest costs, and what it saves."""
+        lines = []
+        for cost in self.costs[:_MOST_ROWS]:
+            saves = f" It saves {_percent(cost.saves)}"
+            if cost.share - cost.saves > 0.005 and cost.others:
+                more = _percent(cost.share - cost.saves)
+                others = ", ".join(cost.others[:3]) + ", ..." * (len(cost.others) > 3)
+                saves += f", and {more} more only together with {others}"
+            lines.append(f"{cost.remedy}{saves}.")
+        return lines
+
     def rows(self) -> list[str]:
         """The table of losses."""
         if not self.losses:
@@ -178,19 +253,23 @@ class PrecisionReport:
 
     def __str__(self) -> str:
         lines = [f"precision: {self.headline}", *(f"  {row}" for row in self.rows())]
-        return "\n".join([*lines, *self._advice(), *self._notes()])
+        lines += [*self._advice(), *self._left(), *self._costs(), *self._notes()]
+        return "\n".join(lines)
 
     def _advice(self) -> list[str]:
         """What to write for each line of the fix; nothing where no line stands out."""
         return [] if self.is_spread else [loss.remedy for loss in self.fix]
 
+    def _left(self) -> list[str]:
+        """What the advice leaves of the error."""
+        if not self._advice():
+            return []
+        lines = "it" if len(self.fix) == 1 else "these lines"
+        left = f"{_percent(self.left)} of the squared error is left."
+        return [f"With {lines} in {self.wide}, {left}"]
+
     def _notes(self) -> list[str]:
         notes = []
-        if self._advice():
-            notes.append(
-                f"With {'it' if len(self.fix) == 1 else 'these lines'} in {self.wide}, "
-                f"{_percent(self.left)} of the squared error is left."
-            )
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
             notes.append(
@@ -206,6 +285,10 @@ class PrecisionReport:
             notes.append(
                 f"Run as written, without a look inside: {', '.join(self.not_examined)}."
             )
+        if self.work is not None and self.costs and self.work.has_while:
+            notes.append("The body of a while_loop counts once in the costs.")
+        if self.work is not None and self.work.not_counted:
+            notes.append(f"Not counted as work: {', '.join(self.work.not_counted)}.")
         return notes
 
     def to_json(self) -> str:
@@ -221,9 +304,14 @@ class PrecisionReport:
         figures = [html.Figures("The error of each output", ("output", "error"), errors)]
         if self.work is not None:
             figures.append(_work_figures(self.work))
-        is_healthy = self.is_spread
-        advice, notes = self._advice(), self._notes()
-        return html.page(self.headline, marks, advice, notes, figures, is_healthy)
+        advice = {
+            "What to change": self._advice(),
+            "What makes it cheaper": self._cost_advice(),
+        }
+        notes = [*self._left(), *self._notes()]
+        if self.costs and not math.isnan(self.error):
+            notes.append(f"Costs: {self._headline_of_costs()}")
+        return html.page(self.headline, marks, advice, notes, figures, self.is_spread)
 
     def _mark(self, loss: LineLoss) -> html.Mark:
         said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
@@ -247,22 +335,19 @@ def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
     cause = cost.cause if isinstance(cost.cause, Origin) else None
     origin = cost.origin or cause
     is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
-    if isinstance(cost.cause, str):
-        made = f" because the input {cost.cause} is wide"
-    else:
-        made = f" because of {cost.cause.place}" if not is_own else ""
+    made = "" if cause is not None and is_own else f" because of {_place(cost.cause)}"
     made += ", by an explicit cast" if cost.is_cast else ""
     said = [
         f"{html.percent(cost.share)} of the matrix products run wide{made}",
-        f"{html.percent(cost.saves)} if this alone is mended",
+        f"{html.percent(cost.saves)} saved if this alone is narrow",
     ]
     if not math.isnan(cost.harm):
-        said.append(f"narrow, it adds an error of {_percent(cost.harm)}")
-    place = origin.place if origin else str(cost.cause)
+        said.append(f"{_percent(cost.harm)} error added if it is")
+    place = _place(origin or cost.cause)
     marks = [html.Mark(origin, place, "; ".join(said), pays=cost.share)]
     if cause is not None and not is_own:
         said = f"What this line makes is wide: {place} runs wide because of it."
-        marks.append(html.Mark(cause, cause.place, said))
+        marks.append(html.Mark(cause, _place(cause), said))
     return marks
 
 
@@ -276,6 +361,20 @@ def _work_figures(work: Work) -> html.Figures:
         rows.append((dtype, *shares))
     head = ("dtype", "matrix products", "bytes read and written")
     return html.Figures("What it computes, by dtype", head, rows)
+
+
+# Of the table of costs.
+_MOST_ROWS = 10
+
+
+def _place(origin: Origin | str) -> str:
+    if isinstance(origin, str):
+        return origin
+    return origin.place if origin.file else "inside JAX"
+
+
+def _code(origin: Origin | None) -> str:
+    return "" if origin is None else origin.users.code
 
 
 def _plain(value: object) -> object:

@@ -168,6 +168,16 @@ def is_explicit(stack: Sequence[Equation]) -> bool:
     )
 
 
+def is_backward(stack: Sequence[Equation]) -> bool:
+    """Whether an equation belongs to the backward pass of a gradient.
+
+    What `jax.checkpoint` computes again there belongs to the forward pass.
+    """
+    names = [str(getattr(each.source_info, "name_stack", "")) for each in stack]
+    is_repeated = any("rematted" in name for name in names)
+    return any("transpose(" in name for name in names) and not is_repeated
+
+
 class _Frame(NamedTuple):
     file: str
     line: int

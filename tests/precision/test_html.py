@@ -192,11 +192,11 @@ def test_costs_stand_on_the_line_where_values_become_wide(module, tmp_path):
     cause, product, cast, elsewhere = page.named()
     assert cause.startswith("4 w = x[:4]What this line makes is wide: ")
     assert product.startswith("650% b = jnp.tanh(x @ w.T)50% of the matrix products run ")
-    assert f"because of {at(4).place}; 25% if this alone is mended" in product
-    assert "narrow, it adds an error of 0.3%" in product
-    assert "because the input args[0] is wide; 0% if this alone is mended" in product
+    assert f"because of {at(4).place}; 25% saved if this alone is narrow" in product
+    assert "; 0.3% error added if it is" in product
+    assert "because of args[0]; 0% saved if this alone is narrow" in product
     assert "nan" not in text
-    assert "by an explicit cast; 30% if this alone" in cast
+    assert "by an explicit cast; 30% saved if this alone" in cast
     assert "args[1]10% of the matrix products" in elsewhere
     rows = [text for kind, text in page.rows if text.startswith(("bfloat16", "float32"))]
     assert rows == ["bfloat1675%50%", "float3225%0%"]

@@ -555,7 +555,24 @@ CASES = {
     "check_precision(max_error)": (
         lambda: check_precision(jnp.sin, jnp.ones(2), max_error="1e-3"),
         TypeError,
-        "Write the relative error that is allowed, such as max_error=1e-2",
+        "Write the relative error that is allowed, such as max_error=0.01",
+    ),
+    "check_precision(max_wide_work)": (
+        lambda: check_precision(jnp.sin, jnp.ones(2), max_wide_work="10%"),
+        TypeError,
+        "Write the share of work that may be wide, such as max_wide_work=0.1",
+    ),
+    "check_precision(nothing)": (
+        lambda: check_precision(jnp.sin, jnp.ones(2)),
+        TypeError,
+        "got nothing to check. Write max_error=1e-2",
+    ),
+    "check_precision(shape)": (
+        lambda: check_precision(
+            jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16), max_error=1e-2
+        ),
+        TypeError,
+        "have no values. Give it arrays, or max_wide_work alone",
     ),
     # audit_precision
     "audit_precision(number)": (
@@ -567,11 +584,6 @@ CASES = {
         lambda: audit_precision(lambda x: x > 0, jnp.ones(2)),
         TypeError,
         "returns no floating array: give it a function that returns",
-    ),
-    "audit_precision(shape)": (
-        lambda: audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16)),
-        TypeError,
-        "give it arrays in place",
     ),
     "audit_precision(narrow)": (
         lambda: audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8),

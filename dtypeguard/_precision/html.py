@@ -20,7 +20,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --pays: #c297ff; } }
 h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; overflow-wrap: anywhere; }
 h1, p, li { overflow-wrap: anywhere; max-width: 60rem; }
-ol { padding-left: 1.4rem; } li { margin: .3rem 0; }
+ul { padding-left: 1.4rem; } li { margin: .3rem 0; }
 summary { cursor: pointer; margin-top: 1rem; }
 .bar { display: block; height: .5rem; border-radius: 2px; background: var(--soft);
   border: 1px solid var(--line); }
@@ -51,7 +51,7 @@ summary { cursor: pointer; margin-top: 1rem; }
   body { padding: .8rem; }
   .source th, .source td { padding: 0 .25rem; font-size: 12px; }
   .source .number { width: 2.4rem; } .source .share { width: 3.1rem; }
-  .said { padding-left: 0; } }
+  .source .said { padding-left: 0; } }
 """
 
 
@@ -113,7 +113,7 @@ def page(
     parts = [f"<h1>precision: {escape(headline)}</h1>"]
     for heading, sentences in advice.items():
         items = "".join(f"<li>{escape(each)}</li>\n" for each in sentences)
-        parts += [f"<h2>{heading}</h2>\n<ol>\n{items}</ol>"] if items else []
+        parts += [f"<h2>{heading}</h2>\n<ul>\n{items}</ul>"] if items else []
     parts += [f"<p>{escape(note)}</p>" for note in notes]
     if marks:
         parts.append(_legend(marks))

@@ -304,13 +304,14 @@ class PrecisionReport:
         figures = [html.Figures("The error of each output", ("output", "error"), errors)]
         if self.work is not None:
             figures.append(_work_figures(self.work))
+        cheaper = self._cost_advice()
+        if cheaper and not math.isnan(self.error):
+            cheaper.append(self._headline_of_costs().capitalize())
         advice = {
-            "What to change": self._advice(),
-            "What makes it cheaper": self._cost_advice(),
+            "What to change": [*self._advice(), *self._left()],
+            "What makes it cheaper": cheaper,
         }
-        notes = [*self._left(), *self._notes()]
-        if self.costs and not math.isnan(self.error):
-            notes.append(f"Costs: {self._headline_of_costs()}")
+        notes = self._notes()
         return html.page(self.headline, marks, advice, notes, figures, self.is_spread)
 
     def _mark(self, loss: LineLoss) -> html.Mark:

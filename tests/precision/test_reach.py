@@ -204,6 +204,7 @@ def test_the_shares_of_a_generated_program_add_up(seed):
     assert 0 < report.error < 0.05
     assert report.lines > 2
     assert abs(report.explained - 1) < 0.05, report
+    assert report.explained == pytest.approx(sum(x.share for x in report.losses), abs=0.05)
     assert_rounding_is_the_program(f, *args)
 
 

@@ -88,8 +88,8 @@ class Measures:
 
         It is the part of the error along the whole that comes as this line rounds as well,
         where the lines before it round, and those after it are wide. So the shares add up
-        to 1. What is rounded after other roundings is rounded otherwise, and a line that was
-        compared with itself alone would have their share as well as its own.
+        to 1. After other roundings a line rounds otherwise: leaving out an early line would
+        change what all later ones add, and give it their shares as well.
         """
         done, before = self._rounding
         if done != number:

@@ -28,7 +28,7 @@ from .costs import input_names, line_costs
 from .finite import Birth
 from .flow import Flow
 from .meant import Meant
-from .measure import Measured, Measures
+from .measure import Measures
 from .mended import Mended
 from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
 from .report import LineCost, LineLoss, PrecisionReport, Work
@@ -247,11 +247,13 @@ def _harms(program: Jaxpr, flow: Flow, arrays: list[Leaf]) -> Callable[[int], fl
     return harm
 
 
+# A new one would be one more key for all that is jitted, whenever it is made.
+_CONTEXT = jax.make_user_context() if hasattr(jax, "make_user_context") else None
+
+
 def _never_traced() -> contextlib.AbstractContextManager[None]:
     """A context that is part of the keys of JAX's caches, and that no trace was made in."""
-    if not hasattr(jax, "make_user_context"):  # before JAX 0.8
-        return contextlib.nullcontext()
-    return jax.make_user_context()(object())
+    return contextlib.nullcontext() if _CONTEXT is None else _CONTEXT(object())
 
 
 def _report(
@@ -262,22 +264,30 @@ def _report(
     tolerance: float | None,
     tell: Callable[[str], None],
 ) -> PrecisionReport:
-    found = []
-    for number in range(measures.lines if measures.total else 0):
+    numbers = range(measures.lines if measures.total else 0)
+    shares = []
+    for number in numbers:
         tell(f"measuring line {number + 1} of {measures.lines}")
-        found.append(measures.line(number))
-    is_finite = bool(np.isfinite([each.share for each in found]).all())
+        shares.append(measures.share(number))
+    is_finite = bool(np.isfinite(shares).all())
     if not is_finite:  # what overflows first, then by the error alone
-        worst = max((x.alone for x in found if np.isfinite(x.alone)), default=1.0) or 1.0
-        squares = [min(x.alone / worst, 1e3) ** 2 for x in found]
-        found = [x._replace(share=y / sum(squares)) for x, y in zip(found, squares)]
-    order = sorted(range(len(found)), key=lambda number: -abs(found[number].share))
+        alone = [measures.alone(number) for number in numbers]
+        worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
+        squares = [min(x / worst, 1e3) ** 2 for x in alone]
+        shares = [x / (sum(squares) or 1.0) for x in squares]
+    order = sorted(numbers, key=lambda number: -abs(shares[number]))
     tell("looking for a small set of lines")
     fix = measures.fix(order, tolerance)
     losses = {
-        number: _loss(paired.lines[number], found[number], formats)
+        number: _loss(
+            paired.lines[number],
+            formats,
+            share=shares[number],
+            alone=measures.alone(number),
+            left=measures.left([number]),
+        )
         for number in order
-        if abs(found[number].share) > _LEAST_SHARE or number in fix
+        if abs(shares[number]) > _LEAST_SHARE or number in fix
     }
     return PrecisionReport(
         error=measures.total,
@@ -285,7 +295,7 @@ def _report(
         losses=tuple(losses.values()),
         fix=tuple(losses[number] for number in fix),
         left=measures.left(fix),
-        explained=sum((each.share for each in found), 0.0) if is_finite else None,
+        explained=float(sum(shares)) if is_finite else None,
         lines=measures.lines,
         wide=str(formats.wide),
         narrow=None if formats.narrow is None else str(formats.narrow),
@@ -294,10 +304,10 @@ def _report(
     )
 
 
-def _loss(line: Line, measured: Measured, formats: Formats) -> LineLoss:
+def _loss(line: Line, formats: Formats, **measured: float) -> LineLoss:
     return LineLoss(
         origin=line.origin,
-        **measured._asdict(),
+        **measured,
         dtypes=tuple(sorted(line.dtypes)),
         constant=_constant(line),
         remedy=_remedy(line, formats),

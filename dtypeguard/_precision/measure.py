@@ -1,7 +1,7 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class Measures:
         self.lines = len(paired.lines)
         self._run = _compiled(lowered)
         self.exact = self._outputs(())
+        self._rounding = 0, self.exact
         norms = [float(_norm(x)) for x in self.exact]
         self._norms = [norm if norm > 0 else 1.0 for norm in norms]
         self._written = self._outputs(range(self.lines))
@@ -82,24 +83,28 @@ class Measures:
         """The share of the squared error that is left if these lines are wide."""
         return self._relative(self.error(sorted({*range(self.lines)} - {*wide})))
 
-    def line(self, number: int) -> "Measured":
-        """Measures one line: alone, left out, and its share in the squared error.
+    def share(self, number: int) -> float:
+        """The share of a line in the squared error; infinity if that is not finite.
 
-        The share is the part of the error along the whole that comes with the line, as the
-        mean of what the line adds to none and to all of the others. So it is exact up to
-        second order, and needs no derivative, which a square root at 0 does not have.
+        It is the part of the error along the whole that comes as this line rounds as well,
+        where the lines before it round, and those after it are wide. So the shares add up
+        to 1. After other roundings a line rounds otherwise: leaving out an early line would
+        change what all later ones add, and give it their shares as well.
         """
-        alone = self._outputs([number])
-        without = self._outputs([n for n in range(self.lines) if n != number])
-        parts = zip(alone, self.exact, self._written, without, self._norms)
+        done, before = self._rounding
+        if done != number:
+            before = self._outputs(range(number))
+        after = self._outputs(range(number + 1))
+        self._rounding = number + 1, after
+        parts = zip(before, after, self.exact, self._written, self._norms)
         along = [float(_along(*arrays)) / norm**2 for *arrays, norm in parts]
         with np.errstate(invalid="ignore"):  # of outputs that are not finite
             share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
-        return Measured(
-            share=float(share) if np.isfinite(share) else np.inf,
-            alone=_root_mean_square(self._distances(alone, self.exact)),
-            left=self._relative(_root_mean_square(self._distances(without, self.exact))),
-        )
+        return float(share) if np.isfinite(share) else np.inf
+
+    def alone(self, number: int) -> float:
+        """The error if only this line rounds."""
+        return self.error([number])
 
     def fix(self, order: Sequence[int], tolerance: float | None) -> list[int]:
         """A small set of lines that is worth computing wider, in the given order.
@@ -149,14 +154,6 @@ class Measures:
         return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
 
 
-class Measured(NamedTuple):
-    """What is measured of a line: see `LineLoss`."""
-
-    share: float
-    alone: float
-    left: float
-
-
 def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compiles quickly: the program runs some dozen times only."""
     if jax.default_backend() != "cpu":
@@ -180,9 +177,9 @@ def _distance(x: Leaf, exact: Leaf) -> Leaf:
 
 
 @jax.jit
-def _along(alone: Leaf, exact: Leaf, written: Leaf, without: Leaf) -> Leaf:
-    """The mean of what a line adds to no other and to all others, along the error."""
-    added = (_off(alone, exact) + _off(written, without)) / 2
+def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf) -> Leaf:
+    """What a line adds along the error."""
+    added = _off(after, exact) - _off(before, exact)
     return jnp.sum(jnp.real(jnp.conj(_off(written, exact)) * added))
 
 

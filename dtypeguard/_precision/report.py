@@ -19,8 +19,8 @@ class LineLoss:
     Attributes:
         origin: the line; None for the inputs of the program, which `narrow` rounds. Without
             a file if no line outside JAX leads to it.
-        share: its share of the squared error of the outputs. Shares of one program add up
-            to `PrecisionReport.explained`, and may be negative.
+        share: its share of the squared error of the outputs: what it adds to the lines
+            before it. Shares of one program add up to 1, and may be negative.
         alone: the error of the outputs if only this line rounds.
         left: the share of the squared error that is left if only this line is wide.
         dtypes: the dtypes that it rounds to.
@@ -119,9 +119,9 @@ class PrecisionReport:
         losses: the lines with a share above 1%, the most important first.
         fix: those of the smallest set of lines that is worth computing wider.
         left: the share of the squared error that is left with these lines wide.
-        explained: what the shares of all lines add up to: 1 unless the roundings of three
-            or more lines depend on each other. None if an output is not finite as written;
-            then `share` compares the squares of the errors that lines cause alone.
+        explained: what the shares of all lines add up to: 1, or 0 without an error. None if
+            an output is not finite as written; then `share` compares the squares of the
+            errors that lines cause alone.
         lines: how many lines round.
         wide: the wide dtype.
         narrow: the dtype that the whole program was run in; None if as written.
@@ -275,11 +275,6 @@ class PrecisionReport:
             notes.append(
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
-            )
-        if self.losses and self.explained is not None and abs(self.explained - 1) > 0.1:
-            notes.append(
-                f"The shares add up to {_percent(self.explained)}: what one line rounds "
-                "changes what others do. The fix was tried as a whole."
             )
         if self.not_examined:
             notes.append(

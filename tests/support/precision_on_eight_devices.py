@@ -1,11 +1,12 @@
 """Audits programs on eight simulated devices; run by test_reach.py in its own process.
 
-Prints as JSON, by program: the error, the error of the compiled program against float32,
-the lines, what was not examined, and on how many devices each input of the audit's program
-lies.
+Its arguments are names of programs. Prints as JSON, by program: the error, the error of the
+compiled program against float32, the lines, what was not examined, and on how many devices
+each input of the audit's program lies.
 """
 
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ def main():
         "unchecked": (mapped(reduced, both, P(), check_vma=False), x, w),
         "gradient": (jax.jit(jax.grad(loss)), w, x),
         "scan inside": (mapped(average, P("data"), (P("data"), P(None, "data"))), x),
-        "overflow": (mapped(overflow, P("data"), P("data")), jnp.full((8, 2), 12.0)),
+        "overflow": (mapped(overflow, P("data"), P("data")), jnp.arange(8.0)[:, None] + 6),
         "jit": (jax.jit(lambda x, w: jnp.sort(jnp.tanh(x @ w), axis=0)), x, w),
     }
     on = []
@@ -65,7 +66,8 @@ def main():
 
     Measures.__init__ = init
     told = {}
-    for name, (f, *args) in programs.items():
+    for name in sys.argv[1:]:
+        f, *args = programs[name]
         options = {"narrow": jnp.float16} if name == "overflow" else {}
         report = dtypeguard.audit_precision(f, *args, **options)
         wide = jax.tree.leaves(f(*(each.astype(jnp.float32) for each in args)))

@@ -13,7 +13,13 @@ import numpy as np
 from .._leaves.dtypes import bits, is_weak
 from .._leaves.types import Equation as JaxEquation
 from .._program.graph import Equation, Graph, Stack
-from .._program.origins import Origin, is_backward, is_explicit, origin_of
+from .._program.origins import (
+    Origin,
+    is_backward,
+    is_explicit,
+    is_of_jax_nn,
+    origin_of,
+)
 from .work import PRODUCTS, equations, operations, repetitions
 
 # The result of these is their operand, in another shape.
@@ -47,6 +53,7 @@ class Source:
         is_cast: whether it is an explicit cast of narrow values.
         is_number: whether it is a scalar constant.
         is_product: whether it is a product that is delivered wide.
+        is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
         entered: the first equation at which narrow values become wide because of it.
     """
 
@@ -55,6 +62,7 @@ class Source:
         self.is_cast = False
         self.is_number = False
         self.is_product = False
+        self.is_of_jax = False
         self.entered: Equation | None = None
 
     @property
@@ -110,7 +118,7 @@ class Flow:
         self.narrow = narrow
         self.sources: list[Source] = []
         self._names = names
-        self._numbers: dict[_Key | str, int] = {}
+        self._numbers: dict[tuple[_Key, bool] | str, int] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
         self._is_float = [size > 0 for size in sizes]
@@ -212,14 +220,15 @@ class Flow:
             self.sources.append(Source(name))
         return 1 << self._numbers[name]
 
-    def _of_line(self, stack: Stack, is_cast: bool = False) -> int:
+    def _of_line(self, stack: Stack, is_cast: bool = False, is_of_jax: bool = False) -> int:
         origin = origin_of(stack) or Origin("", 0, "", "")
-        key = _key(origin)
+        key = _key(origin), is_of_jax
         if key not in self._numbers:
             self._numbers[key] = len(self.sources)
             self.sources.append(Source(origin))
         source = self.sources[self._numbers[key]]
         source.is_cast |= is_cast
+        source.is_of_jax = is_of_jax
         return 1 << self._numbers[key]
 
     def _enter(self, mask: int, equation: Equation) -> int:
@@ -346,7 +355,8 @@ class Flow:
         self._product_mask[id(equation)] = mask
         if self._is_wide[value]:
             if not wide and is_forward:
-                mask = self._enter(self._of_line(stack), equation)
+                of_jax = is_of_jax_nn(stack)
+                mask = self._enter(self._of_line(stack, is_of_jax=of_jax), equation)
                 self.sources[mask.bit_length() - 1].is_product = True
             self._set(value, _State.MIXED, mask)
         self._result_mask[id(equation)] = self._mask[value]

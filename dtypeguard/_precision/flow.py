@@ -121,6 +121,7 @@ class Flow:
         self._numbers: dict[tuple[_Key, bool] | str, int] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
+        self._order = _ordered(graph)
         self._is_float = [size > 0 for size in sizes]
         self._is_wide = [size > bits(narrow) for size in sizes]
         self._state = [
@@ -149,11 +150,7 @@ class Flow:
             for value, equation in graph.made_by.items()
             if equation.primitive in PRODUCTS
         }
-        values = [
-            value
-            for value in range(len(graph.avals))
-            if self._is_wide[value] or value in of_product
-        ]
+        values = [v for v in self._order if self._is_wide[v] or v in of_product]
         inputs = set(graph.inputs)
         for _ in range(10):  # a second pass only where a loop feeds values back
             changed = False
@@ -190,7 +187,7 @@ class Flow:
                 is_forward = not self._is_backward(product.equation.stack)
                 if product.sources and is_forward:
                     leads.update(product.equation.inputs[:2])
-            for value in reversed(range(len(graph.avals))):
+            for value in reversed(self._order):
                 if value not in leads or not self._is_wide[value]:
                     continue
                 equation = graph.made_by.get(value)
@@ -252,6 +249,8 @@ class Flow:
     def _crossing(self, value: int) -> None:
         """A value that crosses the boundary of a loop or a branch."""
         others = [v for v in self.graph.same.get(value, ()) if self._state[v]]
+        if not others:
+            return
         states = {self._state[v] for v in others}
         mask = self._masks(others)
         constants = [v for v in others if self._state[v] == _State.CONSTANT]
@@ -442,6 +441,19 @@ class Flow:
         if id(eqn) not in self._backward:
             self._backward[id(eqn)] = is_backward((eqn,))
         return self._backward[id(eqn)]
+
+
+def _ordered(graph: Graph) -> list[int]:
+    """The values, each after those that it is made of, but for what a loop feeds back.
+
+    The results of a call are numbered before what is inside of it.
+    """
+    place = list(range(len(graph.avals)))
+    for value in reversed(range(len(place))):
+        same = graph.same.get(value, ())
+        if same and all(other > value for other in same):
+            place[value] = max(place[other] for other in same)
+    return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
 
 def bits_of(mask: int) -> Iterator[int]:

@@ -404,6 +404,22 @@ def test_products_of_one_line_are_told_apart():
     assert (costs["weights[3]"].share, costs["weights[3]"].saves) == (wide(last), 0)
 
 
+def test_calls_and_loops_add_no_source():
+    def f(w, x):
+        h = x.astype(F32)
+        h = jax.jit(jax.nn.relu)(jax.checkpoint(lambda h: jnp.tanh(h @ w))(h))
+        h = lax.reduce_precision(lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, h), 8, 10)
+        h, _ = lax.scan(lambda h, _: (jnp.tanh(h @ w), None), jnp.sort(h), None, 3)
+        n, h = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ w), (0, h))
+        return h.at[n].add(1) @ w
+
+    report = audit_precision(f, W, X)
+    assert [cost.is_cast for cost in report.costs] == [True], report
+    assert report.costs[0].saves == report.work.wide == 1
+    ones = jnp.ones((8, 8), BF16)
+    assert 0 < audit_precision(f, ones / 8, ones).costs[0].harm < 0.1
+
+
 def matrix(*sizes):
     return jnp.ones(sizes, BF16)
 

@@ -39,15 +39,16 @@ def costs_of(flow: Flow) -> list[Cost]:
     total = sum(each.operations for each in flow.products)
     by_mask: dict[int, float] = defaultdict(float)
     for each in flow.products:
-        by_mask[each.sources] += each.operations / total if total else 0.0
+        by_mask[each.sources] += each.operations
     found = []
     for number in range(len(flow.sources)):
-        mine = {mask: share for mask, share in by_mask.items() if mask >> number & 1}
+        mine = {mask: count for mask, count in by_mask.items() if mask >> number & 1}
         others = 0
         for mask in mine:
             others |= mask & ~(1 << number)
-        share, saves = sum(mine.values(), 0.0), by_mask.get(1 << number, 0.0)
-        if share >= _LEAST_SHARE:
+        share = sum(mine.values()) / total if total else 0.0
+        saves = mine.get(1 << number, 0.0) / total if total else 0.0
+        if share >= _LEAST_SHARE and not flow.sources[number].is_of_jax:
             found.append(Cost(number, share, saves, tuple(bits_of(others))))
     return sorted(found, key=lambda cost: (-cost.saves, -cost.share))
 

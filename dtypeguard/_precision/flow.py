@@ -13,7 +13,13 @@ import numpy as np
 from .._leaves.dtypes import bits, is_weak
 from .._leaves.types import Equation as JaxEquation
 from .._program.graph import Equation, Graph, Stack
-from .._program.origins import Origin, is_backward, is_explicit, origin_of
+from .._program.origins import (
+    Origin,
+    is_backward,
+    is_explicit,
+    is_of_jax_nn,
+    origin_of,
+)
 from .work import PRODUCTS, equations, operations, repetitions
 
 # The result of these is their operand, in another shape.
@@ -47,6 +53,7 @@ class Source:
         is_cast: whether it is an explicit cast of narrow values.
         is_number: whether it is a scalar constant.
         is_product: whether it is a product that is delivered wide.
+        is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
         entered: the first equation at which narrow values become wide because of it.
     """
 
@@ -55,6 +62,7 @@ class Source:
         self.is_cast = False
         self.is_number = False
         self.is_product = False
+        self.is_of_jax = False
         self.entered: Equation | None = None
 
     @property
@@ -110,9 +118,10 @@ class Flow:
         self.narrow = narrow
         self.sources: list[Source] = []
         self._names = names
-        self._numbers: dict[_Key | str, int] = {}
+        self._numbers: dict[tuple[_Key, bool] | str, int] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
+        self._order = _ordered(graph)
         self._is_float = [size > 0 for size in sizes]
         self._is_wide = [size > bits(narrow) for size in sizes]
         self._state = [
@@ -141,11 +150,7 @@ class Flow:
             for value, equation in graph.made_by.items()
             if equation.primitive in PRODUCTS
         }
-        values = [
-            value
-            for value in range(len(graph.avals))
-            if self._is_wide[value] or value in of_product
-        ]
+        values = [v for v in self._order if self._is_wide[v] or v in of_product]
         inputs = set(graph.inputs)
         for _ in range(10):  # a second pass only where a loop feeds values back
             changed = False
@@ -182,7 +187,7 @@ class Flow:
                 is_forward = not self._is_backward(product.equation.stack)
                 if product.sources and is_forward:
                     leads.update(product.equation.inputs[:2])
-            for value in reversed(range(len(graph.avals))):
+            for value in reversed(self._order):
                 if value not in leads or not self._is_wide[value]:
                     continue
                 equation = graph.made_by.get(value)
@@ -212,14 +217,15 @@ class Flow:
             self.sources.append(Source(name))
         return 1 << self._numbers[name]
 
-    def _of_line(self, stack: Stack, is_cast: bool = False) -> int:
+    def _of_line(self, stack: Stack, is_cast: bool = False, is_of_jax: bool = False) -> int:
         origin = origin_of(stack) or Origin("", 0, "", "")
-        key = _key(origin)
+        key = _key(origin), is_of_jax
         if key not in self._numbers:
             self._numbers[key] = len(self.sources)
             self.sources.append(Source(origin))
         source = self.sources[self._numbers[key]]
         source.is_cast |= is_cast
+        source.is_of_jax = is_of_jax
         return 1 << self._numbers[key]
 
     def _enter(self, mask: int, equation: Equation) -> int:
@@ -243,6 +249,8 @@ class Flow:
     def _crossing(self, value: int) -> None:
         """A value that crosses the boundary of a loop or a branch."""
         others = [v for v in self.graph.same.get(value, ()) if self._state[v]]
+        if not others:
+            return
         states = {self._state[v] for v in others}
         mask = self._masks(others)
         constants = [v for v in others if self._state[v] == _State.CONSTANT]
@@ -346,7 +354,8 @@ class Flow:
         self._product_mask[id(equation)] = mask
         if self._is_wide[value]:
             if not wide and is_forward:
-                mask = self._enter(self._of_line(stack), equation)
+                of_jax = is_of_jax_nn(stack)
+                mask = self._enter(self._of_line(stack, is_of_jax=of_jax), equation)
                 self.sources[mask.bit_length() - 1].is_product = True
             self._set(value, _State.MIXED, mask)
         self._result_mask[id(equation)] = self._mask[value]
@@ -432,6 +441,19 @@ class Flow:
         if id(eqn) not in self._backward:
             self._backward[id(eqn)] = is_backward((eqn,))
         return self._backward[id(eqn)]
+
+
+def _ordered(graph: Graph) -> list[int]:
+    """The values, each after those that it is made of, but for what a loop feeds back.
+
+    The results of a call are numbered before what is inside of it.
+    """
+    place = list(range(len(graph.avals)))
+    for value in reversed(range(len(place))):
+        same = graph.same.get(value, ())
+        if same and all(other > value for other in same):
+            place[value] = max(place[other] for other in same)
+    return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
 
 def bits_of(mask: int) -> Iterator[int]:

@@ -189,6 +189,8 @@ class PrecisionReport:
         if not self.work.wide:
             return f"no matrix product runs wider than {self.work.narrow}."
         text = f"{_percent(self.work.wide)} of the operations of matrix products run wider"
+        if not self.costs:
+            return f"{text} than {self.work.narrow}; no line makes 1% of them so."
         count = (
             f"{len(self.costs)} sources make" if len(self.costs) > 1 else "one source makes"
         )

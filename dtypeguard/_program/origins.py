@@ -178,6 +178,13 @@ def is_backward(stack: Sequence[Equation]) -> bool:
     return any("transpose(" in name for name in names) and not is_repeated
 
 
+def is_of_jax_nn(stack: Sequence[Equation]) -> bool:
+    """Whether a function of `jax.nn` computes an equation for the user's line."""
+    frames = itertools.chain.from_iterable(map(_own_frames, stack))
+    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
+    return any(f"{os.sep}nn{os.sep}" in frame.file for frame in own)
+
+
 class _Frame(NamedTuple):
     file: str
     line: int

@@ -372,6 +372,54 @@ def test_what_jax_widens_within_a_line_is_no_cost():
     assert report.work.wide == 0
 
 
+def test_an_attention_that_jax_computes_in_float32_inside_is_no_cost():
+    def f(w, x):
+        q = (x @ w).reshape(1, 16, 2, 4)
+        return mean(jax.nn.dot_product_attention(q, q, q))
+
+    report = audit_precision(jax.grad(f), W, X)
+    assert report.costs == ()
+    assert "no line makes 1% of them so" in str(report) or not report.work.wide
+
+
+def stack(strays):
+    """A gradient of unrolled layers on one line, with float32 weights at some of them."""
+
+    def f(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return mean(x)
+
+    weights = [shape(8, 8, dtype=F32 if n in strays else BF16) for n in range(5)]
+    return audit_precision(jax.grad(f), weights, X)
+
+
+def test_products_of_one_line_are_told_apart():
+    both, first, last = stack({1, 3}), stack({1}), stack({3})
+    total = sum(both.work.flops.values())
+    costs = {cost.cause: cost for cost in both.costs}
+    wide = lambda report: report.work.flops["float32"] / total
+    assert costs["weights[1]"].share == wide(both) == wide(first)
+    assert costs["weights[1]"].saves == pytest.approx(wide(both) - wide(last))
+    assert (costs["weights[3]"].share, costs["weights[3]"].saves) == (wide(last), 0)
+
+
+def test_calls_and_loops_add_no_source():
+    def f(w, x):
+        h = x.astype(F32)
+        h = jax.jit(jax.nn.relu)(jax.checkpoint(lambda h: jnp.tanh(h @ w))(h))
+        h = lax.reduce_precision(lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, h), 8, 10)
+        h, _ = lax.scan(lambda h, _: (jnp.tanh(h @ w), None), jnp.sort(h), None, 3)
+        n, h = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ w), (0, h))
+        return h.at[n].add(1) @ w
+
+    report = audit_precision(f, W, X)
+    assert [cost.is_cast for cost in report.costs] == [True], report
+    assert report.costs[0].saves == report.work.wide == 1
+    ones = jnp.ones((8, 8), BF16)
+    assert 0 < audit_precision(f, ones / 8, ones).costs[0].harm < 0.1
+
+
 def matrix(*sizes):
     return jnp.ones(sizes, BF16)
 

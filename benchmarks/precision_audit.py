@@ -8,6 +8,13 @@ process, one after the other; the memory is what XLA sets aside for temporaries.
      6 layers:  6.7 and 1.6
     12 layers:  8.9 and 1.5
     24 layers:  9.4 and 1.5
+
+Then costs alone, of the same step and of one that a float32 array makes wide, over
+`jax.make_jaxpr`, the least of five each:
+
+     6 layers:  FILL
+    12 layers:  FILL
+    24 layers:  FILL
 """
 
 import argparse
@@ -28,8 +35,13 @@ from dtypeguard._precision.pair import Formats, Paired
 WIDTH, LENGTH, VOCABULARY = 64, 32, 128
 
 
-def program(layers: int):
-    """A train step of a transformer with so many layers, and its arguments."""
+def program(layers: int, is_wide: bool = False):
+    """A train step of a transformer with so many layers, and its arguments.
+
+    Args:
+        layers: their number.
+        is_wide: whether a float32 array makes it compute in float32.
+    """
     keys = iter(jax.random.split(jax.random.key(0), 6 * layers + 3))
     new = lambda *shape: (jax.random.normal(next(keys), shape) / np.sqrt(shape[0])).astype(
         jnp.bfloat16
@@ -54,6 +66,8 @@ def program(layers: int):
 
     def loss(params, tokens):
         x = params["embed"][tokens]
+        if is_wide:
+            x = x + jnp.sin(jnp.arange(LENGTH * 1.0))[:, None]
         for p in params["blocks"]:
             x = x + attend(p, x)
             x = x + jax.nn.gelu(normalized(x) @ p["up"]) @ p["down"]
@@ -96,17 +110,41 @@ def measure(layers: int, rounds: int) -> tuple[float, float, float]:
     return statistics.median(ratios), statistics.median(seconds), memory
 
 
+def measure_costs(layers: int, is_wide: bool, rounds: int = 5) -> float:
+    """The processor time of an audit of costs alone over that of `jax.make_jaxpr`."""
+    step, args = program(layers, is_wide)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
+    traced, audited = [], []
+    for _ in range(rounds):
+        jax.clear_caches()
+        start = time.process_time()
+        jax.make_jaxpr(step)(*shapes)
+        traced.append(time.process_time() - start)
+        jax.clear_caches()
+        start = time.process_time()
+        report = dtypeguard.audit_precision(step, *shapes)
+        audited.append(time.process_time() - start)
+        assert bool(report.costs) == is_wide
+    return min(audited) / min(traced)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", nargs="+", type=int, default=[6, 12, 24])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--costs", action="store_true", help="costs alone")
     options = parser.parse_args()
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}")
     print("| layers | audit / (compile + 100 runs) | audit, s | temporaries / the step's |")
     print("|---|---|---|---|")
-    for layers in options.layers:
+    for layers in options.layers if not options.costs else ():
         ratio, seconds, memory = measure(layers, options.rounds)
         print(f"| {layers} | {ratio:.1f} | {seconds:.0f} | {memory:.1f} |", flush=True)
+    print("| layers | costs alone / make_jaxpr | of a program with a cost |")
+    print("|---|---|---|")
+    for layers in options.layers:
+        ratios = [measure_costs(layers, is_wide) for is_wide in (False, True)]
+        print(f"| {layers} | {ratios[0]:.2f} | {ratios[1]:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,12 @@ from ._optimizers.fromage import FromageState as FromageState, fromage as fromag
 from ._optimizers.multi_steps import multi_steps as multi_steps
 from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
 from ._precision.audit import audit_precision as audit_precision
-from ._precision.report import LineLoss as LineLoss, PrecisionReport as PrecisionReport
+from ._precision.report import (
+    LineCost as LineCost,
+    LineLoss as LineLoss,
+    PrecisionReport as PrecisionReport,
+    Work as Work,
+)
 from ._rounding.apply import apply_updates as apply_updates
 
 __version__ = "0.1.0"

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -170,35 +171,65 @@ def check_step(
     raise AssertionError(_report(resolved.step, "a step's contract", rows, advice))
 
 
-def check_precision(f: Function, *args: PyTree, max_error: float, **options: Any) -> None:
-    """Checks that the outputs of a function are close to those in wide types.
+def check_precision(
+    f: Function,
+    *args: PyTree,
+    max_error: float | None = None,
+    max_wide_work: float | None = None,
+    **options: Any,
+) -> None:
+    """Checks that a function is precise, and that it computes no wider than it need.
 
     Args:
         f: a function of arrays with floating outputs, as for
             [`dtypeguard.audit_precision`][].
-        *args: its arguments.
+        *args: its arguments. `jax.ShapeDtypeStruct`s suffice without `max_error`.
         max_error: the relative error that is allowed, `PrecisionReport.error`.
+        max_wide_work: the share of the operations of matrix products and convolutions that
+            may run wider than the inputs or `narrow`, `PrecisionReport.work.wide`.
         **options: further arguments of `dtypeguard.audit_precision`.
 
     Raises:
-        AssertionError: if the error is greater. It has the report.
+        AssertionError: if the error or the share is greater. It has the report.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from dtypeguard.testing import check_precision
         >>> check_precision(jnp.tanh, jnp.ones(3, jnp.bfloat16), max_error=0.01)
     """
-    if isinstance(max_error, bool) or not isinstance(max_error, (int, float)):
+    _check_bound("max_error", max_error, "relative error that is allowed", 1e-2)
+    _check_bound("max_wide_work", max_wide_work, "share of work that may be wide", 0.1)
+    if max_error is None and max_wide_work is None:
         raise TypeError(
-            f"check_precision got max_error={shown(max_error)}. Write the relative error "
-            "that is allowed, such as max_error=1e-2."
+            "check_precision got nothing to check. Write max_error=1e-2, the relative "
+            "error that is allowed, or max_wide_work=0.1, the share of work that may be "
+            "wide."
         )
     report = audit_precision(f, *args, **options)
-    if report.error > max_error:
-        name = getattr(f, "__name__", "f")
+    name = getattr(f, "__name__", "f")
+    if max_error is not None and math.isnan(report.error):
+        raise TypeError(
+            "check_precision got max_error and jax.ShapeDtypeStructs, which have no "
+            "values. Give it arrays, or max_wide_work alone."
+        )
+    if max_error is not None and report.error > max_error:
         raise AssertionError(
             f"{name} has a relative error of {report.error:.2g}, more than {max_error:g}.\n"
             f"{report}"
+        )
+    wide = report.work.wide if report.work else 0.0
+    if max_wide_work is not None and wide > max_wide_work:
+        raise AssertionError(
+            f"{name} has {100 * wide:.3g}% of its matrix products wider than needed, more "
+            f"than {100 * max_wide_work:g}%.\n{report}"
+        )
+
+
+def _check_bound(name: str, value: object, what: str, example: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+        raise TypeError(
+            f"check_precision got {name}={shown(value)}. Write the {what}, such as "
+            f"{name}={example:g}."
         )
 
 

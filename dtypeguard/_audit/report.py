@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from .._find import wide
 from .._find.drift import Drift
+from .._leaves.page import document
 from .._leaves.public import public
-from .._leaves.rows import columns, shown_fields
+from .._leaves.rows import columns, rounding, shown_fields
 from .._program.origins import places
-from .page import document
 from .table import Code, Table, markdown_code
 from .trace_error import TraceError
 
@@ -102,7 +102,9 @@ class AuditReport:
     @property
     def paragraphs(self) -> list[str]:
         """What the analyses other than that of drift say, and what to write."""
-        return [text for text in (*self.summaries, self.advice) if text]
+        widened = (d.before for d in self.drifts if d.kind == "dtype" and not d.was_weak)
+        lost = rounding(widened, self.advice) if self.is_mended else ""
+        return [text for text in (*self.summaries, self.advice, lost) if text]
 
     @property
     def table(self) -> Table:

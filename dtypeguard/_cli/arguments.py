@@ -1,11 +1,13 @@
 """What the command line accepts: its options, and which of them go together."""
 
 import argparse
+import math
 import os
+from collections.abc import Callable
 from typing import NoReturn
 
 from .. import __version__
-from .load import FORMS, UsageError
+from .load import FORMS, PRECISION_FORMS, UsageError
 from .run import HELP
 
 _OF_OPTIMIZER = "set", "params", "grads"
@@ -18,7 +20,8 @@ class _Parser(argparse.ArgumentParser):
     """Ends its errors with the right form, as all others end."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(f"{message}. {FORMS}")
+        forms = PRECISION_FORMS if self.prog.endswith(" precision") else FORMS
+        super().error(f"{message}. {forms}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,12 +95,62 @@ def parser() -> argparse.ArgumentParser:
     pattern = "sweep only optimizers whose name contains this; * and ? match anything"
     add("--filter", metavar="PATTERN", default="", help=pattern)
     add("--jobs", metavar="N", type=_positive, help="worker processes (default: by size)")
-    add = audit.add_argument_group("the report").add_argument
-    for form in ("json", "markdown"):
+    _add_report(audit, "json", "markdown")
+    _add_precision(commands.add_parser)
+    return parser
+
+
+def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    precision = add_parser(
+        "precision",
+        help="which lines of a function lose precision, and what to compute wider",
+        description="Runs a function with a wide value beside every value. Names the "
+        "lines that its error comes from, a small set of lines that is worth computing "
+        "wider, and the lines that make it compute wider than it need. Exits 1 if an "
+        "output is not finite as written or the error is above --max-error, else 0.",
+        epilog="Example: dtypeguard precision my_script.py:train_step --inputs "
+        "my_script.py:inputs --html precision.html",
+    )
+    add = precision.add_argument
+    add(
+        "target",
+        metavar="TARGET",
+        help="a function of arrays, FILE.py:NAME or MODULE:NAME: a loss, a gradient, a "
+        "train step, some steps in a scan",
+    )
+    add(
+        "--inputs",
+        metavar="INPUTS",
+        required=True,
+        help="its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them "
+        "by name, or the only one; or a function that returns these",
+    )
+    wide = "the dtype to compare with (default: float32, or float64 if all is in float32)"
+    add("--wide", metavar="DTYPE", help=wide)
+    narrow = "run it as if all of it were in this dtype, such as bf16"
+    add("--narrow", metavar="DTYPE", help=narrow)
+    bound = "the relative error that the lines to compute wider have to reach"
+    add("--tolerance", metavar="X", type=_error, help=bound)
+    add("--max-error", metavar="X", type=_error, help="exit 1 if the error is above")
+    _add_report(precision, "json")
+
+
+def _add_report(command: argparse.ArgumentParser, *forms: str) -> None:
+    add = command.add_argument_group("the report").add_argument
+    for form in forms:
         to = f"as {form}: to FILE, or printed"
         add(f"--{form}", metavar="FILE", nargs="?", const="-", help=to)
     add("--html", metavar="FILE", help="write one self-contained page")
-    return parser
+
+
+def _error(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no error, such as 1e-3")
+    return number
 
 
 def _positive(text: str) -> int:
@@ -112,7 +165,7 @@ def _places(text: str) -> int | str | tuple[int | str, ...]:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuses options of something else than what the command line asks for.
+    """Refuses options of `audit` for something else than what it is asked for.
 
     Raises:
         UsageError: with what to write.
@@ -152,7 +205,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 def report_files(arguments: argparse.Namespace) -> dict[str, str]:
     """The files of the report by their form; `-` is standard output."""
-    named = {form: getattr(arguments, form) for form in _FORMS_OF_REPORT}
+    named = {form: vars(arguments).get(form) for form in _FORMS_OF_REPORT}
     return {form: name for form, name in named.items() if name is not None}
 
 

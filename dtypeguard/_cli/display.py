@@ -3,12 +3,14 @@
 Without colour if the output goes into a pipe or a file, for the next program to read.
 """
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO, TypeVar
 
 from .._audit.report import AuditReport
+from .._precision.report import PrecisionReport
 from .._sweep.report import Report
 
 _T = TypeVar("_T")
@@ -29,6 +31,19 @@ def progress(items: Iterable[_T], total: int) -> Iterator[_T]:
             print(f"Swept {number}/{total}", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """A function that shows in a terminal, on standard error, what is being done."""
+    stream, clear = sys.stderr, "\r\033[K"
+    if not stream.isatty():
+        yield lambda text: None
+        return
+    try:
+        yield lambda text: print(f"{clear}{text}", end="", file=stream, flush=True)
+    finally:
+        print(clear, end="", file=stream, flush=True)
+
+
 def show(report: Report) -> None:
     """Prints the table, what was left out, what failed although guarded, the totals."""
     write = _writer()
@@ -46,11 +61,11 @@ def show(report: Report) -> None:
     write(f"\n{report.closing_line()}")
 
 
-def show_audit(report: AuditReport) -> None:
-    """Prints the report of one optimizer or step."""
+def show_report(report: AuditReport | PrecisionReport, is_ok: bool) -> None:
+    """Prints the report of one optimizer, step or function."""
     write = _writer()
     headline, *lines = str(report).splitlines()
-    write(headline, "bold green" if report.ok else "bold red")
+    write(headline, "bold green" if is_ok else "bold red")
     for line in lines:
         write(line)
 

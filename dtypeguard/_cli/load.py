@@ -13,31 +13,36 @@ FORMS = (
     "dtypeguard audit my_package.optim:make_optimizer or dtypeguard audit my_script.py:opt"
 )
 
+PRECISION_FORMS = (
+    "Write for example: dtypeguard precision my_script.py:loss --inputs my_script.py:inputs"
+)
+
 
 class UsageError(Exception):
     """The command line asks for what cannot be done; the message shows the right form."""
 
 
-def load(target: str, modules: dict[str, ModuleType]) -> Any:
+def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any:
     """Imports what `MODULE:NAME` or `FILE.py:NAME` names.
 
     Args:
         target: the one or the other.
         modules: the modules imported so far, by what stands before the colon.
+        right: what to write, for messages.
 
     Raises:
         UsageError: if it does not exist or cannot be imported.
     """
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
-        raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {FORMS}")
+        raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {right}")
     try:
         if where not in modules:
             is_file = where.endswith(".py")
             modules[where] = _import_file(where) if is_file else _import_module(where)
     except (Exception, SystemExit) as error:  # a script may exit
         reason = f"{type(error).__name__}: {error}"
-        forms = FORMS
+        forms = right
         if where.endswith(".py") and "relative import" in reason:
             forms = f"As a part of its package: write PACKAGE.MODULE:{name}."
         raise UsageError(f"{where} cannot be imported: {reason}. {forms}") from error
@@ -48,7 +53,7 @@ def load(target: str, modules: dict[str, ModuleType]) -> Any:
     except AttributeError:
         like = difflib.get_close_matches(part, dir(found), 1)
         meant = f" Did you mean {like[0]}?" if like else ""
-        raise UsageError(f"{where} has no {name}.{meant} {FORMS}") from None
+        raise UsageError(f"{where} has no {name}.{meant} {right}") from None
     return found
 
 

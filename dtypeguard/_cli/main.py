@@ -1,21 +1,25 @@
-"""The command line: `dtypeguard audit` and `dtypeguard run`."""
+"""The command line: `dtypeguard audit`, `dtypeguard precision` and `dtypeguard run`."""
 
 import argparse
 import contextlib
 import fnmatch
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Sequence
 
+from .._audit.report import AuditReport
+from .._precision.report import PrecisionReport
 from .._sweep import catalog
 from .._sweep.html import page
 from .._sweep.report import Report
 from .._sweep.sweep import sweep
 from .arguments import check_options, parser, report_files
-from .display import progress, show, show_audit
+from .display import progress, show, show_report, status
 from .load import UsageError
+from .precision import audit_function
 from .run import run
 from .target import audit_optimizer, audit_step
 
@@ -30,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         Of `audit`, 0 if the optimizer or step is clean, or if no guarded configuration of
-        the sweep fails, else 1. Of `run`, 1 if the script raises, else 0. 2 for wrong
-        usage.
+        the sweep fails, else 1. Of `precision`, 1 if an output is not finite as written, or
+        if the error is above `--max-error`, else 0. Of `run`, 1 if the script raises, else
+        0. 2 for wrong usage.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] == "run":  # the rest belongs to the script
@@ -44,22 +49,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else USAGE
     try:
-        check_options(arguments)
         files = report_files(arguments)
-        _check_writable(files)
+        if arguments.command == "precision":
+            example = "FILE.py:f --inputs FILE.py:inputs --json --html precision.html"
+            _check_writable(files, "precision", example)
+            return _precision(arguments, files)
+        check_options(arguments)
+        example = "optax:sgd --set learning_rate=1e-3 --json --markdown audit.md"
+        _check_writable(files, "audit", example)
         return (_sweep if arguments.target is None else _audit)(arguments, files)
     except UsageError as error:
-        return _refuse(str(error))
+        return _refuse(str(error), command=arguments.command)
 
 
 def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (audit_step if arguments.step else audit_optimizer)(arguments)
+    return _deliver(report, files, report.ok)
+
+
+def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+    with contextlib.redirect_stdout(sys.stderr), status() as tell:
+        report = audit_function(arguments, tell)
+    bound = arguments.max_error
+    is_ok = not math.isinf(report.error) and not (bound and report.error > bound)
+    return _deliver(report, files, is_ok)
+
+
+def _deliver(
+    report: AuditReport | PrecisionReport, files: dict[str, str], is_ok: bool
+) -> int:
     for form, name in files.items():
         _write(name, getattr(report, f"to_{form}")())
     if "-" not in files.values():
-        show_audit(report)
-    return CLEAN if report.ok else DRIFT
+        show_report(report, is_ok)
+    return CLEAN if is_ok else DRIFT
 
 
 def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
@@ -88,12 +112,12 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     return DRIFT if report.guarded_failed else CLEAN
 
 
-def _check_writable(files: dict[str, str]) -> None:
+def _check_writable(files: dict[str, str], command: str, example: str) -> None:
     """Refuses a file before a long sweep, not after it; leaves what the files hold."""
     if list(files.values()).count("-") > 1:
         raise UsageError(
             "only one form can be printed. Give the others a FILE: "
-            "dtypeguard audit optax:sgd --set learning_rate=1e-3 --json --markdown audit.md"
+            f"dtypeguard {command} {example}"
         )
     for form, name in files.items():
         if name == "-":
@@ -105,7 +129,7 @@ def _check_writable(files: dict[str, str]) -> None:
         except OSError as error:
             raise UsageError(
                 f"--{form} {name!r} cannot be written: {error.strerror}. "
-                f"Write for example: dtypeguard audit --{form} audit.{form}"
+                f"Write for example: dtypeguard {command} --{form} {command}.{form}"
             ) from None
         if is_new:
             os.remove(name)

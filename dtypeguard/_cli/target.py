@@ -30,7 +30,7 @@ def audit_optimizer(options: argparse.Namespace) -> AuditReport:
         UsageError: if the target or an option cannot be used.
     """
     target, x64 = options.target, options.x64
-    arguments = dict(map(_setting, options.set))
+    settings = dict(map(_setting, options.set))
     params = "float32" if options.params is None else options.params
     dtypes = _dtypes("--params", params, x64)
     grads = dtypes if options.grads is None else _dtypes("--grads", options.grads, x64)
@@ -38,9 +38,9 @@ def audit_optimizer(options: argparse.Namespace) -> AuditReport:
         made, name = load(target, {}), target.rpartition(":")[2]
         make = lambda: made
         if not is_transformation(made) or inspect.isclass(made):
-            make = functools.partial(_call, target, made, arguments)
+            make = functools.partial(_call, target, made, settings)
             name += "(...)"
-        elif arguments:
+        elif settings:
             raise UsageError(
                 f"{target} is an optimizer already and takes no --set. "
                 f"Write: dtypeguard audit {target}"
@@ -63,7 +63,7 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
     places, name = (options.carry, options.returned), options.target.rpartition(":")[2]
     with set_x64(options.x64):
         step, made = load(options.target, modules), load(options.inputs, modules)
-        make = lambda: _arguments(made() if callable(made) else made)
+        make = lambda: arguments(made() if callable(made) else made)
         try:
             return audit_made_step(step, make, *places, name)
         except TraceFailed as failed:
@@ -80,7 +80,8 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
             ) from error
 
 
-def _arguments(made: Any) -> Arguments:
+def arguments(made: Any) -> Arguments:
+    """Arguments by position and by name: of a tuple, of a dict, or of the only one."""
     # A state is often a named tuple: the only argument then.
     if type(made) is tuple:
         return made, {}
@@ -103,7 +104,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 
 def _dtypes(option: str, text: str, x64: bool) -> tuple[DType, ...]:
-    """The dtypes of a list such as `bf16,float32`, with names in full or as in a jaxpr."""
+    """The dtypes of a list such as `bf16,float32`."""
 
     def wrong(reason: str) -> UsageError:
         return UsageError(f"{option} {text!r}: {reason}")
@@ -111,17 +112,24 @@ def _dtypes(option: str, text: str, x64: bool) -> tuple[DType, ...]:
     example = f"Write for example: {option} bfloat16,float32"
     dtypes = []
     for name in text.split(","):
-        short = re.fullmatch(r"(bf|f|c)(\d+.*)", name.strip())
-        try:
-            dtype = jnp.dtype(_LETTERS[short[1]] + short[2] if short else name.strip())
-        except TypeError:
-            raise wrong(f"{name!r} is not a dtype. {example}") from None
+        dtype = dtype_named(name)
+        if dtype is None:
+            raise wrong(f"{name!r} is not a dtype. {example}")
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise wrong(f"{name} is not floating or complex. {example}")
         if dtype in ("float64", "complex128") and not x64:
             raise wrong(f"{name} needs --x64 as well")
         dtypes.append(dtype)
     return tuple(dtypes)
+
+
+def dtype_named(name: str) -> DType:
+    """The dtype of a name in full or as in a jaxpr, such as `bf16`; None for others."""
+    short = re.fullmatch(r"(bf|f|c)(\d+.*)", name.strip())
+    try:
+        return jnp.dtype(_LETTERS[short[1]] + short[2] if short else name.strip())
+    except TypeError:
+        return None
 
 
 _LETTERS = {"bf": "bfloat", "f": "float", "c": "complex"}

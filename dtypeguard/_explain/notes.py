@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from jax import tree_util
@@ -11,7 +11,7 @@ from jax import tree_util
 from .._find.drift import Drift
 from .._leaves.dtypes import dtype_of, fits, kind
 from .._leaves.files import is_installed, short_path
-from .._leaves.rows import columns, describe, lost, return_as
+from .._leaves.rows import columns, describe, lost, return_as, rounding
 from .._leaves.types import Aval
 from .._program.origins import Origin, callers, frame_of, is_update, origin_of_frame, places
 from .branches import Variant, variants
@@ -63,6 +63,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
             for each in found
         ],
         found,
+        (str(each.avals[0].dtype) for each in found if each.kind == "dtype"),
         _advice_on_jaxs(call, found) if is_of_jax else _loop_advice(call, found),
     )
 
@@ -82,6 +83,7 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
             for n, each in enumerate(leaf)
         ],
         [each for leaf in leaves for each in leaf],
+        [str(each.aval.dtype) for leaf in leaves for each in leaf],
         _branch_advice(call, leaves),
     )
 
@@ -101,13 +103,17 @@ def note_text(
     headline: str,
     rows: Sequence[Sequence[str]],
     found: Sequence[_Lined],
+    types: Iterable[str],
     advice: Sequence[str],
 ) -> str:
     origins = [line for each in found for line in (each.origin, each.cause) if line]
+    advice = [*advice, rounding(types, " ".join(advice))]
     users = dict.fromkeys(line.users for line in origins)
     code = [(str(line), line.code) for line in users if line.code]
     lines = columns(rows) + (columns(code) if code else [])
-    return "\n".join([f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *advice])
+    return "\n".join(
+        [f"dtypeguard: {headline}", *(f"  {line}" for line in lines), *filter(None, advice)]
+    )
 
 
 def _advice_on_jaxs(call: Call, found: Sequence[Drift]) -> list[str]:

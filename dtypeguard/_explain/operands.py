@@ -108,6 +108,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
             for each in operands
         ],
         operands,
+        (str(dtype_of(each.argument.value)) for each in operands),
         list(_advice(operands, passed, wanted)),
     )
 

@@ -73,6 +73,7 @@ def result_note(
         f"{result.called} of {site.name or 'a call'} has to return {wanted}.",
         [("result", shown, *places(made.origin, made.cause))],
         [made],
+        (),
         list(_advice(result, refused)),
     )
 

@@ -10,9 +10,11 @@ import optax
 from jax import tree_util
 
 from .._carry.snapshot import Snapshot
+from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
+from .._leaves.rows import paths
 from .._leaves.types import Convert, DType, Leaf, Params, State, Updates
 from .._rounding.rounding import round_with
 from .extra_args import convert_extra_args
@@ -125,12 +127,14 @@ def _narrowest(leaf: Leaf) -> Leaf:
 def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> State:
     """The new state, with each leaf that was widened back in the dtype that stored it."""
     leaves, treedef = tree_util.tree_flatten(new_state)
+    casts = Casts("guard", "state", lambda: paths(new_state))
     for i, (was_seen, old) in enumerate(zip(*map(tree_util.tree_leaves, (seen, stored)))):
         # A Python number has no dtype to store it in, not even under `jit`.
         is_number = not hasattr(old, "dtype") or is_wide_scalar(old)
         is_as_seen = is_number or dtype_of(was_seen) == dtype_of(old)
         if not is_as_seen and dtype_of(leaves[i]) is not None:
-            leaves[i] = narrow(leaves[i], dtype_of(old), i)
+            with casts.of(i, leaves[i]):
+                leaves[i] = narrow(leaves[i], dtype_of(old), i)
     return tree_util.tree_unflatten(treedef, leaves)
 
 
@@ -143,9 +147,12 @@ def _deliver(
     like = updates if policy.updates_dtype == "grads" else params
     recorded = pair_updates(new_updates, Snapshot(updates), Snapshot(like))
     leaves, treedef = tree_util.tree_flatten(new_updates)
+    casts = Casts("guard", "updates", lambda: paths(new_updates))
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        if dtype_of(leaf) is not None and dtype_of(old) is not None:
-            leaves[i] = cast(leaf, dtype_of(old)) if leaf.dtype != dtype_of(old) else leaf
+        are_arrays = dtype_of(leaf) is not None and dtype_of(old) is not None
+        if are_arrays and leaf.dtype != dtype_of(old):
+            with casts.of(i, leaf):
+                leaves[i] = cast(leaf, dtype_of(old))
     return tree_util.tree_unflatten(treedef, leaves)
 
 

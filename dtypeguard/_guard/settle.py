@@ -1,5 +1,6 @@
 """Casts what a function returned to the types it was given, or reports why it cannot."""
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.snapshot import Held, Snapshot
+from .._leaves.casts import Casts
 from .._leaves.dtypes import (
     broadcasts,
     cast,
@@ -19,7 +21,17 @@ from .._leaves.dtypes import (
 )
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.modules import put_contents
-from .._leaves.rows import Row, by_path, count, describe, paths, return_as, table, tree_rows
+from .._leaves.rows import (
+    Row,
+    by_path,
+    count,
+    describe,
+    paths,
+    return_as,
+    rounding,
+    table,
+    tree_rows,
+)
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
 from .policy import Policy
 
@@ -163,14 +175,21 @@ def report_drift(
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         unsafe = _UNSAFE if any(row.castable for row in refused) else ""
-        message = table(headline, refused) + unsafe.format(part.wrapper)
+        message = _told(headline, refused) + unsafe.format(part.wrapper)
         raise DtypeDriftError(message + _page(part))
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
-        message = table(headline, drifted)
+        message = _told(headline, drifted)
         if policy.on_drift == "error":
             raise DtypeDriftError(message + _CAST.format(part.wrapper))
         warn(message)
+
+
+def _told(headline: str, rows: Sequence[Row]) -> str:
+    """A headline and the rows below it, and what their casts lose."""
+    remedies = " ".join(row.remedy for row in rows)
+    lost = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
+    return table(headline, rows) + (lost and f"\n{lost}")
 
 
 def _settle(
@@ -184,6 +203,8 @@ def _settle(
     """Keeps, casts or refuses each leaf that came out. No other function does."""
     leaves, treedef = tree_util.tree_flatten(tree)
     settled, refused, drifted = {}, {}, {}
+    names = functools.cache(lambda: paths(tree))
+    casts = Casts(part.wrapper, part.name, names)
     may_be_weak = part.starts_weak or not part.is_carried
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
         if _is_settled(leaf, old, may_be_weak):
@@ -213,14 +234,14 @@ def _settle(
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
                 drifted[i] = (_brought_back(dtype, new_dtype),)
-            settled[i] = cast(leaf, dtype)
+            with casts.of(i, leaf):
+                settled[i] = cast(leaf, dtype)
     if not (settled or refused):
         return Settled(tree, [], [])
 
     def rows(remedies: dict[int, tuple[Any, ...]]) -> list[Row]:
-        names = paths(tree) if remedies else []
         return [
-            Row(part.name + names[i], describe(recorded[i]), describe(leaves[i]), *remedy)
+            Row(part.name + names()[i], describe(recorded[i]), describe(leaves[i]), *remedy)
             for i, remedy in remedies.items()
         ]
 

@@ -41,6 +41,12 @@ def kind(dtype: DType) -> str | None:
         return None
 
 
+def bits(dtype: DType) -> int:
+    """The bits of a floating number, or of a complex one's parts; 0 for any other dtype."""
+    each = {"float": 8, "complex": 4}.get(kind(dtype) or "", 0)
+    return each * dtype.itemsize if each else 0
+
+
 def dtype_of(leaf: Leaf) -> DType:
     """The dtype that an array leaf is recorded with, or None for any other leaf.
 

@@ -1,7 +1,8 @@
 """Leaves by path, and the lines of a message that describe them."""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -112,6 +113,27 @@ def lost(source: DType, target: DType) -> str:
     if kinds[0] != "bool" and kinds[1] == "bool":
         return " (all but 0 becomes True)"
     return " (the fraction is lost)" * (kinds == ("float", "int"))
+
+
+_NARROW = re.compile(r"b?float(16|[4-8])\w*")
+
+
+def rounding(types: Iterable[str], advice: str) -> str:
+    """What to say of the casts in an advice that round: a line, or nothing.
+
+    Args:
+        types: those of leaves before they were widened. Floats of 16 bits or fewer count.
+        advice: what to write. A guard casts all of them back, `astype` those that it names.
+    """
+    found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
+    is_guard = "dtypeguard.guard" in advice
+    named = [name for name in found if is_guard or f"astype(jnp.{name})" in advice]
+    if not named:
+        return ""
+    return (
+        f"A cast to {' and '.join(named)} rounds: dtypeguard.audit_precision measures what "
+        "that loses."
+    )
 
 
 def shown_fields(value: Any) -> dict[str, Any]:

@@ -29,7 +29,11 @@ class Meant(Calls):
     def next_number(self, origin: Origin, value: Leaf, dtype: DType) -> float | None:
         """The number that became the next `value` on a line, if it is another number."""
         rounded = float(np.asarray(value, dtype))
-        is_it = lambda x: float(np.asarray(x).astype(dtype)) == rounded
+
+        def is_it(number: float) -> bool:
+            with np.errstate(over="ignore"):
+                return float(np.asarray(number).astype(dtype)) == rounded
+
         numbers = self._numbers.get((origin.file, origin.line), ())
         candidates = [x for x in numbers if is_it(x)]
         if not candidates and np.isfinite(rounded) and rounded != round(rounded):

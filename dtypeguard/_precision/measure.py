@@ -1,13 +1,14 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
+from .finite import Birth, Finite
 from .pair import Paired
 
 # A trace has numbers for at least so many.
@@ -31,7 +32,7 @@ class Measures:
     """
 
     def __init__(self, paired: Paired, arrays: Sequence[Leaf]):
-        self._arrays = list(arrays)
+        self._paired, self._arrays = paired, list(arrays)
 
         def wide(amounts, arrays):
             values = paired(amounts, arrays)
@@ -45,11 +46,28 @@ class Measures:
         self.lines = len(paired.lines)
         self._run = _compiled(lowered)
         self.exact = self._outputs(())
+        self._rounding = 0, self.exact
         norms = [float(_norm(x)) for x in self.exact]
-        self._norms = [norm if np.isfinite(norm) and norm > 0 else 1.0 for norm in norms]
+        self._norms = [norm if norm > 0 else 1.0 for norm in norms]
         self._written = self._outputs(range(self.lines))
         self.by_output = self._distances(self._written, self.exact)
         self.total = _root_mean_square(self.by_output)
+
+    def not_finite(self) -> tuple[list[Birth], list[Birth]]:
+        """What makes the outputs not finite, in the order of the program.
+
+        Returns:
+            What does as written and not in wide types, and what does in wide types. What is
+            infinite because an input or a constant is counts as finite.
+        """
+        finite = Finite()
+
+        def causes(arrays):
+            values = self._paired(self._amounts(()), arrays, finite)
+            return [v.cause for v in values if v.wide is not None]
+
+        written, wide = zip(*jax.jit(causes)(self._arrays))
+        return finite.births_of(written), finite.births_of(wide)
 
     @property
     def temporaries(self) -> int:
@@ -65,24 +83,28 @@ class Measures:
         """The share of the squared error that is left if these lines are wide."""
         return self._relative(self.error(sorted({*range(self.lines)} - {*wide})))
 
-    def line(self, number: int) -> "Measured":
-        """Measures one line: alone, left out, and its share in the squared error.
+    def share(self, number: int) -> float:
+        """The share of a line in the squared error; infinity if that is not finite.
 
-        The share is the part of the error along the whole that comes with the line, as the
-        mean of what the line adds to none and to all of the others. So it is exact up to
-        second order, and needs no derivative, which a square root at 0 does not have.
+        It is the part of the error along the whole that comes as this line rounds as well,
+        where the lines before it round, and those after it are wide. So the shares add up
+        to 1. After other roundings a line rounds otherwise: leaving out an early line would
+        change what all later ones add, and give it their shares as well.
         """
-        alone = self._outputs([number])
-        without = self._outputs([n for n in range(self.lines) if n != number])
-        parts = zip(alone, self.exact, self._written, without, self._norms)
+        done, before = self._rounding
+        if done != number:
+            before = self._outputs(range(number))
+        after = self._outputs(range(number + 1))
+        self._rounding = number + 1, after
+        parts = zip(before, after, self.exact, self._written, self._norms)
         along = [float(_along(*arrays)) / norm**2 for *arrays, norm in parts]
         with np.errstate(invalid="ignore"):  # of outputs that are not finite
             share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
-        return Measured(
-            share=float(share) if np.isfinite(share) else np.inf,
-            alone=_root_mean_square(self._distances(alone, self.exact)),
-            left=self._relative(_root_mean_square(self._distances(without, self.exact))),
-        )
+        return float(share) if np.isfinite(share) else np.inf
+
+    def alone(self, number: int) -> float:
+        """The error if only this line rounds."""
+        return self.error([number])
 
     def fix(self, order: Sequence[int], tolerance: float | None) -> list[int]:
         """A small set of lines that is worth computing wider, in the given order.
@@ -123,21 +145,13 @@ class Measures:
 
     def _distances(self, made: Sequence[Leaf], exact: Sequence[Leaf]) -> list[float]:
         pairs = zip(made, exact, self._norms)
-        found = [float(_norm(x - e)) / norm for x, e, norm in pairs]
+        found = [float(_distance(x, e)) / norm for x, e, norm in pairs]
         return [error if np.isfinite(error) else np.inf for error in found]
 
     def _relative(self, error: float) -> float:
         if not (self.total and np.isfinite(error)):
             return 1.0 if self.total else 0.0
         return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
-
-
-class Measured(NamedTuple):
-    """What is measured of a line: see `LineLoss`."""
-
-    share: float
-    alone: float
-    left: float
 
 
 def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
@@ -149,16 +163,30 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 @jax.jit
 def _norm(x: Leaf) -> Leaf:
+    """The norm of what is finite."""
+    x = jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))
     largest = jnp.max(jnp.abs(x), initial=0)
-    safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    safe = jnp.where(largest > 0, largest, 1)
     return safe * jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x / safe))))
 
 
 @jax.jit
-def _along(alone: Leaf, exact: Leaf, written: Leaf, without: Leaf) -> Leaf:
-    """The mean of what a line adds to no other and to all others, along the error."""
-    added = ((alone - exact) + (written - without)) / 2
-    return jnp.real(jnp.vdot(written - exact, added))
+def _distance(x: Leaf, exact: Leaf) -> Leaf:
+    off = _off(x, exact)
+    return jnp.where(jnp.isfinite(off).all(), _norm(off), jnp.inf)
+
+
+@jax.jit
+def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf) -> Leaf:
+    """What a line adds along the error."""
+    added = _off(after, exact) - _off(before, exact)
+    return jnp.sum(jnp.real(jnp.conj(_off(written, exact)) * added))
+
+
+def _off(x: Leaf, exact: Leaf) -> Leaf:
+    """The difference, where the same infinity makes none."""
+    is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
+    return jnp.where(is_same, jnp.zeros_like(x), x - exact)
 
 
 def _root_mean_square(errors: Sequence[float]) -> float:

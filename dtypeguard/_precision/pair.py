@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
-from .._program.graph import loop_parts, open_jaxpr
-from .._program.origins import Origin, origin_of
+from .._program.graph import Stack, loop_parts, open_jaxpr
+from .._program.origins import Origin, cast_of_ours, origin_of
+from .algebra import ALIGNED
+from .finite import Finite
 from .meant import Meant
 
 
@@ -23,10 +26,18 @@ def _words(names: str) -> frozenset[str]:
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = _words(
     "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad "
-    "squeeze rev select_n copy copy_p neg abs max min reduce_max reduce_min expand_dims "
-    "split clamp dynamic_update_slice device_put sharding_constraint real imag sign "
-    "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin"
+    "squeeze rev select_n copy copy_p neg max min reduce_max reduce_min expand_dims "
+    "split clamp dynamic_update_slice device_put sharding_constraint real imag "
+    "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin "
+    "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
 )
+_MOVE_REALS = _words("abs sign")
+
+
+# The function of `_rounding` that rounds stochastically; `jit` keeps its name.
+_STOCHASTIC = "round_with"
+# The parts of trees whose casts by dtypeguard count as lines of their own.
+_MOST_CASTS = 32
 
 
 class Value(NamedTuple):
@@ -35,10 +46,12 @@ class Value(NamedTuple):
     Attributes:
         narrow: as the program computes it.
         wide: the wide value beside it; None where it is no float.
+        cause: see `Finite`; None where that is not looked for.
     """
 
     narrow: Leaf
     wide: Leaf = None
+    cause: Leaf = None
 
     @property
     def either(self) -> Leaf:
@@ -81,10 +94,12 @@ class Line:
         primitives: what it computes.
         constants: the numbers that were rounded when the program was traced, with what
             became of them.
+        casts: the casts of dtypeguard that it stands for, if it is none of the user's.
     """
 
     def __init__(self, origin: Origin | None):
         self.origin = origin
+        self.casts: dict[Cast, None] = {}
         self.dtypes: set[str] = set()
         self.primitives: set[str] = set()
         self.constants: dict[float, float] = {}
@@ -113,32 +128,48 @@ class Paired:
         self._program = closed_jaxpr
         self._formats = formats
         self._meant = meant
-        self._numbers: dict[tuple[str, int] | None, int] = {}
+        self._numbers: dict[tuple[object, ...] | None, int] = {}
         self._amounts: list[Leaf] = []
+        self._finite: Finite | None = None
         if formats.narrow is not None:
             self._line(None)
 
-    def __call__(self, amounts: Leaf, arrays: Sequence[Leaf]) -> list[Value]:
+    def __call__(
+        self, amounts: Leaf, arrays: Sequence[Leaf], finite: Finite | None = None
+    ) -> list[Value]:
         """Runs the program.
 
         Args:
             amounts: a vector with 1 for each of `lines` that rounds and 0 for each other;
                 it may be longer.
             arrays: the inputs.
+            finite: if given, it follows where values stop being finite.
         """
         self._meant.start_again()
+        self._finite = finite
         at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
         self._amounts = [at(number) for number in range(amounts.shape[0])]
         given = [self._given(x, self._numbers.get(None)) for x in arrays]
-        return self._run(self._program, given, ())
+        given = [self._followed((), [], v, n) for n, v in enumerate(given)]
+        try:
+            return self._run(self._program, given, ())
+        finally:  # no tracer outlives its trace
+            self._amounts, self._finite = [], None
 
     # Lines
 
-    def _line(self, origin: Origin | None) -> int:
+    def _line(self, origin: Origin | None, cast: Cast | None = None) -> int:
         key = None if origin is None else (origin.file, origin.line)
+        if cast is not None:
+            # Each part of a tree by itself, but of many all others together.
+            key = (key, cast.owner, cast.part)
+            is_full = sum(bool(line.casts) for line in self.lines) >= _MOST_CASTS
+            key = key if key in self._numbers or not is_full else (*key[:2], "")
         if key not in self._numbers:
             self._numbers[key] = len(self.lines)
             self.lines.append(Line(origin))
+        if cast is not None:
+            self.lines[self._numbers[key]].casts[cast] = None
         return self._numbers[key]
 
     def _rounded(self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf) -> Leaf:
@@ -199,17 +230,35 @@ class Paired:
     ) -> list[Value]:
         """Runs a jaxpr, closed or open, that stands inside some equations."""
         consts = [self._given(x, None) for x in getattr(jaxpr, "consts", ())]
+        consts = [self._constant(value) for value in consts]
         jaxpr = open_jaxpr(jaxpr)
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given)))
 
         def read(var: Leaf, *stack: Equation) -> Value:
-            return self._literal(var, stack) if hasattr(var, "val") else known[var]
+            is_number = hasattr(var, "val")
+            return self._constant(self._literal(var, stack)) if is_number else known[var]
 
         for eqn in jaxpr.eqns:
             stack = (eqn, *outer)
             values = [read(var, *stack) for var in eqn.invars]
-            known |= zip(eqn.outvars, self._equation(eqn, values, stack))
+            made = self._equation(eqn, values, stack)
+            known |= zip(eqn.outvars, [self._followed(stack, values, v) for v in made])
         return [read(var, *outer) for var in jaxpr.outvars]
+
+    def _constant(self, value: Value) -> Value:
+        """A constant, which may be infinite: masks are."""
+        if self._finite is None or value.wide is None:
+            return value
+        return value._replace(cause=self._finite.none())
+
+    def _followed(
+        self, stack: Stack, given: Sequence[Value], made: Value, number: int | None = None
+    ) -> Value:
+        """A value with the place where it, or what it is made of, stopped being finite."""
+        if self._finite is None or made.wide is None or made.cause is not None:
+            return made
+        known = [(v.wide, v.cause) for v in given if v.cause is not None]
+        return made._replace(cause=self._finite.cause(number, stack, known, *made[:2]))
 
     def _equation(
         self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
@@ -224,19 +273,25 @@ class Paired:
         if special is not None:
             return special(self, eqn, values, stack)
         jaxprs = jaxprs_in(eqn.params)
+        has_wide = any(v.wide is not None for v in values)
+        if has_wide and eqn.params.get("name") == _STOCHASTIC and len(eqn.outvars) == 1:
+            return self._stochastic(eqn, values, stack)
         if name in _CALLS and len(jaxprs) == 1:
             return self._run(jaxprs[0], values, stack)
         if name in _SAID:
             return []
         has_key = any(_is_key(v.narrow) for v in values)
         is_drawn = has_key and any(is_inexact(var.aval) for var in eqn.outvars)
-        has_own = self._formats.narrow is not None and name in _OF_OWN_DTYPES
-        if (jaxprs and name not in _SCATTERS) or name in _AS_WRITTEN or is_drawn or has_own:
+        if (jaxprs and name not in _COMBINES) or name in _AS_WRITTEN or is_drawn:
             return self._as_written(eqn, values)
         if name in _OF_BITS:
             made = self._bind(eqn, self._own(eqn, values), _own_dtype)
             return [self._given(x, None) for x in made]
-        narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
+        if name in _OF_OWN_DTYPES and self._formats.narrow is not None:
+            made = self._bind(eqn, self._own(eqn, values), _own_dtype)
+            narrow = [self._given(x, None).narrow for x in made]
+        else:
+            narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
         if not any(map(is_inexact, narrow)):
             return [Value(x) for x in narrow]
         return self._paired(eqn, values, narrow, stack)
@@ -272,15 +327,18 @@ class Paired:
         """The results of an equation without others inside it."""
         widened = self._formats.widened
         known = (*narrow, *(v.narrow for v in values))
-        rounds = eqn.primitive.name not in _MOVES and any(
+        moves = eqn.primitive.name in _MOVES
+        if eqn.primitive.name in _MOVE_REALS:
+            moves = kind(values[0].narrow.dtype) != "complex"
+        rounds = not moves and any(
             is_inexact(x) and widened(x.dtype) != x.dtype for x in known
         )
         try:
-            exact = self._bind(eqn, [v.either for v in values], widened)
+            exact = self._widened(eqn, [v.either for v in values], values, narrow)
             from_narrow = exact
             if rounds:
                 inputs = [self._given(v.narrow, None).either for v in values]
-                from_narrow = self._bind(eqn, inputs, widened)
+                from_narrow = self._widened(eqn, inputs, values, narrow)
         except Exception:  # it does not take wider operands
             return self._as_written(eqn, values)
         results = []
@@ -294,9 +352,23 @@ class Paired:
             results.append(Value(n, w))
         return results
 
+    def _widened(
+        self,
+        eqn: Equation,
+        operands: list[Leaf],
+        values: Sequence[Value],
+        narrow: Sequence[Leaf],
+    ) -> list[Leaf]:
+        """The results of an equation on wide operands, with the program's own choices."""
+        name = eqn.primitive.name
+        if name in _SELECTS:  # the last operand tells which elements of the first to take
+            operands[-1] = self._given(values[-1].narrow, None).either
+        made = self._bind(eqn, operands, self._formats.widened)
+        return ALIGNED[name](operands, made, narrow) if name in ALIGNED else made
+
     def _numbered(self, eqn: Equation, result: Leaf, stack: Sequence[Equation]) -> int:
         """The number of the line of an equation that rounds."""
-        number = self._line(origin_of(stack) or _NOWHERE)
+        number = self._line(origin_of(stack) or _NOWHERE, cast_of_ours(stack))
         self.lines[number].dtypes.add(str(result.dtype))
         self.lines[number].primitives.add(eqn.primitive.name)
         return number
@@ -321,13 +393,15 @@ class Paired:
         if isinstance(value, np.dtype) or name in _DTYPES:
             return value if value is None else dtype_of(jnp.dtype(value))
         inside = open_jaxpr(value)
-        if name == "update_jaxpr" and hasattr(inside, "eqns"):
+        if hasattr(inside, "eqns") and dtype_of is not _own_dtype:
+            # How two numbers are combined.
             avals = [
                 jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
                 for v in inside.invars
             ]
             function = functools.partial(self._plain, inside, dtype_of)
-            return jax.make_jaxpr(function)(*avals).jaxpr
+            made = jax.make_jaxpr(function)(*avals)
+            return made.jaxpr if inside is value else made
         return value
 
     def _plain(self, jaxpr: Jaxpr, dtype_of: Callable[[DType], DType], *operands: Leaf):
@@ -346,12 +420,17 @@ class Paired:
         outside, carry, xs = _split(values, consts, count)
 
         def step(carry, xs):
+            xs = [v._replace(cause=cause) for v, cause in zip(xs, causes)]
             made = self._run(body, [*outside, *carry, *xs], stack)
             return made[:count], made[count:]
 
         params = eqn.params
         options = {"reverse": params["reverse"], "unroll": params.get("unroll", 1)}
+        causes = [v.cause for v in xs]
+        xs = [v._replace(cause=None) for v in xs]
         carry, ys = lax.scan(step, carry, xs, params["length"], **options)
+        if self._finite is not None:
+            ys = [v if v.cause is None else v._replace(cause=v.cause.max(0)) for v in ys]
         return [*carry, *ys]
 
     def _while(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
@@ -372,6 +451,44 @@ class Paired:
         ]
         return lax.switch(index.narrow, branches, operands)
 
+    def _shard_map(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        params = eqn.params
+        if "in_specs" not in params or not hasattr(jax, "shard_map"):  # before JAX 0.7
+            return self._as_written(eqn, values)
+        axes = params.get("newly_manual_axes", params.get("manual_axes"))
+        everywhere = jax.sharding.PartitionSpec()
+
+        def specs(avals, specs):
+            cause = None if self._finite is None else everywhere
+            pairs = zip(map(is_inexact, avals), specs)
+            return [Value(s, s, cause) if has else Value(s) for has, s in pairs]
+
+        def body(amounts, values):
+            outer, self._amounts = self._amounts, amounts
+            try:
+                made = self._run(params["jaxpr"], values, stack)
+            finally:
+                self._amounts = outer
+            if self._finite is None:
+                return made
+            worst = lambda x: None if x is None else lax.pmax(x, tuple(axes))
+            return [v._replace(cause=worst(v.cause)) for v in made]
+
+        out_avals = [var.aval for var in eqn.outvars]
+        return jax.shard_map(
+            body,
+            mesh=params["mesh"],
+            in_specs=(everywhere, specs([v.narrow for v in values], params["in_specs"])),
+            out_specs=specs(out_avals, params["out_specs"]),
+            axis_names=set(axes),
+            check_vma=params["check_vma"],
+        )(self._amounts, values)
+
+    def _linear_solve(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        sizes = eqn.params["const_lengths"]
+        _, _, consts, _, given = _split(values, *(size or 0 for size in sizes))
+        return self._run(eqn.params["jaxprs"].solve, [*consts, *given], stack)
+
     def _reduce_precision(
         self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
     ):
@@ -381,18 +498,21 @@ class Paired:
         rounds = self._amount(self._numbered(eqn, narrow, stack)) > 0
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
+    def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+        """A stochastic rounding of dtypeguard, whose bits hold no wide value."""
+        (made,) = self._bind(eqn, self._own(eqn, values), _own_dtype)
+        value = next(v for v in values if v.wide is not None)
+        given, narrow = self._given(value.narrow, None), self._given(made, None).narrow
+        number = self._numbered(eqn, narrow, stack)
+        return [Value(narrow, self._rounded(number, value.wide, narrow, given.wide))]
+
     def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
-        axis = eqn.params["dimension"]
-        shape = values[0].narrow.shape
-        places = lax.broadcasted_iota(jnp.int32, shape, axis)
-        operands = [*(v.narrow for v in values), places]
-        stable = eqn.params["is_stable"]
-        *narrow, order = lax.sort(
-            operands, dimension=axis, is_stable=stable, num_keys=eqn.params["num_keys"]
-        )
-        ordered = lambda x: jnp.take_along_axis(x, order, axis)
-        wide = [None if v.wide is None else ordered(v.wide) for v in values]
-        return [Value(*pair) for pair in zip(narrow, wide)]
+        wide = [v.wide for v in values if v.wide is not None]
+        params = {k: eqn.params[k] for k in ("dimension", "is_stable", "num_keys")}
+        made = iter(lax.sort([*(v.narrow for v in values), *wide], **params))
+        narrow = [next(made) for _ in values]
+        has_wide = [v.wide is not None for v in values]
+        return [Value(n, next(made) if has else None) for n, has in zip(narrow, has_wide)]
 
     def _top_k(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         (value,) = values
@@ -409,25 +529,29 @@ _CALLS = _words(
     "jit pjit closed_call core_call named_call checkpoint remat remat2 custom_jvp_call "
     "custom_vjp_call custom_vjp_call_jaxpr custom_lin"
 )
-_SCATTERS = _words(
-    "scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min "
-    "scatter-max scatter_max scatter-sub scatter_sub"
+# Their jaxprs say how two numbers are combined.
+_COMBINES = _words(
+    "reduce reduce_window scatter scatter-add scatter_add scatter-mul scatter_mul "
+    "scatter-min scatter_min scatter-max scatter_max scatter-sub scatter_sub"
 )
 _CALLBACKS = _words("pure_callback io_callback")
 _SAID = _words("debug_callback debug_print")
-# Other signs or orders come out of these in another dtype, or they take no other.
-_AS_WRITTEN = _CALLBACKS | _words(
-    "eigh eig svd qr schur lu geqrf householder_product hessenberg tridiagonal "
-    "tridiagonal_solve reduce_window select_and_gather_add"
-)
+# Other orders come out of these in another dtype, or they take no other.
+_AS_WRITTEN = _CALLBACKS | _words("eig schur geqp3 rng_uniform ffi_call")
 # These take no dtype below float32.
-_OF_OWN_DTYPES = _words("cholesky triangular_solve fft")
+_OF_OWN_DTYPES = _words(
+    "cholesky triangular_solve fft eigh svd qr lu geqrf householder_product hessenberg "
+    "tridiagonal tridiagonal_solve"
+)
+_SELECTS = _words("select_and_scatter_add select_and_gather_add")
 _OF_BITS = _words("bitcast_convert_type random_bits rng_bit_generator")
 _DTYPES = ("new_dtype", "preferred_element_type", "dtype")
 _SPECIAL: dict[str, Function] = {
     "scan": Paired._scan,
     "while": Paired._while,
     "cond": Paired._cond,
+    "shard_map": Paired._shard_map,
+    "custom_linear_solve": Paired._linear_solve,
     "reduce_precision": Paired._reduce_precision,
     "sort": Paired._sort,
     "top_k": Paired._top_k,

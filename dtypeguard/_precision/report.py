@@ -1,4 +1,4 @@
-"""What an audit of precision found, as text and JSON."""
+"""What an audit of precision found, as text, JSON and HTML."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
 from .._program.origins import Origin
+from . import html
 
 
 @public
@@ -18,14 +19,16 @@ class LineLoss:
     Attributes:
         origin: the line; None for the inputs of the program, which `narrow` rounds. Without
             a file if no line outside JAX leads to it.
-        share: its share of the squared error of the outputs. Shares of one program add up
-            to `PrecisionReport.explained`, and may be negative.
+        share: its share of the squared error of the outputs: what it adds to the lines
+            before it. Shares of one program add up to 1, and may be negative.
         alone: the error of the outputs if only this line rounds.
         left: the share of the squared error that is left if only this line is wide.
         dtypes: the dtypes that it rounds to.
         constant: the number on it that the dtype changes most, "0.999 -> 1"; None if there
             is none.
         remedy: what to write, as a sentence.
+        cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
+            of state[0].mu['w']"; None if the rounding is the program's own.
     """
 
     origin: Origin | None
@@ -35,13 +38,72 @@ class LineLoss:
     dtypes: tuple[str, ...]
     constant: str | None
     remedy: str
+    cast: str | None = None
 
     @property
     def place(self) -> str:
         """Where it is."""
         if self.origin is None:
             return "the inputs"
-        return self.origin.place if self.origin.file else "inside JAX"
+        place = _place(self.origin)
+        return place if self.cast is None else f"{place}, {self.cast}"
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class LineCost:
+    """A source of wide values that makes a program compute wider than it need.
+
+    Attributes:
+        origin: the line at which narrow values become wide because of it.
+        cause: the line that makes the wide values: a cast, a constant, `jax.random.normal`;
+            the name of an input if that is wide.
+        share: the share of the operations of matrix products and convolutions that run wide
+            because of it, alone or together with others.
+        saves: the share that is narrow again if this source alone is.
+        harm: the error that is added to the outputs if the products that it makes wide,
+            and what is computed for them, are rounded to the narrow dtype: measured, and
+            relative to the outputs as written. Not a number if nothing was run.
+        is_cast: whether it is an explicit cast of narrow values.
+        others: the other sources that make some of the same work wide. What `saves` lacks
+            in `share` is narrow only if they are as well.
+        remedy: what to write, as a sentence.
+    """
+
+    origin: Origin | None
+    cause: Origin | str
+    share: float
+    saves: float
+    harm: float
+    is_cast: bool
+    others: tuple[str, ...] = ()
+    remedy: str = ""
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a program computes, by dtype.
+
+    Attributes:
+        flops: the floating point operations of matrix products and convolutions, by the
+            dtype of the wider operand. The body of a scan counts as often as it runs, that
+            of a `while_loop` once; the branches of a `cond` count as their mean.
+        bytes: the bytes that its equations read and write, by dtype. XLA fuses equations
+            and then moves less.
+        has_while: whether there is a `while_loop`, which counts once.
+        not_counted: the primitives that hold programs which were not looked into.
+        narrow: the dtype that the program is expected to compute in; None if it has no
+            floating numbers.
+        wide: the share of the operations that run in wider dtypes.
+    """
+
+    flops: dict[str, float]
+    bytes: dict[str, float]
+    has_while: bool = False
+    not_counted: tuple[str, ...] = ()
+    narrow: str | None = None
+    wide: float = 0.0
 
 
 @public
@@ -51,19 +113,25 @@ class PrecisionReport:
 
     Attributes:
         error: how far the outputs are from those in wide types, relative to their norms;
-            the root mean square over them. Infinity if one is not finite as written.
+            the root mean square over them. Infinity if one is not finite as written; not a
+            number if nothing was run, as `left` is then.
         outputs: the error of each floating output, by path.
         losses: the lines with a share above 1%, the most important first.
         fix: those of the smallest set of lines that is worth computing wider.
         left: the share of the squared error that is left with these lines wide.
-        explained: what the shares of all lines add up to: 1 unless the roundings of three
-            or more lines depend on each other. None if an output is not finite as written;
-            then `share` compares the squares of the errors that lines cause alone.
+        explained: what the shares of all lines add up to: 1, or 0 without an error. None if
+            an output is not finite as written; then `share` compares the squares of the
+            errors that lines cause alone.
         lines: how many lines round.
         wide: the wide dtype.
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
+        work: what the program computes, by dtype.
+        costs: the sources of what runs wider than it need.
+        not_finite: the line that makes the first value that is not finite as written, and
+            leads to such an output; the line to mend may stand before it. None if all
+            outputs are finite.
     """
 
     error: float
@@ -77,6 +145,9 @@ class PrecisionReport:
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()
+    work: Work | None = None
+    costs: tuple[LineCost, ...] = ()
+    not_finite: Origin | None = None
 
     @property
     def is_spread(self) -> bool:
@@ -87,12 +158,18 @@ class PrecisionReport:
     @property
     def headline(self) -> str:
         """One sentence that says how it went."""
+        if math.isnan(self.error):
+            return self._headline_of_costs() + " Nothing was run."
         if not self.error and self.not_examined:
             return f"the outputs are those of {self.wide}, as far as they were examined."
         if not self.error:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
-            return f"the outputs are not finite as written, and are in {self.wide}."
+            first = self.not_finite
+            text = f"the outputs are not finite as written, and are in {self.wide}"
+            return (
+                f"{text}: {first.place} is the first that is not." if first else f"{text}."
+            )
         off = f"the outputs are {_percent(self.error)} off"
         if self.tolerance is not None and not self.fix:
             return f"{off}, within {_percent(self.tolerance)}."
@@ -105,6 +182,63 @@ class PrecisionReport:
         if len(self.fix) == 1:
             return f"{off}, and one line of {self.lines} causes it."
         return f"{off}, and {len(self.fix)} lines of {self.lines} cause it."
+
+    def _headline_of_costs(self) -> str:
+        if self.work is None or not self.work.flops:
+            return "there are no matrix products to count."
+        if not self.work.wide:
+            return f"no matrix product runs wider than {self.work.narrow}."
+        text = f"{_percent(self.work.wide)} of the operations of matrix products run wider"
+        if not self.costs:
+            return f"{text} than {self.work.narrow}; no line makes 1% of them so."
+        count = (
+            f"{len(self.costs)} sources make" if len(self.costs) > 1 else "one source makes"
+        )
+        return f"{text} than {self.work.narrow}; {count} them so."
+
+    def cost_rows(self) -> list[str]:
+        """The table of costs."""
+        if not self.costs:
+            return []
+        rows: list[Sequence[str]] = [("share", "saves", "harm", "line", "made wide by", "")]
+        for cost in self.costs[:_MOST_ROWS]:
+            origin, cause = cost.origin, cost.cause
+            is_same = isinstance(cause, Origin) and cause == origin
+            by = "a cast" if cost.is_cast else "itself" if is_same else _place(cause)
+            rows.append(
+                (
+                    f"{100 * cost.share:.0f}%",
+                    f"{100 * cost.saves:.0f}%",
+                    "" if math.isnan(cost.harm) else _percent(cost.harm),
+                    "" if origin is None else _place(origin),
+                    by,
+                    _code(cause) if isinstance(cause, Origin) else _code(origin),
+                )
+            )
+        return columns(rows)
+
+    def _costs(self) -> list[str]:
+        """The table of costs, and what to write."""
+        if not self.costs:
+            return []
+        lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
+        lines += [f"  {row}" for row in self.cost_rows()]
+        lines += self._cost_advice()
+        if len(self.costs) > _MOST_ROWS:
+            lines.append(f"{len(self.costs) - _MOST_ROWS} more are in to_json().")
+        return lines
+
+    def _cost_advice(self) -> list[str]:
+        """What to write for the greatest costs, and what it saves."""
+        lines = []
+        for cost in self.costs[:_MOST_ROWS]:
+            saves = f" It saves {_percent(cost.saves)}"
+            if cost.share - cost.saves > 0.005 and cost.others:
+                more = _percent(cost.share - cost.saves)
+                others = ", ".join(cost.others[:3]) + ", ..." * (len(cost.others) > 3)
+                saves += f", and {more} more only together with {others}"
+            lines.append(f"{cost.remedy}{saves}.")
+        return lines
 
     def rows(self) -> list[str]:
         """The table of losses."""
@@ -121,14 +255,20 @@ class PrecisionReport:
 
     def __str__(self) -> str:
         lines = [f"precision: {self.headline}", *(f"  {row}" for row in self.rows())]
-        if self.fix and not self.is_spread:
-            lines += [loss.remedy for loss in self.fix]
-            lines.append(
-                f"With {'it' if len(self.fix) == 1 else 'these lines'} in {self.wide}, "
-                f"{_percent(self.left)} of the squared error is left."
-            )
-        lines += self._notes()
+        lines += [*self._advice(), *self._left(), *self._costs(), *self._notes()]
         return "\n".join(lines)
+
+    def _advice(self) -> list[str]:
+        """What to write for each line of the fix; nothing where no line stands out."""
+        return [] if self.is_spread else [loss.remedy for loss in self.fix]
+
+    def _left(self) -> list[str]:
+        """What the advice leaves of the error."""
+        if not self._advice():
+            return []
+        lines = "it" if len(self.fix) == 1 else "these lines"
+        left = f"{_percent(self.left)} of the squared error is left."
+        return [f"With {lines} in {self.wide}, {left}"]
 
     def _notes(self) -> list[str]:
         notes = []
@@ -138,20 +278,101 @@ class PrecisionReport:
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
             )
-        if self.losses and self.explained is not None and abs(self.explained - 1) > 0.1:
-            notes.append(
-                f"The shares add up to {_percent(self.explained)}: what one line rounds "
-                "changes what others do. The fix was tried as a whole."
-            )
         if self.not_examined:
             notes.append(
                 f"Run as written, without a look inside: {', '.join(self.not_examined)}."
             )
+        if self.work is not None and self.costs and self.work.has_while:
+            notes.append("The body of a while_loop counts once in the costs.")
+        if self.work is not None and self.work.not_counted:
+            notes.append(f"Not counted as work: {', '.join(self.work.not_counted)}.")
         return notes
 
     def to_json(self) -> str:
         """All of it as JSON."""
         return json.dumps(_plain(self), indent=1)
+
+    def to_html(self) -> str:
+        """One page that needs no network: the source, with what each line loses."""
+        marks = [self._mark(loss) for loss in self.losses]
+        marks += [mark for cost in self.costs for mark in _marks_of_cost(cost)]
+        outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
+        errors = [(path or "the output", _percent(error)) for path, error in outputs]
+        figures = [html.Figures("The error of each output", ("output", "error"), errors)]
+        if self.work is not None:
+            figures.append(_work_figures(self.work))
+        cheaper = self._cost_advice()
+        if cheaper and not math.isnan(self.error):
+            cheaper.append(self._headline_of_costs().capitalize())
+        advice = {
+            "What to change": [*self._advice(), *self._left()],
+            "What makes it cheaper": cheaper,
+        }
+        notes = self._notes()
+        return html.page(self.headline, marks, advice, notes, figures, self.is_spread)
+
+    def _mark(self, loss: LineLoss) -> html.Mark:
+        said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
+        said += [loss.constant] if loss.constant else []
+        said.append(f"{_percent(loss.alone)} off if only this line rounds")
+        left = f"{_percent(loss.left)} of the squared error left with it in {self.wide}"
+        origin, is_chosen = loss.origin, loss in self.fix and not self.is_spread
+        inner = f"{origin}  {origin.code}" if origin and origin.called_from else ""
+        return html.Mark(
+            origin,
+            loss.place,
+            "" if self.is_spread else "; ".join([*said, left]),
+            inner=loss.cast or inner,
+            loses=loss.share,
+            is_chosen=is_chosen,
+        )
+
+
+def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
+    """A mark where values become wide, and one on the line that makes them so."""
+    cause = cost.cause if isinstance(cost.cause, Origin) else None
+    origin = cost.origin or cause
+    is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
+    made = "" if cause is not None and is_own else f" because of {_place(cost.cause)}"
+    made += ", by an explicit cast" if cost.is_cast else ""
+    said = [
+        f"{html.percent(cost.share)} of the matrix products run wide{made}",
+        f"{html.percent(cost.saves)} saved if this alone is narrow",
+    ]
+    if not math.isnan(cost.harm):
+        said.append(f"{_percent(cost.harm)} error added if it is")
+    place = _place(origin or cost.cause)
+    marks = [html.Mark(origin, place, "; ".join(said), pays=cost.share)]
+    if cause is not None and not is_own:
+        said = f"What this line makes is wide: {place} runs wide because of it."
+        marks.append(html.Mark(cause, _place(cause), said))
+    return marks
+
+
+def _work_figures(work: Work) -> html.Figures:
+    """The work by dtype, as shares."""
+    totals = [sum(each.values()) or 1.0 for each in (work.flops, work.bytes)]
+    rows = []
+    for dtype in dict.fromkeys((*work.flops, *work.bytes)):
+        counts = work.flops.get(dtype, 0.0), work.bytes.get(dtype, 0.0)
+        shares = (html.percent(n / total) for n, total in zip(counts, totals))
+        rows.append((dtype, *shares))
+    head = ("dtype", "matrix products", "bytes read and written")
+    return html.Figures("What it computes, by dtype", head, rows)
+
+
+# Of the table of costs.
+_MOST_ROWS = 10
+
+
+def _place(origin: Origin | str) -> str:
+    if isinstance(origin, str):
+        return origin
+    return origin.place if origin.file else "inside JAX"
+
+
+def _code(origin: Origin | None) -> str:
+    return "" if origin is None else origin.users.code
 
 
 def _plain(value: object) -> object:

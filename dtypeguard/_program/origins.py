@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from .._leaves.casts import Cast, cast_of
 from .._leaves.files import is_installed, is_users, short_path
 from .._leaves.types import Equation
 
@@ -148,6 +149,19 @@ def frame_of(frame: FrameType, line: int | None = None) -> "_Frame":
     return _Frame(code.co_filename, line or 0, code.co_qualname)
 
 
+def cast_of_ours(stack: Sequence[Equation]) -> Cast | None:
+    """The cast of dtypeguard that an equation belongs to; None if it is the user's."""
+    for equation in stack:
+        try:
+            scopes = [scope.name for scope in equation.source_info.name_stack.stack]
+        except AttributeError:  # this release keeps them elsewhere
+            return None
+        for found in map(cast_of, reversed(scopes)):
+            if found is not None:
+                return found
+    return None
+
+
 _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta.__call__")
 
 
@@ -168,6 +182,23 @@ def is_of_users(stack: Sequence[Equation]) -> bool:
     """Whether a line outside JAX made an equation itself, and no jitted function of JAX."""
     frames = itertools.chain.from_iterable(map(_own_frames, stack[:1]))
     return any(is_users(frame.file) for frame in frames)
+
+
+def is_backward(stack: Sequence[Equation]) -> bool:
+    """Whether an equation belongs to the backward pass of a gradient.
+
+    What `jax.checkpoint` computes again there belongs to the forward pass.
+    """
+    names = [str(getattr(each.source_info, "name_stack", "")) for each in stack]
+    is_repeated = any("rematted" in name for name in names)
+    return any("transpose(" in name for name in names) and not is_repeated
+
+
+def is_of_jax_nn(stack: Sequence[Equation]) -> bool:
+    """Whether a function of `jax.nn` computes an equation for the user's line."""
+    frames = itertools.chain.from_iterable(map(_own_frames, stack))
+    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
+    return any(f"{os.sep}nn{os.sep}" in frame.file for frame in own)
 
 
 class _Frame(NamedTuple):

@@ -6,6 +6,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.arguments import shown
+from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
 from .._leaves.public import public
 from .._leaves.rows import Row, describe, table, tree_rows
@@ -58,8 +59,10 @@ def apply_updates(
         headline = "apply_updates got updates in another tree than the params:"
         raise ValueError(table(headline, rows)) from None
     _refuse(updates, own, leaves)
-    pairs = enumerate(zip(own, leaves))
-    added = [_add(p, u, words and (*words, number)) for number, (p, u) in pairs]
+    added, casts = [], Casts("apply_updates", "params", lambda: _paths(updates))
+    for number, (param, update) in enumerate(zip(own, leaves)):
+        with casts.of(number, param, update):
+            added.append(_add(param, update, words and (*words, number)))
     return tree_util.tree_unflatten(treedef, added)
 
 
@@ -67,17 +70,21 @@ def _refuse(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
     """Raises `TypeError` if an update does not fit its param; names every such update."""
     remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
     if any(remedies):
-        is_none = lambda u: u is None
-        named = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)[0]
         rows = [
-            Row(f"updates{tree_util.keystr(path)}", describe(p), describe(u), remedy)
-            for (path, _), p, u, remedy in zip(named, params, leaves, remedies)
+            Row(f"updates{path}", describe(p), describe(u), remedy)
+            for path, p, u, remedy in zip(_paths(updates), params, leaves, remedies)
             if remedy
         ]
         headline = (
             "apply_updates cannot add the update on the right to the param on the left:"
         )
         raise TypeError(table(headline, rows))
+
+
+def _paths(updates: Updates) -> list[str]:
+    """The paths of updates, of which some may be None."""
+    named = tree_util.tree_flatten_with_path(updates, is_leaf=lambda u: u is None)[0]
+    return [tree_util.keystr(path) for path, _ in named]
 
 
 def _remedy(param: Leaf, update: Leaf) -> str:

@@ -37,7 +37,8 @@ def test_text_of_a_report():
         "  .estim_lr            bfloat16 -> float32  optax/contrib/_prodigy.py:N\n"
         "  .numerator_weighted  bfloat16 -> float32  optax/contrib/_prodigy.py:N\n"
         "  updates['w']         bfloat16 -> float32  optax/contrib/_prodigy.py:N\n"
-        "Wrap the optimizer: dtypeguard.guard(prodigy(...))."
+        "Wrap the optimizer: dtypeguard.guard(prodigy(...)).\n"
+        "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
     )
     codes = {drift.path: drift.origin.code for drift in report.drifts}
     assert codes[".estim_lr"] == "estim_lr = jnp.maximum(state.estim_lr, lr_estimate)"
@@ -83,7 +84,8 @@ def test_text_of_a_report_on_a_step():
     assert str(report) == (
         "audit: 1 leaf of the carry changed dtype in one step.\n"
         f"  state  bfloat16 -> float32  {origin}  forced by {origin}\n"
-        "Wrap the step: dtypeguard.guard_step(widen)."
+        "Wrap the step: dtypeguard.guard_step(widen).\n"
+        "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
     )
     assert (report.ok, report.compilations) == (False, 2)
     assert f"`state` | bfloat16 | float32 | {origin}" in report.to_markdown()
@@ -134,3 +136,16 @@ def test_a_new_analysis_is_one_entry(monkeypatch):
     assert report.paragraphs == ["1 exponentials <here>"]
     nothing = audit_step(lambda x: x, jnp.ones(3))
     assert str(nothing) == "audit: no leaf changed its type in one step."
+
+
+def test_what_a_guard_casts_back_to_few_bits_rounds():
+    def lost(dtype, wide=F32):
+        step = lambda state: state * jnp.ones(3, wide)
+        *_, last = str(audit_step(step, jnp.zeros(3, dtype))).splitlines()
+        return last.partition(" rounds:")[0]
+
+    assert lost(BF16) == "A cast to bfloat16"
+    assert lost(jnp.float16) == "A cast to float16"
+    weak = audit_step(lambda n: n * 2.0, jnp.ones((), BF16) * 1)
+    assert "rounds" not in str(weak)
+    assert "rounds" not in str(audit_step(lambda n: n + 0.5, jnp.zeros(3, jnp.int32)))

@@ -131,7 +131,7 @@ def test_a_cond_of_optax(run):
         r"  result\[1\]\[0\]\.trace\['w'\]  true_fun   float32\[3\]   optax/", note
     )
     assert re.search(r"false_fun  bfloat16\[3\]  inner_state.*, closed over, optax", note)
-    assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).\n")
+    assert "Wrap the optimizer: dtypeguard.guard(opt).\nA cast to bfloat16 rounds" in note
 
 
 def test_the_advice_for_optax_holds(run, script):

@@ -46,6 +46,7 @@ def test_a_target_that_drifts_exits_1(script, capsys, target, name):
         "audit: 1 state leaf changed dtype in one update.\n"
         "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
         f"Wrap the optimizer: dtypeguard.guard({name}).\n"
+        "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses.\n"
     )
 
 

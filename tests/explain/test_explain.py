@@ -54,6 +54,9 @@ def raised(call, context=explain):
     pytest.fail("it did not raise")
 
 
+ROUNDS = "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
+
+
 def notes(error):
     """What the context added."""
     return [n for n in getattr(error, "__notes__", []) if n.startswith("dtypeguard: ")]
@@ -62,7 +65,7 @@ def notes(error):
 def test_the_note_has_paths_types_lines_and_what_to_write():
     (note,) = notes(raised(fail))
     promotion, operand = line("promotion: global"), line("operand: global")
-    head, row, first, second, advice = note.splitlines()
+    head, row, first, second, advice, rounds = note.splitlines()
     assert head == "dtypeguard: 1 leaf of the carry of scan comes back in another type."
     types = "bfloat16[3] -> float32[3]"
     assert row == f"  carry['w']  {types}  {promotion}  forced by {operand}"
@@ -72,6 +75,7 @@ def test_the_note_has_paths_types_lines_and_what_to_write():
         "Write lax.scan(dtypeguard.guard_step(drifting), init, xs), or cast on the line "
         "that is named: x.astype(jnp.bfloat16)."
     )
+    assert rounds == ROUNDS
 
 
 def test_the_error_is_the_one_that_jax_raised():
@@ -407,7 +411,7 @@ def test_an_optimizer_is_to_be_guarded():
     (note,) = notes(raised(lambda: train(opt)))
     types = r"  state\[0\].mu\['w'\]  bfloat16\[3\] -> float32\[3\]"
     assert re.search(rf"{types}  {line('update: bare')} \(in optax/", note)
-    assert note.endswith("Wrap the optimizer: dtypeguard.guard(opt).")
+    assert note.endswith(f"Wrap the optimizer: dtypeguard.guard(opt).\n{ROUNDS}")
     train(dtypeguard.guard(opt))
 
 
@@ -498,7 +502,7 @@ def test_a_loop_that_a_package_calls_is_not_to_be_written_anew():
     assert f"bfloat16[3] -> float32[3]  {line('promotion: nnx')}" in note
     assert note.endswith(
         "Guard what you give to flax: dtypeguard.guard_step(body), or cast on the line "
-        "that is named: x.astype(jnp.bfloat16)."
+        f"that is named: x.astype(jnp.bfloat16).\n{ROUNDS}"
     )
 
 

@@ -1,6 +1,5 @@
 """audit_precision on programs that lose precision on a known line, and on mended ones."""
 
-import inspect
 import json
 
 import equinox as eqx
@@ -23,219 +22,16 @@ pytestmark = [
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
 
+def average(mean, xs):
+    step = lambda mean, x: (0.999 * mean + 0.001 * x, None)
+    return lax.scan(step, mean, xs)[0]
+
+
+AVERAGED = jnp.ones(3, BF16), jnp.zeros((500, 3), BF16)
+
+
 def normal(seed, *shape, dtype=BF16):
     return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
-
-
-# Each returns a function and its arguments; with `wide` as the fix says. The line that
-# loses ends in "# loses".
-def average(wide):
-    """A moving average with a decay that bfloat16 rounds to 1."""
-
-    def f(mean, xs):
-        step = lambda mean, x: (0.999 * mean + 0.001 * x, None)  # loses
-        return lax.scan(step, mean.astype(F32) if wide else mean, xs)[0]
-
-    return f, (jnp.ones(3, BF16), jnp.zeros((500, 3), BF16))
-
-
-def positions(wide):
-    """Positions that bfloat16 rounds before the sine."""
-
-    def f(w):
-        p = jnp.arange(600, dtype=F32 if wide else BF16)  # loses
-        angles = p.astype(F32)[:, None] / 10.0 ** jnp.arange(4)
-        return jnp.sin(angles) @ w.astype(F32)
-
-    return f, (normal(0, 4, 3),)
-
-
-def frequencies(wide):
-    """Rotary frequencies that are computed in bfloat16."""
-
-    def f(x):
-        dtype = F32 if wide else BF16
-        theta = jnp.array(10000.0, dtype) ** (-jnp.arange(8, dtype=dtype) / 8)  # loses
-        angles = jnp.arange(64.0)[:, None] * theta.astype(F32)
-        return x.astype(F32) * jnp.cos(angles)
-
-    return f, (normal(0, 64, 8),)
-
-
-def accumulation(wide):
-    """Gradients that are summed in `zeros_like` of a bfloat16 param."""
-
-    def f(w, xs):
-        def step(total, x):
-            g = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
-            return total + g, None  # loses
-
-        total = jnp.zeros_like(w, dtype=F32 if wide else None)
-        return lax.scan(step, total, xs)[0]
-
-    return f, (normal(0, 4, 2), 3 + normal(1, 200, 5, 4))
-
-
-def logits(wide):
-    """A cross-entropy of logits of a product that is delivered in bfloat16."""
-
-    def f(h, w, labels):
-        kind = F32 if wide else None
-        logits = jnp.dot(h, w, preferred_element_type=kind)  # loses
-        logp = jax.nn.log_softmax(logits.astype(F32))
-        return jnp.take_along_axis(logp, labels[:, None], 1)
-
-    return f, (8 * normal(0, 16, 32), normal(1, 32, 50), jnp.arange(16))
-
-
-def counter(wide):
-    """A schedule that counts its steps in bfloat16, where 256 + 1 is 256."""
-
-    def f(rate):
-        count = lambda n, _: (n + 1, None)  # loses
-        n, _ = lax.scan(count, jnp.zeros((), F32 if wide else BF16), None, 400)
-        return rate * jax.lax.rsqrt(n.astype(F32))
-
-    return f, (jnp.ones(2),)
-
-
-def clock(wide):
-    """Time that is added up in bfloat16 in a `while_loop`, which has no derivative."""
-
-    def f(x):
-        def step(carry):
-            t, x, n = carry
-            return t + dt, x + 0.01 * jnp.cos(t.astype(F32)), n + 1  # loses
-
-        dt = jnp.asarray(0.01, F32 if wide else BF16)
-        first = jnp.zeros_like(dt), x, 0
-        return lax.while_loop(lambda c: c[2] < 300, step, first)[1]
-
-    return f, (jnp.zeros(3),)
-
-
-def small(wide):
-    """log(1 + x) of a small x."""
-
-    def f(x):
-        return jnp.log1p(x) if wide else jnp.log(1 + x)  # loses
-
-    return f, (jnp.linspace(1e-3, 2e-3, 8).astype(F16),)
-
-
-def overflow(wide):
-    """A float16 exponential, which overflows at 11.1."""
-
-    def f(x):
-        x = x.astype(F32) if wide else x
-        e = jnp.exp(x)  # loses
-        return (e / jnp.sum(e)).astype(F32)
-
-    return f, (jnp.arange(14.0, dtype=F16),)
-
-
-def epsilon(wide):
-    """An eps of 1e-8, which is 0 in float16."""
-
-    def f(g):
-        g = g.astype(F32) if wide else g
-        unit = g / (jnp.sqrt(g * g) + 1e-8)  # loses
-        return unit.astype(F32)
-
-    return f, (jnp.array([0.0, 1.0, 2.0], F16),)
-
-
-def kernel(wide):
-    """Squared distances by |x|^2 - 2xy + |y|^2, which cancel."""
-
-    def f(x, y):
-        x, y = (x.astype(F32), y.astype(F32)) if wide else (x, y)
-        squares = jnp.sum(x * x, 1)[:, None] - 2 * x @ y.T + jnp.sum(y * y, 1)  # loses
-        return jnp.exp(-squares.astype(F32))
-
-    return f, (5 + 0.25 * normal(0, 6, 4), 5 + 0.25 * normal(1, 5, 4))
-
-
-def moments(wide):
-    """Adam's second moment in bfloat16: b2 = 0.999 is 1."""
-
-    def f(g):
-        def step(nu, _):
-            return nu * 0.999 + (1 - 0.999) * (g * g), None  # loses
-
-        start = jnp.ones_like(g, dtype=F32 if wide else None)
-        nu, _ = lax.scan(step, start, None, 800)
-        return g.astype(F32) / jnp.sqrt(nu.astype(F32))
-
-    return f, (0.1 + 0.01 * normal(0, 4),)
-
-
-PLANTED = [  # the first four run with all tests
-    average,
-    positions,
-    clock,
-    overflow,
-    frequencies,
-    accumulation,
-    logits,
-    counter,
-    small,
-    epsilon,
-    kernel,
-    moments,
-]
-
-
-def marked(function):
-    """The line of a function that ends in "# loses"."""
-    lines, first = inspect.getsourcelines(function)
-    (found,) = (n for n, line in enumerate(lines) if line.endswith("# loses\n"))
-    return first + found
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        pytest.param(
-            plant,
-            marks=[] if plant in PLANTED[:4] else [pytest.mark.exhaustive],
-            id=plant.__name__,
-        )
-        for plant in PLANTED
-    ],
-)
-def test_the_line_is_found_and_the_fix_works(plant):
-    f, args = plant(wide=False)
-    report = audit_precision(f, *args)
-    assert report.fix, report
-    assert report.fix[0].origin.line == marked(plant), report
-    assert len(report.fix) == 1, report
-    assert report.left < 0.1, report
-    assert f"test_audit_precision.py:{marked(plant)}" in str(report)
-    mended, args = plant(wide=True)
-    left = audit_precision(mended, *args).error
-    assert left < 0.35 * report.error, (left, report.error)
-
-
-def test_roundings_that_only_a_set_of_lines_mends():
-    """E[x^2] - E[x]^2 on two lines: either alone wide leaves the error of the other."""
-
-    def variance(x):
-        square = jnp.mean(x * x)
-        mean = jnp.mean(x)
-        return square - mean * mean
-
-    report = audit_precision(variance, (8 + normal(0, 300)))
-    code = {loss.origin.code for loss in report.fix}
-    assert {"mean = jnp.mean(x)", "square = jnp.mean(x * x)"} <= code, report
-    assert report.left < 0.1
-    assert all(loss.left > 0.1 for loss in report.fix)
-
-
-def test_shares_add_up_where_the_error_is_small():
-    f = lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w) * jnp.exp(-(x**2))
-    report = audit_precision(f, normal(0, 16, 8), 0.5 * normal(1, 8, 8))
-    assert abs(report.explained - 1) < 0.05, report
 
 
 def test_a_program_in_wide_types_has_nothing_to_report():
@@ -363,8 +159,7 @@ def test_random_bits_are_the_same_on_both_sides():
 
 
 def test_it_changes_no_flag_and_says_what_it_measured():
-    f, args = average(wide=False)
-    report = audit_precision(f, *args)
+    report = audit_precision(average, *AVERAGED)
     assert not jax.config.jax_enable_x64
     found = json.loads(report.to_json())
     assert found["losses"][0]["constant"] == "0.999 -> 1"
@@ -376,13 +171,12 @@ def test_it_changes_no_flag_and_says_what_it_measured():
 
 
 def test_as_a_test():
-    f, args = average(wide=False)
-    check_precision(f, *args, max_error=2)
+    check_precision(average, *AVERAGED, max_error=2)
     with pytest.raises(
         AssertionError, match=r"more than 0\.1\.\nprecision: the outputs"
     ) as e:
-        check_precision(f, *args, max_error=0.1)
-    assert "f has a relative error of" in str(e.value)
+        check_precision(average, *AVERAGED, max_error=0.1)
+    assert "average has a relative error of" in str(e.value)
 
 
 def test_a_line_alone_keeps_the_sign_of_what_it_rounds():
@@ -449,20 +243,9 @@ def gamma(x):
     return jax.random.gamma(jax.random.key(0), 1 + x**2)
 
 
-def solve(x):
-    return jnp.linalg.solve(jnp.eye(3) + x, x)
-
-
 AS_WRITTEN = {
     "gamma": (gamma, {}, "random_gamma"),
-    "eigh": (lambda x: jnp.linalg.eigh(x @ x.T)[1], {}, "eigh"),
-    "solve": (solve, {}, "custom_linear_solve"),
-    "cholesky": (
-        lambda x: jnp.linalg.cholesky(x @ x.T + jnp.eye(3)),
-        {"narrow": BF16},
-        "cholesky",
-    ),
-    "fft": (lambda x: jnp.fft.rfft(x).real, {"narrow": BF16}, "fft"),
+    "eig": (lambda x: jnp.abs(jnp.linalg.eig(x)[0]), {"narrow": BF16}, "eig"),
     "callback": (
         lambda x: jax.pure_callback(lambda x: 2 * x, x, x),
         {},

@@ -296,20 +296,24 @@ check_step(ADAM, PARAMS)
 check_step(step, PARAMS, rules=['scna'])
     ValueError: no rule is called 'scna'; there are types, scan
 check_precision(jnp.sin, jnp.ones(2), max_error='1e-3')
-    TypeError: Write the relative error that is allowed, such as max_error=1e-2
+    TypeError: Write the relative error that is allowed, such as max_error=0.01
+check_precision(jnp.sin, jnp.ones(2), max_wide_work='10%')
+    TypeError: Write the share of work that may be wide, such as max_wide_work=0.1
+check_precision(jnp.sin, jnp.ones(2))
+    TypeError: got nothing to check. Write max_error=1e-2
+check_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16), max_error=1e-2)
+    TypeError: have no values. Give it arrays, or max_wide_work alone
 audit_precision(3)
     TypeError: audit_precision got 3. Write audit_precision(f, *args)
 audit_precision(lambda x: x > 0, jnp.ones(2))
     TypeError: returns no floating array: give it a function that returns
-audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16))
-    TypeError: give it arrays in place
 audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8)
     TypeError: Write a floating dtype, such as narrow=jnp.bfloat16
 audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16)
     ValueError: Write wide=jnp.float32 or jnp.float64
 audit_precision(lambda x: {'a': jnp.log(x)}, -jnp.ones(2, jnp.bfloat16))
-    ValueError: ['a'] of ... is not finite in float32 either. Give it arguments for
-    which it is
+    ValueError: ['a'] of ... is not finite in float32 either. First ... is not. Give it
+    arguments for which all are finite
 """
 CASES = dict(re.findall(r"^(\S.*)\n((?:    .*\n)+)", TABLE, flags=re.MULTILINE))
 
@@ -326,7 +330,7 @@ def test_the_message_says_what_to_write(call):
 def test_everything_public_is_in_the_table():
     """Classes that are only returned, and the errors, take no arguments of a user's."""
     made = {"AuditReport", "RoundingState", "FromageState", "ProdigyState"}
-    made |= {"LineLoss", "PrecisionReport"}
+    made |= {"LineCost", "LineLoss", "PrecisionReport", "Work"}
     here = lambda member: getattr(member, "__module__", "") == testing.__name__
     exported = [*vars(dtypeguard).items()]
     exported += [(name, member) for name, member in vars(testing).items() if here(member)]

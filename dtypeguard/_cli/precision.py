@@ -1,0 +1,64 @@
+"""Audits the precision of the function that a command line names."""
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from types import ModuleType
+
+import jax.numpy as jnp
+
+from .._leaves.types import DType
+from .._precision.audit import audit_call
+from .._precision.report import PrecisionReport
+from .._program.origins import origin_of_error
+from .load import PRECISION_FORMS, UsageError, load
+from .target import arguments, dtype_named
+
+
+def audit_function(
+    options: argparse.Namespace, tell: Callable[[str], None]
+) -> PrecisionReport:
+    """Measures which lines of the target lose precision.
+
+    Args:
+        options: of the command line.
+        tell: called with what it is about to do.
+
+    Raises:
+        UsageError: if the target, its inputs or an option cannot be used.
+    """
+    modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
+    wide, narrow = (_dtype(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
+    f, made = (load(x, modules, PRECISION_FORMS) for x in (options.target, options.inputs))
+    with _told(f"{options.inputs} cannot be called"):
+        args, kwargs = arguments(made() if callable(made) else made)
+    with _told(f"{options.target} does not run with what {options.inputs} gives"):
+        return audit_call(f, args, kwargs, wide, narrow, options.tolerance, tell=tell)
+
+
+@contextlib.contextmanager
+def _told(what: str):
+    """Makes a usage error of whatever is raised, with the line of the user's that did."""
+    try:
+        yield
+    except Exception as error:
+        origin = origin_of_error(error)
+        if origin is None and str(error).startswith("audit_precision"):
+            raise UsageError(str(error)) from error
+        where = "" if origin is None else f"\n    {origin.place}  {origin.code}"
+        raise UsageError(
+            f"{what}: {type(error).__name__}: {error}{where}\n  Let --inputs name a tuple "
+            "of the arguments, a dict of them by name, the only one, or a function that "
+            "returns these."
+        ) from error
+
+
+def _dtype(option: str, name: str | None) -> DType:
+    """The dtype of an option. Whether it suits the program is for the audit to say."""
+    if name is None:
+        return None
+    example = f"{option} {'float32' if option == '--wide' else 'bfloat16'}"
+    dtype = dtype_named(name)
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise UsageError(f"{option} {name!r} is no floating dtype. Write {example}")
+    return dtype

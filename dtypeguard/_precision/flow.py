@@ -1,0 +1,466 @@
+"""What makes each value of a program wide: sources, pushed forward through its graph.
+
+Over 300 lines, since all rules are about the same few states of a value.
+"""
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .._leaves.dtypes import bits, is_weak
+from .._leaves.types import Equation as JaxEquation
+from .._program.graph import Equation, Graph, Stack
+from .._program.origins import (
+    Origin,
+    is_backward,
+    is_explicit,
+    is_of_jax_nn,
+    origin_of,
+)
+from .work import PRODUCTS, equations, operations, repetitions
+
+# The result of these is their operand, in another shape.
+_SHAPES = frozenset(
+    (
+        *("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice"),
+        *("rev", "copy", "copy_p", "stop_gradient", "optimization_barrier"),
+        *("sharding_constraint", "device_put"),
+    )
+)
+_Key = tuple[str, int, str, int]
+# A line, and a value or a shape.
+_Place = tuple[_Key | None, int | tuple[int, ...]]
+
+
+class _State(enum.IntEnum):
+    """What a wide value is made of."""
+
+    UNKNOWN = 0  # not looked at yet, or no float
+    NARROW = 1  # a narrow value, or a wide copy that JAX made for another operand's sake
+    CONSTANT = 2  # a literal or so, which takes the dtype of what is next to it
+    PURE = 3  # nothing narrow
+    MIXED = 4  # something narrow as well, which a source made wide
+
+
+class Source:
+    """A line or an input that makes values wide.
+
+    Attributes:
+        cause: the line that makes the wide values, or the name of an input.
+        is_cast: whether it is an explicit cast of narrow values.
+        is_number: whether it is a scalar constant.
+        is_product: whether it is a product that is delivered wide.
+        is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
+        entered: the first equation at which narrow values become wide because of it.
+    """
+
+    def __init__(self, cause: Origin | str):
+        self.cause = cause
+        self.is_cast = False
+        self.is_number = False
+        self.is_product = False
+        self.is_of_jax = False
+        self.entered: Equation | None = None
+
+    @property
+    def name(self) -> str:
+        """As other messages call it."""
+        return self.cause if isinstance(self.cause, str) else self.cause.place
+
+    @property
+    def origin(self) -> Origin | None:
+        """The line at which narrow values become wide because of it."""
+        if self.entered is not None:
+            return origin_of(self.entered.stack)
+        return None if isinstance(self.cause, str) else self.cause
+
+
+class Product(NamedTuple):
+    """A matrix product or convolution.
+
+    Attributes:
+        equation: what computes it.
+        operations: its floating point operations.
+        sources: what makes it wide, as the bits of an integer; 0 if it is narrow.
+    """
+
+    equation: Equation
+    operations: float
+    sources: int
+
+
+class Flow:
+    """What makes each value of a program wide.
+
+    Wide values that depend on nothing narrow have one source: the last line that joined
+    such values, since a cast there is enough. Where they meet narrow values, these become
+    wide. From there on a value has all sources that would have to be narrow for it to be
+    so. Equations of a backward pass have the sources of the forward one that they belong
+    to: a gradient has the dtype of its value.
+
+    Attributes:
+        graph: the program.
+        narrow: the dtype that it is expected to compute in.
+        sources: what makes values wide.
+        products: all matrix products and convolutions.
+
+    Args:
+        graph: the program.
+        narrow: the dtype that it is expected to compute in.
+        names: of its inputs.
+    """
+
+    def __init__(self, graph: Graph, narrow: np.dtype, names: Sequence[str]):
+        self.graph = graph
+        self.narrow = narrow
+        self.sources: list[Source] = []
+        self._names = names
+        self._numbers: dict[tuple[_Key, bool] | str, int] = {}
+        count = len(graph.avals)
+        sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
+        self._order = _ordered(graph)
+        self._is_float = [size > 0 for size in sizes]
+        self._is_wide = [size > bits(narrow) for size in sizes]
+        self._state = [
+            _State.NARROW if size and not wide else _State.UNKNOWN
+            for size, wide in zip(sizes, self._is_wide)
+        ]
+        self._mask = [0] * count
+        self._maker: list[Stack | None] = [None] * count  # of constants
+        self._literals: set[int] = set()  # the stacks of literals
+        self._backward: dict[int, bool] = {}
+        self._keys: dict[int, _Key | None] = {}
+        products = [each for each, _ in equations(graph) if each.primitive in PRODUCTS]
+        self._pairs = self._paired(products)
+        self._product_mask = {id(each): 0 for each in products}
+        self._result_mask = dict(self._product_mask)
+        self._run()
+        count = lambda each: operations(each.stack[0]) * repetitions(each.stack)
+        self.products = [
+            Product(each, count(each), self._product_mask[id(each)]) for each in products
+        ]
+
+    def _run(self) -> None:
+        graph = self.graph
+        of_product = {
+            value
+            for value, equation in graph.made_by.items()
+            if equation.primitive in PRODUCTS
+        }
+        values = [v for v in self._order if self._is_wide[v] or v in of_product]
+        inputs = set(graph.inputs)
+        for _ in range(10):  # a second pass only where a loop feeds values back
+            changed = False
+            for value in values:
+                before = self._state[value], self._mask[value]
+                if value in inputs:
+                    self._set(value, _State.PURE, self._of_input(value))
+                elif value in graph.constants:
+                    self._constant(value)
+                elif value in of_product:
+                    self._product(value, graph.made_by[value])
+                elif value in graph.made_by:
+                    self._result(value, graph.made_by[value])
+                else:
+                    self._crossing(value)
+                changed |= before != (self._state[value], self._mask[value])
+            if not changed:
+                return
+
+    def _set(
+        self, value: int, state: _State, mask: int = 0, maker: Stack | None = None
+    ) -> None:
+        self._state[value], self._mask[value], self._maker[value] = state, mask, maker
+
+    def plan(self) -> dict[tuple[int, ...], int]:
+        """The sources of the equations that could be narrow: see `mended.Plan`.
+
+        These are the wide products, and what is computed for them from narrow values. What
+        is wide after the last of them costs nothing, and may stay so.
+        """
+        graph, leads = self.graph, set[int]()
+        for _ in range(2):  # again for what loops feed back
+            for product in self.products:
+                is_forward = not self._is_backward(product.equation.stack)
+                if product.sources and is_forward:
+                    leads.update(product.equation.inputs[:2])
+            for value in reversed(self._order):
+                if value not in leads or not self._is_wide[value]:
+                    continue
+                equation = graph.made_by.get(value)
+                if equation is None:
+                    leads.update(graph.same.get(value, ()))
+                elif not self._is_backward(equation.stack):
+                    leads.update(equation.inputs)
+        found = {
+            tuple(map(id, each.equation.stack)): each.sources
+            for each in self.products
+            if each.sources
+        }
+        for value in leads:
+            equation = graph.made_by.get(value)
+            is_mixed = self._state[value] == _State.MIXED and self._mask[value]
+            if equation is None or not is_mixed or equation.primitive in _SHAPES:
+                continue
+            found.setdefault(tuple(map(id, equation.stack)), self._mask[value])
+        return found
+
+    # Sources
+
+    def _of_input(self, value: int) -> int:
+        name = self._names[value]
+        if name not in self._numbers:
+            self._numbers[name] = len(self.sources)
+            self.sources.append(Source(name))
+        return 1 << self._numbers[name]
+
+    def _of_line(self, stack: Stack, is_cast: bool = False, is_of_jax: bool = False) -> int:
+        origin = origin_of(stack) or Origin("", 0, "", "")
+        key = _key(origin), is_of_jax
+        if key not in self._numbers:
+            self._numbers[key] = len(self.sources)
+            self.sources.append(Source(origin))
+        source = self.sources[self._numbers[key]]
+        source.is_cast |= is_cast
+        source.is_of_jax = is_of_jax
+        return 1 << self._numbers[key]
+
+    def _enter(self, mask: int, equation: Equation) -> int:
+        for number in bits_of(mask):
+            source = self.sources[number]
+            source.entered = source.entered or equation
+        return mask
+
+    # Values
+
+    def _constant(self, value: int) -> None:
+        stack = self.graph.constants[value]
+        aval = self.graph.avals[value]
+        if aval.shape and not is_weak(aval):
+            self._set(value, _State.PURE, self._of_line(stack))
+        else:
+            known = is_weak(aval) or self._is_backward(stack)
+            self._literals.add(id(stack))
+            self._set(value, _State.CONSTANT, maker=None if known else stack)
+
+    def _crossing(self, value: int) -> None:
+        """A value that crosses the boundary of a loop or a branch."""
+        others = [v for v in self.graph.same.get(value, ()) if self._state[v]]
+        if not others:
+            return
+        states = {self._state[v] for v in others}
+        mask = self._masks(others)
+        constants = [v for v in others if self._state[v] == _State.CONSTANT]
+        makers = [m for m in (self._maker[v] for v in constants) if m is not None]
+        if states <= {_State.CONSTANT}:
+            return self._set(value, _State.CONSTANT, maker=makers[0] if makers else None)
+        if states <= {_State.NARROW, _State.CONSTANT}:
+            return self._set(value, _State.NARROW)
+        for maker in makers:
+            mask |= self._of_line(maker)
+        is_pure = states <= {_State.PURE, _State.CONSTANT}
+        self._set(value, _State.PURE if is_pure else _State.MIXED, mask)
+
+    def _result(self, value: int, equation: Equation) -> None:
+        """A wide value that an equation computes."""
+        floats = [v for v in equation.inputs if self._is_float[v]]
+        is_conversion = equation.primitive == "convert_element_type"
+        if is_weak(self.graph.avals[value]):
+            return self._set(value, _State.CONSTANT)
+        if is_conversion and not (floats and self._is_wide[floats[0]]):
+            return self._conversion(value, equation, bool(floats))
+        is_shape = equation.primitive in _SHAPES and len(floats) == 1
+        if is_conversion or is_shape:
+            (operand,) = floats
+            maker = equation.stack if self._maker[operand] else None
+            state, mask = self._state[operand], self._mask[operand]
+            return self._set(value, state, mask, None if is_conversion else maker)
+        states = {self._state[v] for v in floats}
+        hard = [v for v in floats if self._state[v] >= _State.PURE]
+        is_mixed = bool(states & {_State.NARROW, _State.MIXED})
+        if not hard:
+            self._first(value, equation, floats, is_mixed)
+        elif is_mixed:
+            pure = [v for v in hard if self._state[v] == _State.PURE]
+            mask = self._masks(hard) | self._elsewhere(floats, equation)
+            self._enter(self._masks(pure), equation)
+            self._set(value, _State.MIXED, mask)
+        else:
+            masks = {self._mask[v] for v in hard}
+            is_joined = len(masks) > 1 or self._elsewhere(floats, equation)
+            mask = self._of_line(equation.stack) if is_joined else masks.pop()
+            self._set(value, _State.PURE, mask)
+
+    def _conversion(self, value: int, equation: Equation, is_float: bool) -> None:
+        """A value that becomes wide by a conversion."""
+        stack = equation.stack
+        if self._is_backward(stack):
+            return self._set(value, _State.NARROW)
+        origin = origin_of(stack)
+        # Flax promotes by casts, in a function of this name.
+        promotes = origin is not None and "promote" in origin.function
+        is_cast = is_explicit(stack) and not promotes
+        if is_float and is_cast:
+            mask = self._enter(self._of_line(stack, is_cast=True), equation)
+            return self._set(value, _State.MIXED, mask)
+        if is_float:
+            return self._set(value, _State.NARROW)
+        if is_cast:
+            return self._set(value, _State.PURE, self._of_line(stack))
+        self._set(value, _State.CONSTANT, maker=stack)
+
+    def _first(
+        self, value: int, equation: Equation, floats: list[int], is_mixed: bool
+    ) -> None:
+        """A wide value with no operand that has a source."""
+        state = _State.MIXED if is_mixed else _State.PURE
+        if self._is_backward(equation.stack):
+            return self._set(value, _State.MIXED)
+        makers = [self._maker[v] for v in floats if self._state[v] == _State.CONSTANT]
+        makers = [maker for maker in makers if maker is not None]
+        line = self._line(equation.stack)
+        makers = [each for each in makers if self._line(each) != line] or makers
+        mask = 0
+        for maker in makers or [equation.stack]:
+            mask |= (bit := self._of_line(maker))
+            if is_mixed and id(maker) in self._literals:
+                self.sources[bit.bit_length() - 1].is_number = True
+        if is_mixed:
+            self._enter(mask, equation)
+        elif mask & (mask - 1):
+            mask = self._of_line(equation.stack)
+        self._set(value, state, mask)
+
+    def _product(self, value: int, equation: Equation) -> None:
+        operands = equation.inputs[:2]
+        wide = [v for v in operands if self._is_wide[v]]
+        stack = equation.stack
+        is_forward = not self._is_backward(stack)
+        mask, matched = self._masks(wide), 0
+        for maker in (self._maker[v] for v in wide):
+            if maker is not None and is_forward:
+                mask |= self._of_line(maker)
+        if wide:
+            if not is_forward:
+                for each in self._pairs[id(equation)]:
+                    matched |= self._product_mask[id(each)] | self._result_mask[id(each)]
+                mask = matched or mask
+            mask = mask or self._of_line(stack)
+            pure = [v for v in wide if self._state[v] != _State.MIXED]
+            self._enter(self._masks(pure) or mask, equation)
+        self._product_mask[id(equation)] = mask
+        if self._is_wide[value]:
+            if not wide and is_forward:
+                of_jax = is_of_jax_nn(stack)
+                mask = self._enter(self._of_line(stack, is_of_jax=of_jax), equation)
+                self.sources[mask.bit_length() - 1].is_product = True
+            self._set(value, _State.MIXED, mask)
+        self._result_mask[id(equation)] = self._mask[value]
+
+    def _paired(self, products: Iterable[Equation]) -> dict[int, list[Equation]]:
+        """The forward products that each product of a backward pass belongs to.
+
+        They are on one line and share an operand. Of several, the backward pass has the
+        last one first.
+        """
+        forward: dict[_Place, list[Equation]] = defaultdict(list)
+        backward: dict[_Place, list[Equation]] = defaultdict(list)
+        for each in products:
+            line, operands = self._line(each.stack), each.inputs[:2]
+            places: list[_Place] = [(line, self._root(v)) for v in operands]
+            if self._is_backward(each.stack):
+                known = [place for place in places if place in forward]
+                shapes = {(line, self.graph.avals[v].shape) for v in operands}
+                known = known or [place for place in shapes if place in forward]
+                backward[known[0] if known else (line, -1)].append(each)
+                continue
+            places += {(line, self.graph.avals[v].shape) for v in operands}
+            for place in dict.fromkeys(places):
+                forward[place].append(each)
+        found = {}
+        for place, group in backward.items():
+            others = forward.get(place, [])
+            if others and isinstance(place[1], int) and len(others) % len(group) == 0:
+                last = reversed(others[-len(group) :])
+                found |= {id(each): [other] for each, other in zip(group, last)}
+            else:
+                found |= {id(each): others for each in group}
+        return found
+
+    def _root(self, value: int) -> int:
+        """The value that this one is a copy of, in another shape, dtype or place."""
+        for _ in range(64):
+            equation = self.graph.made_by.get(value)
+            same = self.graph.same.get(value, ())
+            if equation is None and len(same) == 1:
+                value = same[0]
+            elif equation is not None and (
+                equation.primitive in _SHAPES
+                or equation.primitive == "convert_element_type"
+            ):
+                value = equation.inputs[0]
+            else:
+                break
+        return value
+
+    def _masks(self, values: Iterable[int]) -> int:
+        mask = 0
+        for value in values:
+            mask |= self._mask[value]
+        return mask
+
+    def _elsewhere(self, values: list[int], equation: Equation) -> int:
+        """The sources of arrays that other lines made of constants.
+
+        A literal takes the dtype of its neighbor, and `jnp.where` makes it an array.
+        """
+        mask = 0
+        for value in values:
+            maker = self._maker[value]
+            if maker is None or not self.graph.avals[value].shape:
+                continue
+            if self._line(maker) != self._line(equation.stack):
+                mask |= self._enter(self._of_line(maker), equation)
+        return mask
+
+    def _line(self, stack: Stack) -> _Key | None:
+        # Also the lines of outer equations matter, but not often: they share an origin.
+        number = id(stack[0])
+        if number not in self._keys:
+            origin = origin_of(stack)
+            self._keys[number] = None if origin is None else _key(origin)
+        return self._keys[number]
+
+    def _is_backward(self, stack: Stack) -> bool:
+        return any(map(self._is_backward_equation, stack)) and is_backward(stack)
+
+    def _is_backward_equation(self, eqn: JaxEquation) -> bool:
+        if id(eqn) not in self._backward:
+            self._backward[id(eqn)] = is_backward((eqn,))
+        return self._backward[id(eqn)]
+
+
+def _ordered(graph: Graph) -> list[int]:
+    """The values, each after those that it is made of, but for what a loop feeds back.
+
+    The results of a call are numbered before what is inside of it.
+    """
+    place = list(range(len(graph.avals)))
+    for value in reversed(range(len(place))):
+        same = graph.same.get(value, ())
+        if same and all(other > value for other in same):
+            place[value] = max(place[other] for other in same)
+    return sorted(range(len(place)), key=lambda value: (place[value], -value))
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the sources in a mask."""
+    return (n for n in range(mask.bit_length()) if mask >> n & 1)
+
+
+def _key(origin: Origin) -> _Key:
+    users = origin.users
+    return origin.file, origin.line, users.file, users.line

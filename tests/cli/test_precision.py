@@ -1,0 +1,151 @@
+"""The command line on the precision of a function: report, exit codes, wrong usage."""
+
+import io
+import json
+import sys
+
+import jax
+import pytest
+
+from dtypeguard._cli.main import main
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+
+SCRIPT = """
+import jax.numpy as jnp
+
+print("what a script prints is no report")
+
+def average(mean, xs):
+    for x in xs:
+        mean = 0.999 * mean  # loses
+    return mean
+
+def loss(x, scale):
+    return x * scale
+
+def breaks(x):
+    return x @ x[:1]  # here
+
+mean, xs = jnp.ones(3, jnp.bfloat16), jnp.zeros((9, 3), jnp.bfloat16)
+by_tuple = mean, xs
+by_name = {"xs": xs, "mean": mean}
+wide = jnp.linspace(0, 1, 8), 1.1
+large = 1e3 * jnp.ones(3, jnp.float16), 1e3
+count = jnp.arange(3), 2
+
+def made():
+    return by_tuple
+
+def raises():
+    raise KeyError("data")  # data
+"""
+LINE = 1 + next(n for n, x in enumerate(SCRIPT.splitlines()) if "# loses" in x)
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Runs the command on names of the script."""
+    file = tmp_path / "a_program.py"
+    file.write_text(SCRIPT)
+
+    def run(target, inputs, *options):
+        argv = ["precision", f"{file}:{target}", "--inputs", f"{file}:{inputs}"]
+        return main([*argv, *options])
+
+    return run
+
+
+@pytest.mark.parametrize("inputs", ["by_tuple", "by_name", "made"])
+def test_it_prints_the_report(command, inputs, capsys):
+    assert command("average", inputs) == 0
+    out, err = capsys.readouterr()
+    assert err == "what a script prints is no report\n"  # and no progress in a pipe
+    assert out.startswith("precision: the outputs are ")
+    assert f"a_program.py:{LINE}" in out
+    assert "0.999 -> 1" in out
+
+
+def test_what_it_exits_with(command, capsys):
+    assert command("average", "made", "--max-error", "1e-3") == 1
+    assert command("average", "made", "--max-error", "0.5") == 0
+    assert "1 of" not in capsys.readouterr().err
+    assert command("loss", "large") == 1
+    assert "not finite as written" in capsys.readouterr().out
+
+
+def test_every_form(command, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert command("average", "made", "--json", "--html", str(page)) == 0
+    assert json.loads(capsys.readouterr().out)["losses"][0]["constant"] == "0.999 -> 1"
+    assert "mean = 0.999 * mean  # loses" in page.read_text()
+
+
+def test_dtypes_in_short_and_in_full(command, capsys):
+    found = []
+    for narrow, wide in (("bf16", "f32"), ("bfloat16", "float32"), ("f16", "f64")):
+        options = "--narrow", narrow, "--wide", wide, "--tolerance", "1e-4", "--json"
+        assert command("loss", "wide", *options) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert (found[0]["narrow"], found[0]["wide"]) == ("bfloat16", "float32")
+    assert (found[2]["narrow"], found[2]["wide"]) == ("float16", "float64")
+    assert found[0]["tolerance"] == 1e-4
+    assert not jax.config.jax_enable_x64
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
+    err = _Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    assert command("average", "made") == 0
+    shown = [part for part in err.getvalue().split("\r\033[K") if part]
+    assert shown[1:3] == ["tracing", "compiling"]
+    assert any(part.startswith("measuring line 1 of ") for part in shown)
+    assert err.getvalue().endswith("\r\033[K")
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "options", "messages"),
+    [
+        ("nothing", "made", [], ["has no nothing", "dtypeguard precision my_script.py"]),
+        ("average", "nothing", [], ["has no nothing", "dtypeguard precision my_script.py"]),
+        ("mean", "made", [], ["audit_precision got", "with a function of arrays"]),
+        ("average", "raises", [], ["raises cannot be called: KeyError: 'data'", "# data"]),
+        ("average", "mean", [], ["missing 1 required positional argument", "a dict of"]),
+        ("breaks", "mean", [], ["breaks does not run with what", "a_program.py", "# here"]),
+        ("loss", "count", [], ["which returns no floating array"]),
+        ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is no floating dtype"]),
+        ("loss", "wide", ["--wide", "int32"], ["Write --wide float32"]),
+        ("loss", "wide", ["--wide", "bf16"], ["audit_precision got wide=bfloat16"]),
+        ("loss", "wide", ["--tolerance", "0"], ["'0' is no error, such as 1e-3"]),
+        ("loss", "wide", ["--max-error", "x"], ["'x' is no error, such as 1e-3"]),
+        (
+            "loss",
+            "wide",
+            ["--html", "no/such/a.html"],
+            ["dtypeguard precision --html prec"],
+        ),
+        ("loss", "wide", ["--json", "--html", "-"], ["only one form can be printed"]),
+    ],
+)
+def test_wrong_usage(command, capsys, target, inputs, options, messages):
+    assert command(target, inputs, *options) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert not [message for message in messages if message not in err], err
+
+
+def test_inputs_are_needed(capsys):
+    assert main(["precision", "a_program.py:loss"]) == 2
+    err = capsys.readouterr().err
+    assert "--inputs" in err
+    assert "dtypeguard precision my_script.py:loss --inputs my_script.py:inputs" in err

@@ -1,0 +1,190 @@
+"""A rounding that dtypeguard does itself is told by the path of the leaf, with a remedy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+
+from dtypeguard import Policy, apply_updates, audit_precision, guard, guard_step
+from dtypeguard._leaves.casts import Cast, Casts, cast_of, shown
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F32 = jnp.bfloat16, jnp.float32
+X = jax.random.normal(jax.random.key(1), (16, 8), BF16)
+PARAMS = {"w": jax.random.normal(jax.random.key(0), (8, 4), BF16)}
+
+
+def grads_of(params, dtype=BF16):
+    loss = lambda p: jnp.mean((X @ p["w"]) ** 2)
+    return jax.tree_util.tree_map(lambda g: g.astype(dtype), jax.grad(loss)(params))
+
+
+def state_after(opt, dtype, steps=20):
+    """A function that runs some updates of an optimizer on fixed params."""
+
+    def run(params):
+        def step(state, _):
+            return opt.update(grads_of(params, dtype), state, params)[1], None
+
+        return lax.scan(step, opt.init(params), None, steps)[0]
+
+    return run
+
+
+def trained(add, updates_dtype=None):
+    """A function that trains some steps and adds the updates by `add`."""
+    policy = Policy(compute_dtype=F32, updates_dtype=updates_dtype)
+    opt = guard(optax.adam(1e-3), policy=policy)
+
+    def run(params):
+        def step(carry, key):
+            params, state = carry
+            updates, state = opt.update(grads_of(params), state, params)
+            return (add(params, updates, key), state), None
+
+        keys = jax.random.split(jax.random.key(0), 20)
+        return lax.scan(step, (params, opt.init(params)), keys)[0][0]
+
+    return run
+
+
+def momentum():
+    """A momentum that is computed in float32, and returned so."""
+
+    def update(updates, state, params=None):
+        add = lambda mu, g: 0.999 * mu.astype(F32) + g.astype(F32)
+        state = jax.tree_util.tree_map(add, state, updates)
+        return state, state
+
+    zeros = lambda params: jax.tree_util.tree_map(jnp.zeros_like, params)
+    return optax.GradientTransformation(zeros, update)
+
+
+def test_a_guards_cast_of_a_state():
+    run = state_after(guard(momentum()), BF16, 100)
+    report = audit_precision(run, PARAMS)
+    (loss,) = report.fix
+    assert loss.cast == "guard's cast of state['w']"
+    assert loss.place.endswith(f"test_casts.py:{loss.origin.line}, {loss.cast}")
+    assert "opt.update(grads_of(params, dtype), state, params)" in loss.origin.code
+    assert loss.place in str(report)
+    assert "guard&#x27;s cast of state[&#x27;w&#x27;]" in report.to_html()
+    assert "policy=dtypeguard.Policy(compute_dtype=jnp.float32)" in loss.remedy
+    mended = guard(momentum(), policy=Policy(compute_dtype=F32))
+    assert audit_precision(state_after(mended, BF16, 100), PARAMS).error < report.error / 5
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_policys_store(rounding):
+    policy = Policy(compute_dtype=F32, state_dtype=BF16, rounding=rounding)
+    report = audit_precision(
+        state_after(guard(optax.trace(0.9), policy=policy), BF16), PARAMS
+    )
+    assert report.fix[0].cast == "guard's cast of state.trace['w']"
+    left_out = "leave out state_dtype" in report.fix[0].remedy
+    assert left_out is (rounding == "stochastic")
+
+
+def test_the_updates_of_a_guard():
+    policy = Policy(compute_dtype=F32)
+    opt = guard(optax.sgd(0.1), policy=policy)
+    update = lambda params: opt.update(grads_of(params, F32), opt.init(params), params)[0]
+    report = audit_precision(update, PARAMS)
+    casts = [loss for loss in report.losses if loss.cast]
+    assert [loss.cast for loss in casts] == ["guard's cast of updates['w']"]
+    assert "updates_dtype=jnp.float32" in casts[0].remedy
+
+
+def test_a_stochastic_sum_is_measured_and_its_remedy_helps():
+    """Its bits hold no wide value, yet the params are not those of float32."""
+    to_nearest = trained(lambda p, u, key: optax.apply_updates(p, u))
+    bare = audit_precision(to_nearest, PARAMS)
+    assert str(bare.fix[0].origin).startswith("optax/_src/update.py")
+    assert "dtypeguard.apply_updates(params, updates, key=key)" in bare.fix[0].remedy
+    at_random = trained(lambda p, u, key: apply_updates(p, u, key=key), F32)
+    report = audit_precision(at_random, PARAMS)
+    assert 0 < report.error < 0.6 * bare.error
+    (loss,) = report.fix
+    assert loss.cast == "apply_updates's cast of params['w']"
+    assert loss.remedy.endswith("rounds the new params: keep them in jnp.float32.")
+    exact = jax.tree_util.tree_map(lambda p: p.astype(F32), PARAMS)
+    outputs = jax.jit(at_random)(PARAMS)["w"].astype(F32)
+    off = np.linalg.norm(outputs - to_nearest(exact)["w"]) / np.linalg.norm(outputs)
+    assert report.error == pytest.approx(off, rel=0.3)
+
+
+def test_a_step_that_casts_its_average_back():
+    @guard_step
+    def step(mean, x):
+        mean = {"m": mean["m"].astype(F32), "n": mean["n"]}
+        return {"m": 0.999 * mean["m"] + 0.001 * x, "n": mean["n"] + 1}, None
+
+    run = lambda mean, xs: lax.scan(step, mean, xs)[0]
+    mean = {"m": jnp.ones(3, BF16), "n": jnp.zeros((), jnp.int32)}
+    report = audit_precision(run, mean, jnp.zeros((500, 3)))
+    (loss,) = report.fix
+    assert loss.cast == "guard_step's cast of mean['m']"
+    assert "start it in jnp.float32" in loss.remedy
+    mean["m"] = mean["m"].astype(F32)
+    assert audit_precision(run, mean, jnp.zeros((500, 3)), wide="float64").error < 1e-4
+
+
+def test_lines_inside_an_optimizer_have_a_policy_for_a_remedy():
+    bare, mended = (
+        audit_precision(state_after(opt, BF16, 300), PARAMS)
+        for opt in (
+            optax.scale_by_adam(),
+            guard(optax.scale_by_adam(), policy=Policy(compute_dtype=F32)),
+        )
+    )
+    assert bare.fix[0].constant == "0.999 -> 1"
+    assert "policy=dtypeguard.Policy(compute_dtype=jnp.float32))" in bare.fix[0].remedy
+    assert mended.error < 0.2 * bare.error
+
+
+def test_a_stochastic_sum_in_a_program_that_costs():
+    def run(params, key, x):
+        gradient = x.astype(F32).T @ (x.astype(F32) @ params["w"].astype(F32))
+        return apply_updates(params, {"w": -0.001 * gradient}, key=key)
+
+    report = audit_precision(run, PARAMS, jax.random.key(0), X)
+    assert report.costs
+    assert all(np.isfinite(cost.harm) for cost in report.costs)
+
+
+def test_parts_of_a_tree_are_lines_and_many_of_them_are_one():
+    params = {f"w{n:02}": jnp.ones(2, BF16) for n in range(40)}
+    updates = {name: jnp.full(2, 1e-3) for name in params}
+    report = audit_precision(lambda p: apply_updates(p, updates), params)
+    assert report.lines == 33
+    named = {loss.cast for loss in report.losses}
+    assert "apply_updates's cast of params['w00']" in named
+    assert "apply_updates's cast of params['w32'], params['w33'] and 6 more" in named
+
+
+def test_names_of_casts():
+    for name in ("guard's cast of state[0].mu['a/b']", "guard_step's cast of x.y[1]['k']"):
+        assert str(cast_of(name)) == name
+    assert cast_of("layer 3") is None
+    part = lambda path: Cast("guard", path).part
+    assert part("state[0].mu['w']['b']") == "state[0].mu"
+    assert part("params['w'][0]") == "params['w']"
+    assert part("x") == "x"
+    casts = [Cast("guard", f"x[{n}]") for n in range(5)]
+    assert shown(casts[:1]) == "guard's cast of x[0]"
+    assert shown(casts[:3]) == "guard's cast of x[0], x[1] and x[2]"
+    assert shown(casts) == "guard's cast of x[0], x[1] and 3 more"
+
+
+def test_what_is_not_traced_has_no_name():
+    def paths():
+        raise AssertionError("an eager step pays for nothing")
+
+    with Casts("guard", "state", paths).of(0, jnp.ones(2)):
+        pass

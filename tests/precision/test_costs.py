@@ -1,0 +1,591 @@
+"""audit_precision on programs that compute wider than they need, and on mended ones."""
+
+import inspect
+import json
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import need
+from jax import lax
+
+import dtypeguard
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard.testing import check_precision
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+
+
+def shape(*sizes, dtype=BF16):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def shapes(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+X, W, KEY = shape(16, 8), shape(8, 8), jax.eval_shape(lambda: jax.random.key(0))
+TABLE = jnp.arange(16.0)[:, None] * np.ones(8, np.float32)
+
+
+def mean(x):
+    return jnp.mean(x.astype(F32))
+
+
+# Each returns a loss and its arguments. Mended, what the line that ends in "# cause" makes
+# is narrow.
+def noise(mended):
+    """Noise is float32 unless told otherwise: the sketch of this analysis lost it."""
+
+    def f(w, x, key):
+        z = jax.random.normal(key, x.shape, BF16 if mended else F32)  # cause
+        h = x + 0.1 * z
+        return mean(jnp.tanh(h @ w) @ w)
+
+    return f, (W, X, KEY)
+
+
+def rotary(mended):
+    """MaxText pull request 575: the sines and cosines of positions are float32."""
+
+    def f(w, x):
+        rates = 1 / 10000 ** (jnp.arange(0, 8, 2) / 8)  # cause
+        angles = (jnp.arange(16)[:, None] * rates).astype(BF16 if mended else F32)
+        q, k = x @ w, x @ w.T
+        turned = []
+        for each in (q, k):
+            a, b = each[:, :4], each[:, 4:]
+            cos, sin = jnp.cos(angles), jnp.sin(angles)
+            turned.append(jnp.concatenate([a * cos - b * sin, a * sin + b * cos], 1))
+        scores = jax.nn.softmax(turned[0] @ turned[1].T)
+        return mean(scores @ x)
+
+    return f, (W, X)
+
+
+def scalar(mended):
+    """JAX pull request 11031: the scalars of NumPy are strongly typed."""
+
+    def f(w, x):
+        size = 8**0.5 if mended else np.sqrt(8)
+        scores = (x @ w) @ x.T / size  # cause
+        return mean(jax.nn.softmax(scores) @ x @ w)
+
+    return f, (W, X)
+
+
+def labels(mended):
+    """One-hot rows that look up an embedding."""
+
+    def f(w, x):
+        rows = jax.nn.one_hot(jnp.arange(16) % 8, 8, dtype=BF16 if mended else F32)  # cause
+        return mean((x + rows @ w) @ w)
+
+    return f, (W, X)
+
+
+def positions(mended):
+    """A table of positions, added in every turn of a loop."""
+
+    def f(w, x):
+        table = jnp.linspace(0, 1, 8, dtype=BF16 if mended else F32)  # cause
+
+        def layer(h, _):
+            return jnp.tanh((h + table) @ w).astype(h.dtype), None
+
+        h, _ = lax.scan(layer, x, None, 5)
+        return mean(h @ w)
+
+    return f, (W, X)
+
+
+def weights(mended):
+    """JAX issue 7368: one float32 leaf, silent and hard to track down."""
+
+    def f(params, x):
+        h = jnp.tanh(x @ params["a"])
+        h = jnp.tanh(h @ params["b"])
+        return mean(h @ params["c"])
+
+    params = {"a": W, "b": shape(8, 8, dtype=BF16 if mended else F32), "c": W}
+    return f, (params, X)
+
+
+def normalized(mended):
+    """A norm in float32 whose result stays so."""
+
+    def f(w, x):
+        h = jnp.tanh(x @ w)
+        wide = h.astype(F32)  # cause
+        h = wide * lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)
+        return mean((h.astype(BF16) if mended else h) @ w @ w)
+
+    return f, (W, X)
+
+
+def softmax(mended):
+    """Entropix pull request 39: weights of an attention that stay float32."""
+
+    def f(w, x):
+        scores = (x @ w @ x.T).astype(F32)  # cause
+        p = jax.nn.softmax(scores)
+        return mean((p.astype(BF16) if mended else p) @ x @ w)
+
+    return f, (W, X)
+
+
+def mask(mended):
+    """A float32 mask that multiplies."""
+
+    def f(w, x):
+        ones = jnp.ones((16, 16), BF16 if mended else F32)  # cause
+        scores = x @ w @ x.T * jnp.tril(ones)
+        return mean(scores @ x + jnp.where(x > 0, x @ w, 0.0))
+
+    return f, (W, X)
+
+
+def closed_over(mended):
+    """An array of NumPy from outside."""
+
+    def f(w, x):
+        table = TABLE.astype(BF16) if mended else TABLE
+        h = x + table  # cause
+        return mean(jnp.tanh(h @ w) @ w)
+
+    return f, (W, X)
+
+
+def delivered(mended):
+    """A product that is delivered in float32."""
+
+    def f(w, x):
+        kind = None if mended else F32
+        h = jnp.dot(x, w, preferred_element_type=kind)  # cause
+        return mean(jnp.tanh(h) @ w)
+
+    return f, (W, X)
+
+
+def carried(mended):
+    """A sum in float32 that goes into a product in every turn."""
+
+    def f(w, x):
+        start = jnp.zeros((16, 8), BF16 if mended else F32)  # cause
+
+        def step(total, _):
+            total = total + x
+            return total, mean(total @ w)
+
+        return jnp.sum(lax.scan(step, start, None, 7)[1])
+
+    return f, (W, X)
+
+
+PLANTED = [
+    noise,
+    rotary,
+    scalar,
+    labels,
+    positions,
+    weights,
+    normalized,
+    softmax,
+    mask,
+    closed_over,
+    delivered,
+    carried,
+]
+
+
+def marked(function, mark="# cause"):
+    """The line of a function that ends in a mark; None if there is none."""
+    lines, first = inspect.getsourcelines(function)
+    found = [n for n, line in enumerate(lines) if line.endswith(f"{mark}\n")]
+    return first + found[0] if found else None
+
+
+def remat(f):
+    return jax.grad(jax.checkpoint(f))
+
+
+@pytest.mark.parametrize(
+    "transform", [None, jax.grad, remat], ids=["loss", "grad", "remat"]
+)
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_source_is_found_and_what_mending_it_saves(plant, transform):
+    change = transform or (lambda f: f)
+    f, args = plant(mended=False)
+    report = audit_precision(change(f), *args)
+    mended, args = plant(mended=True)
+    after = audit_precision(change(mended), *args)
+    assert len(report.costs) == 1, report
+    (cost,) = report.costs
+    if plant is weights:
+        assert cost.cause == "params['b']"
+    else:
+        assert cost.cause.line == marked(plant), report
+    total = sum(report.work.flops.values())
+    saved = after.work.flops["bfloat16"] - report.work.flops.get("bfloat16", 0)
+    assert saved == pytest.approx(cost.saves * total), (report, after)
+    assert cost.saves == cost.share > 0.15
+    assert sum(after.work.flops.values()) == total
+    assert after.costs == ()
+    assert after.work.wide == 0
+    assert cost.is_cast == (plant in (normalized, softmax))
+    assert math.isnan(report.error)
+    assert math.isnan(cost.harm)
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "grad"])
+def test_two_sources_of_one_product(gradient):
+    def program(a, b):
+        def f(w, x, key):
+            h = x + jax.random.normal(key, x.shape, BF16 if a else F32)
+            v = w * (1.5 if b else np.float32(1.5))
+            return mean(h @ v) + mean(h @ w)
+
+        return jax.grad(f) if gradient else f
+
+    report = audit_precision(program(False, False), W, X, KEY)
+    first, second = report.costs
+    assert "random" in first.cause.code
+    assert "1.5" in second.cause.code
+    total = sum(report.work.flops.values())
+    work = lambda a, b: (
+        audit_precision(program(a, b), W, X, KEY).work.flops.get("bfloat16", 0) / total
+    )
+    assert report.work.wide == 1
+    assert (work(True, False), work(False, True)) == (first.saves, second.saves)
+    assert second.saves == 0 < second.share
+    assert work(True, True) == 1 == first.share
+    assert first.others == (second.cause.place,)
+    assert f"50% more only together with {first.cause.place}" in str(report)
+    assert "Write a Python number" in second.remedy
+    assert "dtype=jnp.bfloat16" in first.remedy
+
+
+def transformer(stray, layers=2, scanned=False):
+    """The gradient of a bfloat16 transformer, with one float32 table of positions."""
+    width, length, words = 16, 12, 20
+
+    def normed(x):
+        wide = x.astype(F32)
+        scale = lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)
+        return (wide * scale).astype(x.dtype)
+
+    def block(x, p):
+        q, k, v = (normed(x) @ p[name] for name in "qkv")
+        scores = (q @ k.T).astype(F32) / np.sqrt(width)
+        x = x + jax.nn.softmax(scores).astype(x.dtype) @ v @ p["o"]
+        return x + jax.nn.gelu(normed(x) @ p["up"]) @ p["down"]
+
+    def loss(params, tokens):
+        x = params["embed"][tokens]
+        table = jnp.sin(jnp.arange(length)[:, None] / jnp.arange(1, width + 1))  # cause
+        x = x + (table if stray else table.astype(x.dtype))
+        if scanned:
+            x, _ = lax.scan(lambda x, p: (block(x, p), None), x, params["blocks"])
+        else:
+            for number in range(layers):
+                x = block(
+                    x, {name: leaf[number] for name, leaf in params["blocks"].items()}
+                )
+        logits = (normed(x) @ params["embed"].T).astype(F32)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits[:-1], tokens[1:])
+        return losses.mean()
+
+    def init(key):
+        key = iter(jax.random.split(key, 7))
+        new = lambda *sizes: (0.3 * jax.random.normal(next(key), sizes)).astype(BF16)
+        blocks = {name: new(layers, width, width) for name in "qkvo"}
+        blocks |= {"up": new(layers, width, 64), "down": new(layers, 64, width)}
+        return {"embed": new(words, width), "blocks": blocks}
+
+    return jax.grad(loss), (init(jax.random.key(0)), jnp.arange(length) % words)
+
+
+@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+def test_a_transformer_with_one_stray_array(scanned):
+    f, args = transformer(True, scanned=scanned)
+    report = audit_precision(f, *shapes(args))
+    (cost,) = report.costs
+    assert cost.cause.line == marked(transformer)
+    assert "x = x + (table" in cost.origin.code
+    f, _ = transformer(False, scanned=scanned)
+    mended = audit_precision(f, *shapes(args))
+    assert mended.work.wide == 0
+    assert mended.costs == ()
+    # All of it but the products with the embedding's gradient run wide.
+    total = sum(mended.work.flops.values())
+    saved = mended.work.flops["bfloat16"] - report.work.flops.get("bfloat16", 0)
+    assert cost.saves == pytest.approx(saved / total) == report.work.wide > 0.9
+
+
+def test_harm_is_what_mending_does_to_the_outputs():
+    f, (params, x) = weights(mended=False)
+    keys = iter(jax.random.split(jax.random.key(0), 4))
+    draw = lambda s: jax.random.normal(next(keys), s.shape, s.dtype) / 3
+    params, x = jax.tree.map(draw, params), draw(x)
+    f = lambda params, x: jnp.tanh(jnp.tanh(x @ params["a"]) @ params["b"]).astype(F32)
+    report = audit_precision(f, params, x)
+    (cost,) = report.costs
+    narrow = f({**params, "b": params["b"].astype(BF16)}, x)
+    off = np.linalg.norm(narrow - f(params, x)) / np.linalg.norm(f(params, x))
+    assert 0.5 * off < cost.harm < 2 * off, (cost.harm, off)
+    assert "costs: 50% of the operations of matrix products run wider" in str(report)
+    assert "Give params['b'] in bfloat16" in str(report)
+    found = json.loads(report.to_json())
+    assert found["costs"][0]["harm"] == cost.harm
+    assert found["work"]["flops"] == report.work.flops
+
+
+def test_what_is_right_to_be_wide_has_a_harm_that_says_so():
+    """Differences of large numbers: narrow, the product has nothing left of them."""
+
+    def f(w, x):
+        large = x.astype(F32) + 300 + jnp.arange(8) / 100
+        return (large @ w.astype(F32) - 300 * jnp.sum(w.astype(F32), 0)).astype(x.dtype)
+
+    w = jnp.asarray(np.random.RandomState(0).normal(size=(8, 8)), BF16)
+    report = audit_precision(f, w, jnp.zeros((16, 8), BF16))
+    assert max(cost.harm for cost in report.costs) > 0.5
+
+
+def test_what_jax_widens_within_a_line_is_no_cost():
+    def f(w, x):
+        h = jax.nn.softmax(x @ w) + jnp.mean(x, -1, keepdims=True)
+        h = jax.nn.standardize(h) + jax.nn.gelu(h) + jnp.var(h) + jax.nn.logsumexp(h)
+        return mean(h @ w)
+
+    report = audit_precision(jax.grad(f), W, X)
+    assert report.costs == ()
+    assert report.work.wide == 0
+
+
+def test_an_attention_that_jax_computes_in_float32_inside_is_no_cost():
+    def f(w, x):
+        q = (x @ w).reshape(1, 16, 2, 4)
+        return mean(jax.nn.dot_product_attention(q, q, q))
+
+    report = audit_precision(jax.grad(f), W, X)
+    assert report.costs == ()
+    assert "no line makes 1% of them so" in str(report) or not report.work.wide
+
+
+def stack(strays):
+    """A gradient of unrolled layers on one line, with float32 weights at some of them."""
+
+    def f(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return mean(x)
+
+    weights = [shape(8, 8, dtype=F32 if n in strays else BF16) for n in range(5)]
+    return audit_precision(jax.grad(f), weights, X)
+
+
+def test_products_of_one_line_are_told_apart():
+    both, first, last = stack({1, 3}), stack({1}), stack({3})
+    total = sum(both.work.flops.values())
+    costs = {cost.cause: cost for cost in both.costs}
+    wide = lambda report: report.work.flops["float32"] / total
+    assert costs["weights[1]"].share == wide(both) == wide(first)
+    assert costs["weights[1]"].saves == pytest.approx(wide(both) - wide(last))
+    assert (costs["weights[3]"].share, costs["weights[3]"].saves) == (wide(last), 0)
+
+
+def test_calls_and_loops_add_no_source():
+    def f(w, x):
+        h = x.astype(F32)
+        h = jax.jit(jax.nn.relu)(jax.checkpoint(lambda h: jnp.tanh(h @ w))(h))
+        h = lax.reduce_precision(lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, h), 8, 10)
+        h, _ = lax.scan(lambda h, _: (jnp.tanh(h @ w), None), jnp.sort(h), None, 3)
+        n, h = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ w), (0, h))
+        return h.at[n].add(1) @ w
+
+    report = audit_precision(f, W, X)
+    assert [cost.is_cast for cost in report.costs] == [True], report
+    assert report.costs[0].saves == report.work.wide == 1
+    ones = jnp.ones((8, 8), BF16)
+    assert 0 < audit_precision(f, ones / 8, ones).costs[0].harm < 0.1
+
+
+def matrix(*sizes):
+    return jnp.ones(sizes, BF16)
+
+
+@jax.custom_vjp
+def product(x, w):
+    return x @ w
+
+
+product.defvjp(lambda x, w: (x @ w, (x, w)), lambda r, g: (g @ r[1].T, r[0].T @ g))
+
+
+@jax.custom_jvp
+def doubled(x):
+    return x @ matrix(8, 8)
+
+
+doubled.defjvp(lambda x, dx: (doubled(*x), dx[0] @ matrix(8, 8)))
+ONE = 2 * 16 * 8 * 8
+WORK = {
+    "product": (lambda w, x: x @ w, ONE),
+    "jit": (lambda w, x: jax.jit(jnp.matmul)(x, w), ONE),
+    "scan": (lambda w, x: lax.scan(lambda h, _: (h @ w, None), x, None, 9)[0], 9 * ONE),
+    "nested": (
+        lambda w, x: lax.fori_loop(
+            0, 3, lambda _, h: lax.scan(lambda h, _: (h @ w, None), h, None, 2)[0], x
+        ),
+        6 * ONE,
+    ),
+    "while": (
+        lambda w, x: lax.while_loop(lambda h: h[0, 0] < 9, lambda h: h @ w, x),
+        ONE,
+    ),
+    "cond": (lambda w, x: lax.cond(x[0, 0] > 0, lambda: x @ w, lambda: x), ONE / 2),
+    "vmap": (lambda w, x: jax.vmap(lambda row: row @ w)(x), ONE),
+    "gradients": (jax.grad(lambda w, x: mean((x @ w) @ w)), 5 * ONE),
+    "remat": (jax.grad(lambda w, x: mean(jnp.tanh(remat_(w, x)) @ w)), 9 * ONE),
+    "custom_vjp": (jax.grad(lambda w, x: mean(product(x, w))), 3 * ONE),
+    "custom_jvp": (lambda w, x: doubled(x) + w[0], ONE),
+    "batched": (lambda w, x: jnp.einsum("abc,cd->abd", x.reshape(2, 8, 8), w), ONE),
+    "convolution": (
+        lambda w, x: lax.conv_general_dilated(
+            x.reshape(1, 8, 16), w.reshape(8, 8, 1), (1,), "VALID"
+        ),
+        ONE,
+    ),
+}
+
+
+@jax.checkpoint
+def remat_(w, x):
+    return jnp.tanh(x @ w) @ w
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_operations_are_counted(name):
+    f, count = WORK[name]
+    work = audit_precision(f, W, X).work
+    assert work.flops == {"bfloat16": count}
+    assert work.has_while == (name == "while")
+    assert work.narrow == "bfloat16"
+
+
+def test_a_sharded_program_counts_all_shards():
+    if not hasattr(jax, "shard_map"):
+        pytest.skip("needs jax.shard_map")
+    automatic = jax.sharding.AxisType.Auto
+    mesh = jax.sharding.AbstractMesh((4,), ("i",), axis_types=(automatic,))
+    whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
+    f = jax.shard_map(
+        lambda w, x: x @ w, mesh=mesh, in_specs=(whole, split), out_specs=split
+    )
+    assert audit_precision(f, W, X).work.flops == {"bfloat16": ONE}
+
+
+def test_bytes_are_counted():
+    work = audit_precision(lambda x: lax.exp(x), shape(10)).work
+    assert work.bytes == {"bfloat16": 40}
+    looped = lambda x: lax.scan(lambda x, _: (lax.exp(x), None), x, None, 3)[0]
+    assert audit_precision(looped, shape(10)).work.bytes == {"bfloat16": 120}
+
+
+def test_a_while_loop_is_said_to_count_once():
+    def f(w, x):
+        step = lambda h: jnp.tanh(h @ w)
+        return lax.while_loop(lambda h: h[0, 0] < 9, step, x.astype(F32))
+
+    report = audit_precision(f, W, X)
+    assert report.costs[0].is_cast
+    assert "a while_loop counts once" in str(report)
+
+
+def test_which_dtype_a_program_should_compute_in():
+    """Mixed precision: float32 params, and products in bfloat16 but for one."""
+    params = {"a": shape(8, 8, dtype=F32), "b": shape(8, 8, dtype=F32)}
+
+    def f(params, x):
+        h = x.astype(BF16) @ params["a"].astype(BF16)
+        return mean(jnp.tanh(h) @ params["b"])
+
+    report = audit_precision(f, params, shape(16, 8, dtype=F32))
+    assert report.work.narrow == "bfloat16"
+    assert [cost.cause for cost in report.costs] == ["params"]
+    # The moments of Adam are float32 beside bfloat16 params.
+    opt = dtypeguard.guard(optax.adam(1e-3, mu_dtype=F32))
+    state = jax.eval_shape(opt.init, shape(8, 8))
+
+    def step(w, state, x):
+        updates, state = opt.update(jax.grad(lambda w: mean(x @ w))(w), state, w)
+        return optax.apply_updates(w, updates), state
+
+    report = audit_precision(step, W, state, X)
+    assert report.work.narrow == "bfloat16"
+    assert report.costs == ()
+    # A float32 program has no costs, unless it is asked what it would be in bfloat16.
+    x = shape(16, 8, dtype=F32)
+    f = lambda params, x: mean(jnp.tanh(x @ params["a"]) @ params["b"])
+    assert audit_precision(f, params, x).costs == ()
+    report = audit_precision(f, params, x, narrow=BF16)
+    assert {cost.cause for cost in report.costs} == {"params", "x"}
+    assert report.work.wide == 1
+
+
+def test_a_float64_array_in_a_float32_program():
+    f = lambda w, x: mean((x * np.arange(8.0)) @ w)
+    x, w = shape(16, 8, dtype=F32), shape(8, 8, dtype=F32)
+    report = audit_precision(f, w, x, x64=True)
+    assert report.work.narrow == "float32"
+    assert report.costs[0].saves == 1
+    assert audit_precision(f, w, x).costs == ()
+
+
+def test_models_of_flax_and_equinox():
+    linen = need("flax.linen")
+    model = linen.Sequential([linen.Dense(8, dtype=None), jnp.tanh, linen.Dense(8)])
+    params = jax.eval_shape(model.init, jax.random.key(0), X)
+    loss = lambda params, x: mean(model.apply(params, x))
+    report = audit_precision(loss, params, X)
+    assert [cost.cause for cost in report.costs] == ["params"], report
+    half = jax.tree.map(lambda x: shape(*x.shape), params)
+    assert audit_precision(loss, half, X).costs == ()
+
+    mlp = eqx.nn.MLP(8, 8, 8, 1, dtype=BF16, key=jax.random.key(0))
+    table = jnp.ones(8, F32)
+    f = lambda mlp, x: mean(jax.vmap(mlp)(x * table))
+    report = audit_precision(eqx.filter_grad(f), mlp, X)
+    assert [cost.saves for cost in report.costs] == [1]
+    assert "x * table" in report.costs[0].origin.code
+
+
+def test_as_a_test():
+    f, args = noise(mended=False)
+    check_precision(f, *args, max_wide_work=1)
+    with pytest.raises(AssertionError, match=r"f has 100% of its matrix products wider"):
+        check_precision(f, *args, max_wide_work=0.1)
+    f, args = noise(mended=True)
+    check_precision(f, *args, max_wide_work=0)
+
+
+def test_it_runs_nothing():
+    def f(x):
+        jax.debug.callback(lambda: pytest.fail("it ran"))
+        return x * 2
+
+    report = audit_precision(f, X)
+    assert math.isnan(report.error)
+    assert str(report) == (
+        "precision: there are no matrix products to count. Nothing was run."
+    )

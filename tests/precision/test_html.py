@@ -1,0 +1,202 @@
+"""A report of precision as a page: the source with bars, escaped, from nowhere else."""
+
+import html.parser
+import importlib.util
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dtypeguard import LineCost, PrecisionReport, Work, audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._program.origins import Origin
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+X = jax.random.normal(jax.random.key(0), (16, 4), jnp.bfloat16)
+
+LOSES = """import jax.numpy as jnp
+
+def encode(x):
+    text = "<script>alert('&amp;')</script>"
+    p = jnp.arange(600, dtype=x.dtype)  # <b>loses</b>
+    return jnp.sin(p.astype(jnp.float32))
+"""
+HEALTHY = """import jax.numpy as jnp
+
+def spread(x):
+    w = x[:4]
+    a = jnp.tanh(x @ w)
+    b = jnp.tanh(x @ w.T)
+    c = jnp.tanh(x @ w[::-1])
+    d = jnp.tanh(x @ w[:, ::-1])
+    e = jnp.tanh(x @ w.T[::-1])
+    return a, b, c, d, e
+"""
+LONG = "\n".join(f"a{n} = {n}" for n in range(100)) + f"\n\n\n{LOSES}\n\n"
+
+
+class _Page(html.parser.HTMLParser):
+    """What a page loads and shows: the rows of its tables, and whether its tags match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.rows, self.open, self.wrong = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.loads += [v for name, v in attrs if name in ("src", "href", "srcset", "data")]
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append((dict(attrs).get("class", ""), ""))
+
+    def handle_endtag(self, tag):
+        if self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        if "tr" in self.open:
+            kind, text = self.rows[-1]
+            self.rows[-1] = kind, text + data
+
+    def named(self):
+        """The rows of source with a mark, without the numbers in the mark."""
+        return [re.sub(r"\s+", " ", text) for kind, text in self.rows if "named" in kind]
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Makes a module of some source."""
+
+    def make(source):
+        file = tmp_path / "planted_page.py"
+        file.write_text(source)
+        spec = importlib.util.spec_from_file_location("planted_page", file)
+        made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "planted_page", made)
+        spec.loader.exec_module(made)
+        return made
+
+    return make
+
+
+def test_a_short_file_is_shown_as_a_whole_with_its_line_marked_and_escaped(module):
+    report = audit_precision(module(LOSES).encode, X)
+    text = report.to_html()
+    page = _Page(text)
+    assert page.open == page.wrong == []
+    assert page.loads == ["data:,"]
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "//" not in text
+    shown = [re.sub(r"^\d+", "", row) for kind, row in page.rows if "named" not in kind]
+    assert "    text = \"<script>alert('&amp;')</script>\"" in shown
+    (row,) = page.named()
+    assert row.startswith("5100% p = jnp.arange(600, dtype=x.dtype) # <b>loses</b>100%: ")
+    assert "rounds to bfloat16" in row
+    assert [kind for kind, _ in page.rows if "chosen" in kind] == ["named chosen"]
+    for sentence in (report.headline, report.fix[0].remedy, "squared error is left."):
+        assert sentence in text
+    assert "prefers-color-scheme: dark" in text
+    assert '<th scope="col" class="share">loses</th>' in text
+    assert ">pays</th>" not in text  # no line does
+
+
+def test_of_a_long_file_it_shows_what_is_around_the_line(module):
+    page = _Page(audit_precision(module(LONG).encode, X).to_html())
+    source = [(kind, text) for kind, text in page.rows if kind or text[:1].isdigit()]
+    assert source[0] == ("gap", "104 lines")
+    assert source[-1] == ("gap", "2 lines")
+    assert [text[:3] for kind, text in source[1:-1]] == ["105", "106", "107", "108"]
+
+
+def test_a_healthy_program_does_not_read_like_a_list_of_faults(module):
+    report = audit_precision(module(HEALTHY).spread, X)
+    assert report.is_spread
+    text = report.to_html()
+    page = _Page(text)
+    assert "That is the cost of bfloat16" in text
+    assert "What to change" not in text
+    assert "Compute" not in text
+    assert '<main class="healthy">' in text  # bars without the color of a fault
+    assert len(page.named()) == 5
+    assert not any("chosen" in kind for kind, _ in page.rows)
+
+
+def test_what_is_on_no_line_of_a_file_has_a_table_of_its_own():
+    made = {}
+    exec("import jax.numpy as jnp\ndef f(x):\n    return jnp.exp(x) * 1.7", made)
+    for f in (jnp.tanh, made["f"]):
+        report = audit_precision(f, X)
+        page = _Page(report.to_html())
+        assert page.wrong == []
+        (row,) = page.named()
+        assert report.losses[0].place in row
+
+
+def test_a_clean_program_has_a_headline_alone():
+    text = audit_precision(lambda x: x[:1], X).to_html()
+    assert "<h1>precision: the outputs are those of float32.</h1>" in text
+    assert 'class="source"' not in text
+
+
+def test_lines_of_a_package_stand_on_the_line_that_called_it(module):
+    source = """import jax, jax.numpy as jnp, optax
+
+def train(w):
+    grads = jnp.full_like(w, 0.5)
+    updates = -0.001 * grads
+    return optax.apply_updates(w, updates)
+"""
+    report = audit_precision(module(source).train, X)
+    page = _Page(report.to_html())
+    (row,) = [row for row in page.named() if "optax/_src/update.py" in row]
+    assert row.startswith("6")
+    assert "return optax.apply_updates(w, updates)optax/_src/update.py:" in row
+
+
+def test_costs_stand_on_the_line_where_values_become_wide(module, tmp_path):
+    """And the line that makes the wide value says so; two that share work are no sum."""
+    module(HEALTHY)
+    file = str(tmp_path / "planted_page.py")
+    at = lambda line: Origin(file, line, "spread", "")
+    costs = (
+        LineCost(at(6), at(4), 0.5, 0.25, 0.003, is_cast=False),
+        LineCost(at(6), "args[0]", 0.5, 0.0, float("nan"), is_cast=False),
+        LineCost(at(8), at(8), 0.3, 0.3, 0.02, is_cast=True),
+        LineCost(None, "args[1]", 0.1, 0.1, float("nan"), is_cast=False),
+    )
+    work = Work({"bfloat16": 3e6, "float32": 1e6}, {"bfloat16": 1.0, "int32": 1.0})
+    report = PrecisionReport(
+        error=0.0,
+        outputs={"": 0.0},
+        losses=(),
+        fix=(),
+        left=0.0,
+        explained=0.0,
+        lines=0,
+        wide="float32",
+        work=work,
+        costs=costs,
+    )
+    text = report.to_html()
+    page = _Page(text)
+    assert page.wrong == []
+    assert ">loses</th>" not in text
+    cause, product, cast, elsewhere = page.named()
+    assert cause.startswith("4 w = x[:4]What this line makes is wide: ")
+    assert product.startswith("650% b = jnp.tanh(x @ w.T)50% of the matrix products run ")
+    assert f"because of {at(4).place}; 25% saved if this alone is narrow" in product
+    assert "; 0.3% error added if it is" in product
+    assert "because of args[0]; 0% saved if this alone is narrow" in product
+    assert "nan" not in text
+    assert "by an explicit cast; 30% saved if this alone" in cast
+    assert "args[1]10% of the matrix products" in elsewhere
+    rows = [text for kind, text in page.rows if text.startswith(("bfloat16", "float32"))]
+    assert rows == ["bfloat1675%50%", "float3225%0%"]

@@ -1,0 +1,455 @@
+"""Programs planted after real threads: the line that loses is found, and the fix works.
+
+The comment over each names a thread that tells of the mistake, by repository and number.
+"""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax import lax
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    # NumPy's warning, as JAX makes a constant infinite while it traces.
+    pytest.mark.filterwarnings("ignore:overflow encountered in cast"),
+]
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+
+
+def normal(seed, *shape, dtype=BF16):
+    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
+
+
+# Each returns a function and its arguments; with `wide` as the fix says. The line that
+# loses ends in "# loses".
+# google-deepmind/optax 1552: the moments take the dtype of the params.
+def average(wide):
+    """A moving average with a decay that bfloat16 rounds to 1."""
+
+    def f(mean, xs):
+        step = lambda mean, x: (0.999 * mean + 0.001 * x, None)  # loses
+        return lax.scan(step, mean.astype(F32) if wide else mean, xs)[0]
+
+    return f, (jnp.ones(3, BF16), jnp.zeros((500, 3), BF16))
+
+
+# huggingface/transformers 29285, KellerJordan/modded-nanogpt 39
+def positions(wide):
+    """Positions that bfloat16 rounds before the sine."""
+
+    def f(w):
+        p = jnp.arange(600, dtype=F32 if wide else BF16)  # loses
+        angles = p.astype(F32)[:, None] / 10.0 ** jnp.arange(4)
+        return jnp.sin(angles) @ w.astype(F32)
+
+    return f, (normal(0, 4, 3),)
+
+
+# sgl-project/sglang-jax 1472
+def frequencies(wide):
+    """Rotary frequencies that are computed in bfloat16."""
+
+    def f(x):
+        dtype = F32 if wide else BF16
+        theta = jnp.array(10000.0, dtype) ** (-jnp.arange(8, dtype=dtype) / 8)  # loses
+        angles = jnp.arange(64.0)[:, None] * theta.astype(F32)
+        return x.astype(F32) * jnp.cos(angles)
+
+    return f, (normal(0, 64, 8),)
+
+
+# mlnomadpy/flaxchat 6, AI-Hypercomputer/maxtext 5039
+def accumulation(wide):
+    """Gradients that are summed in `zeros_like` of a bfloat16 param."""
+
+    def f(w, xs):
+        def step(total, x):
+            g = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+            return total + g, None  # loses
+
+        total = jnp.zeros_like(w, dtype=F32 if wide else None)
+        return lax.scan(step, total, xs)[0]
+
+    return f, (normal(0, 4, 2), 3 + normal(1, 200, 5, 4))
+
+
+# marin-community/marin 8217, google/flax 677
+def logits(wide):
+    """A cross-entropy of logits of a product that is delivered in bfloat16."""
+
+    def f(h, w, labels):
+        kind = F32 if wide else None
+        logits = jnp.dot(h, w, preferred_element_type=kind)  # loses
+        logp = jax.nn.log_softmax(logits.astype(F32))
+        return jnp.take_along_axis(logp, labels[:, None], 1)
+
+    return f, (8 * normal(0, 16, 32), normal(1, 32, 50), jnp.arange(16))
+
+
+# jax-ml/ml_dtypes 63: sums in bfloat16 stop at 256.
+def counter(wide):
+    """A schedule that counts its steps in bfloat16, where 256 + 1 is 256."""
+
+    def f(rate):
+        count = lambda n, _: (n + 1, None)  # loses
+        n, _ = lax.scan(count, jnp.zeros((), F32 if wide else BF16), None, 400)
+        return rate * jax.lax.rsqrt(n.astype(F32))
+
+    return f, (jnp.ones(2),)
+
+
+# jax-ml/jax 29323: the step is lost in the sum.
+def clock(wide):
+    """Time that is added up in bfloat16 in a `while_loop`, which has no derivative."""
+
+    def f(x):
+        def step(carry):
+            t, x, n = carry
+            return t + dt, x + 0.01 * jnp.cos(t.astype(F32)), n + 1  # loses
+
+        dt = jnp.asarray(0.01, F32 if wide else BF16)
+        first = jnp.zeros_like(dt), x, 0
+        return lax.while_loop(lambda c: c[2] < 300, step, first)[1]
+
+    return f, (jnp.zeros(3),)
+
+
+# vllm-project/vllm 45996
+def small(wide):
+    """log(1 + x) of a small x."""
+
+    def f(x):
+        return jnp.log1p(x) if wide else jnp.log(1 + x)  # loses
+
+    return f, (jnp.linspace(1e-3, 2e-3, 8).astype(F16),)
+
+
+# nod-ai/amd-shark-ai 2062, huggingface/transformers 17437
+def overflow(wide):
+    """A float16 exponential, which overflows at 11.1."""
+
+    def f(x):
+        x = x.astype(F32) if wide else x
+        e = jnp.exp(x)  # loses
+        return (e / jnp.sum(e)).astype(F32)
+
+    return f, (jnp.arange(14.0, dtype=F16),)
+
+
+# google-deepmind/optax 1754 and 1789
+def epsilon(wide):
+    """An eps of 1e-8, which is 0 in float16."""
+
+    def f(g):
+        g = g.astype(F32) if wide else g
+        unit = g / (jnp.sqrt(g * g) + 1e-8)  # loses
+        return unit.astype(F32)
+
+    return f, (jnp.array([0.0, 1.0, 2.0], F16),)
+
+
+# pytorch/pytorch 51102: two large numbers whose difference is small.
+def kernel(wide):
+    """Squared distances by |x|^2 - 2xy + |y|^2, which cancel."""
+
+    def f(x, y):
+        x, y = (x.astype(F32), y.astype(F32)) if wide else (x, y)
+        squares = jnp.sum(x * x, 1)[:, None] - 2 * x @ y.T + jnp.sum(y * y, 1)  # loses
+        return jnp.exp(-squares.astype(F32))
+
+    return f, (5 + 0.25 * normal(0, 6, 4), 5 + 0.25 * normal(1, 5, 4))
+
+
+# google-deepmind/optax 1552
+def moments(wide):
+    """Adam's second moment in bfloat16: b2 = 0.999 is 1."""
+
+    def f(g):
+        def step(nu, _):
+            return nu * 0.999 + (1 - 0.999) * (g * g), None  # loses
+
+        start = jnp.ones_like(g, dtype=F32 if wide else None)
+        nu, _ = lax.scan(step, start, None, 800)
+        return g.astype(F32) / jnp.sqrt(nu.astype(F32))
+
+    return f, (0.1 + 0.01 * normal(0, 4),)
+
+
+# jax-ml/jax 39899: the squares leave float16 where the norm does not.
+def norm(wide):
+    """A norm whose sum of squares overflows in float16."""
+
+    def f(x):
+        x = x.astype(F32) if wide else x
+        squares = jnp.sum(x * x)  # loses
+        return (x / jnp.sqrt(squares)).astype(F32)
+
+    return f, (jnp.arange(300.0, dtype=F16),)
+
+
+# pytorch/pytorch 43211, jax-ml/jax 3058
+def root(wide):
+    """The gradient of a norm whose squares are 0 in float16: a root at 0."""
+
+    def size(x):
+        squares = x * x  # loses
+        return jnp.sqrt(jnp.sum(squares))
+
+    def f(x):
+        return jax.grad(size)(x.astype(F32) if wide else x).astype(F32)
+
+    return f, (jnp.full(3, 1e-4, F16),)
+
+
+# tenstorrent/pytorch2.0_ttnn 1341, jax-ml/jax 985
+def probability(wide):
+    """The log of a probability that is 0 in float16."""
+
+    def f(x):
+        x = x.astype(F32) if wide else x
+        p = jnp.exp(x - jnp.max(x))  # loses
+        return jnp.log(p).astype(F32)
+
+    return f, (jnp.array([0.0, 18.0, 3.0], F16),)
+
+
+# numpy/numpy 24443, tensorflow/tensorflow 115731
+def running(wide):
+    """A cumulative sum in bfloat16, as for returns or for the nucleus of top-p."""
+
+    def f(x):
+        total = jnp.cumsum(x, dtype=F32 if wide else None)  # loses
+        return total[1:] - total[:-1]
+
+    return f, (jnp.abs(normal(0, 400)),)
+
+
+# pytorch/torchtitan 2336, huggingface/transformers 8561
+def total(wide):
+    """A loss that is added up over steps in bfloat16."""
+
+    def f(losses):
+        step = lambda total, loss: (total + loss, None)  # loses
+        start = jnp.zeros((), F32 if wide else BF16)
+        return lax.scan(step, start, losses)[0] / len(losses)
+
+    return f, (1 + 0.1 * jnp.abs(normal(0, 600)),)
+
+
+# Comfy-Org/ComfyUI 16001, modelscope/DiffSynth-Studio 562
+def sigmas(wide):
+    """Steps of a noise schedule that is made in bfloat16."""
+
+    def f(x):
+        schedule = jnp.linspace(1, 0.002, 200, dtype=F32 if wide else BF16)  # loses
+        return x * jnp.diff(schedule.astype(F32))
+
+    return f, (normal(0, 199).astype(F32),)
+
+
+# PaddlePaddle/PaddleMIX 515
+def ema(wide):
+    """An average of weights whose steps are less than half of what bfloat16 tells apart."""
+
+    def f(ema, params):
+        def step(ema, params):
+            return ema + 0.0005 * (params - ema), None  # loses
+
+        return lax.scan(step, ema.astype(F32) if wide else ema, params)[0]
+
+    return f, (jnp.zeros(4, BF16) + 1, jnp.zeros((400, 4), BF16))
+
+
+# pytorch/pytorch 133085, nntrainer/nntrainer 3935
+def rms(wide):
+    """RMSNorm whose squares overflow in float16: the outputs become 0."""
+
+    def f(x):
+        x = x.astype(F32) if wide else x
+        squares = x * x  # loses
+        scale = lax.rsqrt(jnp.mean(squares.astype(F32)) + 1e-6)
+        return x.astype(F32) * scale
+
+    return f, (300 * normal(0, 64, dtype=F16),)
+
+
+# google/flax 982, ahrefs/ocannl 548
+def mask(wide):
+    """A mask of -1e9, which is minus infinity in float16, and 0 times that is NaN."""
+
+    def f(scores, keep):
+        scores, keep = (x.astype(F32) if wide else x for x in (scores, keep))
+        biased = scores + (1 - keep) * -1e9  # loses
+        return jax.nn.softmax(biased).astype(F32)
+
+    return f, (normal(0, 8, dtype=F16), jnp.arange(8).astype(F16).clip(0, 1))
+
+
+# jax-ml/jax 30879
+def gumbel(wide):
+    """Scores with noise drawn in bfloat16, whose tail is coarse."""
+
+    def f(logits):
+        uniform = jax.random.uniform(jax.random.key(1), (400,), minval=0.5)
+        uniform = uniform if wide else uniform.astype(BF16)  # loses
+        noise = -jnp.log(-jnp.log(uniform.astype(F32)))
+        return jax.nn.softmax(20 * (logits + noise))
+
+    return f, (normal(0, 400, dtype=F32),)
+
+
+PLANTED = [  # the first four run with all tests
+    average,
+    positions,
+    clock,
+    overflow,
+    frequencies,
+    accumulation,
+    logits,
+    counter,
+    small,
+    epsilon,
+    kernel,
+    moments,
+    norm,
+    root,
+    probability,
+    running,
+    total,
+    sigmas,
+    ema,
+    rms,
+    mask,
+    gumbel,
+]
+
+
+def marked(function):
+    """The line of a function that ends in "# loses"."""
+    lines, first = inspect.getsourcelines(function)
+    (found,) = (n for n, line in enumerate(lines) if line.endswith("# loses\n"))
+    return first + found
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(
+            plant,
+            marks=[] if plant in PLANTED[:4] else [pytest.mark.exhaustive],
+            id=plant.__name__,
+        )
+        for plant in PLANTED
+    ],
+)
+def test_the_line_is_found_and_the_fix_works(plant):
+    f, args = plant(wide=False)
+    report = audit_precision(f, *args)
+    assert report.fix, report
+    assert report.fix[0].origin.line == marked(plant), report
+    assert len(report.fix) == 1, report
+    assert report.left < 0.1, report
+    assert f"test_planted.py:{marked(plant)}" in str(report)
+    mended, args = plant(wide=True)
+    left = audit_precision(mended, *args).error
+    assert left < min(0.35 * report.error, 0.05), (left, report.error)
+
+
+# pytorch/pytorch 40302, patrick-kidger/equinox 314
+def variance(x):
+    """E[x^2] - E[x]^2."""
+    square = jnp.mean(x * x)  # loses
+    mean = jnp.mean(x)  # loses
+    return square - mean * mean
+
+
+# google-deepmind/optax 1020
+def confident(logits):
+    """The loss of a confident prediction is the difference of two large numbers."""
+    best = 1.01 * logits[:, 0]  # loses
+    others = jax.nn.logsumexp(1.01 * logits, axis=1)  # loses
+    return others - best
+
+
+# openai/baselines style advantages: what is returned less what was expected.
+def advantage(x, w):
+    """What comes back less what was expected: two projections that nearly agree."""
+    expected = x @ w  # loses
+    returned = x @ (w + 0.05)  # loses
+    return returned - expected
+
+
+SETS = {
+    variance: (8 + normal(0, 300),),
+    confident: (jnp.array([30.0, 0, 0]) + normal(0, 40, 3),),
+    advantage: (normal(0, 64, 16), 4 * normal(1, 16, 3)),
+}
+
+
+@pytest.mark.parametrize(
+    "f",
+    [pytest.param(f, marks=[pytest.mark.exhaustive] * (f is not variance)) for f in SETS],
+)
+def test_roundings_that_only_a_set_of_lines_mends(f):
+    """Either line alone in float32 leaves the error of the other."""
+    report = audit_precision(f, *SETS[f])
+    lines, first = inspect.getsourcelines(f)
+    marked = {first + n for n, line in enumerate(lines) if line.endswith("# loses\n")}
+    assert marked <= {loss.origin.line for loss in report.fix}, report
+    assert report.left < 0.1, report
+    assert all(loss.left > 0.1 for loss in report.fix), report
+
+
+# The first is overflow, the next are what leads to it.
+NOT_FINITE = [overflow, root, probability, epsilon, mask]
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(p, marks=[pytest.mark.exhaustive] * (p in NOT_FINITE[2:]))
+        for p in NOT_FINITE
+    ],
+)
+def test_what_is_finite_in_wide_types_alone_comes_first(plant):
+    f, args = plant(wide=False)
+    report = audit_precision(f, *args)
+    assert report.error == float("inf")
+    assert report.losses[0].origin.line == marked(plant), report
+    assert report.losses[0].alone == float("inf")
+    assert str(report).count(f"test_planted.py:{marked(plant)} in float32") == 1
+    assert report.not_finite.line >= marked(plant)
+    assert f"{report.not_finite.line} is the first that is not." in report.headline
+
+
+# google-deepmind/optax 1754
+def test_an_eps_of_an_optimizer_that_is_0():
+    opt = optax.scale_by_adam()
+    params = {"w": jnp.ones(3, F16)}
+    update = lambda grads, state: opt.update(grads, state)[0]
+    grads = {"w": jnp.zeros(3, F16)}
+    report = audit_precision(update, grads, opt.init(params))
+    assert report.error == float("inf")
+    assert "transform.py" in report.fix[0].origin.file
+    assert report.fix[0].constant == "1e-08 -> 0"
+    assert "transform.py" in report.headline
+
+
+# huggingface/transformers 17306: what overflows in float32 as well.
+def test_what_is_not_finite_in_wide_types_either():
+    def f(x):
+        x = 2 * x
+        large = jnp.exp(x)
+        return large - 1
+
+    with pytest.raises(ValueError, match=r"not finite in float32 either\. First what .*"):
+        audit_precision(f, jnp.full(2, 60, BF16))
+    with pytest.raises(ValueError, match=r"makes \(exp\), `large = jnp\.exp\(x\)`"):
+        audit_precision(f, jnp.full(2, 60, BF16))

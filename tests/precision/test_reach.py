@@ -1,0 +1,364 @@
+"""What an audit of precision runs on: shards, decompositions, optimizers, bad input."""
+
+import contextlib
+import functools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import SUPPORT, needs_explicit_x64, output_on_eight_devices
+from jax import lax, tree_util
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER, HAS_X64_SCOPE, set_explicit_x64, set_x64
+from dtypeguard._precision.meant import Meant
+from dtypeguard._precision.pair import Formats, Paired
+from dtypeguard._sweep import catalog
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+X = jnp.linspace(0.1, 1, 4).astype(BF16)
+SIZE = 32
+
+
+def normal(seed, *shape, dtype=F32):
+    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
+
+
+@functools.cache
+def on_eight_devices(*names):
+    if not HAS_X64_SCOPE:
+        pytest.skip("needs JAX >= 0.7")
+    script = SUPPORT / "precision_on_eight_devices.py"
+    return json.loads(output_on_eight_devices(script, *names))
+
+
+FIRST, OTHERS = ("shard_map", "overflow"), ("unchecked", "gradient", "scan inside", "jit")
+SHARDED = {
+    "shard_map": ['return 1.7 * lax.psum(h, "data")', "h = jnp.tanh(x @ w)"],
+    "unchecked": ['return 1.7 * lax.psum(h, "data")', "h = jnp.tanh(x @ w)"],
+    "gradient": ["h = jnp.tanh(x @ w)"],
+    "scan inside": ["return 0.999 * mean, lax.ppermute("],
+    "jit": ['"jit": (jax.jit(lambda x, w: jnp.sort(jnp.tanh(x @ w)'],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.exhaustive] * (n in OTHERS)) for n in SHARDED],
+)
+def test_programs_on_eight_devices(name):
+    """Inside shard_map each line has its error; what is sharded stays so."""
+    told = on_eight_devices(*(OTHERS if name in OTHERS else FIRST))[name]
+    assert told["not_examined"] == []
+    assert told["devices"] == [8] * len(told["devices"])
+    # A decay that is rounded while JAX traces is an error, which a cast does not show.
+    if name != "scan inside":
+        assert abs(told["error"] - told["expected"]) < 0.35 * told["expected"]
+    for line in SHARDED[name]:
+        assert any(found.startswith(line) for found in told["lines"]), told["lines"]
+
+
+def test_an_overflow_on_one_of_eight_devices():
+    told = on_eight_devices(*FIRST)["overflow"]
+    assert math.isinf(told["error"])
+    assert told["first"] == 'return lax.pmean(jnp.exp(x), "data") - x'
+
+
+SQUARE = normal(0, 5, 5)
+POSITIVE = lambda x: x @ x.T + jnp.eye(len(x), dtype=x.dtype)
+cg = lambda x: jax.scipy.sparse.linalg.cg(POSITIVE(x), x[0])[0]
+pooled = lambda x: lax.reduce_window(1.3 * x, -jnp.inf, lax.max, (2, 2), (2, 2), "SAME")
+length = lambda a, b: jnp.sqrt(a * a + b * b)
+DECOMPOSED = {  # the first ones run with all tests
+    "solve": lambda x: jnp.linalg.solve(POSITIVE(x), x),
+    "eigh": lambda x: jnp.linalg.eigh(x @ x.T),
+    "svd": lambda x: jnp.linalg.svd(x[:3]),
+    "cholesky": lambda x: jnp.linalg.cholesky(POSITIVE(x)),
+    "cg": cg,
+    "gradient of cg": jax.grad(lambda x: jnp.sum(cg(x))),
+    "gradient of solve": jax.grad(lambda x: jnp.sum(jnp.linalg.solve(POSITIVE(x), x))),
+    "lu": jax.scipy.linalg.lu,
+    "inv": jnp.linalg.inv,
+    "slogdet": lambda x: jnp.linalg.slogdet(x)[1],
+    "gradient of eigh": jax.grad(lambda x: jnp.sum(jnp.linalg.eigh(x @ x.T)[1] ** 3)),
+    "thin svd": lambda x: jnp.linalg.svd(x[:, :3], full_matrices=False),
+    "complex svd": lambda x: jnp.linalg.svd(x[:3] + 1j * x[1:4], full_matrices=False),
+    "qr": jnp.linalg.qr,
+    "gradient of qr": jax.grad(lambda x: jnp.sum(jnp.linalg.qr(x)[0] ** 3)),
+    "fft": lambda x: jnp.fft.rfft(x).real,
+    "expm": jax.scipy.linalg.expm,
+    "max pool": jax.grad(lambda x: jnp.sum(pooled(x) ** 2)),
+    "reduce": lambda x: lax.reduce(1.3 * x, np.zeros((), x.dtype), length, (1,)),
+    "complex abs": lambda x: jnp.abs(x * (1 + 2j)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (number > 3))
+        for number, name in enumerate(DECOMPOSED)
+    ],
+)
+def test_what_has_a_wide_form_runs_in_it(name):
+    f = DECOMPOSED[name]
+    report = audit_precision(f, SQUARE)
+    assert report.wide == "float64"
+    assert not report.not_examined
+    with set_x64(True):
+        exact = tree_util.tree_leaves(jax.jit(f)(SQUARE.astype(jnp.float64)))
+        made = tree_util.tree_leaves(jax.jit(f)(SQUARE))
+        # The sign of an eigenvector is a choice, which is that of the program.
+        gap = lambda x, e: np.linalg.norm(np.abs(x) - np.abs(e)) / np.linalg.norm(e)
+        off = np.sqrt(np.mean([gap(x, e) ** 2 for x, e in zip(made, exact)]))
+    assert 0 < report.error < 1e-4
+    assert off / 5 < report.error < 5 * off
+    narrow = audit_precision(f, SQUARE, narrow=BF16)
+    assert not narrow.not_examined
+    assert narrow.error < 0.3 or name == "complex abs"
+    assert narrow.left < 0.1
+
+
+def test_a_decomposition_keeps_the_choices_of_the_program():
+    """Rounding changes which row is the pivot and which sign a vector has."""
+    close = jnp.array([[1.0, 2.0], [1.0 + 1e-4, 5.0]])
+
+    def f(x):
+        _, lower, upper = jax.scipy.linalg.lu(x)
+        return lower, upper, jnp.linalg.svd(x)[0]
+
+    assert audit_precision(f, close, narrow=BF16).error < 0.1
+
+
+def halves(values):
+    """Of each floating output of a paired program: as it computes it, and beside it."""
+    return [(v.narrow, v.wide) for v in values if v.wide is not None]
+
+
+def assert_rounding_is_the_program(f, *args):
+    """With all lines rounding, the wide values are those of the program, bit for bit."""
+    leaves, structure = tree_util.tree_flatten(args)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    flat = lambda *leaves: tree_util.tree_leaves(
+        f(*tree_util.tree_unflatten(structure, leaves))
+    )
+    with Meant() as meant:
+        program = jax.make_jaxpr(flat)(*leaves)
+    paired = Paired(program, Formats(np.dtype("float32")), meant)
+    run = jax.jit(lambda *args: halves(paired(*args)))
+    lowered = run.lower(jnp.ones(512, F32), leaves)
+    assert len(paired.lines) <= 512
+    options = {"xla_backend_optimization_level": "0"}  # as the audit does
+    for narrow, wide in lowered.compile(options)(jnp.ones(512, F32), leaves):
+        np.testing.assert_array_equal(narrow.astype(wide.dtype), wide)
+    return paired
+
+
+FEW = {"optax.adam", "optax.lion", "optax.contrib.muon"}
+IDS = sorted(entry.id for entry, _ in catalog._candidates())
+
+
+@pytest.mark.parametrize(
+    "entry_id",
+    [pytest.param(i, marks=[pytest.mark.exhaustive] * (i not in FEW)) for i in IDS],
+)
+def test_with_all_lines_rounding_an_optimizer_is_as_written(entry_id):
+    if entry_id not in FEW and entry_id not in {e.id for e in catalog.entries()[0]}:
+        pytest.skip("not a transformation that the catalogue builds")
+    entry = catalog.find(entry_id)
+    inputs, opt = entry.inputs(BF16, BF16), entry.build()
+    update = lambda updates, state, params: opt.update(
+        updates, state, params, **inputs.extra_args
+    )
+    state = opt.init(inputs.params)
+    assert not assert_rounding_is_the_program(
+        update, inputs.updates, state, inputs.params
+    ).unknown
+
+
+def generated(seed):
+    """A program of eight random lines."""
+    choose = np.random.default_rng(seed)
+    body = ["def f(v0, v1):"]
+    for number in range(2, 10):
+        a, b = (f"v{place}" for place in choose.integers(number, size=2))
+        code = [f"jnp.arctan({a})", f"jnp.sin({a})", f"{a} * 1.3", f"{a} + {b}"]
+        code += [f"{a} * {b}", f"jnp.maximum({a}, {b})", f"{a} @ {b} / {SIZE**0.5}"]
+        body.append(f"    v{number} = jnp.tanh({code[choose.integers(7)]})")
+    found = {"jnp": jnp}
+    text = "\n".join([*body, "    return v8, v9"])
+    exec(compile(text, f"generated_{seed}.py", "exec"), found)
+    return found["f"]
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 16))]
+)
+def test_the_shares_of_a_generated_program_add_up(seed):
+    f = generated(seed)
+    args = (0.5 * normal(seed + n, SIZE, SIZE, dtype=BF16) for n in (0, 99))
+    args = tuple(args)
+    report = audit_precision(f, *args)
+    assert 0 < report.error < 0.05
+    assert report.lines > 2
+    assert abs(report.explained - 1) < 0.05, report
+    assert report.explained == pytest.approx(sum(x.share for x in report.losses), abs=0.05)
+    assert_rounding_is_the_program(f, *args)
+
+
+class Opaque:
+    pass
+
+
+def in_place(x):
+    return jax.jit(lambda x: 1.3 * x, donate_argnums=0)(x)
+
+
+BAD = {
+    "integers": (lambda x: jnp.argmax(x), (X,), {}, TypeError, "returns no floating array"),
+    "nothing": (lambda x: None, (X,), {}, TypeError, "returns no floating array"),
+    "a key": (lambda k: k, (jax.random.key(0),), {}, TypeError, "no floating array"),
+    "not a function": (
+        3,
+        (X,),
+        {},
+        TypeError,
+        r"got 3\. Write audit_precision\(f, \*args\)",
+    ),
+    "a shape": (
+        jnp.sin,
+        (jax.ShapeDtypeStruct((3,), BF16),),
+        {},
+        TypeError,
+        "give it arrays",
+    ),
+    "kwargs": (jnp.sin, (X,), {"kwargs": [1]}, TypeError, r"kwargs=\[1\]\. Write a dict"),
+    "wide": (jnp.sin, (X,), {"wide": int}, TypeError, "Write a floating dtype"),
+    "narrow": (jnp.sin, (X,), {"narrow": "no"}, TypeError, "Write a floating dtype"),
+    "too wide": (jnp.sin, (X,), {"narrow": F32}, ValueError, "a narrower dtype for narrow"),
+    "tolerance": (jnp.sin, (X,), {"tolerance": "a"}, TypeError, "write a relative error"),
+    "negative": (jnp.sin, (X,), {"tolerance": -1.0}, ValueError, "write a relative error"),
+    "a NaN": (lambda x: 2 * x, (X / 0,), {}, None, None),
+    "NaN": (
+        lambda x: 2 * x,
+        (X * jnp.nan,),
+        {},
+        ValueError,
+        r"First the input args\[0\] is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, row in BAD.items() if row[3]])
+def test_bad_input_has_an_error_that_says_what_to_give(name):
+    f, args, options, error, match = BAD[name]
+    with pytest.raises(error, match=match):
+        audit_precision(f, *args, **options)
+
+
+def test_a_function_that_does_not_trace_keeps_its_error_and_gets_a_note():
+    with pytest.raises(jax.errors.TracerBoolConversionError) as found:
+        audit_precision(lambda x: x * 1.3 if x[0] > 0 else x, X)
+    assert any("jax.lax.cond" in note for note in found.value.__notes__)
+
+
+jitted = jax.jit(lambda x, mode: 1.3 * x if mode == "a" else x, static_argnames="mode")
+GOOD = {
+    "a string": (lambda x, s: 1.3 * x, (X, "a")),
+    "an object": (lambda x, s: 1.3 * x, (X, Opaque())),
+    "a function": (lambda x, f: 1.3 * f(x), (X, jnp.negative)),
+    "None": (lambda x, _: 1.3 * x, (X, None)),
+    "a static argument": (jitted, (X, "a")),
+    "a donated argument": (in_place, (X,)),
+    "empty": (lambda x, y: (1.3 * x, 1.3 * y), (jnp.zeros((0, 3), BF16), X)),
+    "no argument": (lambda: 1.3 * X, ()),
+    "8 bits": (lambda x: 1.3 * x.astype(BF16), (X.astype(jnp.float8_e4m3fn),)),
+    "4-bit integers": (lambda x: 1.3 * x.astype(BF16), (jnp.arange(4).astype(jnp.int4),)),
+    "complex": (lambda x: (x * (1.3 + 2j)).astype(jnp.complex64), (X.astype("complex64"),)),
+    "a key": (
+        lambda k: 1.3 * jnp.abs(jax.random.normal(k, (9,), BF16)),
+        (jax.random.key(0),),
+    ),
+    "an infinite input": (lambda x, best: (1.3 * x, best), (X, jnp.array(jnp.inf))),
+    "pmap": (lambda x: jax.pmap(lambda x: 1.3 * x)(x[None]), (X,)),
+    "a generator's list": (lambda xs: [1.3 * x for x in xs], ([X, X],)),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_unusual_input_is_measured(name):
+    f, args = GOOD[name]
+    before = dict(jax.config.values)
+    report = audit_precision(f, *args)
+    assert 0 < report.error < 0.04
+    assert not report.not_examined
+    assert len(report.fix) == 1
+    assert dict(jax.config.values) == before
+    assert not X.is_deleted()
+
+
+def test_what_a_function_does_besides_is_done_once():
+    done = []
+
+    def f(x):
+        done.append(1)
+        jax.debug.print("{}", x)
+        return 1.3 * x
+
+    assert audit_precision(f, X).error > 0
+    assert done == [1]
+
+
+def test_no_trace_is_left_in_the_caches_of_jit():
+    traces = []
+
+    @jax.jit
+    def f(x):
+        traces.append(1)
+        return 1.3 * x
+
+    f(X)
+    audit_precision(f, X)
+    size, many = f._cache_size(), len(traces)
+    f(X)
+    assert f._cache_size() == size == 1
+    assert len(traces) == many
+    with jax.checking_leaks():
+        audit_precision(
+            jax.jit(lambda x: lax.scan(lambda c, _: (c * 0.99, None), x, None, 3)), X
+        )
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("context", ["promotion", "no jit", "NaNs are errors"])
+def test_under_the_flags_of_the_caller(context, x64):
+    contexts = {
+        "promotion": jax.numpy_dtype_promotion("strict"),
+        "no jit": jax.disable_jit(),
+        "NaNs are errors": jax.debug_nans(True),
+    }
+    with contexts[context], set_x64(x64):
+        step = lambda x, _: (1.3 * jnp.sin(x), None)
+        report = audit_precision(lambda x: lax.scan(step, x, None, 3)[0], X)
+    assert 0 < report.error < 0.05
+
+
+@needs_explicit_x64
+@pytest.mark.parametrize("mode", ["allow", "error"])
+def test_explicit_64_bit_dtypes(mode):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(set_explicit_x64(mode))
+        f = lambda x: jnp.sum(1.3 * jnp.sin(x).astype(F32))
+        single = audit_precision(f, X.astype(F32))
+        assert 0 < single.error < 1e-5
+        if mode == "allow":
+            double = audit_precision(lambda x: 1.3 * x.astype(jnp.float64).sum(), X)
+            assert double.error < 1e-2
+    assert not jax.config.jax_enable_x64

@@ -275,7 +275,8 @@ class Flow:
         is_shape = equation.primitive in _SHAPES and len(floats) == 1
         if is_conversion or is_shape:
             (operand,) = floats
-            maker = equation.stack if self._maker[operand] else None
+            maker = self._maker[operand]
+            maker = equation.stack if id(maker) in self._literals else maker
             state, mask = self._state[operand], self._mask[operand]
             return self._set(value, state, mask, None if is_conversion else maker)
         states = {self._state[v] for v in floats}

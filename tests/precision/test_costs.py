@@ -382,7 +382,7 @@ def test_an_attention_that_jax_computes_in_float32_inside_is_no_cost():
     assert "no line makes 1% of them so" in str(report) or not report.work.wide
 
 
-def stack(strays):
+def stack(strays, wrap):
     """A gradient of unrolled layers on one line, with float32 weights at some of them."""
 
     def f(weights, x):
@@ -391,17 +391,44 @@ def stack(strays):
         return mean(x)
 
     weights = [shape(8, 8, dtype=F32 if n in strays else BF16) for n in range(5)]
-    return audit_precision(jax.grad(f), weights, X)
+    return audit_precision(jax.grad(wrap(f)), weights, X)
 
 
-def test_products_of_one_line_are_told_apart():
-    both, first, last = stack({1, 3}), stack({1}), stack({3})
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["bare", "remat"])
+def test_products_of_one_line_are_told_apart(wrap):
+    both, first, last = (stack(strays, wrap) for strays in ({1, 3}, {1}, {3}))
     total = sum(both.work.flops.values())
     costs = {cost.cause: cost for cost in both.costs}
     wide = lambda report: report.work.flops["float32"] / total
     assert costs["weights[1]"].share == wide(both) == wide(first)
     assert costs["weights[1]"].saves == pytest.approx(wide(both) - wide(last))
     assert (costs["weights[3]"].share, costs["weights[3]"].saves) == (wide(last), 0)
+
+
+def test_wide_values_that_meet():
+    """Of two that meet before anything narrow, a cast of the result is enough."""
+
+    def angles(w, x, key):
+        rates = jnp.linspace(1, 2, 8)
+        phases = jax.random.uniform(key, (8,))
+        both = rates + phases
+        return (x * both) @ w
+
+    (cost,) = audit_precision(angles, W, X, KEY).costs
+    assert cost.cause.code == "both = rates + phases"
+    assert cost.saves == 1
+
+    def scaled(w, x):
+        ones = jnp.ones(8)
+        wide = x.astype(F32)
+        return (wide * ones) @ w
+
+    costs = audit_precision(scaled, W, X).costs
+    assert {cost.cause.code for cost in costs} == {
+        "ones = jnp.ones(8)",
+        "wide = x.astype(F32)",
+    }
+    assert [(cost.share, cost.saves) for cost in costs] == [(1, 0), (1, 0)]
 
 
 def test_calls_and_loops_add_no_source():

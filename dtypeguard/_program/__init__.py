@@ -2,8 +2,7 @@
 
 May import `_carry` and `_leaves`. Read `trace.py` first: it traces a step, or an
 optimizer's `init` and `update`. `graph.py` reads the jaxpr, `traced.py` the equations
-behind a tracer. `lines.py` finds the line of
-source behind a value: `blame.py` finds the equation that promoted it, `origins.py` the line
-of that equation (the one file that reads JAX's source information), `watch.py` and
-`bindings.py` the line that created a constant.
+behind a tracer. `lines.py` finds the line of source behind a value: `blame.py` finds the
+equation that promoted it, `origins.py` the line of that equation (the one file that reads
+JAX's source information), `watch.py` and `bindings.py` the line that created a constant.
 """

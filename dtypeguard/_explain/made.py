@@ -1,4 +1,8 @@
-"""Finds the lines that gave an operand its type: by its equations, or by its variable."""
+"""Finds the lines that gave an operand its type: by its equations, or by its variable.
+
+The two ways are in one file, because each asks the other: an equation may use a constant
+that a variable holds, and a variable may hold a tracer.
+"""
 
 import ast
 import dataclasses

@@ -137,7 +137,7 @@ def main() -> None:
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}")
     if not options.costs:
         print(
-            "| layers | audit / (compile + 100 runs) | audit, s | temporaries / the step's |"
+            "| layers | audit / (compile + 100 runs) | seconds | temporaries / the step's |"
         )
         print("|---|---|---|---|")
     for layers in options.layers if not options.costs else ():

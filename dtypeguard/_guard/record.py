@@ -110,6 +110,8 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
         return leaf, "" if same else f"load {describe(like)}"
     values = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
     held = values.dtype
+    if kind(held) is None:  # a Python integer of more than 64 bits
+        return _restored_large(leaf, dtype)
     same_kind = kind(held) == kind(dtype)
     rounds = same_kind and kind(dtype) in ("float", "complex")
     # A dtype of 8 bits or fewer may lack infinities, NaN, signs or zero.
@@ -120,17 +122,27 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
         unknown = f"its values are not known here: convert it to {dtype} first"
         return cast(leaf, dtype), "" if same_kind else unknown
     values = np.asarray(values)
-    try:
-        with np.errstate(all="ignore"):
-            there = _astype(values, dtype)
-            lost = _overflows(values, there) if rounds else _changes(values, there)
-    except (OverflowError, TypeError):  # a Python integer of more than 64 bits
-        there, lost = leaf, np.ones_like(values, bool)
+    with np.errstate(all="ignore"):
+        there = _astype(values, dtype)
+        lost = _overflows(values, there) if rounds else _changes(values, there)
     if lost.any():
-        worst = f"{values[lost].flat[0]}"[:40]
-        return leaf, f"{dtype} cannot hold {worst}: change it, or record a wider dtype"
+        return leaf, _cannot_hold(dtype, values[lost].flat[0])
     # A JAX array is cast where it is: it may be on several devices.
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), ""
+
+
+def _restored_large(number: int, dtype: DType) -> tuple[Leaf, str]:
+    """The same for an integer that no dtype of integers holds."""
+    if kind(dtype) in ("float", "complex") and abs(number) < 2**1023:
+        with np.errstate(all="ignore"):
+            made = np.asarray(float(number)).astype(dtype)
+            if np.isfinite(made) and int(np.real(made)) == number:
+                return cast(made, dtype), ""
+    return number, _cannot_hold(dtype, number)
+
+
+def _cannot_hold(dtype: DType, number: object) -> str:
+    return f"{dtype} cannot hold {f'{number}'[:40]}: change it, or record a wider dtype"
 
 
 def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:

@@ -67,12 +67,12 @@ class OptimizerSubject(Subject):
             return opt.update(updates, state, params, **eqx.combine(arrays, functions))
 
         def step(updates, carry, arrays):
-            updates, state = update(updates, carry.state, carry.params, arrays)
+            updates, state = self._update(updates, carry.state, carry.params, arrays)
             return Training(optax.apply_updates(carry.params, updates), state)
 
         # `jit` compiles nothing here. Its cache of traces distinguishes what tracing can
         # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
-        # own, and so are their traces.
+        # own, and so are their traces. The step asks for that of the update.
         self._update, jitted = jax.jit(update), jax.jit(step)
         self.init = opt.init
         self.grads, self.extra_args = inputs.updates, inputs.extra_args

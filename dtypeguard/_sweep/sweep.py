@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -140,7 +141,7 @@ def examine(
     make = lambda: guard(entry.build()) if guarded else entry.build()
     with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        inputs = entry.inputs(configuration.params, configuration.grads)
+        inputs = _inputs(entry, configuration)
         chosen = configuration.checks
         try:
             eager = make().init(checks.some_zeros(inputs.params))
@@ -163,6 +164,12 @@ def examine(
         found = _origins(make, inputs) if origins and failures else []
     rescues = sum(issubclass(w.category, DtypeGuardWarning) for w in caught)
     return Outcome(*about, rescues, found)
+
+
+@functools.lru_cache(maxsize=1)
+def _inputs(entry: Entry, configuration: Configuration) -> Inputs:
+    """The inputs of an entry: for the bare optimizer, and the guarded one comes next."""
+    return entry.inputs(configuration.params, configuration.grads)
 
 
 def _origins(make: Callable[[], Optimizer], inputs: Inputs) -> list[str]:

@@ -318,3 +318,26 @@ def test_two_processes_find_what_one_does():
     )
     assert alone == together
     assert len(alone) == 2 * len(CONFIGURATIONS) * 2
+
+
+def test_an_update_is_traced_once_and_inputs_are_made_once():
+    """Every check reads one trace, and bare and guarded get the same inputs."""
+    traces, losses = [], []
+
+    class Counted(Entry):
+        def loss(self, params):
+            losses.append(1)
+            return super().loss(params)
+
+    def update(updates, state, params=None, *, value):
+        traces.append(1)
+        return updates, _State(state.leaf * jnp.float32(0.5))
+
+    init = lambda params: _State(jnp.zeros((), jnp.float32))
+    make = lambda: optax.GradientTransformationExtraArgs(init, update)
+    entry = _without_trial(Counted("planted", make), ("value",))
+    for guarded in (False, True):
+        traces.clear()
+        assert not examine(entry, BY_NAME["f32", False], guarded).failures
+        assert len(traces) == 1
+    assert len(losses) == 1

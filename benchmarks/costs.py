@@ -5,6 +5,7 @@ interleaved after a warm-up. A ratio is that of the least times.
 """
 
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ def nested(levels):
 def audits():
     print("\naudit_step over make_jaxpr")
 
-    def traced(trace, step, args):
+    def traced(trace: Callable, step: Callable, args: tuple):
         jax.clear_caches()
         trace(lambda *args: step(*args), *args)  # a new function: JAX keeps its traces
 
@@ -90,7 +91,7 @@ def audits():
         "jit in jit, 13 levels": nested(13),
     }.items():
         sides = [lambda t=t, s=step, a=args: traced(t, s, a) for t in (make, audit_step)]
-        times, bare = least(*sides, 5)
+        times, bare = least(sides[0], sides[1], 5)
         print(f"  {name:<25} {times:.1f}   ({1e3 * bare:.0f} ms make_jaxpr)")
 
 

@@ -8,10 +8,12 @@ The first is Equinox's `docs/examples/train_rnn.ipynb`, the second the folder of
 
 import argparse
 import ast
+import importlib
 import json
 import pathlib
 import sys
 import types
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -86,14 +88,14 @@ def equinox_reports(notebook: pathlib.Path) -> None:
 
 def gemma_reports(folder: pathlib.Path) -> None:
     sys.path.insert(0, str(folder))
-    import transformer
-    import transformer_cfg
-
+    transformer, transformer_cfg = map(
+        importlib.import_module, ("transformer", "transformer_cfg")
+    )
     # The rest of this file reads data with packages that are not needed here.
     source = (folder / "train.py").read_text()
     wanted = "compute_weighted_cross_entropy"
     body = [n for n in ast.parse(source).body if getattr(n, "name", "") == wanted]
-    names = {"jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
+    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
     exec(compile(ast.Module(body, []), str(folder / "train.py"), "exec"), names)
     kinds = transformer_cfg.AttentionType
     config = transformer_cfg.TransformerConfig(

@@ -64,7 +64,7 @@ def main():
         shardings = jax.tree.leaves(self._run.input_shardings[0])
         on.append([len(sharding.device_set) for sharding in shardings[1:]])
 
-    Measures.__init__ = init
+    Measures.__init__ = init  # pyright: ignore[reportAttributeAccessIssue]
     told = {}
     for name in sys.argv[1:]:
         f, *args = programs[name]

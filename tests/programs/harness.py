@@ -318,6 +318,24 @@ def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:
 
 def audit(path: pathlib.Path, configuration: str) -> dtypeguard.AuditReport:
     """Audits the outermost step of a program on the types that it is first called with."""
+    function, args, kwargs, options = first_call(path, configuration)
+    args, kwargs = tree_util.tree_map(_type, (args, kwargs))
+    with set_x64(CONFIGURATIONS[configuration][1]), compiled_quickly(), _warnings():
+        return dtypeguard.audit_step(function, *args, kwargs=kwargs, **options)
+
+
+def first_call(
+    path: pathlib.Path,
+    configuration: str,
+    context: Callable[[], Any] = contextlib.nullcontext,
+) -> tuple[Any, ...]:
+    """The outermost step of a program, its first arguments, and what it is guarded with.
+
+    Args:
+        path: the file of the program.
+        configuration: one of `CONFIGURATIONS`.
+        context: what it is run in.
+    """
     calls: list[tuple[Any, ...]] = []
 
     def remembering(function: Any, **options: Any) -> Any:
@@ -328,15 +346,13 @@ def audit(path: pathlib.Path, configuration: str) -> dtypeguard.AuditReport:
         def remembered(*args: Any, **kwargs: Any) -> Any:
             if calls:
                 return function(*args, **kwargs)
-            calls.append((function, *tree_util.tree_map(_type, (args, kwargs)), options))
+            calls.append((function, args, kwargs, options))
             raise _CalledError
 
         return remembered
 
-    run(path, configuration, step=remembering)
-    function, args, kwargs, options = calls[0]
-    with set_x64(CONFIGURATIONS[configuration][1]), compiled_quickly(), _warnings():
-        return dtypeguard.audit_step(function, *args, kwargs=kwargs, **options)
+    run(path, configuration, step=remembering, context=context)
+    return calls[0]
 
 
 class _CalledError(ValueError):

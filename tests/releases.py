@@ -28,7 +28,7 @@ PAGE = ROOT / "docs" / "releases.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",
-    "guard/test_drift",
+    "guard/test_settle",
     "guard/test_first_state",
     "guard/test_policy",
     "guard/test_rescue",

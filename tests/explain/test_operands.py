@@ -240,7 +240,8 @@ def test_without_source():
     code = "lax.dynamic_update_slice(cache, new, (0,))"
     names = {"lax": lax, "cache": BF16, "new": F32}
     (note,) = notes(raised(lambda: eval(compile(code, "<typed>", "eval"), names)))
-    assert note.endswith("Cast the argument update: x.astype(jnp.bfloat16).")
+    assert "\nCast the argument update: x.astype(jnp.bfloat16).\n" in note
+    assert "A cast to bfloat16 rounds" in note
 
 
 def test_an_argument_that_is_spread_over_lines():

@@ -232,13 +232,6 @@ BAD = {
         TypeError,
         r"got 3\. Write audit_precision\(f, \*args\)",
     ),
-    "a shape": (
-        jnp.sin,
-        (jax.ShapeDtypeStruct((3,), BF16),),
-        {},
-        TypeError,
-        "give it arrays",
-    ),
     "kwargs": (jnp.sin, (X,), {"kwargs": [1]}, TypeError, r"kwargs=\[1\]\. Write a dict"),
     "wide": (jnp.sin, (X,), {"wide": int}, TypeError, "Write a floating dtype"),
     "narrow": (jnp.sin, (X,), {"narrow": "no"}, TypeError, "Write a floating dtype"),

@@ -178,7 +178,7 @@ def check_precision(
     max_wide_work: float | None = None,
     **options: Any,
 ) -> None:
-    """Checks that a function is precise, and that it computes no wider than it need.
+    """Checks that a function is precise, and that it computes no wider than necessary.
 
     Args:
         f: a function of arrays with floating outputs, as for

@@ -106,7 +106,7 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="which lines of a function lose precision, and what to compute wider",
         description="Runs a function with a wide value beside every value. Names the "
         "lines that its error comes from, a small set of lines that is worth computing "
-        "wider, and the lines that make it compute wider than it need. Exits 1 if an "
+        "wider, and the lines that make it compute wider than necessary. Exits 1 if an "
         "output is not finite as written or the error is above --max-error, else 0.",
         epilog="Example: dtypeguard precision my_script.py:train_step --inputs "
         "my_script.py:inputs --html precision.html",

@@ -10,7 +10,7 @@ from .._carry.call import SplitTree
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.bindings import bound
 from .._program.graph import Graph
-from .._program.lines import Lines, has
+from .._program.lines import Has, Lines
 from .._program.origins import Origin
 from .._program.trace import Program
 from .control_flow import Call
@@ -95,7 +95,7 @@ def _variant(call: Call, branch: _Branch, number: int, other: Aval) -> Variant:
             return named
     kind = difference(aval, other) or "dtype"
     every_input = (1 << len(graph.inputs)) - 1
-    matches = has(kind, getattr(aval, kind, None))
+    matches = Has(kind, getattr(aval, kind, None))
     return made._replace(**branch.lines.of(output, matches, every_input))
 
 

@@ -23,7 +23,7 @@ from .._leaves.types import Aval, DType, Leaf, PyTree
 from .._program.bindings import assigned, bound_in
 from .._program.blame import Matches, blame
 from .._program.graph import Equation, Graph
-from .._program.lines import has, line_of
+from .._program.lines import Has, line_of
 from .._program.origins import Origin, is_explicit, origin_of_frame
 from .._program.traced import Traced, traced, unwrapped
 from .sites import Argument, Site, evaluated, parsed, root
@@ -87,7 +87,7 @@ class Makers:
     def of_output(self, graph: Graph, number: int) -> Made:
         """The lines behind an output of a function that was traced again."""
         output = graph.outputs[number]
-        matches = has("dtype", graph.avals[output].dtype)
+        matches = Has("dtype", graph.avals[output].dtype)
         found = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         return _made(line_of(found.promotion), line_of(found.cause), True)
 
@@ -109,7 +109,7 @@ class Makers:
 
     def _of_tracer(self, value: Leaf, found: Traced, depth: int) -> Made:
         graph, output = found.graph, found.graph.outputs[0]
-        matches = has("dtype", value.dtype)
+        matches = Has("dtype", value.dtype)
         if output in graph.inputs:
             return self._of_outer(found, graph.inputs.index(output), depth)
         if output in graph.constants:
@@ -188,7 +188,7 @@ class Makers:
     ) -> Made:
         """The lines behind what an expression computes from variables."""
         dtype = dtype_of(value)
-        read, is_promoted = self._read(node, frame, line, has("dtype", dtype))
+        read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
         if _asks_for(node, frame, dtype):
             return Made(line, None, is_promoted)
         before = _before(node, line) if not read else None

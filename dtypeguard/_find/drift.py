@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
 from .._leaves.rows import ABSENT, describe, tree_rows, type_name
 from .._leaves.types import Aval
-from .._program.lines import Found, Lines, has
+from .._program.lines import Found, Has, Lines
 from .._program.origins import Origin
 from .._program.trace import Program
 
@@ -121,10 +121,10 @@ def _of_leaf(
     was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
     of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else None
     if was.dtype != is_now.dtype:
-        found = of(has("dtype", is_now.dtype))
+        found = of(Has("dtype", is_now.dtype))
         yield drift_between(path, "dtype", *pair, where, found)
     if was.shape != is_now.shape:
-        found = of(has("shape", is_now.shape))
+        found = of(Has("shape", is_now.shape))
         yield drift_between(path, "shape", *pair, where, found)
     if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
         found = lines.of_weak_leaf(number) if lines and is_weak(was) else of(is_weak)
@@ -148,13 +148,13 @@ def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
         bits = 1 << leaves[0] | 1 << leaves[1]
         # A batch of gradients, one for each example, may stay a batch.
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
-            found = lines.of(output, has("shape", update.shape), bits) if lines else None
+            found = lines.of(output, Has("shape", update.shape), bits) if lines else None
             yield drift_between(path, "shape", param, update, "updates", found)
         if _promotes(param, update):
             found = None
             # An update as wide as its gradient was not promoted.
             if lines and gradient.dtype != update.dtype:
-                found = lines.of(output, has("dtype", update.dtype), bits)
+                found = lines.of(output, Has("dtype", update.dtype), bits)
             yield drift_between(path, "dtype", param, update, "updates", found)
 
 

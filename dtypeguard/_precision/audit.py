@@ -60,8 +60,8 @@ def audit_precision(
     own dtype and the wide one. So errors are measured, and the fix was tried.
 
     It also counts what the program computes, by dtype, and finds what makes it compute
-    wider than it need: a cast, a constant, random numbers, an input. With
-    `jax.ShapeDtypeStruct`s among the arguments it runs nothing and tells these costs alone.
+    wider than necessary: a cast, a constant, random numbers, an input. If an argument has a
+    `jax.ShapeDtypeStruct`, it runs nothing and reports these costs alone.
 
     What it finds holds for the arguments that it is given. A loss is a poor subject, since
     the roundings in one number may cancel: give it a gradient, a train step, or some steps

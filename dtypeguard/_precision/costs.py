@@ -1,4 +1,4 @@
-"""What a report says of costs: which lines make a program compute wider than it need."""
+"""What a report says of costs: which lines make a program compute wider than necessary."""
 
 import inspect
 import re

@@ -52,7 +52,7 @@ class LineLoss:
 @public
 @dataclasses.dataclass(frozen=True)
 class LineCost:
-    """A source of wide values that makes a program compute wider than it need.
+    """A source of wide values that makes a program compute wider than necessary.
 
     Attributes:
         origin: the line at which narrow values become wide because of it.
@@ -128,7 +128,7 @@ class PrecisionReport:
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
         work: what the program computes, by dtype.
-        costs: the sources of what runs wider than it need.
+        costs: the sources of what runs wider than necessary.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.

@@ -21,6 +21,7 @@ _SHAPES = {
     "copy_p",
     "expand_dims",
 }
+_RETYPING = _SHAPES | {"convert_element_type"}
 # These promote operands of different dtypes without an equation for it.
 _MIXING = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
 
@@ -47,11 +48,19 @@ class Blame(NamedTuple):
 
 
 class _Region:
-    """The values that have a property, and the walk back through them."""
+    """The values that have a property, and the walk back through them.
+
+    Attributes:
+        graph: of the program.
+        matches: whether an abstract value has the property.
+        roots: what `_root` found where its walk went on from one value alone.
+    """
 
     def __init__(self, graph: Graph, matches: Matches):
         self.graph = graph
         self.matches = matches
+        self.roots: dict[int, Blame] = {}
+        self._behind: dict[int, list[int]] = {}
 
     def has(self, value: int) -> bool:
         return self.matches(self.graph.avals[value])
@@ -74,32 +83,45 @@ class _Region:
         graph = self.graph
         while not is_weak(graph.avals[value]):
             equation = graph.made_by.get(value)
-            if equation is None or is_explicit(equation.stack):
+            if equation is None or equation.primitive not in _RETYPING:
                 return False
-            if equation.primitive not in (*_SHAPES, "convert_element_type"):
-                return False
-            if not self.has(value := equation.inputs[0]):
+            if is_explicit(equation.stack) or not self.has(value := equation.inputs[0]):
                 return False
         return True
 
-    def walk(self, *starts: int, to_root: bool = False) -> Iterator[int]:
-        """The values of the region behind `starts`, nearest first.
-
-        Args:
-            starts: where the walk starts.
-            to_root: whether to leave out what gives way to the operand beside it.
-        """
-        seen = set(starts)
-        queue = list(starts)
+    def walk(self, start: int) -> Iterator[int]:
+        """The values of the region behind one of them, nearest first."""
+        seen = {start}
+        queue = [start]
         for value in queue:
             yield value
             equation = self.graph.made_by.get(value)
-            behind = self.graph.same.get(value, ())
-            if equation:
-                behind = self.forcing(equation)
-                behind = self.imposing(behind) if to_root else behind
+            same = self.graph.same.get(value, ())
+            behind = self.forcing(equation) if equation else same
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
+
+    def to_root(self, starts: Sequence[int]) -> Iterator[tuple[int, bool]]:
+        """Values behind `starts`, without what gives way to the operand beside it.
+
+        Each comes with whether it is the only one through which the walk goes on.
+        """
+        seen = set(starts)
+        queue = list(starts)
+        for number, value in enumerate(queue):
+            yield value, number + 1 == len(queue)
+            behind = self.behind(value)
+            queue += [source for source in behind if source not in seen]
+            seen.update(behind)
+
+    def behind(self, value: int) -> list[int]:
+        """The values that decide that a value has the property."""
+        if value not in self._behind:
+            equation = self.graph.made_by.get(value)
+            same = list(self.graph.same.get(value, ()))
+            found = self.imposing(self.forcing(equation)) if equation else same
+            self._behind[value] = found
+        return self._behind[value]
 
     def continues(self, value: int, leaves: int, kinds: Container[str | None]) -> bool:
         """Whether a value is computed from some inputs outside of the region.
@@ -141,7 +163,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         an operand without the property, and gives a result with it. The walk stops where
         the property is lost: an earlier promotion that was undone is not to blame.
     """
-    region = _Region(graph, matches)
+    region = _region(graph, matches)
     kinds = {_kind(graph, value) for value in graph.inputs if leaves >> value & 1}
     walked: list[int] = []
     found: tuple[int, int] | None = None  # how sure it is, and its place in the walk
@@ -178,7 +200,12 @@ def _kind(graph: Graph, value: int) -> str | None:
 
 def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
     """The equation that first gave an output a property."""
-    return _root(_Region(graph, matches), [output]).cause
+    return _root(_region(graph, matches), [output]).cause
+
+
+def _region(graph: Graph, matches: Matches) -> _Region:
+    """The region of a property, one for all values of a graph that are asked about."""
+    return graph.regions.setdefault(matches, _Region(graph, matches))
 
 
 def _narrow_inputs(region: _Region, value: int) -> list[int]:
@@ -243,16 +270,26 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
     if user is not None and graph.constants.keys() >= set(starts):
         return Blame(None, user, True, starts[0])
     walked: list[int] = []
+    passed: list[int] = []  # from each of them alone, the walk comes to the same root
     own: Blame | None = None
-    for value in region.walk(*starts, to_root=True):
+
+    def kept(found: Blame) -> Blame:
+        region.roots.update(dict.fromkeys(passed, found))
+        return found
+
+    for value, is_alone in region.to_root(starts):
         walked.append(value)
         found: Blame | None = None
+        if is_alone and own is None:
+            if value in region.roots:
+                return kept(region.roots[value])
+            passed.append(value)
         if value < len(graph.inputs):
-            return Blame(None, operand=value)
+            return kept(Blame(None, operand=value))
         equation = graph.made_by.get(value)
         if equation is None:
             continue
-        forcing = region.imposing(region.forcing(equation))
+        forcing = region.behind(value)
         variables = [source for source in forcing if source not in graph.constants]
         if not forcing:
             is_root = not _is_implicit_cast(region, value)
@@ -266,11 +303,11 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
             constant = next(each for each in forcing if each in graph.constants)
             found = Blame(None, equation, True, constant)
         if found is not None and is_of_users(equation.stack):
-            return found
+            return kept(found)
         # What a function of JAX converts by itself follows the type that it was given.
         own = own or found
     if own is not None:
-        return own
+        return kept(own)
     # A loop that starts from a constant and adds only values that fit it.
     constant = next((value for value in walked if value in graph.constants), None)
     if constant is None:

@@ -41,6 +41,7 @@ class Graph:
         constants: literals and closed-over values, each with the stack of the first
             equation that uses it.
         values: what the constants are, as far as the jaxpr holds it.
+        regions: what `blame` keeps of the values that have a property.
         inputs: the arguments. Their numbers start at 0.
         outputs: the results.
 
@@ -60,6 +61,7 @@ class Graph:
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
+        self.regions: dict[Callable[[Aval], bool], Any] = {}
         self._left, self._shared = 0, {}
         self._dependencies: dict[int, int] | None = None
         held = getattr(jaxpr, "consts", ())

@@ -1,7 +1,7 @@
 """The lines of source behind what an analysis finds in a program."""
 
 from collections.abc import Callable, Sequence
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from jax import tree_util
 
@@ -113,9 +113,14 @@ def _nodes(trees: Sequence[SplitTree], number: int) -> Sequence[PyTree]:
     return ()
 
 
-def has(name: str, value: object) -> Callable[[Aval], bool]:
+class Has(NamedTuple):
     """Whether an abstract value has this dtype or shape."""
-    return lambda aval: getattr(aval, name, None) == value
+
+    name: str
+    value: object
+
+    def __call__(self, aval: Aval) -> bool:
+        return getattr(aval, self.name, None) == self.value
 
 
 def line_of(equation: Equation | None) -> Origin | None:

@@ -1,5 +1,6 @@
 """Each kind of drift, of a state, of updates and of a carry."""
 
+import functools
 import inspect
 
 import jax
@@ -11,6 +12,7 @@ from one_leaf import counter, one_leaf, struct
 from dtypeguard import audit, audit_step
 from dtypeguard._carry.call import SplitTree
 from dtypeguard._find.drift import find
+from dtypeguard._program.blame import _Region
 from dtypeguard._program.graph import Graph
 from dtypeguard._program.trace import Program
 
@@ -110,3 +112,31 @@ def test_a_program_without_lines_and_without_a_jaxpr_of_its_own():
     assert [aval.shape for aval in drifts[0].avals] == [(3,), (4,)]
     assert drifts[0].is_castable
     assert not drifts[1].is_castable
+
+
+def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):
+    """Each of many drifting weights is one more line to find behind all layers before."""
+    looks = []
+
+    def look(region, value):
+        looks.append(value)
+        return behind(region, value)
+
+    behind = _Region.behind
+    monkeypatch.setattr(_Region, "behind", look)
+
+    def step(weights, x):
+        new = []
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+            new.append(weight - 0.1 * (x.T @ x))
+        return new
+
+    def work(count):
+        looks.clear()
+        square = functools.partial(jax.ShapeDtypeStruct, (2, 2))
+        report = audit_step(step, [square(BF16)] * count, square(F32))
+        assert len(report.drifts) == count
+        return len(looks)
+
+    assert work(60) < 2.5 * work(30)

@@ -11,6 +11,7 @@ import planted_steps
 import pytest
 
 from dtypeguard import audit_step, explain
+from dtypeguard._leaves.compat import HAS_BARRIER
 
 pytestmark = pytest.mark.third_party
 
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.third_party
 @pytest.mark.parametrize("name", planted_steps.CASES)
 def test_planted(name):
     case = planted_steps.CASES[name]
+    if name == "half_of_a_numpy_scalar" and not HAS_BARRIER:
+        pytest.skip("before JAX 0.5 the line that uses such a constant is named")
     report = audit_step(case.step, *case.args, **case.options)
     assert report.error is None
     (drift,) = report.drifts

@@ -7,6 +7,7 @@ another message has no note.
 """
 
 import ast
+import os
 import re
 import traceback
 from collections.abc import Iterable, Sequence
@@ -55,6 +56,8 @@ _PLACES = {
     "segment_ids",
 }
 _CHOICES = {"which", "pred", "condition", "init_val"}
+
+_OPTAX = os.path.join("optax", "")
 
 
 class Operand(NamedTuple):
@@ -125,6 +128,10 @@ def _different(site: Site, message: str) -> list[Argument]:
             for each in found
             if _names(each.value) & types and each.base not in _PLACES | _CHOICES
         ]
+        # A Python number may be an option, such as an axis.
+        arrays = [each for each in named if not is_python_number(each.value)]
+        if types <= {str(dtype_of(each.value)) for each in arrays}:
+            named = arrays
         if len({dtype_of(each.value) for each in named}) > 1:
             return named
     return []
@@ -192,9 +199,27 @@ def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
 def _advice(
     operands: Sequence[Operand], passed: Sequence[Site], wanted: DType | None
 ) -> Iterable[str]:
-    """What to write: at the call, or at the user's call of the package that makes it."""
-    site = passed[-1]
+    """What to write; first what would mend the cause."""
     named = [each.argument for each in operands]
+    is_update = any(
+        short_path(each.file).startswith(_OPTAX)
+        and each.frame.f_code.co_name in ("update", "update_fn")
+        for each in passed
+    )
+    if is_update:
+        yield "Wrap the optimizer: dtypeguard.guard(opt)."
+    yield from _casts(named, operands, passed, wanted, is_update)
+
+
+def _casts(
+    named: list[Argument],
+    operands: Sequence[Operand],
+    passed: Sequence[Site],
+    wanted: DType | None,
+    is_update: bool,
+) -> Iterable[str]:
+    """The casts that mend a call, at the call or at the user's call of the package."""
+    site = passed[-1]
     if not is_installed(site.file):
         if wanted is None:
             forced = [each.argument for each in operands if each.cause]
@@ -204,7 +229,9 @@ def _advice(
         if casts := casts_of_users(named, users, wanted):
             return sentences([casts], users)
     package = short_path(site.file).replace("\\", "/").partition("/")[0]
-    return [f"Give {package} arrays of one type."] if wanted is None else []
+    return (
+        [f"Give {package} arrays of one type."] if wanted is None and not is_update else []
+    )
 
 
 def _label(argument: Argument, site: Site) -> str:

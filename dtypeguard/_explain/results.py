@@ -110,7 +110,9 @@ def _advice(result: _Result, refused: str) -> Iterator[str]:
     node = _returned(code)
     if node is None:
         return
-    if result.is_pair and isinstance(node, ast.Tuple):
+    if result.is_pair:
+        if not isinstance(node, ast.Tuple):
+            return
         node = node.elts[0]
     old = text_of(node, code.co_filename)
     if kind(result.wanted) == "bool":
@@ -123,8 +125,17 @@ def _advice(result: _Result, refused: str) -> Iterator[str]:
     yield f"At {place} write {new} in place of {old}{loss}."
 
 
+def _returns(node: ast.AST) -> Iterator[ast.expr]:
+    """What a function returns, itself and not a function in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return) and child.value is not None:
+            yield child.value
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _returns(child)
+
+
 def _returned(code: CodeType) -> ast.expr | None:
-    """What a function returns last; None if it is not found, or is one of several."""
+    """What a function returns; None if it is not found, or is one of several."""
     line, name = code.co_firstlineno, code.co_name
     names = code.co_varnames[: code.co_argcount]
     module = parsed(code.co_filename)
@@ -136,7 +147,6 @@ def _returned(code: CodeType) -> ast.expr | None:
             found.append(node.body)
         elif isinstance(node, ast.FunctionDef) and node.name == name:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            ends = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
-            if first == line and ends and ends[-1] is not None:
-                found.append(ends[-1])
+            if first == line:
+                found += _returns(node)
     return found[0] if len(found) == 1 else None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from jax import tree_util
 
+from .._leaves.dtypes import dtype_of
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Function, Leaf, PyTree
 
@@ -104,6 +105,9 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     ):
         if named := _named(frame):
             sources = _sources(site.node, list(named), frame) if is_called else {}
+            pairs = [(evaluated(x, site.frame), named.get(n)) for n, x in sources.items()]
+            if any(_differ(*pair) for pair in pairs):
+                sources = {}  # a function in C passed other arguments on
             found = [
                 leaf._replace(position=position)
                 for position, (name, value) in enumerate(named.items())
@@ -115,6 +119,14 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
                 is_called = is_called and frame.f_code.co_argcount == 0
                 yield found
     yield from unnamed
+
+
+def _differ(source: PyTree, passed: PyTree) -> bool:
+    """Whether an expression is not what was passed, as far as both are known."""
+    if source is None or source is passed or dtype_of(passed) is None:
+        return False
+    of = lambda value: (dtype_of(value), getattr(value, "shape", ()))
+    return of(source) != of(passed)
 
 
 def _named(frame: FrameType) -> dict[str, PyTree]:
@@ -158,6 +170,8 @@ def _sources(
         if names[0] == "self":
             if isinstance(node.func, ast.Attribute):
                 found["self"] = node.func.value
+            elif frame.f_code.co_name != "__call__":
+                return {}  # `sum`, `divmod` and others in C
             names = names[1:]
         if not any(isinstance(each, ast.Starred) for each in node.args):
             count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
@@ -177,7 +191,8 @@ def _sources(
     elif isinstance(node, ast.AugAssign):
         pair = [node.target, node.value]
     elif isinstance(node, ast.Compare):
-        pair = [node.left, *node.comparators]
+        is_plain = len(node.ops) == 1 and not isinstance(node.ops[0], (ast.In, ast.NotIn))
+        pair = [node.left, *node.comparators] if is_plain else []
     elif isinstance(node, ast.Subscript):
         pair = [node.value, node.slice]
     elif isinstance(node, ast.UnaryOp):

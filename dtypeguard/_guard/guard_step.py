@@ -17,10 +17,10 @@ from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce
 from .._leaves.files import is_users
-from .._leaves.functions import copy_of, identity
+from .._leaves.functions import copy_of
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
-from .._leaves.types import Args, Kwargs, Leaf, PyTree, Step
+from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .policy import Policy, check_policy
 from .repeat import Repeat, repeat_of
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
@@ -130,12 +130,12 @@ def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
     known = _known(step)
     if known is not None and known.options == (carry, returned, policy):
         return step
-    made = _GuardedStep(step, carry, returned, policy)
     if not isinstance(step, types.FunctionType):
-        return made
+        return _GuardedStep(step, carry, returned, policy)
     kept = vars(step).get(_STEPS)
     if kept is None or kept.owner() is not step:  # functools.wraps copies attributes
         kept = vars(step)[_STEPS] = _Kept(weakref.ref(step))
+    made = _GuardedStep(step, carry, returned, policy, kept.token)
     if made not in kept.steps:
         kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
     return kept.steps[made]
@@ -150,7 +150,7 @@ def _known(step: Step) -> "_GuardedStep | None":
     if isinstance(step, _GuardedStep):
         return step
     guarded = getattr(step, _STEP, None)  # which functools.wraps copies
-    is_own = guarded is not None and getattr(step, "__wrapped__", None) is guarded.step
+    is_own = guarded is not None and getattr(step, "__wrapped__", None) is guarded.copy
     return guarded if is_own else None
 
 
@@ -167,7 +167,7 @@ def _as_method(guarded: "_GuardedStep") -> Step:
     for the attributes that other decorators left on them.
     """
 
-    @functools.wraps(guarded.step)
+    @functools.wraps(guarded.copy)
     def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return guarded(*args, **kwargs)
 
@@ -180,6 +180,7 @@ class _Kept:
 
     def __init__(self, owner: Callable[[], object] = lambda: None):
         self.owner = owner
+        self.token = object()  # stands for the function in the guarded steps
         self.steps: dict[_GuardedStep, Step] = {}
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -203,11 +204,11 @@ def _checked(policy: Policy | None) -> Policy:
 class _GuardedStep:
     """A step that keeps the types of its carry; equal to another with the same parts.
 
-    A function keeps its guarded steps, so they hold a copy of it: no cycle of references
-    delays the end of what it closes over.
+    A function keeps its guarded steps, so they hold a copy of it, for when nothing else
+    holds the function: no cycle of references delays the end of what it closes over.
 
     Attributes:
-        step: the step inside.
+        copy: of the step, if that is a function; else the step.
         options: the other arguments that this was made from.
         carry: which arguments come back, as which results.
         policy: what to cast and what to report.
@@ -215,10 +216,19 @@ class _GuardedStep:
         is_jitted: whether the step is a result of `jax.jit`.
     """
 
-    def __init__(self, step: Step, carry: _Carry, returned: Any, policy: Policy):
-        is_function = isinstance(step, types.FunctionType)
-        self._original = weakref.ref(step) if is_function else lambda: step
-        step = self.step = copy_of(step, without=_STEPS) if is_function else step
+    def __init__(
+        self,
+        step: Step,
+        carry: _Carry,
+        returned: Any,
+        policy: Policy,
+        token: object = None,
+    ):
+        self.copy, self._token = step, token
+        self._original: Callable[[], Step | None] = lambda: None
+        if isinstance(step, types.FunctionType):
+            self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
+        step = self.copy
         self.options = (carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
         self.policy = policy
@@ -228,6 +238,11 @@ class _GuardedStep:
         functools.update_wrapper(self, step, updated=())
         self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
+
+    @property
+    def step(self) -> Step:
+        """The step inside: the function itself as long as there is one."""
+        return self._original() or self.copy
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         repeat = self._repeat
@@ -266,18 +281,14 @@ class _GuardedStep:
         try:
             return hash(self._parts)
         except TypeError:  # a module with arrays
-            return id(self.step)
+            return id(self.copy)
 
     @property
     def _parts(self) -> tuple[Any, ...]:
-        step = self.step
-        return identity(step) if isinstance(
-            step, types.FunctionType
-        ) else step, self.options
+        return (self.copy if self._token is None else self._token), self.options
 
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        step = self._original()
-        return _GuardedStep, (self.step if step is None else step, *self.options)
+    def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
+        return _guarded, (self.step, *self.options)
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"

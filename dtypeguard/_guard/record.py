@@ -164,6 +164,7 @@ def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     """Which numbers are others in another kind of dtype."""
     # Between signed and unsigned, a wrapped value survives the way back.
     is_other = _negative(there) != _negative(values)
+    is_other |= np.isfinite(there) != np.isfinite(values)
     return is_other | (_astype(there, values.dtype) != values)
 
 

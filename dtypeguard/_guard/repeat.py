@@ -75,13 +75,13 @@ def repeat_of(
     made, made_def = tree_util.tree_flatten(result)
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         return None
-    try:  # with numbers for arrays, some nodes cannot be built
-        given = carry.take(*tree_util.tree_unflatten(treedef, range(len(leaves))))
-        numbered = tree_util.tree_unflatten(made_def, range(len(made)))
-        returned = tree_util.tree_leaves(carry.find(numbered, given).values)
+    try:  # with marks for arrays, some nodes cannot be built
+        marks, made_marks = [[object() for _ in each] for each in (leaves, made)]
+        given = carry.take(*tree_util.tree_unflatten(treedef, marks))
+        found = carry.find(tree_util.tree_unflatten(made_def, made_marks), given).values
+        carried, returned = _places(given, marks), _places(found, made_marks)
     except Exception:
         return None
-    carried = tree_util.tree_leaves(given)
     are_arrays = all(isinstance(leaves[i], jax.Array) for i in carried)
     if not are_arrays or len(carried) != len(returned):
         return None
@@ -93,6 +93,12 @@ def repeat_of(
     pick, pick_returned = map(_pick, (carried, returned))
     kinds = [*map(type, leaves)]
     return Repeat(treedef, kinds, pick, made_def, pick_returned, avals, weak)
+
+
+def _places(tree: PyTree, marks: Sequence[object]) -> list[int]:
+    """Which marks the leaves of a tree are; a KeyError if one is none of them."""
+    places = {id(mark): place for place, mark in enumerate(marks)}
+    return [places[id(leaf)] for leaf in tree_util.tree_leaves(tree)]
 
 
 def _pick(numbers: Sequence[int]) -> _Pick:

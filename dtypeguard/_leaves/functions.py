@@ -56,14 +56,3 @@ def copy_of(function: FunctionType, without: str = "") -> FunctionType:
     vars(made).update(vars(function))
     vars(made).pop(without, None)
     return made
-
-
-def identity(function: FunctionType) -> tuple[object, ...]:
-    """What a function has in common with its copies, but not with other closures."""
-    held = (
-        function.__globals__,
-        function.__closure__,
-        function.__defaults__,
-        function.__kwdefaults__,
-    )
-    return function.__code__, *map(id, held)

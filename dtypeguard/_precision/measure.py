@@ -97,7 +97,7 @@ class Measures:
         after = self._outputs(range(number + 1))
         self._rounding = number + 1, after
         parts = zip(before, after, self.exact, self._written, self._norms)
-        along = [float(_along(*arrays)) / norm**2 for *arrays, norm in parts]
+        along = [float(_along(*each)) for each in parts]
         with np.errstate(invalid="ignore"):  # of outputs that are not finite
             share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
         return float(share) if np.isfinite(share) else np.inf
@@ -177,10 +177,10 @@ def _distance(x: Leaf, exact: Leaf) -> Leaf:
 
 
 @jax.jit
-def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf) -> Leaf:
-    """What a line adds along the error."""
-    added = _off(after, exact) - _off(before, exact)
-    return jnp.sum(jnp.real(jnp.conj(_off(written, exact)) * added))
+def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, norm: float) -> Leaf:
+    """What a line adds along the error, in units of the squared norm of the output."""
+    added = (_off(after, exact) - _off(before, exact)) / norm
+    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / norm) * added))
 
 
 def _off(x: Leaf, exact: Leaf) -> Leaf:

@@ -437,11 +437,26 @@ class Paired:
         body, of_condition, consts, _ = loop_parts(eqn)
         condition = eqn.params["cond_jaxpr"]
         before, outside, carry = _split(values, of_condition, consts)
-        return lax.while_loop(
-            lambda carry: self._run(condition, [*before, *carry], stack)[0].narrow,
-            lambda carry: self._run(body, [*outside, *carry], stack),
-            carry,
-        )
+
+        def goes_on(carry):
+            return self._run(condition, [*before, *carry], stack)[0].narrow
+
+        def step(carry):
+            made = self._run(body, [*outside, *carry], stack)
+            is_on = goes_on(carry) if axes else jnp.bool_(True)
+
+            def chosen(new, old):  # under vmap, each element goes on by itself
+                shape = is_on.shape + (1,) * (new.ndim - axes)
+                return jnp.where(is_on.reshape(shape), new, old)
+
+            def of_value(new, old):
+                wide = None if new.wide is None else chosen(new.wide, old.wide)
+                return Value(chosen(new.narrow, old.narrow), wide, new.cause)
+
+            return [*map(of_value, made, carry)] if axes else made
+
+        axes = len(open_jaxpr(condition).outvars[0].aval.shape)
+        return lax.while_loop(lambda carry: jnp.any(goes_on(carry)), step, carry)
 
     def _cond(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         index, *operands = values

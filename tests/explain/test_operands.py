@@ -5,6 +5,7 @@ import contextlib
 import functools
 import importlib.util
 import itertools
+import operator
 import pathlib
 import re
 
@@ -255,3 +256,42 @@ def test_an_argument_that_is_spread_over_lines():
 
     (note,) = notes(raised(lambda: write(BF16, F32)))
     assert "write (new * 2).astype(jnp.bfloat16) in place of new * 2" in note
+
+
+A, B = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3), jnp.float32)
+I = jnp.ones((2, 3), jnp.int32)  # noqa: E741
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        (lambda: operator.add(A, B), r"operator\.as"),
+        (lambda: functools.reduce(operator.add, [A, B]), r"functools\.as"),
+        (lambda: sum([A, B]), r"\[A, B\]"),
+        (lambda: list(map(operator.mul, [A], [B])), "= map|of map"),
+        (lambda: divmod(A, B), "self = B"),
+        (lambda: functools.partial(lax.dynamic_update_slice, A)(B, (0, 0)), r"\(\(0, 0"),
+        (lambda: 0 < A[0, 0] < B[0, 0], "= 0|place of 0"),
+        (lambda: lax.concatenate((A, I), 0), "= 0|place of 0"),
+    ],
+)
+def test_what_stands_in_a_call_is_not_taken_for_what_it_passes_on(call, wrong):
+    with jax.numpy_dtype_promotion("strict"):
+        (note,) = notes(raised(call))
+    assert "bfloat16" in note
+    assert not re.search(wrong, note), note
+
+
+def test_one_of_several_returns_is_not_edited():
+    def loss(w):
+        if w.ndim:
+            return jnp.argmax(w)
+        return w.sum()
+
+    def pair(w):
+        out = jnp.argmax(w), w
+        return out
+
+    for f, has_aux in ((loss, False), (pair, True)):
+        (note,) = notes(raised(lambda: jax.grad(f, has_aux=has_aux)(jnp.ones(3))))  # noqa: B023
+        assert " write " not in note

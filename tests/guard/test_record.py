@@ -129,6 +129,8 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
         (jnp.asarray(-jnp.inf, BF16), jnp.float8_e4m3fn, "-inf"),
         (jnp.asarray(jnp.inf, jnp.float8_e5m2), jnp.float8_e5m2fnuz, "inf"),
         (jnp.asarray(480, BF16), jnp.float8_e4m3fn, "480"),
+        (np.int32(-(2**31)), jnp.float16, str(-(2**31))),
+        (np.float16(-np.inf), I32, "-inf"),
     ],
 )
 def test_restore_refuses_what_would_not_survive(leaf, dtype, held):

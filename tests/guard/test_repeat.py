@@ -297,3 +297,62 @@ def test_a_copy_of_a_function_has_all_of_it():
     outside = guard_step(functools.wraps(step)(lambda *args: step(*args)))
     assert outside.__wrapped__.__wrapped__ is step
     assert pickle.loads(pickle.dumps(guard_step(pair))) == guard_step(pair)
+
+
+def make(scale):
+    names = {}
+    source = "def step(carry, x):\n    return carry * SCALE, None\n"
+    exec(compile(source, "cell.py", "exec"), names | {"SCALE": scale}, names)
+    names["step"].__globals__["SCALE"] = scale
+    return names["step"]
+
+
+def test_functions_of_the_same_code_are_not_taken_for_one_another():
+    scan = lambda step: jax.lax.scan(guard_step(step), jnp.ones(()), None, length=1)[0]
+    steps = [make(2.0), make(3.0)]
+    assert [float(scan(step)) for step in steps] == [2, 3]
+    assert [float(scan(make(scale))) for scale in (4.0, 5.0)] == [4, 5]
+
+
+def test_a_change_of_a_function_is_seen():
+    def step(x, k=2.0):
+        return x * k
+
+    guarded = guard_step(step)
+    assert guarded(1.0) == 2
+    step.__defaults__ = (5.0,)
+    assert guarded(1.0) == 5
+    assert guard_step(step) is guarded
+
+
+def test_a_carry_that_was_not_given():
+    """The default of the parameter is the first carry, and no leaf of the arguments."""
+    for default in (jnp.zeros(2), 3):
+        step = guard_step(jax.jit(lambda x, s=default: (x, s + 1)), carry="s", returned=1)
+        for _ in range(2):
+            _, state = step(jnp.ones(2))
+        np.testing.assert_array_equal(state, default + 1)
+
+
+@jax.tree_util.register_pytree_node_class
+class Clamped:
+    """A node that computes when it is built."""
+
+    def __init__(self, x):
+        self.x = jnp.maximum(x, 1)
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_nodes_that_compute_when_they_are_built():
+    step = guard_step(
+        jax.jit(lambda s, b: (Clamped(s.x * jnp.float32(2)), b + 1)), carry=0, returned=0
+    )
+    for dtype in (F32, F32, BF16):
+        state, _ = step(Clamped(jnp.ones(2, dtype)), jnp.ones(2))
+        assert state.x.dtype == dtype

@@ -355,3 +355,32 @@ def test_explicit_64_bit_dtypes(mode):
             double = audit_precision(lambda x: 1.3 * x.astype(jnp.float64).sum(), X)
             assert double.error < 1e-2
     assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e25])
+def test_very_small_and_very_large_outputs_have_shares(size):
+    report = audit_precision(lambda x: x * 1.1, jnp.full(4, size, BF16))
+    assert report.losses[0].share == pytest.approx(1)
+
+
+def test_a_loop_whose_elements_end_by_themselves():
+    def power(n, x):
+        return lax.fori_loop(0, n, lambda i, h: h * 1.01, x)
+
+    n, x = jnp.arange(4), jnp.arange(1, 5).astype(BF16)
+    report = audit_precision(jax.vmap(power), n, x)
+    exact = np.arange(1, 5) * 1.01 ** np.arange(4)
+    off = np.asarray(jax.vmap(power)(n, x), np.float64) - exact
+    assert report.error == pytest.approx(
+        np.linalg.norm(off) / np.linalg.norm(exact), rel=0.01
+    )
+
+
+def test_an_output_that_is_0_but_for_rounding_is_named():
+    def f(b, q):
+        weights = jax.nn.softmax(q @ (q + b).T)
+        return jnp.var((weights @ q).astype(F32))
+
+    q = normal(0, 8, 4, dtype=BF16)
+    report = audit_precision(jax.grad(f), jnp.zeros(4, BF16), q)
+    assert "let the function leave it out" in str(report)

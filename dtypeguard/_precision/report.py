@@ -278,11 +278,12 @@ class PrecisionReport:
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
             )
-        vanishing = [p for p, error in self.outputs.items() if 100 < error < math.inf]
+        is_none = lambda error: 100 < error < math.inf
+        vanishing = [path for path, error in self.outputs.items() if is_none(error)]
         if vanishing:
             notes.append(
-                f"Next to its error, {', '.join(vanishing)} is 0, as the gradient of a bias "
-                "that has no effect is: let the function leave it out."
+                f"Next to its error, {', '.join(vanishing)} is 0, as is the gradient of a "
+                "bias without effect: let the function leave it out."
             )
         if self.not_examined:
             notes.append(

@@ -359,7 +359,13 @@ def _remedy(line: Line, formats: Formats) -> str:
         how = f"jnp.dot(..., preferred_element_type={wide})"
     else:
         how = f"x.astype({wide})"
+        if "iota" in line.primitives:  # a cast of what is rounded brings nothing back
+            how = f"dtype={wide}"
     text = f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
+    if is_cast:
+        text = f"Leave out the cast on {where}, or cast to {wide}."
+    if line.is_in_loop:
+        text += f" Where a loop carries it, start the carry in {formats.wide} as well."
     if formats.wide == np.float64 and not has_float64():
         text += " That needs jax_enable_x64."
     return text

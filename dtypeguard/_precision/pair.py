@@ -95,6 +95,7 @@ class Line:
         constants: the numbers that were rounded when the program was traced, with what
             became of them.
         casts: the casts of dtypeguard that it stands for, if it is none of the user's.
+        is_in_loop: whether a loop computes it.
     """
 
     def __init__(self, origin: Origin | None):
@@ -103,6 +104,7 @@ class Line:
         self.dtypes: set[str] = set()
         self.primitives: set[str] = set()
         self.constants: dict[float, float] = {}
+        self.is_in_loop = False
 
 
 class Paired:
@@ -371,6 +373,8 @@ class Paired:
         number = self._line(origin_of(stack) or _NOWHERE, cast_of_ours(stack))
         self.lines[number].dtypes.add(str(result.dtype))
         self.lines[number].primitives.add(eqn.primitive.name)
+        names = {outer.primitive.name for outer in stack[1:]}
+        self.lines[number].is_in_loop |= not names.isdisjoint(("scan", "while"))
         return number
 
     def _bind(

@@ -166,11 +166,13 @@ class PrecisionReport:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
             first = self.not_finite
-            text = f"the outputs are not finite as written, and are in {self.wide}"
+            how = "as written" if self.narrow is None else f"in {self.narrow}"
+            text = f"the outputs are not finite {how}, and are in {self.wide}"
             return (
                 f"{text}: {first.place} is the first that is not." if first else f"{text}."
             )
-        off = f"the outputs are {_percent(self.error)} off"
+        begin = "" if self.narrow is None else f"in {self.narrow} "
+        off = f"{begin}the outputs are {_percent(self.error)} off"
         if self.tolerance is not None and not self.fix:
             return f"{off}, within {_percent(self.tolerance)}."
         if self.is_spread:

@@ -282,3 +282,21 @@ def test_a_program_with_float64_values():
 def test_what_it_refuses_while_it_traces():
     with pytest.raises(TypeError, match=r"call it outside of jax\.jit"):
         jax.jit(lambda x: audit_precision(jnp.sin, x).error)(jnp.ones(3))
+
+
+def test_remedies_are_for_what_the_line_computes():
+    positions = lambda dtype: lambda x: jnp.arange(600, dtype=dtype) * x
+    report = audit_precision(positions(BF16), jnp.ones((), BF16), wide=F32)
+    assert "keep what it makes so: dtype=jnp.float32." in str(report)
+    assert not audit_precision(positions(F32), jnp.ones((), BF16)).error
+
+    report = audit_precision(average, *AVERAGED)
+    assert "start the carry in float32 as well" in str(report)
+    start, xs = AVERAGED
+    assert audit_precision(average, start.astype(F32), xs).error < 1e-6
+
+    scaled = lambda x: (x.astype(F32) * 3).astype(BF16)
+    report = audit_precision(scaled, normal(0, 9))
+    assert "Leave out the cast on" in str(report)
+    narrow = audit_precision(lambda x: x * 300, jnp.full(3, 300, BF16), narrow=F16)
+    assert "not finite in float16, and are in float32" in str(narrow)

@@ -25,6 +25,14 @@ def pytest_configure(config):
             jax.config.update(name, value)
 
 
+_LONGEST = "test_optax_own", "test_killed_and_resumed"
+
+
+def pytest_collection_modifyitems(items):
+    """The longest tests come first, so that no worker is left alone with them."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in _LONGEST))
+
+
 @pytest.fixture(autouse=True)
 def promotion(request):
     """Strict, unless the test is marked `third_party`: Optax relies on promotion."""

@@ -29,7 +29,8 @@ _MOVES = _words(
     "squeeze rev select_n copy copy_p neg max min reduce_max reduce_min expand_dims "
     "split clamp dynamic_update_slice device_put sharding_constraint real imag "
     "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin "
-    "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
+    "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast floor ceil round "
+    "select_if_vmap maybe_set nonbatchable"  # the last ones are Equinox's
 )
 _MOVE_REALS = _words("abs sign")
 
@@ -329,10 +330,7 @@ class Paired:
         """The results of an equation without others inside it."""
         widened = self._formats.widened
         known = (*narrow, *(v.narrow for v in values))
-        moves = eqn.primitive.name in _MOVES
-        if eqn.primitive.name in _MOVE_REALS:
-            moves = kind(values[0].narrow.dtype) != "complex"
-        rounds = not moves and any(
+        rounds = not _moves(eqn, values, narrow) and any(
             is_inexact(x) and widened(x.dtype) != x.dtype for x in known
         )
         try:
@@ -411,7 +409,12 @@ class Paired:
     def _plain(self, jaxpr: Jaxpr, dtype_of: Callable[[DType], DType], *operands: Leaf):
         """Evaluates a jaxpr without constants in other dtypes: what a scatter adds by."""
         known = dict(zip(jaxpr.invars, operands))
-        read = lambda var: var.val if hasattr(var, "val") else known[var]
+
+        def read(var: Leaf) -> Leaf:
+            if hasattr(var, "val"):
+                return jnp.asarray(var.val, dtype_of(var.aval.dtype))
+            return known[var]
+
         for eqn in jaxpr.eqns:
             made = self._bind(eqn, [read(var) for var in eqn.invars], dtype_of)
             known |= zip(eqn.outvars, made)
@@ -580,6 +583,28 @@ _SPECIAL: dict[str, Function] = {
 def is_inexact(value: Aval) -> bool:
     """Whether a value is floating or complex."""
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
+
+
+def _moves(eqn: Equation, values: Sequence[Value], made: Sequence[Leaf]) -> bool:
+    """Whether an equation returns some of the numbers that it is given, or exact ones."""
+    name = eqn.primitive.name
+    if name in _MOVE_REALS:
+        return kind(values[0].narrow.dtype) != "complex"
+    if name == "scatter":  # what `x.at[i].apply` computes stands in its jaxpr
+        return not any(open_jaxpr(each).eqns for each in jaxprs_in(eqn.params))
+    if name == "convert_element_type":
+        return is_inexact(values[0].narrow) and _holds(made[0], values[0].narrow)
+    return name in _MOVES
+
+
+def _holds(wide: Leaf, narrow: Leaf) -> bool:
+    """Whether a floating dtype has each number of another."""
+    wide, narrow = (jnp.finfo(x.dtype) for x in (wide, narrow))
+    return (
+        wide.nmant >= narrow.nmant
+        and wide.maxexp >= narrow.maxexp
+        and wide.minexp <= narrow.minexp
+    )
 
 
 def _own_dtype(dtype: DType) -> DType:

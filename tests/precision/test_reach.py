@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from equinox import internal as eqx_internal
 from helpers import SUPPORT, needs_explicit_x64, output_on_eight_devices
 from jax import lax, tree_util
 
@@ -384,3 +385,46 @@ def test_an_output_that_is_0_but_for_rounding_is_named():
     q = normal(0, 8, 4, dtype=BF16)
     report = audit_precision(jax.grad(f), jnp.zeros(4, BF16), q)
     assert "let the function leave it out" in str(report)
+
+
+def _written(x):
+    made = 1.3 * x
+    cache = jnp.zeros((2, *x.shape), x.dtype).at[1].set(made)
+    return cache.sum(0)
+
+
+def _whole_numbers(x):
+    made = 1000.3 * x
+    return jnp.floor(made), jnp.ceil(made)
+
+
+def _chosen(x):
+    made = 1.3 * x
+    return eqx_internal.while_loop(
+        lambda carry: carry[0] < 3,
+        lambda carry: (carry[0] + 1, carry[1].at[carry[0]].set(made)),
+        (0, jnp.zeros((3, *x.shape), x.dtype)),
+        max_steps=4,
+        buffers=lambda carry: carry[1],
+        kind="bounded",
+    )[1]
+
+
+@pytest.mark.parametrize("f", [_written, _whole_numbers, _chosen])
+def test_what_moves_numbers_does_not_round_them(f):
+    """Alone, a line that stores, chooses or floors numbers costs nothing."""
+    losses = audit_precision(f, normal(0, 16, dtype=BF16)).losses
+    code = [loss.origin.code for loss in losses if loss.alone]
+    assert code[0].startswith("made = ")
+    assert all(line.startswith(("made = ", "return cache.sum")) for line in code)
+
+
+def test_a_cast_to_a_wider_dtype_does_not_round():
+    widened = audit_precision(lambda x: x.astype(F32), X, wide=jnp.float64)
+    assert (widened.lines, widened.error) == (0, 0)
+
+
+def test_what_is_computed_where_it_is_stored_rounds():
+    x = normal(0, 16, dtype=BF16)
+    losses = audit_precision(lambda x: x.at[:4].apply(lambda y: jnp.exp(3 * y)), x).losses
+    assert losses[0].alone > 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, is_weak
 from .._leaves.types import Equation as JaxEquation
-from .._program.graph import Equation, Graph, Stack
+from .._program.graph import PRODUCTS, SHAPES, Equation, Graph, Stack
 from .._program.origins import (
     Origin,
     is_backward,
@@ -20,16 +20,8 @@ from .._program.origins import (
     is_of_jax_nn,
     origin_of,
 )
-from .work import PRODUCTS, equations, operations, repetitions
+from .work import equations, operations, repetitions
 
-# The result of these is their operand, in another shape.
-_SHAPES = frozenset(
-    (
-        *("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice"),
-        *("rev", "copy", "copy_p", "stop_gradient", "optimization_barrier"),
-        *("sharding_constraint", "device_put"),
-    )
-)
 _Key = tuple[str, int, str, int]
 # A line, and a value or a shape.
 _Place = tuple[_Key | None, int | tuple[int, ...]]
@@ -121,7 +113,7 @@ class Flow:
         self._numbers: dict[tuple[_Key, bool] | str, int] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
-        self._order = _ordered(graph)
+        self._order = graph.sources_first()
         self._is_float = [size > 0 for size in sizes]
         self._is_wide = [size > bits(narrow) for size in sizes]
         self._state = [
@@ -203,7 +195,7 @@ class Flow:
         for value in leads:
             equation = graph.made_by.get(value)
             is_mixed = self._state[value] == _State.MIXED and self._mask[value]
-            if equation is None or not is_mixed or equation.primitive in _SHAPES:
+            if equation is None or not is_mixed or equation.primitive in SHAPES:
                 continue
             found.setdefault(tuple(map(id, equation.stack)), self._mask[value])
         return found
@@ -272,7 +264,7 @@ class Flow:
             return self._set(value, _State.CONSTANT)
         if is_conversion and not (floats and self._is_wide[floats[0]]):
             return self._conversion(value, equation, bool(floats))
-        is_shape = equation.primitive in _SHAPES and len(floats) == 1
+        is_shape = equation.primitive in SHAPES and len(floats) == 1
         if is_conversion or is_shape:
             (operand,) = floats
             maker = self._maker[operand]
@@ -399,8 +391,7 @@ class Flow:
             if equation is None and len(same) == 1:
                 value = same[0]
             elif equation is not None and (
-                equation.primitive in _SHAPES
-                or equation.primitive == "convert_element_type"
+                equation.primitive in SHAPES or equation.primitive == "convert_element_type"
             ):
                 value = equation.inputs[0]
             else:
@@ -442,19 +433,6 @@ class Flow:
         if id(eqn) not in self._backward:
             self._backward[id(eqn)] = is_backward((eqn,))
         return self._backward[id(eqn)]
-
-
-def _ordered(graph: Graph) -> list[int]:
-    """The values, each after those that it is made of, but for what a loop feeds back.
-
-    The results of a call are numbered before what is inside of it.
-    """
-    place = list(range(len(graph.avals)))
-    for value in reversed(range(len(place))):
-        same = graph.same.get(value, ())
-        if same and all(other > value for other in same):
-            place[value] = max(place[other] for other in same)
-    return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
 
 def bits_of(mask: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from jax import lax
 from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
-from .._program.graph import Stack, loop_parts, open_jaxpr
+from .._program.graph import SHAPES, Stack, loop_parts, open_jaxpr
 from .._program.origins import Origin, cast_of_ours, origin_of
 from .algebra import ALIGNED
 from .finite import Finite
@@ -24,12 +24,10 @@ def _words(names: str) -> frozenset[str]:
 
 
 # These return some of the numbers that they are given, and round none of them.
-_MOVES = _words(
-    "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad "
-    "squeeze rev select_n copy copy_p neg max min reduce_max reduce_min expand_dims "
-    "split clamp dynamic_update_slice device_put sharding_constraint real imag "
-    "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin "
-    "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
+_MOVES = SHAPES | _words(
+    "dynamic_slice gather concatenate pad select_n neg max min reduce_max reduce_min clamp "
+    "split dynamic_update_slice real imag reduce_window_max reduce_window_min cummax "
+    "cummin all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
 )
 _MOVE_REALS = _words("abs sign")
 
@@ -284,14 +282,12 @@ class Paired:
             return []
         has_key = any(_is_key(v.narrow) for v in values)
         is_drawn = has_key and any(is_inexact(var.aval) for var in eqn.outvars)
-        if (jaxprs and name not in _COMBINES) or name in _AS_WRITTEN or is_drawn:
+        if (jaxprs and name not in COMBINES) or name in _AS_WRITTEN or is_drawn:
             return self._as_written(eqn, values)
         if name in _OF_BITS:
-            made = self._bind(eqn, self._own(eqn, values), _own_dtype)
-            return [self._given(x, None) for x in made]
+            return [self._given(x, None) for x in self._own(eqn, values)]
         if name in _OF_OWN_DTYPES and self._formats.narrow is not None:
-            made = self._bind(eqn, self._own(eqn, values), _own_dtype)
-            narrow = [self._given(x, None).narrow for x in made]
+            narrow = [self._given(x, None).narrow for x in self._own(eqn, values)]
         else:
             narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
         if not any(map(is_inexact, narrow)):
@@ -301,21 +297,21 @@ class Paired:
     def _own(
         self, eqn: Equation, values: Sequence[Value], wide: bool = False
     ) -> list[Leaf]:
-        """The operands of an equation in the dtypes that the program has for them."""
-        return [
+        """The results of an equation in the dtypes that the program has, on either side."""
+        operands = [
             v.narrow
             if v.wide is None
             else lax.convert_element_type(v.wide if wide else v.narrow, var.aval.dtype)
             for v, var in zip(values, eqn.invars)
         ]
+        return self._bind(eqn, operands, own_dtype)
 
     def _as_written(self, eqn: Equation, values: Sequence[Value]) -> list[Value]:
         """The results of an equation without a wide form, on the inputs of either side."""
         self.unknown.add(eqn.primitive.name)
-        narrow = self._bind(eqn, self._own(eqn, values), _own_dtype)
-        wide = narrow
+        wide = narrow = self._own(eqn, values)
         if eqn.primitive.name not in _CALLBACKS and any(map(is_inexact, narrow)):
-            wide = self._bind(eqn, self._own(eqn, values, wide=True), _own_dtype)
+            wide = self._own(eqn, values, wide=True)
         beside = [self._given(x, None).wide for x in wide]
         return [self._given(n, None)._replace(wide=w) for n, w in zip(narrow, beside)]
 
@@ -397,7 +393,7 @@ class Paired:
         if isinstance(value, np.dtype) or name in _DTYPES:
             return value if value is None else dtype_of(jnp.dtype(value))
         inside = open_jaxpr(value)
-        if hasattr(inside, "eqns") and dtype_of is not _own_dtype:
+        if hasattr(inside, "eqns") and dtype_of is not own_dtype:
             # How two numbers are combined.
             avals = [
                 jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
@@ -513,13 +509,13 @@ class Paired:
     ):
         (value,) = values
         (narrow,) = self._bind(eqn, [value.narrow], self._formats.written)
-        (rounded,) = self._bind(eqn, [value.wide], _own_dtype)
+        (rounded,) = self._bind(eqn, [value.wide], own_dtype)
         rounds = self._amount(self._numbered(eqn, narrow, stack)) > 0
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         """A stochastic rounding of dtypeguard, whose bits hold no wide value."""
-        (made,) = self._bind(eqn, self._own(eqn, values), _own_dtype)
+        (made,) = self._own(eqn, values)
         value = next(v for v in values if v.wide is not None)
         given, narrow = self._given(value.narrow, None), self._given(made, None).narrow
         number = self._numbered(eqn, narrow, stack)
@@ -549,7 +545,7 @@ _CALLS = _words(
     "custom_vjp_call custom_vjp_call_jaxpr custom_lin"
 )
 # Their jaxprs say how two numbers are combined.
-_COMBINES = _words(
+COMBINES = _words(
     "reduce reduce_window scatter scatter-add scatter_add scatter-mul scatter_mul "
     "scatter-min scatter_min scatter-max scatter_max scatter-sub scatter_sub"
 )
@@ -582,7 +578,7 @@ def is_inexact(value: Aval) -> bool:
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
 
 
-def _own_dtype(dtype: DType) -> DType:
+def own_dtype(dtype: DType) -> DType:
     return dtype
 
 

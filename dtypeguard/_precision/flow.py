@@ -41,12 +41,12 @@ class Source:
     """A line or an input that makes values wide.
 
     Attributes:
-        cause: the line that makes the wide values, or the name of an input.
+        cause: the line that makes the wide values, or the argument that holds them.
         is_cast: whether it is an explicit cast of narrow values.
         is_number: whether it is a scalar constant.
         is_product: whether it is a product that is delivered wide.
         is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
-        entered: the first equation at which narrow values become wide because of it.
+        entered: the equations, by identity, at which it makes narrow values wide.
     """
 
     def __init__(self, cause: Origin | str):
@@ -55,19 +55,27 @@ class Source:
         self.is_number = False
         self.is_product = False
         self.is_of_jax = False
-        self.entered: Equation | None = None
-
-    @property
-    def name(self) -> str:
-        """As other messages call it."""
-        return self.cause if isinstance(self.cause, str) else self.cause.place
+        self.entered: dict[int, Equation] = {}
 
     @property
     def origin(self) -> Origin | None:
         """The line at which narrow values become wide because of it."""
-        if self.entered is not None:
-            return origin_of(self.entered.stack)
+        for equation in self.entered.values():
+            return origin_of(equation.stack)
         return None if isinstance(self.cause, str) else self.cause
+
+
+class Input(NamedTuple):
+    """The names of an input of a program.
+
+    Attributes:
+        argument: that which holds it, and counts as one source; the path where that holds
+            narrow values as well.
+        path: its own.
+    """
+
+    argument: str
+    path: str
 
 
 class Product(NamedTuple):
@@ -98,18 +106,19 @@ class Flow:
         narrow: the dtype that it is expected to compute in.
         sources: what makes values wide.
         products: all matrix products and convolutions.
+        inputs: the names of its inputs.
 
     Args:
         graph: the program.
         narrow: the dtype that it is expected to compute in.
-        names: of its inputs.
+        inputs: the names of its inputs.
     """
 
-    def __init__(self, graph: Graph, narrow: np.dtype, names: Sequence[str]):
+    def __init__(self, graph: Graph, narrow: np.dtype, inputs: Sequence[Input]):
         self.graph = graph
         self.narrow = narrow
         self.sources: list[Source] = []
-        self._names = names
+        self.inputs = inputs
         self._numbers: dict[tuple[_Key, bool] | str, int] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
@@ -203,7 +212,7 @@ class Flow:
     # Sources
 
     def _of_input(self, value: int) -> int:
-        name = self._names[value]
+        name = self.inputs[value].argument
         if name not in self._numbers:
             self._numbers[name] = len(self.sources)
             self.sources.append(Source(name))
@@ -222,9 +231,21 @@ class Flow:
 
     def _enter(self, mask: int, equation: Equation) -> int:
         for number in bits_of(mask):
-            source = self.sources[number]
-            source.entered = source.entered or equation
+            self.sources[number].entered.setdefault(id(equation), equation)
         return mask
+
+    def paths(self, number: int) -> list[str]:
+        """The paths of the inputs that a source stands for; its own name if all do."""
+        used = 0
+        for equation in self.sources[number].entered.values():
+            wide = [v for v in equation.inputs if self._mask[v] >> number & 1]
+            for value in wide:
+                used |= self.graph.dependencies(value)
+        name = self.sources[number].cause
+        mine = [v for v, each in enumerate(self.inputs) if each.argument == name]
+        mine = [value for value in mine if self._is_wide[value]]
+        found = [self.inputs[value].path for value in mine if used >> value & 1]
+        return found if 0 < len(found) < len(mine) else [str(name)]
 
     # Values
 
@@ -272,6 +293,8 @@ class Flow:
             state, mask = self._state[operand], self._mask[operand]
             return self._set(value, state, mask, None if is_conversion else maker)
         states = {self._state[v] for v in floats}
+        if states <= {_State.CONSTANT} and self._is_scalar_of_optimizer(value, equation):
+            return self._set(value, _State.CONSTANT)
         hard = [v for v in floats if self._state[v] >= _State.PURE]
         is_mixed = bool(states & {_State.NARROW, _State.MIXED})
         if not hard:
@@ -286,6 +309,16 @@ class Flow:
             is_joined = len(masks) > 1 or self._elsewhere(floats, equation)
             mask = self._of_line(equation.stack) if is_joined else masks.pop()
             self._set(value, _State.PURE, mask)
+
+    def _is_scalar_of_optimizer(self, value: int, equation: Equation) -> bool:
+        """Whether an optimizer computes a scalar, of a count for example.
+
+        Optax casts it to the dtype of what it scales: no trace of that if both are wide.
+        """
+        if self.graph.avals[value].shape:
+            return False
+        origin = origin_of(equation.stack)
+        return origin is not None and origin.is_of_optimizer
 
     def _conversion(self, value: int, equation: Equation, is_float: bool) -> None:
         """A value that becomes wide by a conversion."""

@@ -114,6 +114,7 @@ class Paired:
 
     Attributes:
         lines: the lines that can round, numbered. Complete after one trace.
+        constants: the lines and numbers that a trace rounds there; each has a switch.
         unknown: the primitives that are run as written, since they have no wide form here.
 
     Args:
@@ -124,6 +125,7 @@ class Paired:
 
     def __init__(self, closed_jaxpr: Jaxpr, formats: Formats, meant: Meant):
         self.lines: list[Line] = []
+        self.constants: list[tuple[int, float]] = []
         self.unknown: set[str] = set()
         self._program = closed_jaxpr
         self._formats = formats
@@ -140,8 +142,8 @@ class Paired:
         """Runs the program.
 
         Args:
-            amounts: a vector with 1 for each of `lines` that rounds and 0 for each other;
-                it may be longer.
+            amounts: a vector with 1 for each of `lines` that rounds, and from its end for
+                each of `constants`; 0 elsewhere.
             arrays: the inputs.
             finite: if given, it follows where values stop being finite.
         """
@@ -149,10 +151,11 @@ class Paired:
         self._finite = finite
         at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
         self._amounts = [at(number) for number in range(amounts.shape[0])]
-        given = [self._given(x, self._numbers.get(None)) for x in arrays]
-        given = [self._followed((), [], v, n) for n, v in enumerate(given)]
         try:
-            return self._run(self._program, given, ())
+            with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
+                given = [self._given(x, self._numbers.get(None)) for x in arrays]
+                given = [self._followed((), [], v, n) for n, v in enumerate(given)]
+                return self._run(self._program, given, ())
         finally:  # no tracer outlives its trace
             self._amounts, self._finite = [], None
 
@@ -190,7 +193,7 @@ class Paired:
 
     def _amount(self, number: int) -> Leaf:
         # A trace that finds too many lines is made once more.
-        return self._amounts[number if number < len(self._amounts) else 0]
+        return self._amounts[number if abs(number) < len(self._amounts) else 0]
 
     # Values
 
@@ -220,8 +223,11 @@ class Paired:
         number = self._line(origin)
         self.lines[number].dtypes.add(str(value.narrow.dtype))
         self.lines[number].constants[meant] = float(np.asarray(var.val))
+        if (number, meant) not in self.constants:
+            self.constants.append((number, meant))
+        switch = -1 - self.constants.index((number, meant))
         exact = jnp.asarray(meant, value.wide.dtype)
-        return Value(value.narrow, self._rounded(number, exact, value.narrow, exact))
+        return Value(value.narrow, self._rounded(switch, exact, value.narrow, exact))
 
     # Equations
 

@@ -212,6 +212,21 @@ def test_which_number_of_a_line_is_meant():
     assert all(loss.constant is None for loss in exact.losses)
 
 
+def test_of_several_numbers_on_a_line_the_one_that_matters_is_shown():
+    """1e-9 becomes 0, which changes nothing; 0.999 hardly changes, and is what matters."""
+
+    def moments(nu, g):
+        step = lambda nu, _: (0.999 * nu + 0.001 * g * g + 1e-9, None)
+        return lax.scan(step, nu, None, 200)[0]
+
+    report = audit_precision(moments, jnp.ones(9, F16), 1 + normal(1, 9, dtype=F16) ** 2)
+    assert report.losses[0].constant.startswith("0.999 -> 0.99")
+
+    root = lambda g: jnp.max(0.999 * g / (jnp.sqrt(g * g * 0.3) + 1e-8))
+    report = audit_precision(root, jnp.array([0.0, 1e-3], F16))
+    assert report.losses[0].constant == "1e-08 -> 0"
+
+
 def test_a_function_that_was_traced_before():
     step = lambda m, x: (0.999 * m + 0.001 * x, None)
     f = lambda m, xs: lax.scan(step, m, xs)[0]

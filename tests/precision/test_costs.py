@@ -641,8 +641,7 @@ def one_of_a_state():
     step, (params, state, x) = trained(optax.adam(1e-3, mu_dtype=F32))
 
     def f(p, o, x):
-        p, o = step(p, o, x)
-        return p, jax.tree.map(lambda x, mu: x @ mu, p, o[0].mu)
+        return step(p, o, x)[0], jax.tree.map(lambda x, mu: x @ mu, p, o[0].mu)
 
     return f, [params, state, x], ["o[0].mu['a']", "o[0].mu['b']"]
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 from collections.abc import Callable
 from types import ModuleType
 
@@ -33,7 +34,13 @@ def audit_function(
     with _told(f"{options.inputs} cannot be called"):
         args, kwargs = arguments(made() if callable(made) else made)
     with _told(f"{options.target} does not run with what {options.inputs} gives"):
-        return audit_call(f, args, kwargs, wide, narrow, options.tolerance, tell=tell)
+        report = audit_call(f, args, kwargs, wide, narrow, options.tolerance, tell=tell)
+    if options.max_error is not None and math.isnan(report.error):
+        raise UsageError(
+            f"--max-error needs values, and {options.inputs} gives a jax.ShapeDtypeStruct. "
+            "Let it give arrays, or leave out --max-error"
+        )
+    return report
 
 
 @contextlib.contextmanager

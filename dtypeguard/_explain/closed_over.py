@@ -6,6 +6,7 @@ from types import CellType, FunctionType
 from jax import tree_util
 from jax.core import Tracer
 
+from .._leaves.functions import copy_of
 from .._leaves.types import Leaf, PyTree, Step
 
 
@@ -41,11 +42,8 @@ def _renewed(function: Step, renew: Callable[[Tracer], Leaf]) -> Step:
             known[id(leaf)] = renew(leaf)
         elif isinstance(leaf, FunctionType) and leaf.__closure__:
             cells = [CellType() for _ in leaf.__closure__]
-            parts = leaf.__globals__, leaf.__name__, leaf.__defaults__
-            made = FunctionType(leaf.__code__, *parts, tuple(cells))
-            made.__kwdefaults__ = leaf.__kwdefaults__
-            made.__dict__.update(leaf.__dict__)
-            known[id(leaf)] = made  # it may close over itself
+            # It may close over itself.
+            known[id(leaf)] = copy_of(leaf, closure=tuple(cells))
             for cell, old in zip(cells, leaf.__closure__):
                 try:
                     contents = old.cell_contents

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Mapping
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from .types import Function
@@ -41,14 +41,22 @@ def required(function: Function) -> list[str]:
     return [name for name, p in parameters(function).items() if p.default is p.empty]
 
 
-def copy_of(function: FunctionType, without: str = "") -> FunctionType:
-    """A function with the code and the attributes of another, one of these left out."""
+def copy_of(
+    function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
+) -> FunctionType:
+    """A function with the code and the attributes of another, one of these left out.
+
+    Args:
+        function: the other.
+        without: the name of the attribute that is left out.
+        closure: the cells that it closes over; by default those of the other.
+    """
     made = FunctionType(
         function.__code__,
         function.__globals__,
         function.__name__,
         function.__defaults__,
-        function.__closure__,
+        function.__closure__ if closure is None else closure,
     )
     made.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(made, function)

@@ -195,10 +195,48 @@ def audit_call(
                 "all are finite."
             )
         where = origin_of(written[0].stack) if written else None
+        none = _none(measures, lambda other: Paired(program, other, meant), formats, arrays)
+        measures.leave_out(none)
         report = _report(paired, measures, formats, paths, tolerance, tell)
         tell("measuring costs")
-        costs = line_costs(flow, _harms(program, flow, arrays)) if flow else ()
-        return dataclasses.replace(report, not_finite=where, work=work, costs=costs)
+        costs = line_costs(flow, _harms(program, flow, arrays, none)) if flow else ()
+        return dataclasses.replace(
+            report,
+            outputs={
+                p: x for n, (p, x) in enumerate(report.outputs.items()) if n not in none
+            },
+            vanishing=tuple(paths[n] for n in none),
+            not_finite=where,
+            work=work,
+            costs=costs,
+        )
+
+
+# What is more times off than this may be 0 in exact arithmetic. It is, if it is so much
+# smaller in float64 than in float32. Rounding is 5e8 times smaller there.
+_FAR, _MUCH = 100, 1e6
+
+
+def _none(
+    measures: Measures,
+    paired: Callable[[Formats], Paired],
+    formats: Formats,
+    arrays: list[Leaf],
+) -> list[int]:
+    """The outputs that are 0 but for rounding, on the wide side as well.
+
+    An output that is lost may be as far off, but the wide side has its value: float32 and
+    float64 agree on it. Of rounding alone they have each their own.
+    """
+    is_double = formats.wide == np.float64
+    far = [n for n, error in enumerate(measures.by_output) if _FAR < error < math.inf]
+    if not far:
+        return []
+    with set_x64(True):
+        other = formats._replace(wide=np.dtype("float32" if is_double else "float64"))
+        sizes = measures.sizes, Measures(paired(other), arrays).sizes
+    single, double = reversed(sizes) if is_double else sizes
+    return [n for n in far if double[n] < single[n] / _MUCH]
 
 
 def _cause(birth: Birth, paths: Sequence[str]) -> str:
@@ -232,13 +270,17 @@ def _costs_alone(
     )
 
 
-def _harms(program: Jaxpr, flow: Flow, arrays: list[Leaf]) -> Callable[[int], float]:
+def _harms(
+    program: Jaxpr, flow: Flow, arrays: list[Leaf], none: Sequence[int]
+) -> Callable[[int], float]:
     """The error that it adds if what a source makes wide is narrow."""
 
     @functools.cache
     def measures() -> tuple[Mended, Measures]:
         mended = Mended(program, flow.narrow, flow.plan())
-        return mended, Measures(mended, arrays)
+        measured = Measures(mended, arrays)
+        measured.leave_out(none)
+        return mended, measured
 
     def harm(source: int) -> float:
         mended, measured = measures()
@@ -282,6 +324,7 @@ def _report(
         number: _loss(
             paired.lines[number],
             formats,
+            measures.constant(number),
             share=shares[number],
             alone=measures.alone(number),
             left=measures.left([number]),
@@ -304,23 +347,16 @@ def _report(
     )
 
 
-def _loss(line: Line, formats: Formats, **measured: float) -> LineLoss:
+def _loss(line: Line, formats: Formats, meant: float | None, **measured: float) -> LineLoss:
+    constant = None if meant is None else f"{meant:g} -> {line.constants[meant]:g}"
     return LineLoss(
         origin=line.origin,
         **measured,
         dtypes=tuple(sorted(line.dtypes)),
-        constant=_constant(line),
+        constant=constant,
         remedy=_remedy(line, formats),
         cast=shown_casts([*line.casts]) if line.casts else None,
     )
-
-
-def _constant(line: Line) -> str | None:
-    if not line.constants:
-        return None
-    change = lambda number: abs(line.constants[number] - number) / abs(number)
-    meant = max(line.constants, key=change)
-    return f"{meant:g} -> {line.constants[meant]:g}"
 
 
 _APPLY_UPDATES = (
@@ -437,12 +473,19 @@ def _formats(
     default = np.dtype("float32" if has_narrow else "float64")
     formats = default if wide is None else jnp.dtype(wide)
     narrower = None if narrow is None else jnp.dtype(narrow)
-    if formats.itemsize < 4 or (
-        narrower is not None and narrower.itemsize >= formats.itemsize
-    ):
+    if formats.itemsize < 4:
         raise ValueError(
-            f"audit_precision got wide={formats} and narrow={narrower}. Write "
-            "wide=jnp.float32 or jnp.float64, and a narrower dtype for narrow."
+            f"audit_precision got wide={formats}, which rounds. Write wide=jnp.float32 or "
+            "wide=jnp.float64."
+        )
+    if narrower is not None and narrower.itemsize >= formats.itemsize:
+        beside = (
+            f"the {formats} that it compares with" if wide is None else f"wide={formats}"
+        )
+        wider = ", or wide=jnp.float64" if narrower.itemsize < 8 else ""
+        raise ValueError(
+            f"audit_precision got narrow={narrower}, which is not narrower than {beside}. "
+            f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
         )
     return formats, narrower
 

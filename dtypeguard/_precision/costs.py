@@ -10,8 +10,9 @@ import numpy as np
 
 from .._leaves.dtypes import bits
 from .._leaves.types import Function, Leaf
-from .flow import Flow, Source, bits_of
-from .report import LineCost
+from .._program.origins import Origin
+from .flow import Flow, Input, bits_of
+from .report import LineCost, place_of
 
 _LEAST_SHARE = 0.01
 # Calls that take a dtype. What `arange` makes is often an index, to be kept wide.
@@ -66,23 +67,33 @@ def line_costs(flow: Flow, harm: Callable[[int], float]) -> tuple[LineCost, ...]
         found.append(
             LineCost(
                 origin=source.origin,
-                cause=source.cause,
+                cause=_cause(flow, cost.number),
                 share=cost.share,
                 saves=cost.saves,
                 harm=harm(cost.number),
                 is_cast=source.is_cast,
-                others=tuple(flow.sources[n].name for n in cost.others),
-                remedy=_remedy(source, flow.narrow),
+                others=tuple(place_of(_cause(flow, n)) for n in cost.others),
+                remedy=_remedy(flow, cost.number),
             )
         )
     return tuple(found)
 
 
-def _remedy(source: Source, narrow: np.dtype) -> str:
+def _cause(flow: Flow, number: int) -> Origin | str:
+    """The line of a source, or the inputs that it stands for."""
+    cause = flow.sources[number].cause
+    if not isinstance(cause, str):
+        return cause
+    paths = flow.paths(number)
+    return ", ".join(paths[:3]) + f" and {len(paths) - 3} more" * (len(paths) > 3)
+
+
+def _remedy(flow: Flow, number: int) -> str:
     """What to write so that a source is narrow."""
+    source, narrow = flow.sources[number], flow.narrow
     cast = f"x.astype(jnp.{narrow})"
     if isinstance(source.cause, str):
-        return f"Give {source.cause} in {narrow}, or cast it: {cast}."
+        return _remedy_of_inputs(flow, number, cast)
     where, code = source.cause.place, source.cause.code
     if source.is_cast:
         return f"Leave out the cast at {where}, or cast back before the products: {cast}."
@@ -98,9 +109,21 @@ def _remedy(source: Source, narrow: np.dtype) -> str:
     return f"{text}."
 
 
+def _remedy_of_inputs(flow: Flow, number: int, cast: str) -> str:
+    paths, many = flow.paths(number), ""
+    if any(each.argument == paths[0] != each.path for each in flow.inputs):
+        is_float = "if jnp.issubdtype(x.dtype, jnp.floating) else x"
+        cast = f"jax.tree.map(lambda x: {cast} {is_float}, {paths[0]})"
+    elif len(paths) == 1:
+        cast = f"{paths[0]}{cast[1:]}"
+    else:
+        many = " of each"
+    return f"Give {_cause(flow, number)} in {flow.narrow}: {cast}{many}."
+
+
 def input_names(
     f: Function, paths: Sequence[str], arrays: Sequence[Leaf], narrow: np.dtype
-) -> list[str]:
+) -> list[Input]:
     """The names of the inputs of a program; one name for an argument that is all wide.
 
     Args:
@@ -113,7 +136,10 @@ def input_names(
     parts = [_name(path, positional) for path in paths]
     size = lambda x: bits(getattr(x, "dtype", None))
     narrows = {a for (a, _), x in zip(parts, arrays) if 0 < size(x) <= bits(narrow)}
-    return [name if name not in narrows else name + rest for name, rest in parts]
+    return [
+        Input(name if name not in narrows else name + rest, name + rest)
+        for name, rest in parts
+    ]
 
 
 def _name(path: str, positional: Sequence[str]) -> tuple[str, str]:

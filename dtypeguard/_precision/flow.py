@@ -12,7 +12,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, is_weak
 from .._leaves.types import Equation as JaxEquation
-from .._program.graph import Equation, Graph, Stack
+from .._program.graph import PRODUCTS, SHAPES, Equation, Graph, Stack
 from .._program.origins import (
     Origin,
     is_backward,
@@ -20,16 +20,8 @@ from .._program.origins import (
     is_of_jax_nn,
     origin_of,
 )
-from .work import PRODUCTS, equations, operations, repetitions
+from .work import equations, operations, repetitions
 
-# The result of these is their operand, in another shape.
-_SHAPES = frozenset(
-    (
-        *("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice"),
-        *("rev", "copy", "copy_p", "stop_gradient", "optimization_barrier"),
-        *("sharding_constraint", "device_put"),
-    )
-)
 _Key = tuple[str, int, str, int]
 # A line, and a value or a shape.
 _Place = tuple[_Key | None, int | tuple[int, ...]]
@@ -49,12 +41,12 @@ class Source:
     """A line or an input that makes values wide.
 
     Attributes:
-        cause: the line that makes the wide values, or the name of an input.
+        cause: the line that makes the wide values, or the argument that holds them.
         is_cast: whether it is an explicit cast of narrow values.
         is_number: whether it is a scalar constant.
         is_product: whether it is a product that is delivered wide.
         is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
-        entered: the first equation at which narrow values become wide because of it.
+        entered: the equations, by identity, at which it makes narrow values wide.
     """
 
     def __init__(self, cause: Origin | str):
@@ -63,19 +55,27 @@ class Source:
         self.is_number = False
         self.is_product = False
         self.is_of_jax = False
-        self.entered: Equation | None = None
-
-    @property
-    def name(self) -> str:
-        """As other messages call it."""
-        return self.cause if isinstance(self.cause, str) else self.cause.place
+        self.entered: dict[int, Equation] = {}
 
     @property
     def origin(self) -> Origin | None:
         """The line at which narrow values become wide because of it."""
-        if self.entered is not None:
-            return origin_of(self.entered.stack)
+        for equation in self.entered.values():
+            return origin_of(equation.stack)
         return None if isinstance(self.cause, str) else self.cause
+
+
+class Input(NamedTuple):
+    """The names of an input of a program.
+
+    Attributes:
+        argument: that which holds it, and counts as one source; the path where that holds
+            narrow values as well.
+        path: its own.
+    """
+
+    argument: str
+    path: str
 
 
 class Product(NamedTuple):
@@ -106,22 +106,23 @@ class Flow:
         narrow: the dtype that it is expected to compute in.
         sources: what makes values wide.
         products: all matrix products and convolutions.
+        inputs: the names of its inputs.
 
     Args:
         graph: the program.
         narrow: the dtype that it is expected to compute in.
-        names: of its inputs.
+        inputs: the names of its inputs.
     """
 
-    def __init__(self, graph: Graph, narrow: np.dtype, names: Sequence[str]):
+    def __init__(self, graph: Graph, narrow: np.dtype, inputs: Sequence[Input]):
         self.graph = graph
         self.narrow = narrow
         self.sources: list[Source] = []
-        self._names = names
+        self.inputs = inputs
         self._numbers: dict[tuple[_Key, bool] | str, int] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
-        self._order = _ordered(graph)
+        self._order = graph.sources_first()
         self._is_float = [size > 0 for size in sizes]
         self._is_wide = [size > bits(narrow) for size in sizes]
         self._state = [
@@ -203,7 +204,7 @@ class Flow:
         for value in leads:
             equation = graph.made_by.get(value)
             is_mixed = self._state[value] == _State.MIXED and self._mask[value]
-            if equation is None or not is_mixed or equation.primitive in _SHAPES:
+            if equation is None or not is_mixed or equation.primitive in SHAPES:
                 continue
             found.setdefault(tuple(map(id, equation.stack)), self._mask[value])
         return found
@@ -211,7 +212,7 @@ class Flow:
     # Sources
 
     def _of_input(self, value: int) -> int:
-        name = self._names[value]
+        name = self.inputs[value].argument
         if name not in self._numbers:
             self._numbers[name] = len(self.sources)
             self.sources.append(Source(name))
@@ -230,9 +231,21 @@ class Flow:
 
     def _enter(self, mask: int, equation: Equation) -> int:
         for number in bits_of(mask):
-            source = self.sources[number]
-            source.entered = source.entered or equation
+            self.sources[number].entered.setdefault(id(equation), equation)
         return mask
+
+    def paths(self, number: int) -> list[str]:
+        """The paths of the inputs that a source stands for; its own name if all do."""
+        used = 0
+        for equation in self.sources[number].entered.values():
+            wide = [v for v in equation.inputs if self._mask[v] >> number & 1]
+            for value in wide:
+                used |= self.graph.dependencies(value)
+        name = self.sources[number].cause
+        mine = [v for v, each in enumerate(self.inputs) if each.argument == name]
+        mine = [value for value in mine if self._is_wide[value]]
+        found = [self.inputs[value].path for value in mine if used >> value & 1]
+        return found if 0 < len(found) < len(mine) else [str(name)]
 
     # Values
 
@@ -272,7 +285,7 @@ class Flow:
             return self._set(value, _State.CONSTANT)
         if is_conversion and not (floats and self._is_wide[floats[0]]):
             return self._conversion(value, equation, bool(floats))
-        is_shape = equation.primitive in _SHAPES and len(floats) == 1
+        is_shape = equation.primitive in SHAPES and len(floats) == 1
         if is_conversion or is_shape:
             (operand,) = floats
             maker = self._maker[operand]
@@ -280,6 +293,8 @@ class Flow:
             state, mask = self._state[operand], self._mask[operand]
             return self._set(value, state, mask, None if is_conversion else maker)
         states = {self._state[v] for v in floats}
+        if states <= {_State.CONSTANT} and self._is_scalar_of_optimizer(value, equation):
+            return self._set(value, _State.CONSTANT)
         hard = [v for v in floats if self._state[v] >= _State.PURE]
         is_mixed = bool(states & {_State.NARROW, _State.MIXED})
         if not hard:
@@ -294,6 +309,16 @@ class Flow:
             is_joined = len(masks) > 1 or self._elsewhere(floats, equation)
             mask = self._of_line(equation.stack) if is_joined else masks.pop()
             self._set(value, _State.PURE, mask)
+
+    def _is_scalar_of_optimizer(self, value: int, equation: Equation) -> bool:
+        """Whether an optimizer computes a scalar, of a count for example.
+
+        Optax casts it to the dtype of what it scales: no trace of that if both are wide.
+        """
+        if self.graph.avals[value].shape:
+            return False
+        origin = origin_of(equation.stack)
+        return origin is not None and origin.is_of_optimizer
 
     def _conversion(self, value: int, equation: Equation, is_float: bool) -> None:
         """A value that becomes wide by a conversion."""
@@ -399,8 +424,7 @@ class Flow:
             if equation is None and len(same) == 1:
                 value = same[0]
             elif equation is not None and (
-                equation.primitive in _SHAPES
-                or equation.primitive == "convert_element_type"
+                equation.primitive in SHAPES or equation.primitive == "convert_element_type"
             ):
                 value = equation.inputs[0]
             else:
@@ -442,19 +466,6 @@ class Flow:
         if id(eqn) not in self._backward:
             self._backward[id(eqn)] = is_backward((eqn,))
         return self._backward[id(eqn)]
-
-
-def _ordered(graph: Graph) -> list[int]:
-    """The values, each after those that it is made of, but for what a loop feeds back.
-
-    The results of a call are numbered before what is inside of it.
-    """
-    place = list(range(len(graph.avals)))
-    for value in reversed(range(len(place))):
-        same = graph.same.get(value, ())
-        if same and all(other > value for other in same):
-            place[value] = max(place[other] for other in same)
-    return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
 
 def bits_of(mask: int) -> Iterator[int]:

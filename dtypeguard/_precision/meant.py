@@ -30,10 +30,7 @@ class Meant(Calls):
         """The number that became the next `value` on a line, if it is another number."""
         rounded = float(np.asarray(value, dtype))
 
-        def is_it(number: float) -> bool:
-            with np.errstate(over="ignore"):
-                return float(np.asarray(number).astype(dtype)) == rounded
-
+        is_it = lambda number: float(np.asarray(number).astype(dtype)) == rounded
         numbers = self._numbers.get((origin.file, origin.line), ())
         candidates = [x for x in numbers if is_it(x)]
         if not candidates and np.isfinite(rounded) and rounded != round(rounded):

@@ -1,5 +1,6 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ class Measures:
     Attributes:
         lines: how many lines of source round.
         exact: the float outputs of the program in wide types.
+        sizes: their norms.
         by_output: the error of each of them as written, relative to its norm.
         total: the root mean square of these.
 
@@ -40,18 +42,24 @@ class Measures:
 
         # The trace finds the lines. If there are more, it is made once more.
         self._length, lowered = _FEW_LINES, None
-        while lowered is None or len(paired.lines) > self._length:
-            self._length = max(self._length, len(paired.lines))
+        while lowered is None or self._switches > self._length:
+            self._length = max(self._length, self._switches)
             lowered = jax.jit(wide).lower(self._amounts(()), self._arrays)
         self.lines = len(paired.lines)
         self._run = _compiled(lowered)
         self.exact = self._outputs(())
         self._rounding = 0, self.exact
-        norms = [float(_norm(x)) for x in self.exact]
-        self._norms = [norm if norm > 0 else 1.0 for norm in norms]
+        self.sizes = [float(_norm(x)) for x in self.exact]
+        self._norms = [size if size > 0 else 1.0 for size in self.sizes]
         self._written = self._outputs(range(self.lines))
+        self.leave_out(())
+
+    def leave_out(self, numbers: Sequence[int]) -> None:
+        """Counts no error of these outputs from now on."""
+        for number in numbers:
+            self._norms[number] = math.inf
         self.by_output = self._distances(self._written, self.exact)
-        self.total = _root_mean_square(self.by_output)
+        self.total = self._mean(self.by_output)
 
     def not_finite(self) -> tuple[list[Birth], list[Birth]]:
         """What makes the outputs not finite, in the order of the program.
@@ -77,7 +85,7 @@ class Measures:
 
     def error(self, rounding: Sequence[int]) -> float:
         """The error of the program if these lines round and the others are wide."""
-        return _root_mean_square(self._distances(self._outputs(rounding), self.exact))
+        return self._mean(self._distances(self._outputs(rounding), self.exact))
 
     def left(self, wide: Sequence[int]) -> float:
         """The share of the squared error that is left if these lines are wide."""
@@ -103,8 +111,16 @@ class Measures:
         return float(share) if np.isfinite(share) else np.inf
 
     def alone(self, number: int) -> float:
-        """The error if only this line rounds."""
+        """The error if only this line rounds, or this switch of a constant is on."""
         return self.error([number])
+
+    def constant(self, number: int) -> float | None:
+        """The number on a line whose rounding alone causes the most error."""
+        places = enumerate(self._paired.constants, 1)
+        mine = {meant: -place for place, (line, meant) in places if line == number}
+        if len(mine) < 2:
+            return next(iter(mine), None)
+        return max(mine, key=lambda meant: self.alone(mine[meant]))
 
     def fix(self, order: Sequence[int], tolerance: float | None) -> list[int]:
         """A small set of lines that is worth computing wider, in the given order.
@@ -135,9 +151,15 @@ class Measures:
         left = {*order} - {*rounding}
         return [line for line in order if line in left]
 
+    @property
+    def _switches(self) -> int:
+        return len(self._paired.lines) + len(self._paired.constants)
+
     def _amounts(self, rounding: Sequence[int]) -> Leaf:
         amounts = np.zeros(self._length, np.float32)
         amounts[list(rounding)] = 1
+        for place, (line, _) in enumerate(self._paired.constants, 1):
+            amounts[-place] = max(amounts[-place], amounts[line])
         return jnp.asarray(amounts)
 
     def _outputs(self, rounding: Sequence[int]) -> list[Leaf]:
@@ -147,6 +169,11 @@ class Measures:
         pairs = zip(made, exact, self._norms)
         found = [float(_distance(x, e)) / norm for x, e, norm in pairs]
         return [error if np.isfinite(error) else np.inf for error in found]
+
+    def _mean(self, errors: Sequence[float]) -> float:
+        """The root mean square of the errors of the outputs that count."""
+        known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
+        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
     def _relative(self, error: float) -> float:
         if not (self.total and np.isfinite(error)):
@@ -187,7 +214,3 @@ def _off(x: Leaf, exact: Leaf) -> Leaf:
     """The difference, where the same infinity makes none."""
     is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
     return jnp.where(is_same, jnp.zeros_like(x), x - exact)
-
-
-def _root_mean_square(errors: Sequence[float]) -> float:
-    return float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0

@@ -10,7 +10,7 @@ from .._leaves.dtypes import bits
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .finite import Finite
 from .meant import Meant
-from .pair import Formats, Line, Paired, Value, is_inexact
+from .pair import Formats, Line, Paired, Value, is_inexact, own_dtype
 
 Plan = Mapping[tuple[int, ...], int]
 
@@ -52,7 +52,7 @@ class Mended(Paired):
         self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
     ) -> Sequence[Value]:
         if eqn.primitive.name == "reduce_precision":  # of which Paired makes two values
-            return self._paired(eqn, values, self._own_results(eqn, values), stack)
+            return self._paired(eqn, values, self._own(eqn, values), stack)
         return super()._equation(eqn, values, stack)
 
     def _paired(
@@ -74,8 +74,5 @@ class Mended(Paired):
             return lax.select(rounds, lax.reduce_precision(x, format.nexp, format.nmant), x)
 
         operands = [switched(v.narrow) for v in values]
-        made = self._bind(eqn, operands, lambda dtype: dtype)
+        made = self._bind(eqn, operands, own_dtype)
         return [Value(switched(x)) for x in made]
-
-    def _own_results(self, eqn: Equation, values: Sequence[Value]) -> list[Leaf]:
-        return self._bind(eqn, [v.narrow for v in values], lambda dtype: dtype)

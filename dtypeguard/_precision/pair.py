@@ -12,7 +12,7 @@ from jax import lax
 from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
-from .._program.graph import Stack, loop_parts, open_jaxpr
+from .._program.graph import SHAPES, Stack, loop_parts, open_jaxpr
 from .._program.origins import Origin, cast_of_ours, origin_of
 from .algebra import ALIGNED
 from .finite import Finite
@@ -24,13 +24,11 @@ def _words(names: str) -> frozenset[str]:
 
 
 # These return some of the numbers that they are given, and round none of them.
-_MOVES = _words(
-    "reshape transpose broadcast_in_dim slice dynamic_slice gather concatenate pad "
-    "squeeze rev select_n copy copy_p neg max min reduce_max reduce_min expand_dims "
-    "split clamp dynamic_update_slice device_put sharding_constraint real imag "
-    "optimization_barrier stop_gradient reduce_window_max reduce_window_min cummax cummin "
-    "all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast floor ceil round "
-    "select_if_vmap maybe_set nonbatchable"  # the last ones are Equinox's
+_MOVES = SHAPES | _words(
+    "dynamic_slice gather concatenate pad select_n neg max min reduce_max reduce_min clamp "
+    "split dynamic_update_slice real imag reduce_window_max reduce_window_min cummax "
+    "cummin all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast floor ceil "
+    "round select_if_vmap maybe_set nonbatchable"  # the last three are Equinox's
 )
 _MOVE_REALS = _words("abs sign")
 
@@ -117,6 +115,7 @@ class Paired:
 
     Attributes:
         lines: the lines that can round, numbered. Complete after one trace.
+        constants: the lines and numbers that a trace rounds there; each has a switch.
         unknown: the primitives that are run as written, since they have no wide form here.
 
     Args:
@@ -127,6 +126,7 @@ class Paired:
 
     def __init__(self, closed_jaxpr: Jaxpr, formats: Formats, meant: Meant):
         self.lines: list[Line] = []
+        self.constants: list[tuple[int, float]] = []
         self.unknown: set[str] = set()
         self._program = closed_jaxpr
         self._formats = formats
@@ -143,8 +143,8 @@ class Paired:
         """Runs the program.
 
         Args:
-            amounts: a vector with 1 for each of `lines` that rounds and 0 for each other;
-                it may be longer.
+            amounts: a vector with 1 for each of `lines` that rounds, and from its end for
+                each of `constants`; 0 elsewhere.
             arrays: the inputs.
             finite: if given, it follows where values stop being finite.
         """
@@ -152,10 +152,11 @@ class Paired:
         self._finite = finite
         at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
         self._amounts = [at(number) for number in range(amounts.shape[0])]
-        given = [self._given(x, self._numbers.get(None)) for x in arrays]
-        given = [self._followed((), [], v, n) for n, v in enumerate(given)]
         try:
-            return self._run(self._program, given, ())
+            with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
+                given = [self._given(x, self._numbers.get(None)) for x in arrays]
+                given = [self._followed((), [], v, n) for n, v in enumerate(given)]
+                return self._run(self._program, given, ())
         finally:  # no tracer outlives its trace
             self._amounts, self._finite = [], None
 
@@ -193,7 +194,7 @@ class Paired:
 
     def _amount(self, number: int) -> Leaf:
         # A trace that finds too many lines is made once more.
-        return self._amounts[number if number < len(self._amounts) else 0]
+        return self._amounts[number if abs(number) < len(self._amounts) else 0]
 
     # Values
 
@@ -223,8 +224,11 @@ class Paired:
         number = self._line(origin)
         self.lines[number].dtypes.add(str(value.narrow.dtype))
         self.lines[number].constants[meant] = float(np.asarray(var.val))
+        if (number, meant) not in self.constants:
+            self.constants.append((number, meant))
+        switch = -1 - self.constants.index((number, meant))
         exact = jnp.asarray(meant, value.wide.dtype)
-        return Value(value.narrow, self._rounded(number, exact, value.narrow, exact))
+        return Value(value.narrow, self._rounded(switch, exact, value.narrow, exact))
 
     # Equations
 
@@ -285,14 +289,12 @@ class Paired:
             return []
         has_key = any(_is_key(v.narrow) for v in values)
         is_drawn = has_key and any(is_inexact(var.aval) for var in eqn.outvars)
-        if (jaxprs and name not in _COMBINES) or name in _AS_WRITTEN or is_drawn:
+        if (jaxprs and name not in COMBINES) or name in _AS_WRITTEN or is_drawn:
             return self._as_written(eqn, values)
         if name in _OF_BITS:
-            made = self._bind(eqn, self._own(eqn, values), _own_dtype)
-            return [self._given(x, None) for x in made]
+            return [self._given(x, None) for x in self._own(eqn, values)]
         if name in _OF_OWN_DTYPES and self._formats.narrow is not None:
-            made = self._bind(eqn, self._own(eqn, values), _own_dtype)
-            narrow = [self._given(x, None).narrow for x in made]
+            narrow = [self._given(x, None).narrow for x in self._own(eqn, values)]
         else:
             narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
         if not any(map(is_inexact, narrow)):
@@ -302,21 +304,21 @@ class Paired:
     def _own(
         self, eqn: Equation, values: Sequence[Value], wide: bool = False
     ) -> list[Leaf]:
-        """The operands of an equation in the dtypes that the program has for them."""
-        return [
+        """The results of an equation in the dtypes that the program has, on either side."""
+        operands = [
             v.narrow
             if v.wide is None
             else lax.convert_element_type(v.wide if wide else v.narrow, var.aval.dtype)
             for v, var in zip(values, eqn.invars)
         ]
+        return self._bind(eqn, operands, own_dtype)
 
     def _as_written(self, eqn: Equation, values: Sequence[Value]) -> list[Value]:
         """The results of an equation without a wide form, on the inputs of either side."""
         self.unknown.add(eqn.primitive.name)
-        narrow = self._bind(eqn, self._own(eqn, values), _own_dtype)
-        wide = narrow
+        wide = narrow = self._own(eqn, values)
         if eqn.primitive.name not in _CALLBACKS and any(map(is_inexact, narrow)):
-            wide = self._bind(eqn, self._own(eqn, values, wide=True), _own_dtype)
+            wide = self._own(eqn, values, wide=True)
         beside = [self._given(x, None).wide for x in wide]
         return [self._given(n, None)._replace(wide=w) for n, w in zip(narrow, beside)]
 
@@ -395,7 +397,7 @@ class Paired:
         if isinstance(value, np.dtype) or name in _DTYPES:
             return value if value is None else dtype_of(jnp.dtype(value))
         inside = open_jaxpr(value)
-        if hasattr(inside, "eqns") and dtype_of is not _own_dtype:
+        if hasattr(inside, "eqns") and dtype_of is not own_dtype:
             # How two numbers are combined.
             avals = [
                 jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
@@ -516,13 +518,13 @@ class Paired:
     ):
         (value,) = values
         (narrow,) = self._bind(eqn, [value.narrow], self._formats.written)
-        (rounded,) = self._bind(eqn, [value.wide], _own_dtype)
+        (rounded,) = self._bind(eqn, [value.wide], own_dtype)
         rounds = self._amount(self._numbered(eqn, narrow, stack)) > 0
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         """A stochastic rounding of dtypeguard, whose bits hold no wide value."""
-        (made,) = self._bind(eqn, self._own(eqn, values), _own_dtype)
+        (made,) = self._own(eqn, values)
         value = next(v for v in values if v.wide is not None)
         given, narrow = self._given(value.narrow, None), self._given(made, None).narrow
         number = self._numbered(eqn, narrow, stack)
@@ -552,7 +554,7 @@ _CALLS = _words(
     "custom_vjp_call custom_vjp_call_jaxpr custom_lin"
 )
 # Their jaxprs say how two numbers are combined.
-_COMBINES = _words(
+COMBINES = _words(
     "reduce reduce_window scatter scatter-add scatter_add scatter-mul scatter_mul "
     "scatter-min scatter_min scatter-max scatter_max scatter-sub scatter_sub"
 )
@@ -607,7 +609,7 @@ def _holds(wide: Leaf, narrow: Leaf) -> bool:
     )
 
 
-def _own_dtype(dtype: DType) -> DType:
+def own_dtype(dtype: DType) -> DType:
     return dtype
 
 

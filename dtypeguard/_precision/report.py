@@ -24,8 +24,8 @@ class LineLoss:
         alone: the error of the outputs if only this line rounds.
         left: the share of the squared error that is left if only this line is wide.
         dtypes: the dtypes that it rounds to.
-        constant: the number on it that the dtype changes most, "0.999 -> 1"; None if there
-            is none.
+        constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
+            if there is none.
         remedy: what to write, as a sentence.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
@@ -45,7 +45,7 @@ class LineLoss:
         """Where it is."""
         if self.origin is None:
             return "the inputs"
-        place = _place(self.origin)
+        place = place_of(self.origin)
         return place if self.cast is None else f"{place}, {self.cast}"
 
 
@@ -115,7 +115,7 @@ class PrecisionReport:
         error: how far the outputs are from those in wide types, relative to their norms;
             the root mean square over them. Infinity if one is not finite as written; not a
             number if nothing was run, as `left` is then.
-        outputs: the error of each floating output, by path.
+        outputs: the error of each floating output, by path, but for those that vanish.
         losses: the lines with a share above 1%, the most important first.
         fix: those of the smallest set of lines that is worth computing wider.
         left: the share of the squared error that is left with these lines wide.
@@ -129,6 +129,11 @@ class PrecisionReport:
         not_examined: the primitives that were run as written on both sides.
         work: what the program computes, by dtype.
         costs: the sources of what runs wider than necessary.
+        vanishing: the paths of the outputs that are 0 but for rounding, on the wide side as
+            well: the gradient of a bias without effect, a sum that cancels exactly. Such a
+            norm measures nothing, so `error` leaves them out. They are those more than 100
+            times off that are a million times smaller in float64 than in float32. An output
+            that is lost has a value in wide types, and counts.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.
@@ -148,6 +153,7 @@ class PrecisionReport:
     work: Work | None = None
     costs: tuple[LineCost, ...] = ()
     not_finite: Origin | None = None
+    vanishing: tuple[str, ...] = ()
 
     @property
     def is_spread(self) -> bool:
@@ -160,6 +166,8 @@ class PrecisionReport:
         """One sentence that says how it went."""
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
+        if self.vanishing and not self.outputs:
+            return f"the outputs are 0 but for rounding, in {self.wide} as well."
         if not self.error and self.not_examined:
             return f"the outputs are those of {self.wide}, as far as they were examined."
         if not self.error:
@@ -206,13 +214,13 @@ class PrecisionReport:
         for cost in self.costs[:_MOST_ROWS]:
             origin, cause = cost.origin, cost.cause
             is_same = isinstance(cause, Origin) and cause == origin
-            by = "a cast" if cost.is_cast else "itself" if is_same else _place(cause)
+            by = "a cast" if cost.is_cast else "itself" if is_same else place_of(cause)
             rows.append(
                 (
                     f"{100 * cost.share:.0f}%",
                     f"{100 * cost.saves:.0f}%",
                     "" if math.isnan(cost.harm) else _percent(cost.harm),
-                    "" if origin is None else _place(origin),
+                    "" if origin is None else place_of(origin),
                     by,
                     _code(cause) if isinstance(cause, Origin) else _code(origin),
                 )
@@ -280,12 +288,10 @@ class PrecisionReport:
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
             )
-        is_none = lambda error: 100 < error < math.inf
-        vanishing = [path for path, error in self.outputs.items() if is_none(error)]
-        if vanishing:
+        if self.vanishing:
+            which = ", ".join(path or "the output" for path in self.vanishing)
             notes.append(
-                f"Next to its error, {', '.join(vanishing)} is 0, as is the gradient of a "
-                "bias without effect: let the function leave it out."
+                f"0 but for rounding, in {self.wide} as well, and not counted: {which}."
             )
         if self.not_examined:
             notes.append(
@@ -342,7 +348,7 @@ def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
     cause = cost.cause if isinstance(cost.cause, Origin) else None
     origin = cost.origin or cause
     is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
-    made = "" if cause is not None and is_own else f" because of {_place(cost.cause)}"
+    made = "" if cause is not None and is_own else f" because of {place_of(cost.cause)}"
     made += ", by an explicit cast" if cost.is_cast else ""
     said = [
         f"{html.percent(cost.share)} of the matrix products run wide{made}",
@@ -350,11 +356,11 @@ def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
     ]
     if not math.isnan(cost.harm):
         said.append(f"{_percent(cost.harm)} error added if it is")
-    place = _place(origin or cost.cause)
+    place = place_of(origin or cost.cause)
     marks = [html.Mark(origin, place, "; ".join(said), pays=cost.share)]
     if cause is not None and not is_own:
         said = f"What this line makes is wide: {place} runs wide because of it."
-        marks.append(html.Mark(cause, _place(cause), said))
+        marks.append(html.Mark(cause, place_of(cause), said))
     return marks
 
 
@@ -374,7 +380,8 @@ def _work_figures(work: Work) -> html.Figures:
 _MOST_ROWS = 10
 
 
-def _place(origin: Origin | str) -> str:
+def place_of(origin: Origin | str) -> str:
+    """A line or an input as reports print it."""
     if isinstance(origin, str):
         return origin
     return origin.place if origin.file else "inside JAX"

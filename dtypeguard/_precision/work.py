@@ -9,12 +9,9 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation as JaxEquation
-from .._program.graph import Equation, Graph, Stack
-from .pair import jaxprs_in
+from .._program.graph import PRODUCTS, Equation, Graph, Stack
+from .pair import COMBINES, jaxprs_in
 from .report import Work
-
-# They hold jaxprs that say how two numbers are combined.
-_COMBINING = ("scatter", "reduce", "sort", "select_and", "arg", "cum")
 
 
 def work_of(graph: Graph, narrow: DType = None) -> Work:
@@ -124,11 +121,6 @@ def operations(eqn: JaxEquation) -> float:
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
 
 
-PRODUCTS = frozenset(
-    ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
-)
-
-
 def widest(avals: list[Aval]) -> np.dtype:
     """The dtype of the widest floating operand."""
     return max((aval.dtype for aval in avals), key=bits)
@@ -138,4 +130,4 @@ def _is_closed(eqn: JaxEquation) -> bool:
     """Whether an equation holds a program that the graph does not look into."""
     name = eqn.primitive.name
     is_kernel = "custom_call" in name or "ffi" in name
-    return is_kernel or (not name.startswith(_COMBINING) and bool(jaxprs_in(eqn.params)))
+    return is_kernel or (name not in COMBINES and bool(jaxprs_in(eqn.params)))

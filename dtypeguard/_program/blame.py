@@ -5,25 +5,13 @@ from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
-from .graph import Equation, Graph
+from .graph import PRODUCTS, SHAPES, Equation, Graph
 from .origins import is_explicit, is_of_users
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
 
-# The operand of these stays the operand, in another shape.
-_SHAPES = {
-    "broadcast_in_dim",
-    "reshape",
-    "squeeze",
-    "transpose",
-    "copy",
-    "copy_p",
-    "expand_dims",
-}
-_RETYPING = _SHAPES | {"convert_element_type"}
-# These promote operands of different dtypes without an equation for it.
-_MIXING = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
+_RETYPING = SHAPES | {"convert_element_type"}
 
 # All that `kind` returns.
 _ANY = {"bool", "int", "float", "complex", None}
@@ -218,7 +206,7 @@ def _narrow_inputs(region: _Region, value: int) -> list[int]:
     ]
     if not region.forcing(equation):
         return narrow
-    if equation.primitive not in _MIXING:
+    if equation.primitive not in PRODUCTS:
         return []  # a predicate, an index, an integer exponent
     dtype = region.graph.avals[value].dtype
     same_kind = lambda v: kind(region.graph.avals[v].dtype) == kind(dtype)
@@ -237,7 +225,7 @@ def _partners(
     """
     graph = region.graph
     equation = graph.made_by[promoted]
-    if equation.primitive in _MIXING:
+    if equation.primitive in PRODUCTS:
         return equation, region.forcing(equation)
     mine = {promoted}
     size = 0
@@ -256,7 +244,7 @@ def _partners(
                 ]
                 if others:
                     return user, region.imposing(others)
-                if user.primitive in _SHAPES:
+                if user.primitive in SHAPES:
                     mine.add(value)
     return None, []
 

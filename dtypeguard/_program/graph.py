@@ -9,6 +9,19 @@ from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs, Leaf
 # share theirs.
 _MOST, _FEW = 10, 500
 
+# The result of these is their operand, in another shape or place.
+SHAPES = frozenset(
+    (
+        *("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice"),
+        *("rev", "copy", "copy_p", "stop_gradient", "optimization_barrier"),
+        *("sharding_constraint", "device_put"),
+    )
+)
+# Products and convolutions promote operands of different dtypes by themselves.
+PRODUCTS = frozenset(
+    ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
+)
+
 Variable = Any  # of a jaxpr: a variable or a literal
 Stack = tuple[JaxEquation, ...]
 
@@ -84,7 +97,7 @@ class Graph:
 
     def _all_dependencies(self) -> dict[int, int]:
         found = {value: 1 << value for value in self.inputs}
-        order, changed = self._sources_first(), True
+        order, changed = self.sources_first(), True
         while changed:  # a second pass only where a loop feeds values back
             changed = False
             for value in order:
@@ -100,25 +113,17 @@ class Graph:
         equation = self.made_by.get(value)
         return equation.inputs if equation else self.same.get(value, ())
 
-    def _sources_first(self) -> list[int]:
-        """All values, each after those that it is made from where no loop feeds back.
+    def sources_first(self) -> list[int]:
+        """All values, each after those that it is made of, but for what a loop feeds back.
 
-        The result of a call has a lower number than what is computed inside.
+        The results of a call are numbered before what is inside of it.
         """
-        order, seen = [], set()
-        for output in range(len(self.avals)):
-            path = [(output, iter(self._sources(output)))] if output not in seen else []
-            seen.add(output)
-            while path:
-                value, sources = path[-1]
-                source = next((each for each in sources if each not in seen), None)
-                if source is None:
-                    order.append(value)
-                    path.pop()
-                else:
-                    seen.add(source)
-                    path.append((source, iter(self._sources(source))))
-        return order
+        place = list(range(len(self.avals)))
+        for value in reversed(range(len(place))):
+            same = self.same.get(value, ())
+            if same and all(other > value for other in same):
+                place[value] = max(place[other] for other in same)
+        return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
     def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
         self.avals.append(aval)

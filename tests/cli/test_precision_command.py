@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 SCRIPT = """
-import jax.numpy as jnp
+import jax, jax.numpy as jnp
 
 print("what a script prints is no report")
 
@@ -37,6 +37,7 @@ by_name = {"xs": xs, "mean": mean}
 wide = jnp.linspace(0, 1, 8), 1.1
 large = 1e3 * jnp.ones(3, jnp.float16), 1e3
 count = jnp.arange(3), 2
+shapes = jax.ShapeDtypeStruct((3,), jnp.float32), 2.0
 
 def made():
     return by_tuple
@@ -125,8 +126,15 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
         ("loss", "count", [], ["which returns no floating array"]),
         ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is no floating dtype"]),
         ("loss", "wide", ["--wide", "int32"], ["Write --wide float32"]),
-        ("loss", "wide", ["--wide", "bf16"], ["audit_precision got wide=bfloat16"]),
+        (
+            "loss",
+            "wide",
+            ["--wide", "bf16"],
+            ["audit_precision got wide=bfloat16, which rounds"],
+        ),
+        ("loss", "wide", ["--narrow", "f32"], ["narrower dtype", "or wide=jnp.float64"]),
         ("loss", "wide", ["--tolerance", "0"], ["'0' is no error, such as 1e-3"]),
+        ("loss", "shapes", ["--max-error", "1"], ["shapes gives a jax.ShapeDtypeStruct"]),
         ("loss", "wide", ["--max-error", "x"], ["'x' is no error, such as 1e-3"]),
         (
             "loss",

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from healthy import spread
 from helpers import need
 from jax import lax
 
@@ -42,15 +43,7 @@ def test_a_program_in_wide_types_has_nothing_to_report():
 
 
 def test_a_healthy_program_does_not_read_like_a_list_of_faults():
-    def f(x, w):
-        a = jnp.tanh(x @ w)
-        b = jnp.tanh(x @ w.T)
-        c = jnp.tanh(x @ w[::-1])
-        d = jnp.tanh(x @ w[:, ::-1])
-        e = jnp.tanh(x @ w.T[::-1])
-        return a, b, c, d, e
-
-    report = audit_precision(f, normal(0, 32, 8), normal(1, 8, 8))
+    report = audit_precision(spread, normal(0, 16, 4))
     assert report.is_spread, report
     assert "That is the cost of bfloat16" in str(report)
     assert "Compute" not in str(report)
@@ -217,6 +210,21 @@ def test_which_number_of_a_line_is_meant():
     assert complement.losses[0].constant == "0.999 -> 1"
     exact = audit_precision(lambda x: (1 + x, 1.0 * x), normal(0, 9))
     assert all(loss.constant is None for loss in exact.losses)
+
+
+def test_of_several_numbers_on_a_line_the_one_that_matters_is_shown():
+    """1e-9 becomes 0, which changes nothing; 0.999 hardly changes, and is what matters."""
+
+    def moments(nu, g):
+        step = lambda nu, _: (0.999 * nu + 0.001 * g * g + 1e-9, None)
+        return lax.scan(step, nu, None, 200)[0]
+
+    report = audit_precision(moments, jnp.ones(9, F16), 1 + normal(1, 9, dtype=F16) ** 2)
+    assert report.losses[0].constant.startswith("0.999 -> 0.99")
+
+    root = lambda g: jnp.max(0.999 * g / (jnp.sqrt(g * g * 0.3) + 1e-8))
+    report = audit_precision(root, jnp.array([0.0, 1e-3], F16))
+    assert report.losses[0].constant == "1e-08 -> 0"
 
 
 def test_a_function_that_was_traced_before():

@@ -549,7 +549,7 @@ def test_which_dtype_a_program_should_compute_in():
 
     report = audit_precision(f, params, shape(16, 8, dtype=F32))
     assert report.work.narrow == "bfloat16"
-    assert [cost.cause for cost in report.costs] == ["params"]
+    assert [cost.cause for cost in report.costs] == ["params['b']"]
     # The moments of Adam are float32 beside bfloat16 params.
     opt = dtypeguard.guard(optax.adam(1e-3, mu_dtype=F32))
     state = jax.eval_shape(opt.init, shape(8, 8))
@@ -616,3 +616,72 @@ def test_it_runs_nothing():
     assert str(report) == (
         "precision: there are no matrix products to count. Nothing was run."
     )
+
+
+def trained(opt):
+    """A step of two layers in bfloat16, and its arguments."""
+    params = {"a": jnp.ones((8, 8), BF16), "b": jnp.ones((8, 8), BF16)}
+
+    def step(p, o, x):
+        grads = jax.grad(lambda p: mean(jnp.tanh(x @ p["a"]) @ p["b"]))(p)
+        updates, o = opt.update(grads, o, p)
+        return optax.apply_updates(p, updates), o
+
+    return step, [params, opt.init(params), jnp.ones((16, 8), BF16)]
+
+
+# Functions of wide inputs, their arguments, and what their reports name.
+def muon():
+    """A state that is all wide; Optax casts its bias correction to the dtype of that."""
+    return *trained(optax.contrib.muon(1e-3, mu_dtype=F32)), ["o"]
+
+
+def one_of_a_state():
+    """A state of which the wide momentum alone comes to a product."""
+    step, (params, state, x) = trained(optax.adam(1e-3, mu_dtype=F32))
+
+    def f(p, o, x):
+        return step(p, o, x)[0], jax.tree.map(lambda x, mu: x @ mu, p, o[0].mu)
+
+    return f, [params, state, x], ["o[0].mu['a']", "o[0].mu['b']"]
+
+
+def one_of_the_params():
+    f = lambda p, x: mean(jnp.tanh(x @ p["a"]) @ p["b"] + p["c"])
+    p = {"a": matrix(8, 8), "b": jnp.ones((8, 8)), "c": matrix(8, 8)}
+    return f, [p, matrix(8, 8)], ["p['b']"]
+
+
+def some_of_the_params():
+    """All are wide, and those that are cast before they are used matter not."""
+
+    def f(p, x):
+        cast = p["c"].astype(x.dtype)
+        return mean(jnp.tanh(x @ p["a"]) @ p["b"] + jnp.tanh(x @ cast) @ cast)
+
+    return f, [{n: jnp.ones((8, 8)) for n in "abc"}, matrix(8, 8)], ["p['a'], p['b']"]
+
+
+def an_array():
+    return lambda x, w: mean(x @ w), [matrix(8, 8), jnp.ones((8, 8))], ["w"]
+
+
+INPUTS = [muon, one_of_a_state, one_of_the_params, some_of_the_params, an_array]
+
+
+@pytest.mark.parametrize("plant", INPUTS, ids=lambda plant: plant.__name__)
+def test_an_input_is_named_by_its_path_and_its_remedy_works_to_the_letter(plant):
+    f, args, causes = plant()
+    report = audit_precision(f, *shapes(args))
+    assert [cost.cause for cost in report.costs] == causes
+    assert all(cost.saves == cost.share > 0.05 for cost in report.costs)
+    names = dict(zip(inspect.signature(f).parameters, args))
+    for cost in report.costs:
+        made = cost.remedy.partition(f" in {report.work.narrow}: ")[2].removesuffix(".")
+        for path in cost.cause.split(", "):
+            code = f"{path}{made[1:].removesuffix(' of each')}" if "each" in made else made
+            narrow = eval(code, {**names, "jax": jax, "jnp": jnp})
+            old = eval(path, names)
+            swap = lambda x, old=old, narrow=narrow: narrow if x is old else x
+            args = jax.tree.map(swap, args, is_leaf=lambda x, old=old: x is old)
+    assert audit_precision(f, *shapes(args)).costs == ()

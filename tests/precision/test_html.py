@@ -5,6 +5,7 @@ import importlib.util
 import re
 import sys
 
+import healthy
 import jax
 import jax.numpy as jnp
 import pytest
@@ -25,17 +26,6 @@ def encode(x):
     text = "<script>alert('&amp;')</script>"
     p = jnp.arange(600, dtype=x.dtype)  # <b>loses</b>
     return jnp.sin(p.astype(jnp.float32))
-"""
-HEALTHY = """import jax.numpy as jnp
-
-def spread(x):
-    w = x[:4]
-    a = jnp.tanh(x @ w)
-    b = jnp.tanh(x @ w.T)
-    c = jnp.tanh(x @ w[::-1])
-    d = jnp.tanh(x @ w[:, ::-1])
-    e = jnp.tanh(x @ w.T[::-1])
-    return a, b, c, d, e
 """
 LONG = "\n".join(f"a{n} = {n}" for n in range(100)) + f"\n\n\n{LOSES}\n\n"
 
@@ -116,8 +106,8 @@ def test_of_a_long_file_it_shows_what_is_around_the_line(module):
     assert [text[:3] for kind, text in source[1:-1]] == ["105", "106", "107", "108"]
 
 
-def test_a_healthy_program_does_not_read_like_a_list_of_faults(module):
-    report = audit_precision(module(HEALTHY).spread, X)
+def test_a_healthy_program_does_not_read_like_a_list_of_faults():
+    report = audit_precision(healthy.spread, X)
     assert report.is_spread
     text = report.to_html()
     page = _Page(text)
@@ -161,15 +151,13 @@ def train(w):
     assert "return optax.apply_updates(w, updates)optax/_src/update.py:" in row
 
 
-def test_costs_stand_on_the_line_where_values_become_wide(module, tmp_path):
+def test_costs_stand_on_the_line_where_values_become_wide():
     """And the line that makes the wide value says so; two that share work are no sum."""
-    module(HEALTHY)
-    file = str(tmp_path / "planted_page.py")
-    at = lambda line: Origin(file, line, "spread", "")
+    at = lambda line: Origin(healthy.__file__, line, "spread", "")
     costs = (
-        LineCost(at(6), at(4), 0.5, 0.25, 0.003, is_cast=False),
-        LineCost(at(6), "args[0]", 0.5, 0.0, float("nan"), is_cast=False),
-        LineCost(at(8), at(8), 0.3, 0.3, 0.02, is_cast=True),
+        LineCost(at(9), at(7), 0.5, 0.25, 0.003, is_cast=False),
+        LineCost(at(9), "args[0]", 0.5, 0.0, float("nan"), is_cast=False),
+        LineCost(at(11), at(11), 0.3, 0.3, 0.02, is_cast=True),
         LineCost(None, "args[1]", 0.1, 0.1, float("nan"), is_cast=False),
     )
     work = Work({"bfloat16": 3e6, "float32": 1e6}, {"bfloat16": 1.0, "int32": 1.0})
@@ -190,9 +178,9 @@ def test_costs_stand_on_the_line_where_values_become_wide(module, tmp_path):
     assert page.wrong == []
     assert ">loses</th>" not in text
     cause, product, cast, elsewhere = page.named()
-    assert cause.startswith("4 w = x[:4]What this line makes is wide: ")
-    assert product.startswith("650% b = jnp.tanh(x @ w.T)50% of the matrix products run ")
-    assert f"because of {at(4).place}; 25% saved if this alone is narrow" in product
+    assert cause.startswith("7 w = x[:4]What this line makes is wide: ")
+    assert product.startswith("950% b = jnp.tanh(x @ w.T)50% of the matrix products run ")
+    assert f"because of {at(7).place}; 25% saved if this alone is narrow" in product
     assert "; 0.3% error added if it is" in product
     assert "because of args[0]; 0% saved if this alone is narrow" in product
     assert "nan" not in text

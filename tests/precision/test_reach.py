@@ -236,7 +236,21 @@ BAD = {
     "kwargs": (jnp.sin, (X,), {"kwargs": [1]}, TypeError, r"kwargs=\[1\]\. Write a dict"),
     "wide": (jnp.sin, (X,), {"wide": int}, TypeError, "Write a floating dtype"),
     "narrow": (jnp.sin, (X,), {"narrow": "no"}, TypeError, "Write a floating dtype"),
-    "too wide": (jnp.sin, (X,), {"narrow": F32}, ValueError, "a narrower dtype for narrow"),
+    "too wide": (
+        jnp.sin,
+        (X,),
+        {"narrow": F32},
+        ValueError,
+        r"got narrow=float32, which is not narrower than the float32 .* wide=jnp.float64",
+    ),
+    "as wide": (
+        jnp.sin,
+        (X,),
+        {"narrow": F32, "wide": F32},
+        ValueError,
+        r"narrower than wide=float32\. Write a narrower dtype for narrow",
+    ),
+    "not wide": (jnp.sin, (X,), {"wide": BF16}, ValueError, r"Write wide=jnp\.float32 or"),
     "tolerance": (jnp.sin, (X,), {"tolerance": "a"}, TypeError, "write a relative error"),
     "negative": (jnp.sin, (X,), {"tolerance": -1.0}, ValueError, "write a relative error"),
     "a NaN": (lambda x: 2 * x, (X / 0,), {}, None, None),
@@ -377,14 +391,80 @@ def test_a_loop_whose_elements_end_by_themselves():
     )
 
 
-def test_an_output_that_is_0_but_for_rounding_is_named():
-    def f(b, q):
-        weights = jax.nn.softmax(q @ (q + b).T)
-        return jnp.var((weights @ q).astype(F32))
+def attention(params, q, dtype=None):
+    weights = jax.nn.softmax(q @ (q @ params["k"] + params["b"]).T)
+    return jnp.var((weights @ q.astype(dtype)).astype(F32))
 
+
+@pytest.mark.parametrize(("dtype", "wide"), [(BF16, None), (BF16, "float64"), (F32, None)])
+def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted(dtype, wide):
+    """The gradient of a key's bias: a softmax does not change with it."""
+    q = normal(0, 8, 4, dtype=dtype)
+    params = {"b": jnp.zeros(4, dtype), "k": normal(1, 4, 4, dtype=dtype)}
+    report = audit_precision(jax.grad(attention), params, q, wide=wide)
+    assert report.vanishing == ("['b']",)
+    assert report.outputs == {"['k']": report.error}
+    assert "and not counted: ['b']." in str(report)
+    only = lambda params, q: jax.grad(attention)(params, q)["k"]
+    alone = audit_precision(only, params, q, wide=wide)
+    assert report.error == pytest.approx(alone.error)
+    assert len(report.fix) == len(alone.fix)
+
+
+def test_a_sum_that_cancels_exactly_is_all_that_there_is():
+    f = lambda x: jnp.sum(jax.nn.softmax(x) - jnp.exp(x) / jnp.sum(jnp.exp(x)))
+    report = audit_precision(f, normal(0, 50, dtype=BF16))
+    assert str(report).startswith(
+        "precision: the outputs are 0 but for rounding, in float32 as well.\n"
+    )
+
+
+def lost_to_0(x):
+    return (x + 1e-3) - x
+
+
+def lost_to_garbage(x):
+    return jnp.mean(x * x) - jnp.mean(x) ** 2
+
+
+LOST = {  # what is lost, its input, and the least error
+    "0": (lost_to_0, jnp.full(4, 300, BF16), 0.99),
+    "garbage": (lost_to_garbage, jnp.array([300, 300, 302, 302], BF16), 100),
+    "0 in float32": (lost_to_0, jnp.full(4, 1e6), 0.99),
+    "garbage in float32": (lost_to_garbage, 3e4 + 0.01 * jnp.arange(4.0), 100),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_an_output_that_is_lost_counts_in_full(name):
+    """Beside one that is 0 but for rounding, and one that is not."""
+    f, x, least = LOST[name]
+    q = normal(0, 8, 4, dtype=x.dtype)
+    params = {"b": jnp.zeros(4, x.dtype), "k": normal(1, 4, 4, dtype=x.dtype)}
+    both = lambda x, params, q: (f(x), jax.grad(attention)(params, q))
+    report = audit_precision(both, x, params, q)
+    assert report.vanishing == ("[1]['b']",)
+    assert report.outputs["[0]"] > least
+    assert report.error == pytest.approx(report.outputs["[0]"] / 2**0.5, rel=0.01)
+    (loss,) = report.fix
+    assert loss.origin.function == f.__name__
+
+
+def test_the_harm_of_a_cost_does_not_count_what_is_0_either():
+    f = lambda params, q: jax.grad(attention)(params, q, F32)
     q = normal(0, 8, 4, dtype=BF16)
-    report = audit_precision(jax.grad(f), jnp.zeros(4, BF16), q)
-    assert "let the function leave it out" in str(report)
+    params = {"b": jnp.zeros(4, BF16), "k": normal(1, 4, 4, dtype=BF16)}
+    report = audit_precision(f, params, q)
+    assert report.vanishing == ("['b']",)
+    assert 0 < max(cost.harm for cost in report.costs) < 0.1
+
+
+def test_numpys_warnings_are_no_errors_of_the_audit():
+    """-1e9 is infinite in float16, which NumPy warns of."""
+    x = jnp.array([1.0, -2.0, 3.0], F16)
+    report = audit_precision(lambda x: jax.nn.softmax(jnp.where(x > 0, x, -1e9)), x)
+    assert 0 < report.error < 0.01
+    assert report.losses[0].constant == "-1e+09 -> -inf"
 
 
 def _written(x):

@@ -135,4 +135,4 @@ def test_dependencies_take_one_pass_and_one_to_see_that_it_was_enough(monkeypatc
         Graph, "_sources", lambda self, value: asked.append(value) or sources(self, value)
     )
     assert graph.dependencies(graph.outputs[0]) == 1
-    assert len(asked) <= 3 * len(graph.avals)  # one to order them
+    assert len(asked) <= 2 * len(graph.avals)

@@ -10,7 +10,7 @@ from jax import tree_util
 
 from .._find.drift import Drift
 from .._leaves.dtypes import dtype_of, fits, kind
-from .._leaves.files import is_installed, short_path
+from .._leaves.files import is_installed, package
 from .._leaves.rows import columns, describe, lost, return_as, rounding
 from .._leaves.types import Aval
 from .._program.origins import Origin, callers, frame_of, is_update, origin_of_frame, places
@@ -134,7 +134,7 @@ def _advice_on_jaxs(call: Call, found: Sequence[Drift]) -> list[str]:
     what = f"its {' and its '.join(names)}" if names else "arrays"
     line = origin_of_frame(call.caller).called_from if call.caller else None
     if line is not None and is_installed(call.caller_file):
-        function, what = _package(call.caller_file), f"its arrays at {line}"
+        function, what = package(call.caller_file), f"its arrays at {line}"
     return [f"Give {function or 'JAX'} {what} as {' or '.join(dtypes)}: {casts}."]
 
 
@@ -174,9 +174,9 @@ def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
     if not is_installed(call.caller_file):
         guard = f"Write {_guarded(call)}"
     elif lines and (frame := lines[0].outermost):
-        package, name = _package(call.caller_file), _argument(frame.function)
+        owner, name = package(call.caller_file), _argument(frame.function)
         carry = ", carry=1" if call.name == "fori_loop" else ""
-        guard = f"Guard what you give to {package}: dtypeguard.guard_step({name}{carry})"
+        guard = f"Guard what you give to {owner}: dtypeguard.guard_step({name}{carry})"
     own = [line.users for line in lines if not is_installed(line.users.file)]
     if not own:  # no line that the user could edit
         return f"{guard}." if guard else _start(castable)
@@ -190,10 +190,6 @@ def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
 
 def _start(found: Sequence[Drift]) -> str:
     return " ".join(f"Start {each.path} as {each.avals[1].dtype}." for each in found)
-
-
-def _package(file: str) -> str:
-    return short_path(file).replace("\\", "/").partition("/")[0].removesuffix(".py")
 
 
 def _argument(name: str) -> str:
@@ -224,7 +220,7 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
         changed = " and ".join(
             f"dtypeguard.guard_step({each.branch})" for each in (one, other) if each.is_made
         )
-        return [f"Guard what you give to {_package(call.caller_file)}: {changed}."]
+        return [f"Guard what you give to {package(call.caller_file)}: {changed}."]
     if one.aval.shape != other.aval.shape:
         return ["Return one shape from all branches."]
     made = [each for each in (one, other) if each.is_made]

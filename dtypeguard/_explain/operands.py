@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.files import is_installed, short_path
+from .._leaves.files import is_installed, package, short_path
 from .._leaves.rows import describe
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin, places
@@ -228,10 +228,9 @@ def _casts(
     for users in users_sites(passed):
         if casts := casts_of_users(named, users, wanted):
             return sentences([casts], users)
-    package = short_path(site.file).replace("\\", "/").partition("/")[0]
-    return (
-        [f"Give {package} arrays of one type."] if wanted is None and not is_update else []
-    )
+    if wanted is None and not is_update:
+        return [f"Give {package(site.file)} arrays of one type."]
+    return []
 
 
 def _label(argument: Argument, site: Site) -> str:

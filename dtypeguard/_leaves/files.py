@@ -25,6 +25,11 @@ def short_path(file: str) -> str:
     return file
 
 
+def package(file: str) -> str:
+    """The name of the installed package that a file belongs to."""
+    return short_path(file).replace(os.sep, "/").partition("/")[0].removesuffix(".py")
+
+
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed package or to dtypeguard."""
     return file.startswith((*_PACKAGES, _OURS))

@@ -18,7 +18,7 @@ from .._leaves.arguments import check_arrays, check_number, shown
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
 from .._leaves.dtypes import is_wide, kind
-from .._leaves.files import short_path
+from .._leaves.files import package, short_path
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
@@ -319,7 +319,8 @@ def _report(
         shares = [x / (sum(squares) or 1.0) for x in squares]
     order = sorted(numbers, key=lambda number: -abs(shares[number]))
     tell("looking for a small set of lines")
-    fix = measures.fix(order, tolerance)
+    important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
+    fix = measures.fix(order, important, tolerance)
     losses = {
         number: _loss(
             paired.lines[number],
@@ -330,7 +331,7 @@ def _report(
             left=measures.left([number]),
         )
         for number in order
-        if abs(shares[number]) > _LEAST_SHARE or number in fix
+        if number in important or number in fix
     }
     return PrecisionReport(
         error=measures.total,
@@ -391,6 +392,10 @@ def _remedy(line: Line, formats: Formats) -> str:
             f"dtypeguard.Policy(compute_dtype={wide})), which computes and keeps its state "
             f"in {formats.wide}. {_STORED}"
         )
+    if line.origin.called_from:
+        given = f"{package(line.origin.file)} at {line.origin.users}"
+        text = f"Give {given} arrays of {formats.wide}: x.astype({wide})."
+        return text + _needs_x64(formats)
     if line.primitives == {"dot_general"}:
         how = f"jnp.dot(..., preferred_element_type={wide})"
     else:
@@ -402,9 +407,12 @@ def _remedy(line: Line, formats: Formats) -> str:
         text = f"Leave out the cast on {where}, or cast to {wide}."
     if line.is_in_loop:
         text += f" Where a loop carries it, start the carry in {formats.wide} as well."
-    if formats.wide == np.float64 and not has_float64():
-        text += " That needs jax_enable_x64."
-    return text
+    return text + _needs_x64(formats)
+
+
+def _needs_x64(formats: Formats) -> str:
+    needs = formats.wide == np.float64 and not has_float64()
+    return " That needs jax_enable_x64." if needs else ""
 
 
 _STORED = (

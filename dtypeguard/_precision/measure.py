@@ -16,6 +16,8 @@ from .pair import Paired
 _FEW_LINES = 128
 # How much of the squared error the smallest set of lines may leave.
 _LEFT = 0.1
+# So many lines are tried together because each of them mends much alone.
+_FEW = 3
 
 
 class Measures:
@@ -35,6 +37,7 @@ class Measures:
 
     def __init__(self, paired: Paired, arrays: Sequence[Leaf]):
         self._paired, self._arrays = paired, list(arrays)
+        self._left: dict[frozenset[int], float] = {}
 
         def wide(amounts, arrays):
             values = paired(amounts, arrays)
@@ -89,7 +92,10 @@ class Measures:
 
     def left(self, wide: Sequence[int]) -> float:
         """The share of the squared error that is left if these lines are wide."""
-        return self._relative(self.error(sorted({*range(self.lines)} - {*wide})))
+        key = frozenset(wide)
+        if key not in self._left:
+            self._left[key] = self._relative(self.error(sorted({*range(self.lines)} - key)))
+        return self._left[key]
 
     def share(self, number: int) -> float:
         """The share of a line in the squared error; infinity if that is not finite.
@@ -122,14 +128,18 @@ class Measures:
             return next(iter(mine), None)
         return max(mine, key=lambda meant: self.alone(mine[meant]))
 
-    def fix(self, order: Sequence[int], tolerance: float | None) -> list[int]:
-        """A small set of lines that is worth computing wider, in the given order.
+    def fix(
+        self, order: Sequence[int], important: Sequence[int], tolerance: float | None
+    ) -> list[int]:
+        """A small set of lines that is worth computing wider, the most important first.
 
         Starting with all lines wide, lines round again, the least important first, as long
-        as the error stays within bounds.
+        as the error stays within bounds. If the few important lines that mend most alone
+        are enough, and fewer, they are the set.
 
         Args:
             order: the lines, the most important first.
+            important: those that may be among the few.
             tolerance: the error that is allowed; by default the one that leaves a tenth of
                 the squared error, or any finite one if that is not finite.
         """
@@ -149,7 +159,13 @@ class Measures:
 
         admit(list(reversed(order)))
         left = {*order} - {*rounding}
-        return [line for line in order if line in left]
+        found = [line for line in order if line in left]
+        few = sorted(important, key=lambda line: self.left([line]))[:_FEW]
+        for size in range(1, min(len(found), len(few) + 1)):
+            error = self.error([line for line in order if line not in few[:size]])
+            if np.isfinite(error) and error <= bound:
+                return few[:size]
+        return found
 
     @property
     def _switches(self) -> int:

@@ -270,7 +270,8 @@ class PrecisionReport:
 
     def _advice(self) -> list[str]:
         """What to write for each line of the fix; nothing where no line stands out."""
-        return [] if self.is_spread else [loss.remedy for loss in self.fix]
+        fix = () if self.is_spread else self.fix
+        return list(dict.fromkeys(loss.remedy for loss in fix))
 
     def _left(self) -> list[str]:
         """What the advice leaves of the error."""

@@ -115,7 +115,11 @@ def test_modules_of_equinox_and_of_flax():
 
 
 @pytest.mark.parametrize(
-    "name", ["cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"]
+    "name",
+    [
+        *("cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"),
+        "custom_root",
+    ],
 )
 def test_the_program_with_all_lines_rounding_is_the_program(name):
     """And what is inside of a call or a branch has its own line."""
@@ -126,6 +130,12 @@ def test_the_program_with_all_lines_rounding_is_the_program(name):
         return x * 2.3
 
     twice.defvjp(lambda x: (twice(x), None), lambda _, g: (g * 2.3,))
+
+    def root(x):
+        solve = lambda f, y: lax.fori_loop(0, 20, lambda _, y: y - 0.1 * f(y), y)
+        tangent = lambda f, y: y / f(jnp.ones_like(y))
+        return lax.custom_root(lambda y: y + 0.1 * y**3 - x, jnp.tanh(x), solve, tangent)
+
     f = {
         "cond": lambda x: lax.cond(x[0, 0] < 9, lambda x: x * 1.7, lambda x: x, x),
         "switch": lambda x: lax.switch(1, [jnp.sin, lambda x: x * 1.7], x),
@@ -135,6 +145,7 @@ def test_the_program_with_all_lines_rounding_is_the_program(name):
         "sort": lambda x: jnp.sort(x * 1.7, axis=1),
         "top_k": lambda x: lax.top_k(x * 1.7, 2)[0],
         "jit": jax.jit(lambda x: jnp.exp(x) * 1.7),
+        "custom_root": jax.grad(lambda x: jnp.sum(root(1.7 * x * x))),
     }[name]
     report = audit_precision(f, x)
     assert report.error > 0
@@ -259,6 +270,7 @@ AS_WRITTEN = {
         {},
         "pure_callback",
     ),
+    "bits": (lambda x: jnp.ldexp(1.7 * x, 2), {}, "bitcast_convert_type"),
 }
 
 

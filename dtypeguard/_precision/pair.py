@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,12 @@ class Formats(NamedTuple):
 
     wide: np.dtype
     narrow: np.dtype | None = None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Their names, as reports have them."""
+        narrow = None if self.narrow is None else str(self.narrow)
+        return {"wide": str(self.wide), "narrow": narrow}
 
     def written(self, dtype: DType) -> DType:
         """The dtype in which the program computes a value."""
@@ -298,7 +304,9 @@ class Paired:
             if has_wide:
                 self.unknown.add(name)
             return [self._given(x, None) for x in self._own(eqn, values)]
-        if name in _OF_OWN_DTYPES and self._formats.narrow is not None:
+        as_if = self._formats.narrow
+        # Nothing computes in 8 bits: results are rounded to them.
+        if as_if is not None and (name in _OF_OWN_DTYPES or as_if.itemsize < 2):
             narrow = [self._given(x, None).narrow for x in self._own(eqn, values)]
         else:
             narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
@@ -568,7 +576,7 @@ _AS_WRITTEN = _CALLBACKS | _words("eig schur geqp3 rng_uniform ffi_call call_hi_
 # These take no dtype below float32.
 _OF_OWN_DTYPES = _words(
     "cholesky triangular_solve fft eigh svd qr lu geqrf householder_product hessenberg "
-    "tridiagonal tridiagonal_solve"
+    "tridiagonal tridiagonal_solve complex"
 )
 _SELECTS = _words("select_and_scatter_add select_and_gather_add")
 _OF_BITS = _words("bitcast_convert_type random_bits rng_bit_generator")

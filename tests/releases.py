@@ -48,6 +48,7 @@ TESTS = (
     "program/test_origins",
     "program/test_step_origins",
     "precision/test_audit_precision",
+    "precision/test_odd_programs",
 )
 LONG_TESTS = (
     "whole/test_digits",

@@ -7,6 +7,6 @@ computing wider; `algebra.py` has the decompositions in wide types, and `finite.
 where values stop being finite. For costs, `work.py` counts operations, `flow.py` pushes
 the sources of wide values forward through the graph, and `mended.py` computes what they
 make wide in a narrow dtype; `costs.py` puts that together. `meant.py` finds the Python
-numbers that a trace rounds, `report.py` prints, `html.py` shows the source, and `audit.py`
-has the public function.
+numbers that a trace rounds, `remedies.py` says what to write, `report.py` prints, `html.py`
+shows the source, and `audit.py` has the public function.
 """

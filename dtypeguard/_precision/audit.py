@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,15 +14,14 @@ from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._leaves.arguments import check_arrays, check_number, shown
-from .._leaves.casts import Cast, shown as shown_casts
-from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
+from .._leaves.casts import shown as shown_casts
+from .._leaves.compat import HAS_BARRIER, set_x64
 from .._leaves.dtypes import is_wide, kind
-from .._leaves.files import package, short_path
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
-from .._program.origins import Origin, origin_of
+from .._program.origins import origin_of
 from .costs import input_names, line_costs
 from .finite import Birth
 from .flow import Flow
@@ -31,7 +29,8 @@ from .meant import Meant
 from .measure import Measures
 from .mended import Mended
 from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
-from .report import LineCost, LineLoss, PrecisionReport, Work
+from .remedies import remedy
+from .report import LineLoss, PrecisionReport
 from .work import work_of
 
 _LEAST_SHARE = 0.01
@@ -130,8 +129,8 @@ def audit_call(
             'keyword arguments, such as kwargs={"train": True}.'
         )
     if tolerance is not None:
-        remedy = "write a relative error from 0 up, such as 1e-3"
-        check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, remedy)
+        right = "write a relative error from 0 up, such as 1e-3"
+        check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
     given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
     _check_given(given)
     with contextlib.nullcontext() if x64 is None else set_x64(x64):
@@ -174,7 +173,7 @@ def audit_call(
         flow = Flow(graph, narrow_dtype, names)
     if not runs:
         costs = line_costs(flow, lambda _: math.nan) if flow else ()
-        return _costs_alone(formats, work, costs)
+        return PrecisionReport(**formats.names, work=work, costs=costs)
     needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
@@ -251,25 +250,6 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
 
 
-def _costs_alone(
-    formats: Formats, work: Work, costs: tuple[LineCost, ...]
-) -> PrecisionReport:
-    """A report on a program that was not run."""
-    return PrecisionReport(
-        error=math.nan,
-        outputs={},
-        losses=(),
-        fix=(),
-        left=math.nan,
-        explained=None,
-        lines=0,
-        wide=str(formats.wide),
-        narrow=None if formats.narrow is None else str(formats.narrow),
-        work=work,
-        costs=costs,
-    )
-
-
 def _harms(
     program: Jaxpr, flow: Flow, arrays: list[Leaf], none: Sequence[int]
 ) -> Callable[[int], float]:
@@ -341,110 +321,28 @@ def _report(
         left=measures.left(fix),
         explained=float(sum(shares)) if is_finite else None,
         lines=measures.lines,
-        wide=str(formats.wide),
-        narrow=None if formats.narrow is None else str(formats.narrow),
+        **formats.names,
         tolerance=tolerance,
         not_examined=tuple(sorted(paired.unknown)),
     )
 
 
 def _loss(line: Line, formats: Formats, meant: float | None, **measured: float) -> LineLoss:
-    constant = None if meant is None else f"{meant:g} -> {line.constants[meant]:g}"
+    constant = None if meant is None else _rounded(meant, line.constants[meant])
     return LineLoss(
         origin=line.origin,
         **measured,
         dtypes=tuple(sorted(line.dtypes)),
         constant=constant,
-        remedy=_remedy(line, formats),
+        remedy=remedy(line, formats),
         cast=shown_casts([*line.casts]) if line.casts else None,
     )
 
 
-_APPLY_UPDATES = (
-    os.path.join("optax", "_src", "update.py"),
-    os.path.join("equinox", "_update.py"),
-)
-_STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
-
-
-def _remedy(line: Line, formats: Formats) -> str:
-    """What to write for a line."""
-    wide = f"jnp.{formats.wide}"
-    if line.origin is None:
-        return f"Keep the inputs in {wide}."
-    if line.casts:
-        is_stochastic = not line.primitives.isdisjoint(("jit", "pjit"))
-        return _remedy_of_casts(line.origin, [*line.casts], is_stochastic, wide)
-    if not line.origin.file:
-        made = ", ".join(sorted(line.primitives))
-        return f"Call it with {wide}: no line outside JAX leads to {made}."
-    where = line.origin.place
-    if short_path(line.origin.file) in _APPLY_UPDATES:
-        return (
-            f"{where} rounds the new params: write {_STOCHASTICALLY}, which rounds them "
-            f"stochastically, or keep them in {wide}."
-        )
-    is_narrow = any(jnp.dtype(dtype).itemsize < 4 for dtype in line.dtypes)
-    is_cast = line.primitives == {"convert_element_type"}
-    if line.origin.is_of_optimizer and is_narrow and not is_cast:
-        return (
-            f"{where} rounds inside the optimizer: write dtypeguard.guard(opt, policy="
-            f"dtypeguard.Policy(compute_dtype={wide})), which computes and keeps its state "
-            f"in {formats.wide}. {_STORED}"
-        )
-    if line.origin.called_from:
-        given = f"{package(line.origin.file)} at {line.origin.users}"
-        text = f"Give {given} arrays of {formats.wide}: x.astype({wide})."
-        return text + _needs_x64(formats)
-    if line.primitives == {"dot_general"}:
-        how = f"jnp.dot(..., preferred_element_type={wide})"
-    else:
-        how = f"x.astype({wide})"
-        if "iota" in line.primitives:  # a cast of what is rounded brings nothing back
-            how = f"dtype={wide}"
-    text = f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
-    if is_cast:
-        text = f"Leave out the cast on {where}, or cast to {wide}."
-    if line.is_in_loop:
-        text += f" Where a loop carries it, start the carry in {formats.wide} as well."
-    return text + _needs_x64(formats)
-
-
-def _needs_x64(formats: Formats) -> str:
-    needs = formats.wide == np.float64 and not has_float64()
-    return " That needs jax_enable_x64." if needs else ""
-
-
-_STORED = (
-    'With state_dtype=jnp.bfloat16, rounding="stochastic" it is stored in bfloat16 and '
-    "rounded at random."
-)
-
-
-def _remedy_of_casts(
-    origin: Origin, casts: list[Cast], is_stochastic: bool, wide: str
-) -> str:
-    """What to write where dtypeguard itself rounds."""
-    owner = casts[0].owner
-    begin = f"On {origin.place}, {shown_casts(casts)} rounds"
-    if owner == "apply_updates":
-        at_random = "" if is_stochastic else f"write {_STOCHASTICALLY}, or "
-        return f"{begin} the new params: {at_random}keep them in {wide}."
-    policy = f"dtypeguard.Policy(compute_dtype={wide}"
-    if owner == "guard" and casts[0].path.startswith("updates"):
-        return (
-            f"{begin}: write policy={policy}, updates_dtype={wide}) and {_STOCHASTICALLY}."
-        )
-    if owner == "guard" and is_stochastic:
-        return f"{begin} at random: to keep it in {wide}, leave out state_dtype."
-    if owner == "guard":
-        return (
-            f"{begin}: write policy={policy}), which keeps the state in {wide}. {_STORED}"
-        )
-    return (
-        f"{begin}: start it in {wide}, or let it round at random: "
-        "dtypeguard.apply_updates(average, change, key=key)."
-    )
+def _rounded(meant: float, number: float) -> str:
+    """A number and what became of it, with digits in which they differ."""
+    texts = [f"{meant:.{digits}g} -> {number:.{digits}g}" for digits in (6, 9, 17)]
+    return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[-1])
 
 
 def _check_given(given: SplitTree) -> None:

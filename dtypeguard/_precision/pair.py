@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax import lax
 from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
+from .._program.expand import expanded
 from .._program.graph import SHAPES, Stack, loop_parts, open_jaxpr
 from .._program.origins import Origin, cast_of_ours, origin_of
 from .algebra import ALIGNED
@@ -68,6 +69,12 @@ class Formats(NamedTuple):
 
     wide: np.dtype
     narrow: np.dtype | None = None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Their names, as reports have them."""
+        narrow = None if self.narrow is None else str(self.narrow)
+        return {"wide": str(self.wide), "narrow": narrow}
 
     def written(self, dtype: DType) -> DType:
         """The dtype in which the program computes a value."""
@@ -279,6 +286,9 @@ class Paired:
         special = _SPECIAL.get(name)
         if special is not None:
             return special(self, eqn, values, stack)
+        inside = expanded(eqn)
+        if inside is not None:
+            return self._run(inside, values, stack)
         jaxprs = jaxprs_in(eqn.params)
         has_wide = any(v.wide is not None for v in values)
         if has_wide and eqn.params.get("name") == _STOCHASTIC and len(eqn.outvars) == 1:
@@ -292,8 +302,12 @@ class Paired:
         if (jaxprs and name not in COMBINES) or name in _AS_WRITTEN or is_drawn:
             return self._as_written(eqn, values)
         if name in _OF_BITS:
+            if has_wide:
+                self.unknown.add(name)
             return [self._given(x, None) for x in self._own(eqn, values)]
-        if name in _OF_OWN_DTYPES and self._formats.narrow is not None:
+        as_if = self._formats.narrow
+        # Nothing computes in 8 bits: results are rounded to them.
+        if as_if is not None and (name in _OF_OWN_DTYPES or as_if.itemsize < 2):
             narrow = [self._given(x, None).narrow for x in self._own(eqn, values)]
         else:
             narrow = self._bind(eqn, [v.narrow for v in values], self._formats.written)
@@ -551,7 +565,7 @@ _NOWHERE = Origin("", 0, "", "")
 # Their jaxprs are run as if they stood where the call does.
 _CALLS = _words(
     "jit pjit closed_call core_call named_call checkpoint remat remat2 custom_jvp_call "
-    "custom_vjp_call custom_vjp_call_jaxpr custom_lin"
+    "custom_vjp_call custom_vjp_call_jaxpr custom_lin eval_jaxpr"
 )
 # Their jaxprs say how two numbers are combined.
 COMBINES = _words(
@@ -561,11 +575,11 @@ COMBINES = _words(
 _CALLBACKS = _words("pure_callback io_callback")
 _SAID = _words("debug_callback debug_print")
 # Other orders come out of these in another dtype, or they take no other.
-_AS_WRITTEN = _CALLBACKS | _words("eig schur geqp3 rng_uniform ffi_call")
+_AS_WRITTEN = _CALLBACKS | _words("eig schur geqp3 rng_uniform ffi_call call_hi_primitive")
 # These take no dtype below float32.
 _OF_OWN_DTYPES = _words(
     "cholesky triangular_solve fft eigh svd qr lu geqrf householder_product hessenberg "
-    "tridiagonal tridiagonal_solve"
+    "tridiagonal tridiagonal_solve complex"
 )
 _SELECTS = _words("select_and_scatter_add select_and_gather_add")
 _OF_BITS = _words("bitcast_convert_type random_bits rng_bit_generator")

@@ -139,14 +139,14 @@ class PrecisionReport:
             outputs are finite.
     """
 
-    error: float
-    outputs: dict[str, float]
-    losses: tuple[LineLoss, ...]
-    fix: tuple[LineLoss, ...]
-    left: float
-    explained: float | None
-    lines: int
-    wide: str
+    error: float = math.nan
+    outputs: dict[str, float] = dataclasses.field(default_factory=dict)
+    losses: tuple[LineLoss, ...] = ()
+    fix: tuple[LineLoss, ...] = ()
+    left: float = math.nan
+    explained: float | None = None
+    lines: int = 0
+    wide: str = ""
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs, Leaf
+from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Leaf
+from .expand import expanded
 
 # How many times the equations of a program, and how many more, a graph has before calls
 # share theirs.
@@ -193,7 +194,7 @@ class Graph:
             self._join(entered[:count], made[:count])
             self._join(outputs, entered[:count] + made[count:])
         else:
-            for jaxpr in _jaxprs(params):
+            for jaxpr in _jaxprs(eqn):
                 ends = len(jaxpr.invars), len(jaxpr.outvars)
                 if ends == (len(operands), len(outputs)):
                     made = add if self._left > 0 else self._share
@@ -276,8 +277,8 @@ def _size(jaxpr: Jaxpr) -> int:
     return sum(len(each.eqns) for each in jaxprs.values())
 
 
-def _jaxprs(params: Kwargs) -> Iterator[Jaxpr]:
-    for name, param in params.items():
+def _jaxprs(eqn: JaxEquation) -> Iterator[Jaxpr]:
+    for name, param in {**eqn.params, "expanded": expanded(eqn)}.items():
         jaxpr = open_jaxpr(param)
         if hasattr(jaxpr, "eqns") and name != "update_jaxpr":
             yield jaxpr

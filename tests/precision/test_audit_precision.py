@@ -115,7 +115,11 @@ def test_modules_of_equinox_and_of_flax():
 
 
 @pytest.mark.parametrize(
-    "name", ["cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"]
+    "name",
+    [
+        *("cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"),
+        "custom_root",
+    ],
 )
 def test_the_program_with_all_lines_rounding_is_the_program(name):
     """And what is inside of a call or a branch has its own line."""
@@ -126,6 +130,12 @@ def test_the_program_with_all_lines_rounding_is_the_program(name):
         return x * 2.3
 
     twice.defvjp(lambda x: (twice(x), None), lambda _, g: (g * 2.3,))
+
+    def root(x):
+        solve = lambda f, y: lax.fori_loop(0, 20, lambda _, y: y - 0.1 * f(y), y)
+        tangent = lambda f, y: y / f(jnp.ones_like(y))
+        return lax.custom_root(lambda y: y + 0.1 * y**3 - x, jnp.tanh(x), solve, tangent)
+
     f = {
         "cond": lambda x: lax.cond(x[0, 0] < 9, lambda x: x * 1.7, lambda x: x, x),
         "switch": lambda x: lax.switch(1, [jnp.sin, lambda x: x * 1.7], x),
@@ -135,6 +145,7 @@ def test_the_program_with_all_lines_rounding_is_the_program(name):
         "sort": lambda x: jnp.sort(x * 1.7, axis=1),
         "top_k": lambda x: lax.top_k(x * 1.7, 2)[0],
         "jit": jax.jit(lambda x: jnp.exp(x) * 1.7),
+        "custom_root": jax.grad(lambda x: jnp.sum(root(1.7 * x * x))),
     }[name]
     report = audit_precision(f, x)
     assert report.error > 0
@@ -203,6 +214,11 @@ def test_a_sum_is_not_blamed_for_the_size_of_what_it_sums():
     assert [loss.origin.code for loss in report.fix] == ["g = (x + 8) - 8"]
 
 
+def test_a_number_is_shown_with_the_digits_in_which_it_is_rounded():
+    report = audit_precision(lambda x: 0.999 * x, jnp.arange(3.0))
+    assert report.losses[0].constant == "0.999 -> 0.999000013"
+
+
 def test_which_number_of_a_line_is_meant():
     x = jnp.ones(4, BF16)
     complement = audit_precision(lambda x: 1.0 - 0.999 * x, x)
@@ -259,6 +275,7 @@ AS_WRITTEN = {
         {},
         "pure_callback",
     ),
+    "bits": (lambda x: jnp.ldexp(1.7 * x, 2), {}, "bitcast_convert_type"),
 }
 
 

@@ -97,6 +97,7 @@ DECOMPOSED = {  # the first ones run with all tests
     "expm": jax.scipy.linalg.expm,
     "max pool": jax.grad(lambda x: jnp.sum(pooled(x) ** 2)),
     "reduce": lambda x: lax.reduce(1.3 * x, np.zeros((), x.dtype), length, (1,)),
+    "complex": lambda x: jnp.real(lax.complex(x, 1.3 * x) ** 2),
     "complex abs": lambda x: jnp.abs(x * (1 + 2j)),
 }
 
@@ -125,6 +126,14 @@ def test_what_has_a_wide_form_runs_in_it(name):
     assert not narrow.not_examined
     assert narrow.error < 0.3 or name == "complex abs"
     assert narrow.left < 0.1
+
+
+def test_a_program_as_if_it_were_in_8_bits():
+    """Which special functions do not take."""
+    f = lambda x: jax.scipy.special.i1e(1.3 * x) @ x
+    report = audit_precision(f, SQUARE, narrow=jnp.float8_e4m3fn)
+    assert 0.01 < report.error < 0.3
+    assert audit_precision(f, SQUARE, narrow=F16).error < 0.01
 
 
 def test_a_decomposition_keeps_the_choices_of_the_program():

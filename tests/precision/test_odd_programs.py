@@ -1,0 +1,155 @@
+"""audit_precision on odd programs, in every mode of 64-bit types: shares, errors, flags."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import need, needs_explicit_x64
+from jax import lax
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER, set_explicit_x64, set_x64
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F32 = jnp.bfloat16, jnp.float32
+E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
+
+
+def normal(seed, *shape, dtype=BF16):
+    return jax.random.normal(jax.random.key(seed), shape, F32).astype(dtype)
+
+
+def total(x):
+    return jnp.sum(x.astype(F32))
+
+
+def nested(w, xs):
+    """A scan in a scan, under vmap, in a gradient."""
+
+    def inner(h, _):
+        return jnp.tanh(h * w) * 1.01, h[0]
+
+    def outer(h, _):
+        return lax.scan(inner, h, None, 3)
+
+    def loss(w, x):
+        h, ys = lax.scan(outer, x, None, 4)
+        return total(h) + total(ys * w[0])
+
+    return jax.grad(lambda w: jnp.sum(jax.vmap(loss, (None, 0))(w, xs)))(w)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 2))
+def scaled(f, x, n):
+    return f(x) * n
+
+
+def _backward(f, n, x, g):
+    return (g * 1.7 * n * x,)
+
+
+scaled.defvjp(lambda f, x, n: (scaled(f, x, n), x), _backward)
+closed_over = np.linspace(0.1, 2, 16, dtype=np.float32).reshape(4, 4)
+step = jax.jit(lambda p, x: p - 0.01 * x * p, donate_argnums=0)
+
+
+def branches(x):
+    grow = lambda x: lax.while_loop(lambda c: c[0] < 5, lambda c: c * 1.3 + 1, jnp.abs(x))
+    return lax.cond(x[0] > 0, grow, lambda x: x * 0.7, x)
+
+
+def eight_bits(x):
+    """Quantized operands, and a result in another format."""
+    x, w = (a.astype(E4M3) for a in (x, x.T))
+    return jnp.dot(x, w, preferred_element_type=F32).astype(E5M2).astype(F32)
+
+
+def drawn(keys, x):
+    draw = lambda key: jax.random.normal(key, (4,), BF16)
+    return x * jax.vmap(draw)(keys), jax.random.split(keys[0])
+
+
+def counted(x):
+    """Whole numbers in between, which are those of the program as written."""
+    n = jnp.round(x * 100).astype(jnp.int32) * 3 // 2
+    return n.astype(F32) / 7 + jnp.bitwise_xor(n, 5).astype(BF16)
+
+
+X = normal(0, 4, 4)
+ODD = {
+    "nested": (nested, lambda: (normal(0, 4), normal(1, 5, 4))),
+    "closure": (jax.grad(lambda p: total((X @ closed_over.astype(BF16) @ p) ** 2)), None),
+    "nondiff": (jax.grad(lambda x: total(scaled(jnp.sin, x, 3) ** 2)), None),
+    "donated": (lambda x: step(step(1.1 * x, x), x), None),
+    "branches": (jax.vmap(branches), None),
+    "eight bits": (eight_bits, None),
+    "keys": (drawn, lambda: (jax.random.split(jax.random.key(0), 4), normal(1, 4))),
+    "counted": (counted, None),
+    "complex": (lambda x: jnp.fft.fft(jnp.exp(1j * (1.3 * x).astype(F32)) * x).imag, None),
+    "empty": (lambda x: (jnp.concatenate([x, x[:0]]) * 1.3, jnp.sum(x[:0])), None),
+    "masked NaN": (
+        lambda x: jnp.nansum(1.3 * x),
+        lambda: (normal(0, 9).at[2].set(jnp.nan),),
+    ),
+    "associative": (
+        lambda x: lax.associative_scan(lambda a, b: a * b * 1.01, 1 + x / 9),
+        None,
+    ),
+    "hessian": (jax.hessian(lambda x: total(jnp.tanh(x * 1.3) ** 3)), None),
+}
+MODES = {
+    "off": contextlib.nullcontext,
+    "on": lambda: set_x64(True),
+    "error": lambda: set_explicit_x64("error"),
+}
+
+
+@pytest.mark.parametrize(
+    "mode", ["off", "on", pytest.param("error", marks=needs_explicit_x64)]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (number > 2))
+        for number, name in enumerate(ODD)
+    ],
+)
+def test_an_odd_program(name, mode):
+    f, make = ODD[name]
+    with MODES[mode]():
+        args = make() if make else (X,)
+        before = dict(jax.config.values)
+        report = audit_precision(f, *args)
+        assert dict(jax.config.values) == before
+    assert 0 < report.error < 0.1, report
+    assert report.explained == pytest.approx(1, abs=0.01)
+    assert not report.not_examined
+    assert report.left < 0.1
+    assert report.to_html()
+
+
+def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
+    """Each returns its loss; what Flax's changes are outputs as well."""
+    eqx, nnx = need("equinox"), need("flax.nnx")
+    model = nnx.Linear(4, 3, param_dtype=BF16, rngs=nnx.Rngs(0))
+
+    @nnx.jit
+    def in_place(model, x):
+        loss, grads = nnx.value_and_grad(lambda model: total(model(x) ** 2))(model)
+        nnx.update(model, jax.tree.map(lambda p, g: p - 0.01 * g, nnx.state(model), grads))
+        return loss
+
+    report = audit_precision(in_place, model, X)
+    assert "" in report.outputs
+    assert any("kernel" in path for path in report.outputs), report.outputs
+    assert 0 < report.error < 0.1
+
+    linear = eqx.nn.Linear(4, 3, dtype=BF16, key=jax.random.key(0))
+    jitted = eqx.filter_jit(lambda m, x: total(jax.vmap(m)(x) ** 2) * m.in_features)
+    assert 0 < audit_precision(jitted, linear, X).error < 0.1

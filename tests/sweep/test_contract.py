@@ -27,15 +27,18 @@ pytestmark = [
 ]
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 every_dtype = pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
-# Programs are the same under both flags, see `test_blind_to_the_x64_flag`: x64 for some.
+# In bfloat16 with float32 gradients, where bare ones drift; every eighth in all ways.
+# `test_donation_from_the_first_step_on` compares the float32 types of all. Programs are
+# the same under both flags, see `test_blind_to_the_x64_flag`.
 SAMPLED = [
     pytest.param(
-        entry, x64, id=f"{entry.id}-{'x64_on' if x64 else 'x64_off'}",
-        marks=pytest.mark.exhaustive if x64 and number % 8 else (),
+        entry, dtypes, x64, id=f"{entry.id}-{name}-{'x64_on' if x64 else 'x64_off'}"
     )
     for number, entry in enumerate(ENTRIES)
+    for name, dtypes in DTYPES.items()
     for x64 in (False, True)
-]  # fmt: skip
+    if number % 8 == 0 or (name == "bf16/f32" and not x64)
+]
 
 
 class Loop:
@@ -99,8 +102,7 @@ CONTROL_FLOW = {
 }
 
 
-@pytest.mark.parametrize(("entry", "x64"), SAMPLED)
-@every_dtype
+@pytest.mark.parametrize(("entry", "dtypes", "x64"), SAMPLED)
 def test_control_flow(entry, dtypes, x64):
     """(params, state) is a carry, and keeps its types."""
     with set_x64(x64):
@@ -154,6 +156,7 @@ def test_derivative_of_an_unrolled_optimization(entry):
 
 
 @every_entry
+@pytest.mark.unoptimized
 def test_donation_from_the_first_step_on(entry):
     loop = guarded(entry)
     step = jax.jit(loop.step, donate_argnums=0)
@@ -186,6 +189,7 @@ def test_optimized_hlo_is_the_bare_one(entry):
 @needs_x64_scope
 @every_entry
 @every_dtype
+@pytest.mark.unoptimized
 def test_blind_to_the_x64_flag(entry, dtypes):
     """The same bits with the flag on, and no 64-bit floating-point value in the step."""
     if entry.id == "optax.fromage" and OPTAX < (0, 2, 8):

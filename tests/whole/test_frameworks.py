@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 import dtypeguard
 from dtypeguard import DtypeGuardWarning, Policy, guard, record, restore
 
-pytestmark = pytest.mark.third_party
+pytestmark = [pytest.mark.third_party, pytest.mark.unoptimized]
 BF16, F32 = jnp.bfloat16, jnp.float32
 HIDDEN, BATCH, STEPS = 32, 100, 120
 FLOAT64 = re.compile(r"tensor<(?:\d+x)*f64>")

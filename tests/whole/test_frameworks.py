@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from digits import parts
 from helpers import assert_same, need, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
-from sklearn.datasets import load_digits
 
 import dtypeguard
 from dtypeguard import DtypeGuardWarning, Policy, guard, record, restore
@@ -41,11 +41,7 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def digits():
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    images = (images[order] / 16).astype(np.float32)
-    labels = labels[order].astype(np.int32)
-    return (images[:1400], labels[:1400]), (images[1400:], labels[1400:])
+    return parts()
 
 
 def batches(digits, steps=STEPS):

@@ -25,12 +25,34 @@ def pytest_configure(config):
             jax.config.update(name, value)
 
 
-_LONGEST = "test_optax_own", "test_killed_and_resumed"
+# The longest come first, so that no worker is left alone with them; these take long alone.
+_LONGEST = "test_optax_own", "test_checkpoints", "test_contract", "test_frameworks"
+# Tests of these run by themselves, or with those of the same program: `[ppo-bfloat16]`.
+_IN_PARTS = "test_optax_own", "test_programs", "test_as_written"
 
 
 def pytest_collection_modifyitems(items):
-    """The longest tests come first, so that no worker is left alone with them."""
-    items.sort(key=lambda item: not any(name in item.nodeid for name in _LONGEST))
+    """The longest files come first."""
+    first = [*_LONGEST, *_IN_PARTS]
+    rank = {name: number for number, name in enumerate(first)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config, log):
+    """A file has one worker, which traces and compiles what its tests share once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            in_parts = any(name in file for name in _IN_PARTS)
+            return (
+                f"{file}[{test.partition('[')[2].partition('-')[0]}" if in_parts else file
+            )
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +61,13 @@ def promotion(request):
     mode = "standard" if request.node.get_closest_marker("third_party") else "strict"
     with jax.numpy_dtype_promotion(mode):
         yield
+
+
+@pytest.fixture(autouse=True)
+def optimization(request):
+    """XLA optimizes as for users, unless the test is marked `unoptimized`."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, bool(request.node.get_closest_marker("unoptimized")) or before)
+    yield
+    jax.config.update(name, before)

@@ -12,7 +12,7 @@ from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
 
-pytestmark = pytest.mark.third_party
+pytestmark = [pytest.mark.third_party, pytest.mark.unoptimized]
 BF16, F32 = jnp.bfloat16, jnp.float32
 ZERO = np.float32(0)
 

@@ -1,13 +1,11 @@
 """Policies around whole models, inits that look at values, and kinds that stay."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 from helpers import assert_same, types
-from jax import tree_util
-from one_leaf import transformation
+from one_leaf import transformation, whole_model
 
 from dtypeguard import Policy, guard
 
@@ -20,13 +18,6 @@ POLICIES = [
     Policy(compute_dtype=F32),
     Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic"),
 ]
-
-
-def whole_model():
-    model = eqx.nn.MLP(2, 1, 4, 1, dtype=BF16, key=jax.random.key(0))
-    params = eqx.filter(model, eqx.is_inexact_array)
-    grads = tree_util.tree_map(jnp.ones_like, params)
-    return model, params, grads
 
 
 # Optax 0.2.3 on JAX 0.4.31

@@ -2,14 +2,13 @@
 
 import warnings
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 from helpers import assert_same, set_x64, types
 from jax import lax, tree_util
-from one_leaf import one_update, transformation
+from one_leaf import one_update, transformation, whole_model
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
 
@@ -215,13 +214,6 @@ def test_a_narrow_extra_arg_alone_calls_for_a_rescue():
     with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
         updates, _ = guard(transformation(update)).update(PARAMS, (), PARAMS, value=BF16(0))
     assert updates["w"].tolist() == [2, 2, 2]
-
-
-def whole_model():
-    model = eqx.nn.MLP(2, 1, 4, 1, dtype=BF16, key=jax.random.key(0))
-    params = eqx.filter(model, eqx.is_inexact_array)
-    grads = tree_util.tree_map(jnp.ones_like, params)
-    return model, params, grads
 
 
 @pytest.mark.third_party

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -64,6 +65,14 @@ def one_update(opt, params=None, grads=None):
     params = {"w": jnp.ones(3, jnp.float32)} if params is None else params
     state = opt.init(params)
     return state, *opt.update(params if grads is None else grads, state, params)
+
+
+def whole_model():
+    """An Equinox model in bfloat16, its arrays, and gradients of ones."""
+    model = eqx.nn.MLP(2, 1, 4, 1, dtype=jnp.bfloat16, key=jax.random.key(0))
+    params = eqx.filter(model, eqx.is_inexact_array)
+    grads = tree_util.tree_map(jnp.ones_like, params)
+    return model, params, grads
 
 
 def widen(dtype=jnp.float32):

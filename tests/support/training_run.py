@@ -7,7 +7,6 @@ Goes on from the last complete checkpoint in FOLDER. Tells where it is: `resumed
 every bit of params and state.
 """
 
-import functools
 import hashlib
 import sys
 import time
@@ -16,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from digits import data
 from jax import tree_util
-from sklearn.datasets import load_digits
 
 from dtypeguard import guard
 
@@ -47,14 +46,8 @@ def loss(params, images, labels):
     return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
 
-@functools.cache
-def digits():
-    images, labels = load_digits(return_X_y=True)
-    return (images / 16).astype(np.float32), labels.astype(np.int32)
-
-
 def batch(number):
-    images, labels = digits()
+    images, labels = data()
     rows = np.random.default_rng(number).integers(0, len(labels), 100)
     return images[rows], labels[rows]
 

@@ -27,15 +27,18 @@ pytestmark = [
 ]
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 every_dtype = pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
-# Programs are the same under both flags, see `test_blind_to_the_x64_flag`: x64 for some.
+# In bfloat16 with float32 gradients, where bare ones drift; every eighth in all ways.
+# `test_donation_from_the_first_step_on` compares the float32 types of all. Programs are
+# the same under both flags, see `test_blind_to_the_x64_flag`.
 SAMPLED = [
     pytest.param(
-        entry, x64, id=f"{entry.id}-{'x64_on' if x64 else 'x64_off'}",
-        marks=pytest.mark.exhaustive if x64 and number % 8 else (),
+        entry, dtypes, x64, id=f"{entry.id}-{name}-{'x64_on' if x64 else 'x64_off'}"
     )
     for number, entry in enumerate(ENTRIES)
+    for name, dtypes in DTYPES.items()
     for x64 in (False, True)
-]  # fmt: skip
+    if number % 8 == 0 or (name == "bf16/f32" and not x64)
+]
 
 
 class Loop:
@@ -99,20 +102,14 @@ CONTROL_FLOW = {
 }
 
 
-@pytest.mark.parametrize(("entry", "x64"), SAMPLED)
-@every_dtype
+@pytest.mark.parametrize(("entry", "dtypes", "x64"), SAMPLED)
 def test_control_flow(entry, dtypes, x64):
     """(params, state) is a carry, and keeps its types."""
     with set_x64(x64):
         loop = guarded(entry, dtypes)
         for name, run in CONTROL_FLOW.items():
             out = jax.eval_shape(lambda run=run: run(loop))
-            assert types_of_struct(out) == types(loop.carry), name
-
-
-def types_of_struct(tree):
-    describe = lambda leaf: (str(leaf.dtype), getattr(leaf, "weak_type", False), leaf.shape)
-    return tree_util.tree_map(describe, tree)
+            assert types(out) == types(loop.carry), name
 
 
 @every_entry
@@ -154,6 +151,7 @@ def test_derivative_of_an_unrolled_optimization(entry):
 
 
 @every_entry
+@pytest.mark.unoptimized
 def test_donation_from_the_first_step_on(entry):
     loop = guarded(entry)
     step = jax.jit(loop.step, donate_argnums=0)
@@ -172,7 +170,7 @@ def test_optimized_hlo_is_the_bare_one(entry):
     # From the guarded first state: some bare ones start weakly typed and are stable later.
     bare, wrapped = Loop(entry.build(), inputs), Loop(guard(entry.build()), inputs)
     out = jax.eval_shape(bare.update, *wrapped.carry)[1]
-    is_stable = types_of_struct(out) == types(wrapped.carry[1])
+    is_stable = types(out) == types(wrapped.carry[1])
     if OPTAX < (0, 2, 5) and not is_stable:
         pytest.skip("drifts bare before Optax 0.2.5")
     assert is_stable, "not stable bare"

@@ -15,9 +15,11 @@ from dtypeguard._sweep.sweep import CONFIGURATIONS
 from dtypeguard.testing import RULES, check_contract, parametrize_with_checks
 
 ENTRIES, _ = entries()
-# `test_contract.py` runs all; .ci/run runs all of the sweep, and these.
+# All rules for some. `test_contract.py` and the sweep of .ci/run keep the others for all.
 SAMPLED = [
-    pytest.param(entry, id=entry.id, marks=pytest.mark.exhaustive if number % 8 else ())
+    pytest.param(entry, RULES, id=entry.id)
+    if number % 12 == 0
+    else pytest.param(entry, ["checkpoint"], id=entry.id, marks=pytest.mark.exhaustive)
     for number, entry in enumerate(ENTRIES)
 ]
 MIXED = next(c for c in CONFIGURATIONS if c.name == "bf16/f32")
@@ -31,8 +33,8 @@ pytestmark = [
 @pytest.mark.skipif(
     not HAS_X64_SCOPE, reason="without the x64 scope some guarded optimizers do not trace"
 )
-@pytest.mark.parametrize("entry", SAMPLED)
-def test_every_guarded_optimizer_passes(entry):
+@pytest.mark.parametrize(("entry", "rules"), SAMPLED)
+def test_every_guarded_optimizer_passes(entry, rules):
     params, updates, _ = entry.inputs(MIXED.params, MIXED.grads)
     make = lambda: guard(entry.build())
     extra_args = {} if not entry.extra_names else None
@@ -42,6 +44,7 @@ def test_every_guarded_optimizer_passes(entry):
         updates=updates,
         extra_args=extra_args,
         configurations=["bf16/f32", "mixed"],
+        rules=rules,
     )
 
 

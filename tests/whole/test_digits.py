@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from digits import parts
 from helpers import needs_optax, set_x64
 from jax import lax, tree_util
-from sklearn.datasets import load_digits
 
 from dtypeguard import guard, multi_steps
 from dtypeguard._leaves.compat import HAS_X64_SCOPE
@@ -25,11 +25,7 @@ BF16, F32 = jnp.bfloat16, jnp.float32
 
 @pytest.fixture(scope="module")
 def digits():
-    images, labels = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32)
-    order = np.random.default_rng(0).permutation(len(labels))
-    images, labels = images[order], labels[order].astype(np.int32)
-    return (images[:1400], labels[:1400]), (images[1400:], labels[1400:])
+    return parts()
 
 
 @pytest.fixture(autouse=True)

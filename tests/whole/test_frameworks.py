@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from digits import parts
 from helpers import assert_same, need, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
-from sklearn.datasets import load_digits
 
 import dtypeguard
 from dtypeguard import DtypeGuardWarning, Policy, guard, record, restore
 
-pytestmark = pytest.mark.third_party
+pytestmark = [pytest.mark.third_party, pytest.mark.unoptimized]
 BF16, F32 = jnp.bfloat16, jnp.float32
 HIDDEN, BATCH, STEPS = 32, 100, 120
 FLOAT64 = re.compile(r"tensor<(?:\d+x)*f64>")
@@ -41,16 +41,12 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def digits():
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    images = (images[order] / 16).astype(np.float32)
-    labels = labels[order].astype(np.int32)
-    return (images[:1400], labels[:1400]), (images[1400:], labels[1400:])
+    return parts()
 
 
-def batches(digits):
+def batches(digits, steps=STEPS):
     images, labels = digits[0]
-    for number in range(STEPS):
+    for number in range(steps):
         start = number * BATCH % len(labels)
         yield images[start : start + BATCH], labels[start : start + BATCH]
 
@@ -70,7 +66,7 @@ def wide(tree):
     return tree_util.tree_map(lambda leaf: leaf.astype(F32), tree)
 
 
-def train_nnx(opt, dtype, digits):
+def train_nnx(opt, dtype, digits, steps=STEPS):
     nnx = need("flax.nnx")
 
     class Model(nnx.Module):
@@ -95,7 +91,7 @@ def train_nnx(opt, dtype, digits):
     contents = lambda: nnx.to_pure_dict(nnx.state((model, optimizer)))
     before = tree_util.tree_map(jnp.copy, contents())
     program = step.lower(model, optimizer, *next(batches(digits))).as_text()
-    for batch in batches(digits):
+    for batch in batches(digits, steps):
         step(model, optimizer, *batch)
     accuracy = right(model(digits[1][0]), digits[1][1])
     return Run(accuracy, before, contents(), len(traces), program)
@@ -124,13 +120,13 @@ def linen_state(opt, dtype):
     return train_state.TrainState.create(apply_fn=model.apply, params=params, tx=opt), step
 
 
-def train_linen(opt, dtype, digits):
+def train_linen(opt, dtype, digits, steps=STEPS):
     state, step = linen_state(opt, dtype)
     accuracy = lambda state: right(
         state.apply_fn({"params": state.params}, digits[1][0]), digits[1][1]
     )
     contents = lambda state: (state.params, state.opt_state)
-    return train_functional(state, step, accuracy, contents, digits)
+    return train_functional(state, step, accuracy, contents, digits, steps)
 
 
 def step_equinox(opt, carry, images, labels):
@@ -141,16 +137,16 @@ def step_equinox(opt, carry, images, labels):
     return eqx.apply_updates(model, updates), state
 
 
-def train_equinox(opt, dtype, digits):
+def train_equinox(opt, dtype, digits, steps=STEPS):
     model = eqx.nn.MLP(64, 10, HIDDEN, 1, dtype=dtype, key=jax.random.PRNGKey(0))
     step = functools.partial(step_equinox, opt)
     carry = model, opt.init(eqx.filter(model, eqx.is_array))
     accuracy = lambda carry: right(jax.vmap(carry[0])(digits[1][0]), digits[1][1])
     contents = lambda carry: eqx.filter(carry, eqx.is_array)
-    return train_functional(carry, step, accuracy, contents, digits, eqx.filter_jit)
+    return train_functional(carry, step, accuracy, contents, digits, steps, eqx.filter_jit)
 
 
-def train_haiku(opt, dtype, digits):
+def train_haiku(opt, dtype, digits, steps=STEPS):
     haiku = need("haiku")
 
     def forward(images):
@@ -169,10 +165,10 @@ def train_haiku(opt, dtype, digits):
 
     accuracy = lambda carry: right(model.apply(wide(carry[0]), digits[1][0]), digits[1][1])
     carry = params, opt.init(params)
-    return train_functional(carry, step, accuracy, lambda carry: carry, digits)
+    return train_functional(carry, step, accuracy, lambda carry: carry, digits, steps)
 
 
-def train_functional(carry, step, accuracy, contents, digits, jit=jax.jit):
+def train_functional(carry, step, accuracy, contents, digits, steps, jit=jax.jit):
     traces = []
 
     @jit
@@ -182,7 +178,7 @@ def train_functional(carry, step, accuracy, contents, digits, jit=jax.jit):
 
     first = carry
     program = counted.lower(carry, *next(batches(digits))).as_text()
-    for batch in batches(digits):
+    for batch in batches(digits, steps):
         carry = counted(carry, *batch)
     return Run(accuracy(carry), contents(first), contents(carry), len(traces), program)
 
@@ -199,7 +195,7 @@ FRAMEWORKS = {
 def test_bfloat16_params(framework, digits):
     """Bare, float32 gradients widen the state, and the second step compiles anew."""
     train = FRAMEWORKS[framework]
-    bare = train(optax.adam(3e-3), BF16, digits)
+    bare = train(optax.adam(3e-3), BF16, digits, steps=2)
     assert types(bare.after) != types(bare.before)
     guarded = train(guard(optax.adam(3e-3)), BF16, digits)
     assert types(guarded.after) == types(guarded.before)
@@ -214,7 +210,7 @@ def test_x64(framework, digits):
     train = FRAMEWORKS[framework]
     plain = train(optax.adam(3e-3), F32, digits)
     with set_x64(True):
-        bare = train(optax.adam(3e-3), F32, digits)
+        bare = train(optax.adam(3e-3), F32, digits, steps=0)
         guarded = train(guard(optax.adam(3e-3)), F32, digits)
     assert FLOAT64.search(bare.program)
     assert not FLOAT64.search(guarded.program)
@@ -224,7 +220,7 @@ def test_x64(framework, digits):
 
 
 def some_steps(state, step, digits, number=5):
-    for _, batch in zip(range(number), batches(digits)):
+    for batch in batches(digits, number):
         state = step(state, *batch)
     return state
 

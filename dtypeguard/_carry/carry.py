@@ -163,8 +163,8 @@ class Carry(NamedTuple):
     def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
         """Whether an item is the carry, and no loss of the same structure.
 
-        Nobody named the first argument of a step that changes others in place: it may be
-        a batch.
+        Where a step changes other arguments in place, its first argument is a carry only
+        by default, and may be a batch.
         """
         is_named = not (self.is_default and in_place) or bool(objects(value))
         return is_named or is_alike(value, item)

@@ -16,7 +16,7 @@ _SWEEP, _OF_SWEEP = "the sweep, without a target", ("filter", "jobs")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends its errors with the right form, as all others end."""
+    """Ends its errors with the right form, like all errors of the command line."""
 
     def error(self, message: str) -> NoReturn:
         forms = PRECISION_FORMS if self.prog.endswith(" precision") else FORMS
@@ -148,7 +148,7 @@ def _error(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no error, such as 1e-3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an error, such as 1e-3")
     return number
 
 
@@ -167,7 +167,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     """Refuses options of `audit` for something else than what it is asked for.
 
     Raises:
-        UsageError: with what to write.
+        UsageError: the message has the right form.
     """
     defaults = vars(parser().parse_args(["audit"]))
     target = arguments.target

@@ -1,7 +1,7 @@
-"""Names the casts that dtypeguard makes, for audits of a program to tell whose they are.
+"""Names the casts that dtypeguard makes, so that an audit can attribute them to it.
 
-Such a cast has no line of source of its own: the innermost one outside dtypeguard is where
-somebody calls an update or a loop. The name, a `jax.named_scope`, has the path of the leaf.
+Such a cast has no source line of its own: the innermost line outside dtypeguard is the call
+of an update or a loop. The name, a `jax.named_scope`, holds the path of the leaf.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from jax.core import Tracer
 from .types import Leaf
 
 _NAME = re.compile(r"(\w+)'s cast of (.+)", re.DOTALL)
-# The name of a tree, and what tells its parts from each other: an attribute or a key.
+# The name of a tree and the attribute or key of one of its parts.
 _PART = re.compile(r"""\w+(\[\d+\])*(\.\w+|\['[^']*'\]|\["[^"]*"\])?""")
 
 
@@ -60,7 +60,7 @@ class Casts:
 
         Args:
             number: of the leaf in its tree.
-            *leaves: what is cast. Nothing is named if none of them is being traced.
+            *leaves: the operands of the cast. It names nothing unless one is traced.
         """
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return contextlib.nullcontext()

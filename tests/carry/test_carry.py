@@ -188,6 +188,12 @@ def test_returned_names_a_field_of_a_module():
     assert (made[3].params, made[3].state) == ("new 1", "new 0")
 
 
+def test_self_counts_if_it_is_the_only_argument():
+    assert carry_of("guard_step", lambda self: self).labels == ("self",)
+    assert carry_of("guard_step", lambda self, state: state).labels == ("state",)
+    assert carry_of("guard_step", lambda cls, *rest: rest, 1).labels == ("rest[1]",)
+
+
 @pytest.mark.parametrize(
     ("function", "carry", "message"),
     [

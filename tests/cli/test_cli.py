@@ -104,7 +104,10 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "--params", "bfloat16"], "--params is for an optimizer. Write: dtypeg"),
         (["audit", "--filter", "sgd", "--grads", "bf16"], "--grads is for an optimizer."),
         (["audit", "--json", "optax:sgd"], "first: dtypeguard audit optax:sgd --json"),
-        (["audit", "optax:sgd", "--json", "--markdown"], "--json --markdown audit.md"),
+        (
+            ["audit", "optax:sgd", "--json", "--markdown"],
+            "--json --markdown audit.markdown",
+        ),
         (
             ["audit", "optax:sgd", "--set", "rate=1"],
             "It takes learning_rate, momentum, nesterov, accumulator_dtype. "

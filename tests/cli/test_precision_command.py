@@ -126,8 +126,8 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
         ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is no floating dtype"]),
         ("loss", "wide", ["--wide", "int32"], ["Write --wide float32"]),
         ("loss", "wide", ["--wide", "bf16"], ["audit_precision got wide=bfloat16"]),
-        ("loss", "wide", ["--tolerance", "0"], ["'0' is no error, such as 1e-3"]),
-        ("loss", "wide", ["--max-error", "x"], ["'x' is no error, such as 1e-3"]),
+        ("loss", "wide", ["--tolerance", "0"], ["'0' is not an error, such as 1e-3"]),
+        ("loss", "wide", ["--max-error", "x"], ["'x' is not an error, such as 1e-3"]),
         (
             "loss",
             "wide",

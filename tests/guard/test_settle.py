@@ -346,3 +346,9 @@ def test_a_bool_that_counts_is_told():
     opt = guard(ints, policy=Policy(on_drift="error"))
     _, state = opt.update(PARAMS, opt.init(PARAMS))
     assert opt.update(PARAMS, state)[1] == 2
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_python_flag_stays_one_to_branch_on(flag):
+    _, state = guard(transformation()).update(PARAMS, {"is_first": flag}, PARAMS)
+    assert state["is_first"] is flag

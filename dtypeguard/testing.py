@@ -161,8 +161,8 @@ def check_step(
     advice = f"Guard it, {guarding(resolved.step, carry, returned)}, and b{begin}"
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
-    elif "traces" in left or left.keys() >= failures.keys():
-        advice = f"dtypeguard.guard_step does not mend this: {next(iter(left.values()))}."
+    elif "traces" in left:
+        advice = f"dtypeguard.guard_step does not mend this: {left['traces']}."
     elif left:
         advice += f" What that does not mend: {', '.join(sorted(left))}."
     advice += " dtypeguard.audit_step names the lines of source."

@@ -169,7 +169,7 @@ def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
     try:
         with jax.numpy_dtype_promotion("standard"):
             return jnp.result_type(weak, other)
-    except (TypeError, ValueError):  # 8-bit floats promote with nothing
+    except (TypeError, ValueError):  # a float with int4, a complex number with float8
         return dtype_of(weak)
 
 

@@ -177,7 +177,7 @@ def test_an_array_that_becomes_a_string_is_not_told_to_round():
 
 def test_what_has_another_librarys_dtype_passes():
     class Foreign:
-        dtype = "no such dtype"
+        dtype, shape = "no such dtype", ()
 
     foreign = Foreign()
     opt = guard(transformation(init=lambda params: {"x": foreign}))

@@ -182,5 +182,5 @@ def _promotable(dtype: DType) -> DType:
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")
     if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
-        return jnp.dtype("uint8" if jnp.issubdtype(dtype, np.unsignedinteger) else "int8")
+        return jnp.dtype("int8")  # which holds those of uint4, too
     return dtype

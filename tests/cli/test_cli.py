@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from dtypeguard._cli import display, main as cli
+from dtypeguard._cli.arguments import check_options, parser
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog, sweep
@@ -125,6 +126,10 @@ def test_wrong_usage_exits_2_with_the_right_form(argv, message, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+def test_a_full_path_may_have_a_colon():
+    check_options(parser().parse_args(["audit", "--json", "/reports/of:today.json"]))
 
 
 @pytest.mark.third_party

@@ -119,13 +119,9 @@ def places_of(
 ) -> tuple[Place, ...]:
     """The arguments of a step that `carry` names.
 
-    Args:
-        owner: the public function that asks, for messages.
-        step: the name of the step, likewise.
-        names: its parameters.
-        carry: a position or name, or a tuple of them. Positions do not count a first
-            parameter called `self` or `cls`, unless it is the only one: so the decorator
-            works on a method, above or below `jit`.
+    `carry` is a position or name, or a tuple of them. Positions do not count a first
+    parameter called `self` or `cls`, unless it is the only one: so the decorator works on a
+    method, above or below `jit`. Messages name `owner`, the public function, and the step.
 
     Raises:
         TypeError: if `carry` has the wrong type.

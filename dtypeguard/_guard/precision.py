@@ -54,13 +54,9 @@ def in_precision(
 ) -> optax.GradientTransformationExtraArgs:
     """Gives an optimizer its inputs in one dtype and stores its state in another.
 
-    Args:
-        guarded: a guarded transformation: its outputs have the dtypes of its inputs.
-        policy: a policy that `changes_precision`.
-
-    Returns:
-        A transformation that keeps its types and whose updates have the dtypes that the
-        policy asks for. Its state is that of `guarded`, or a `RoundingState` around it.
+    The optimizer is guarded: its outputs have the dtypes of its inputs. The updates of the
+    result have the dtypes that the policy asks for. Its state is that of `guarded`, or a
+    `RoundingState` around it.
     """
     stochastic = policy.rounding == "stochastic"
     computes = policy.compute_dtype is not None

@@ -89,16 +89,15 @@ def settle(
 ) -> tuple[Updates, State]:
     """Casts the results of an update to the dtypes of its inputs.
 
+    The new updates get the dtypes of the params, or without params those of the incoming
+    updates. In the new state every array leaf is strongly typed and has its dtype in the
+    incoming state, wherever that comes from.
+
     Args:
         outputs: the new updates and the new state.
-        given: the updates, the state (from anywhere: its leaves are the record) and the
-            params, which may be None.
+        given: the updates, the state and the params, which may be None.
         policy: which casts it allows, and what it reports.
         warn: called with the message if `policy.on_drift` is "warn".
-
-    Returns:
-        The new updates, in the dtypes of the params or else of the incoming updates, and
-        the new state, every array leaf strongly typed and in its dtype in the state.
 
     Raises:
         DtypeDriftError: if a tree, a shape or a kind changed, or a dtype while
@@ -135,11 +134,7 @@ def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) 
 def settle_held(part: Output, held: Held, node: NNXObject, policy: Policy) -> Settled:
     """Casts, in place, what a Flax NNX object holds to the dtypes that it held before.
 
-    Args:
-        part: the name of the object, and of the function that changed it.
-        held: what it held before.
-        node: the object, or another one that was returned in its place.
-        policy: which casts it allows.
+    `node` is that object, or another one that was returned in its place.
     """
     before, now = held.pairs(node)
     settled = settle_carried(part, now, before, policy)
@@ -152,11 +147,8 @@ def report_drift(
 ) -> None:
     """Reports the leaves that drifted, as the policy asks.
 
-    Args:
-        settled: all that a function returned.
-        part: one of its outputs, which names the function and its wrapper.
-        policy: what to report.
-        warn: called with the message if `policy.on_drift` is "warn".
+    `part` is one of the outputs, which names the function and its wrapper. `warn` gets the
+    message if `policy.on_drift` is "warn".
 
     Raises:
         DtypeDriftError: if a leaf was refused, or drifted while `policy.on_drift` is

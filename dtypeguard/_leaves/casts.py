@@ -44,10 +44,8 @@ class Cast(NamedTuple):
 class Casts:
     """Names the casts of the leaves of a tree.
 
-    Args:
-        owner: the public function that makes them.
-        name: of the tree.
-        paths: returns the paths of its leaves; called once, if anything is traced.
+    `owner` is the public function that makes them, and `name` that of the tree. `paths`
+    returns the paths of its leaves; it is called once, if anything is traced.
     """
 
     def __init__(self, owner: str, name: str, paths: Callable[[], Sequence[str]]):
@@ -58,9 +56,7 @@ class Casts:
     def of(self, number: int, *leaves: Leaf) -> contextlib.AbstractContextManager[object]:
         """A context that names the equations of the cast of a leaf, given by number.
 
-        Args:
-            number: of the leaf in its tree.
-            *leaves: the operands of the cast. It names nothing unless one is traced.
+        It names nothing unless one of the operands, `leaves`, is traced.
         """
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return contextlib.nullcontext()

@@ -159,12 +159,8 @@ def promoted(*dtypes: DType) -> DType:
 def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
     """The dtype that a JAX loop gives to a weakly typed leaf of its first carry.
 
-    Args:
-        weak: the leaf: a Python number, or an array of weak type.
-        other: the leaf that the body returns for it.
-
-    Returns:
-        The dtype to which the two promote: that of `other`, unless its kind is lower.
+    That is the dtype to which it promotes with `other`, the leaf that the body returns for
+    it: the dtype of `other`, unless its kind is lower.
     """
     try:
         with jax.numpy_dtype_promotion("standard"):

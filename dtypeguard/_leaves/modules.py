@@ -20,11 +20,7 @@ def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
 
     Equinox treats them as constants: `filter_jit` holds them static, and `filter_grad` and
     `apply_updates` skip them. Anywhere else, in a dict, a NamedTuple or a Flax dataclass,
-    `jit` makes an array of a Python number.
-
-    Args:
-        tree: any tree, with its NNX objects `closed`.
-        leaves: its leaves.
+    `jit` makes an array of a Python number. The NNX objects of the tree are `closed`.
     """
     equinox = sys.modules.get("equinox")
     if equinox is None or not any(map(is_python_number, leaves)):

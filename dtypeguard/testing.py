@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ._audit.audit import name_of
+from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
@@ -154,16 +155,14 @@ def check_step(
         guard_step(step, carry=carry, returned=returned), resolved, args, named
     )
     left = broken_by_step(guarded.with_strong_carry(), rules)
-    options = "" if carry == 0 else f", carry={carry!r}"
-    options += "" if returned is None else f", returned={returned!r}"
     names = ", ".join(trial.names)
     names = f"({names})" if len(trial.names) > 1 else names
     begin = f"egin with dtypeguard.strong({names})."
-    advice = f"Guard it, dtypeguard.guard_step({resolved.step}{options}), and b{begin}"
+    advice = f"Guard it, {guarding(resolved.step, carry, returned)}, and b{begin}"
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
-    elif "traces" in left or left.keys() >= failures.keys():
-        advice = f"dtypeguard.guard_step does not mend this: {next(iter(left.values()))}."
+    elif "traces" in left:
+        advice = f"dtypeguard.guard_step does not mend this: {left['traces']}."
     elif left:
         advice += f" What that does not mend: {', '.join(sorted(left))}."
     advice += " dtypeguard.audit_step names the lines of source."

@@ -62,13 +62,7 @@ def examine(
     x64: bool | None,
     bound: Callable[[PyTree], Origin | None] = lambda _: None,
 ) -> AuditReport:
-    """Audits an optimizer or a step.
-
-    Args:
-        subject: what to audit.
-        x64: whether `jax_enable_x64` is on; None leaves it alone.
-        bound: see `Lines`.
-    """
+    """Audits an optimizer or a step, with `jax_enable_x64` as it is if `x64` is None."""
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Literal
 
@@ -11,9 +11,9 @@ from .._find import wide
 from .._find.drift import Drift
 from .._leaves.page import document
 from .._leaves.public import public
-from .._leaves.rows import columns, rounding, shown_fields
+from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._program.origins import places
-from .table import Code, Table, markdown_code
+from .table import Cell, html_table, markdown_code, markdown_table
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
@@ -106,19 +106,19 @@ class AuditReport:
         lost = rounding(widened, self.advice) if self.is_mended else ""
         return [text for text in (*self.summaries, self.advice, lost) if text]
 
-    @property
-    def table(self) -> Table:
+    def _cells(self) -> Iterator[Sequence[Cell]]:
         """Path, types, origin and cause of every drift."""
-        rows = [(Code(d.name), d.before, d.after, d.origin, d.cause) for d in self.drifts]
-        return Table(("leaf", "was", "is", "origin", "forced by"), rows)
+        for d in self.drifts:
+            lines = (
+                (x.place, x.users.code) if x else ("", "") for x in (d.origin, d.cause)
+            )
+            yield ("", d.name), (d.before, ""), (d.after, ""), *lines
 
     def rows(self) -> Sequence[Sequence[str]]:
         """Path, types, origin and cause of every drift, as text."""
-        width = max((len(drift.before) for drift in self.drifts), default=0)
-        return [
-            (d.name, f"{d.before:<{width}} -> {d.after}", *places(d.origin, d.cause))
-            for d in self.drifts
-        ]
+        changes = arrows([(d.before, d.after) for d in self.drifts])
+        pairs = zip(self.drifts, changes)
+        return [(d.name, change, *places(d.origin, d.cause)) for d, change in pairs]
 
     def lines(self) -> list[str]:
         """The error, then one line for each drift."""
@@ -142,7 +142,7 @@ class AuditReport:
         if self.error is not None:
             lines += [f"- {markdown_code(line)}" for line in self.error.lines()] + [""]
         if self.drifts:
-            lines += [*self.table.to_markdown(), ""]
+            lines += [*markdown_table(_HEAD, self._cells()), ""]
         for text in self.paragraphs:
             first, _, rows = text.partition("\n")
             lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
@@ -154,11 +154,12 @@ class AuditReport:
         if self.error is not None:
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
-        parts += [self.table.to_html()] if self.drifts else []
+        parts += [html_table(_HEAD, self._cells())] if self.drifts else []
         parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
         return document("dtypeguard audit", "\n".join(parts))
 
 
+_HEAD = ("leaf", "was", "is", "origin", "forced by")
 _LEAVES = {
     "state": ("state leaf", "state leaves"),
     "updates": ("update", "updates"),

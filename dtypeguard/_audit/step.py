@@ -100,6 +100,13 @@ def audit_made_step(
         return examine(dataclasses.replace(subject, is_made=False), None)
 
 
+def guarding(name: str, carry: Which, returned: Returned) -> str:
+    """How to write the guard of a step."""
+    options = "" if carry == 0 else f", carry={carry!r}"
+    options += "" if returned is None else f", returned={returned!r}"
+    return f"dtypeguard.guard_step({name}{options})"
+
+
 @dataclasses.dataclass
 class _Step:
     """A step and what makes its arguments."""
@@ -132,9 +139,7 @@ class _Step:
             return Advice(remedy=self._begin(drifts))
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
         guarded = dataclasses.replace(self, step=step)
-        carry = "" if self.carry == 0 else f", carry={self.carry!r}"
-        returned = "" if self.returned is None else f", returned={self.returned!r}"
-        wrap = f"Wrap the step: dtypeguard.guard_step({self.name}{carry}{returned})."
+        wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
         # A guard casts such leaves, and leaves what keeps its type as it is.
         is_sure = not error and all(x.is_castable and not x.was_weak for x in drifts)
         still = () if is_sure else left(guarded.trace)

@@ -163,8 +163,8 @@ class Carry(NamedTuple):
     def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
         """Whether an item is the carry, and no loss of the same structure.
 
-        Nobody named the first argument of a step that changes others in place: it may be
-        a batch.
+        Where a step changes other arguments in place, its first argument is a carry only
+        by default, and may be a batch.
         """
         is_named = not (self.is_default and in_place) or bool(objects(value))
         return is_named or is_alike(value, item)
@@ -252,7 +252,8 @@ def carry_of(
             f"{owner} got {shown(step)}, which returns before it has computed: it is async "
             "or a generator. Give it the function that makes one carry of another."
         )
-    places = places_of(owner, step, carry)
+    name, names = name_of_step(step), Names.of(step)
+    places = places_of(owner, name, names, carry)
     is_one = not isinstance(carry, tuple)
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)
@@ -263,11 +264,11 @@ def carry_of(
         )
     return Carry(
         owner,
-        name_of_step(step),
+        name,
         places,
         returned,
         is_one,
         is_default=carry == 0 and is_one and returned is None,
-        names=Names.of(step),
+        names=names,
         bound=getattr(step, "__self__", None) if inspect.ismethod(step) else None,
     )

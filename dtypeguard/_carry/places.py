@@ -6,9 +6,7 @@ from typing import NamedTuple
 from .._leaves.arguments import shown
 from .._leaves.types import Args, Kwargs, PyTree, Step
 
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_NONE = inspect.Parameter.empty
+_Parameter = inspect.Parameter
 
 
 class Place(NamedTuple):
@@ -17,7 +15,7 @@ class Place(NamedTuple):
     label: str
     position: int | None  # None: keyword-only
     name: str | None  # None: positional-only
-    default: PyTree = _NONE
+    default: PyTree = _Parameter.empty
 
     def take(self, args: Args, kwargs: Kwargs) -> PyTree:
         """The argument in a call, or its default, which may be `Parameter.empty`."""
@@ -34,45 +32,96 @@ class Place(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The names of the arguments of a step, by position.
+    """The parameters of a step.
 
     Attributes:
-        by_position: the parameters before a variadic one.
-        rest: the variadic one, or None.
+        signature: all of them.
+        by_position: those before a variadic one.
+        by_name: the keyword-only ones.
+        rest: the name of the variadic one by position, or None.
+        takes_any: whether there is a variadic one by name.
     """
 
-    by_position: tuple[str, ...]
+    signature: inspect.Signature
+    by_position: list[_Parameter]
+    by_name: list[_Parameter]
     rest: str | None
+    takes_any: bool
 
     @classmethod
     def of(cls, step: Step) -> "Names":
-        """The names for any callable."""
+        """The parameters of any callable."""
         try:
-            parameters = inspect.signature(step).parameters.values()
+            signature = inspect.signature(step)
         except (TypeError, ValueError):  # some C functions have no signature
-            return cls((), "args")
-        by_position, _ = _by_position(list(parameters))
-        rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
-        return cls(tuple(p.name for p in by_position), rest[0] if rest else None)
+            signature = inspect.signature(lambda *args, **kwargs: None)
+
+        def of_kind(*kinds):
+            return [p for p in signature.parameters.values() if p.kind in kinds]
+
+        rest = of_kind(_Parameter.VAR_POSITIONAL)
+        return cls(
+            signature,
+            of_kind(_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD),
+            of_kind(_Parameter.KEYWORD_ONLY),
+            rest[0].name if rest else None,
+            bool(of_kind(_Parameter.VAR_KEYWORD)),
+        )
 
     def at(self, position: int) -> str:
         """The name of the argument at a position."""
         if position < len(self.by_position):
-            return self.by_position[position]
+            return self.by_position[position].name
         return f"{self.rest or 'args'}[{position - len(self.by_position)}]"
+
+    def place(self, key: int | str) -> Place | None:
+        """The argument with a name or at a position, as `places_of` counts; or None."""
+        if isinstance(key, str):
+            for parameter in (*self.by_position, *self.by_name):
+                if parameter.name == key:
+                    return self._place_of(parameter)
+            return Place(key, None, key) if self.takes_any else None
+        if key < 0:
+            return None
+        is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
+        position = key if is_only else key + self._first
+        if position < len(self.by_position):
+            return self._place_of(self.by_position[position])
+        return None if self.rest is None else Place(self.at(position), position, None)
+
+    @property
+    def _first(self) -> int:
+        """The position of the first parameter that counts."""
+        return int(bool(self.by_position) and self.by_position[0].name in ("self", "cls"))
+
+    def _place_of(self, p: _Parameter) -> Place:
+        position = self.by_position.index(p) if p in self.by_position else None
+        name = None if p.kind is p.POSITIONAL_ONLY else p.name
+        return Place(p.name, position, name, p.default)
+
+    def remedy(self, step: str) -> str:
+        """What to write for the carry of a step instead of what it does not take."""
+        names = [p.name for p in self.by_position[self._first :]]
+        choices = [f'carry={number} or "{name}"' for number, name in enumerate(names)]
+        choices += [f'carry="{p.name}"' for p in self.by_name]
+        if choices:
+            write = "one of " if len(choices) > 1 else ""
+            return f"but {step} takes {self.signature}. Write {write}{', '.join(choices)}."
+        if self.rest is not None:
+            return "which is no position. Write that of the carry, such as carry=0."
+        if self.takes_any:
+            return f'but {step} takes {self.signature}. Write a name: carry="state".'
+        return f"but {step} takes no arguments. A step takes its carry."
 
 
 def places_of(
-    owner: str, step: Step, carry: int | str | tuple[int | str, ...]
+    owner: str, step: str, names: Names, carry: int | str | tuple[int | str, ...]
 ) -> tuple[Place, ...]:
     """The arguments of a step that `carry` names.
 
-    Args:
-        owner: the public function that asks, for messages.
-        step: any callable.
-        carry: a position or name, or a tuple of them. Positions do not count a first
-            parameter called `self` or `cls`, unless it is the only one: so the decorator
-            works on a method, above or below `jit`.
+    `carry` is a position or name, or a tuple of them. Positions do not count a first
+    parameter called `self` or `cls`, unless it is the only one: so the decorator works on a
+    method, above or below `jit`. Messages name `owner`, the public function, and the step.
 
     Raises:
         TypeError: if `carry` has the wrong type.
@@ -86,15 +135,11 @@ def places_of(
             'argument that comes back, or a tuple of them: carry=0, carry="state", '
             'carry=("params", "opt_state").'
         )
-    try:
-        signature = inspect.signature(step)
-    except (TypeError, ValueError):  # some C functions have no signature
-        signature = None
     places = []
     for key in asked:
-        place = _place(signature, key)
+        place = names.place(key)
         if place is None:
-            raise ValueError(_unknown(owner, step, signature, key))
+            raise ValueError(f"{owner} got carry={key!r}, {names.remedy(step)}")
         places.append(place)
     labels = [place.label for place in places]
     if len(set(labels)) < len(labels):
@@ -110,61 +155,3 @@ def name_of_step(step: Step) -> str:
     inner = getattr(step, "func", step)  # of a functools.partial
     name = getattr(inner, "__name__", type(inner).__name__)
     return "step" if name == "<lambda>" else name
-
-
-def _place(signature: inspect.Signature | None, key: int | str) -> Place | None:
-    """The argument at a position or with a name; None if there is none."""
-    if isinstance(key, int) and key < 0:
-        return None
-    if signature is None:
-        return Place(key, None, key) if isinstance(key, str) else _unnamed("args", key, 0)
-    parameters = list(signature.parameters.values())
-    by_position, first = _by_position(parameters)
-    if isinstance(key, str):
-        found = signature.parameters.get(key)
-        if found is not None and found.kind in (*_BY_POSITION, *BY_NAME):
-            return _named(found, by_position)
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        return Place(key, None, key) if takes_any else None
-    if key == 0 and by_position and len(by_position) == first:
-        return _named(by_position[0], by_position)  # a method that takes nothing else
-    key += first
-    if key < len(by_position):
-        return _named(by_position[key], by_position)
-    rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
-    return _unnamed(rest[0], key, len(by_position)) if rest else None
-
-
-def _by_position(
-    parameters: list[inspect.Parameter],
-) -> tuple[list[inspect.Parameter], int]:
-    """The positional parameters, and the index of the first one that counts."""
-    found = [p for p in parameters if p.kind in _BY_POSITION]
-    return found, int(bool(found) and found[0].name in ("self", "cls"))
-
-
-def _named(parameter: inspect.Parameter, by_position: list[inspect.Parameter]) -> Place:
-    position = by_position.index(parameter) if parameter in by_position else None
-    name = parameter.name if parameter.kind in BY_NAME else None
-    return Place(parameter.name, position, name, parameter.default)
-
-
-def _unnamed(rest: str, position: int, start: int) -> Place:
-    return Place(f"{rest}[{position - start}]", position, None)
-
-
-def _unknown(
-    owner: str, step: Step, signature: inspect.Signature | None, key: int | str
-) -> str:
-    text = f"{owner} got carry={key!r}, "
-    if signature is None:
-        return f"{text}which is no position. Write that of the carry, such as carry=0."
-    parameters = list(signature.parameters.values())
-    by_position, first = _by_position(parameters)
-    names = [p.name for p in by_position[first:]]
-    choices = [f'carry={number} or "{name}"' for number, name in enumerate(names)]
-    choices += [f'carry="{p.name}"' for p in parameters if p.kind is p.KEYWORD_ONLY]
-    what = f"takes {signature}" if choices else "takes no arguments"
-    write = "one of " if len(choices) > 1 else ""
-    remedy = f"Write {write}{', '.join(choices)}." if choices else "A step takes its carry."
-    return f"{text}but {name_of_step(step)} {what}. {remedy}"

@@ -12,12 +12,11 @@ from .run import HELP
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
-_OF_SWEEP = "filter", "jobs"
-_FORMS_OF_REPORT = "json", "markdown", "html"
+_SWEEP, _OF_SWEEP = "the sweep, without a target", ("filter", "jobs")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends its errors with the right form, as all others end."""
+    """Ends its errors with the right form, like all errors of the command line."""
 
     def error(self, message: str) -> NoReturn:
         forms = PRECISION_FORMS if self.prog.endswith(" precision") else FORMS
@@ -149,7 +148,7 @@ def _error(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no error, such as 1e-3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an error, such as 1e-3")
     return number
 
 
@@ -168,45 +167,34 @@ def check_options(arguments: argparse.Namespace) -> None:
     """Refuses options of `audit` for something else than what it is asked for.
 
     Raises:
-        UsageError: with what to write.
+        UsageError: the message has the right form.
     """
     defaults = vars(parser().parse_args(["audit"]))
-
-    def given(*names: str) -> list[str]:
-        return [f"--{x}" for x in names if vars(arguments)[x] != defaults[x]]
-
     target = arguments.target
+    optimizer = f"dtypeguard audit {target or 'optax:adam --set learning_rate=1e-3'}"
     step = f"dtypeguard audit {target or 'FILE.py:step'} --step --inputs FILE.py:inputs"
-    of_step = "--inputs, --carry and --returned"
     if target is None:
         _check_file_names(arguments)
-        if given("step", *_OF_STEP):
-            raise UsageError(f"--step and {of_step} are for one step. Write: {step}")
-        if given(*_OF_OPTIMIZER, "x64", "markdown"):
-            raise UsageError(
-                "--set, --params, --grads, --x64 and --markdown are for one optimizer. "
-                "Write for example: dtypeguard audit optax:adam --set learning_rate=1e-3"
-            )
-    elif of_sweep := given(*_OF_SWEEP):
-        raise UsageError(
-            f"{of_sweep[0]} is for the sweep, without a target. "
-            f"Write: dtypeguard audit {target}"
-        )
-    elif arguments.step and (of_optimizer := given(*_OF_OPTIMIZER)):
-        raise UsageError(
-            f"{of_optimizer[0]} is for an optimizer; --inputs sets the dtypes of a step. "
-            f"Write: {step}"
-        )
-    elif arguments.step and arguments.inputs is None:
+        of_target = (*_OF_OPTIMIZER, "x64", "markdown")
+        others = {"a step": ("step", *_OF_STEP), "an optimizer": of_target}
+    elif arguments.step:
+        of_step = "an optimizer; --inputs sets the dtypes of a step"
+        others = {_SWEEP: _OF_SWEEP, of_step: _OF_OPTIMIZER}
+    else:
+        others = {_SWEEP: _OF_SWEEP, "a step": _OF_STEP}
+    for use, names in others.items():
+        given = [f"--{x}" for x in names if vars(arguments)[x] != defaults[x]]
+        if given:
+            right = step if arguments.step or use == "a step" else optimizer
+            raise UsageError(f"{given[0]} is for {use}. Write: {right}")
+    if arguments.step and arguments.inputs is None:
         raise UsageError(f"a step needs a function that gives its arguments. Write: {step}")
-    elif given(*_OF_STEP) and not arguments.step:
-        raise UsageError(f"{of_step} are for a step. Write: {step}")
 
 
 def report_files(arguments: argparse.Namespace) -> dict[str, str]:
     """The files of the report by their form; `-` is standard output."""
-    named = {form: vars(arguments).get(form) for form in _FORMS_OF_REPORT}
-    return {form: name for form, name in named.items() if name is not None}
+    named = ((form, vars(arguments).get(form)) for form in ("json", "markdown", "html"))
+    return {form: name for form, name in named if name is not None}
 
 
 def _check_file_names(arguments: argparse.Namespace) -> None:

@@ -86,7 +86,7 @@ class Hidden(importlib.abc.MetaPathFinder):
         names = sorted(changed & {*jax.config.values} - {"jax_traceback_filtering"})
         if not names:
             return
-        # Only an import tells how this release reads a variable, and what its default is.
+        # Only an import shows how this release reads a variable, and the default.
         show = _SHOW_OPTIONS.format(path=sys.path, names=names)
         command = [sys.executable, "-c", show]
         done = subprocess.run(

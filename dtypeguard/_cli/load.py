@@ -25,10 +25,8 @@ class UsageError(Exception):
 def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any:
     """Imports what `MODULE:NAME` or `FILE.py:NAME` names.
 
-    Args:
-        target: the one or the other.
-        modules: the modules imported so far, by what stands before the colon.
-        right: what to write, for messages.
+    `modules` keeps what was imported, by what stands before the colon. Messages end with
+    `right`, the right form.
 
     Raises:
         UsageError: if it does not exist or cannot be imported.

@@ -49,15 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed why
         return stop.code if isinstance(stop.code, int) else USAGE
     try:
-        files = report_files(arguments)
-        if arguments.command == "precision":
-            example = "FILE.py:f --inputs FILE.py:inputs --json --html precision.html"
-            _check_writable(files, "precision", example)
-            return _precision(arguments, files)
-        check_options(arguments)
-        example = "optax:sgd --set learning_rate=1e-3 --json --markdown audit.md"
-        _check_writable(files, "audit", example)
-        return (_sweep if arguments.target is None else _audit)(arguments, files)
+        files, is_precision = report_files(arguments), arguments.command == "precision"
+        if not is_precision:
+            check_options(arguments)
+        _check_writable(files, arguments.command)
+        of_audit = _sweep if arguments.target is None else _audit
+        return (_precision if is_precision else of_audit)(arguments, files)
     except UsageError as error:
         return _refuse(str(error), command=arguments.command)
 
@@ -69,8 +66,8 @@ def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
 
 
 def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
-    with contextlib.redirect_stdout(sys.stderr), status() as tell:
-        report = audit_function(arguments, tell)
+    with contextlib.redirect_stdout(sys.stderr), status() as show_status:
+        report = audit_function(arguments, show_status)
     bound = arguments.max_error
     is_ok = not math.isinf(report.error) and not (bound and report.error > bound)
     return _deliver(report, files, is_ok)
@@ -112,13 +109,12 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     return DRIFT if report.guarded_failed else CLEAN
 
 
-def _check_writable(files: dict[str, str], command: str, example: str) -> None:
+def _check_writable(files: dict[str, str], command: str) -> None:
     """Refuses a file before a long sweep, not after it; leaves what the files hold."""
-    if list(files.values()).count("-") > 1:
-        raise UsageError(
-            "only one form can be printed. Give the others a FILE: "
-            f"dtypeguard {command} {example}"
-        )
+    forms = [form for form, name in files.items() if name == "-"]
+    if len(forms) > 1:
+        right = " ".join([f"--{forms[0]}", *(f"--{x} {command}.{x}" for x in forms[1:])])
+        raise UsageError(f"only one form can be printed. Give the others a FILE: {right}")
     for form, name in files.items():
         if name == "-":
             continue

@@ -126,11 +126,11 @@ class Recompiled:
     def _record(self, call: Call) -> None:
         now = _compiled(call)
         earlier = self._earlier.setdefault(call.key, [])
-        alike = [each for each in earlier if each.rest == now.rest]
+        alike = (each for each in reversed(earlier) if each.rest == now.rest)
+        least = min((_changes(each, now) for each in alike), key=len, default=None)
         earlier.append(now)
-        changes = [_changes(each, now) for each in reversed(alike)]
-        if changes and all(changes):
-            self._found.setdefault(_name(call.function), {}).update(min(changes, key=len))
+        if least:
+            self._found.setdefault(_name(call.function), {}).update(least)
 
 
 def _call(frame: FrameType | None) -> Call | None:

@@ -36,12 +36,8 @@ def convert_extra_args(
     """Applies `convert` to every leaf of the extra args and to what callables return.
 
     As in Optax, a callable is an argument named `*_fn`, or a callable leaf. A model that
-    happens to be callable is a pytree of data.
-
-    Args:
-        extra_args: the keyword arguments of an `update`.
-        convert: maps a leaf to a leaf.
-        x64: the flag under which callables run; None leaves it alone.
+    happens to be callable is a pytree of data. Callables run under the flag `x64`; None
+    leaves it alone.
     """
 
     def converted(leaf: Leaf) -> Leaf:

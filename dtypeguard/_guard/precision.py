@@ -15,12 +15,12 @@ from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
 from .._leaves.rows import paths
-from .._leaves.types import Convert, DType, Leaf, Params, State, Updates
+from .._leaves.types import Convert, DType, Leaf, State
 from .._rounding.rounding import round_with
 from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
 from .policy import Policy, float_dtype
-from .settle import pair_updates
+from .settle import settle_updates
 from .state_dtypes import stored_dtypes
 
 # A cast of (leaf, dtype, number of the leaf).
@@ -54,13 +54,9 @@ def in_precision(
 ) -> optax.GradientTransformationExtraArgs:
     """Gives an optimizer its inputs in one dtype and stores its state in another.
 
-    Args:
-        guarded: a guarded transformation: its outputs have the dtypes of its inputs.
-        policy: a policy that `changes_precision`.
-
-    Returns:
-        A transformation that keeps its types and whose updates have the dtypes that the
-        policy asks for. Its state is that of `guarded`, or a `RoundingState` around it.
+    The optimizer is guarded: its outputs have the dtypes of its inputs. The updates of the
+    result have the dtypes that the policy asks for. Its state is that of `guarded`, or a
+    `RoundingState` around it.
     """
     stochastic = policy.rounding == "stochastic"
     computes = policy.compute_dtype is not None
@@ -91,7 +87,8 @@ def in_precision(
             wide_updates, seen, wide_params, **extra_args
         )
         if computes:
-            new_updates = _deliver(new_updates, updates, params, policy)
+            given = Snapshot(updates), Snapshot(params)
+            new_updates = settle_updates(new_updates, *given, policy).tree
         if not stochastic:
             to_nearest = lambda leaf, dtype, _: cast(leaf, dtype)
             return new_updates, _store(new_state, seen, stored, to_nearest)
@@ -135,24 +132,6 @@ def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> Sta
         if not is_as_seen and dtype_of(leaves[i]) is not None:
             with casts.of(i, leaves[i]):
                 leaves[i] = narrow(leaves[i], dtype_of(old), i)
-    return tree_util.tree_unflatten(treedef, leaves)
-
-
-def _deliver(
-    new_updates: Updates, updates: Updates, params: Params, policy: Policy
-) -> Updates:
-    """The new updates in the incoming dtypes of the params, or of the updates."""
-    if float_dtype(policy.updates_dtype) is not None:
-        return new_updates  # the inner guard has cast them
-    like = updates if policy.updates_dtype == "grads" else params
-    recorded = pair_updates(new_updates, Snapshot(updates), Snapshot(like))
-    leaves, treedef = tree_util.tree_flatten(new_updates)
-    casts = Casts("guard", "updates", lambda: paths(new_updates))
-    for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        are_arrays = dtype_of(leaf) is not None and dtype_of(old) is not None
-        if are_arrays and leaf.dtype != dtype_of(old):
-            with casts.of(i, leaf):
-                leaves[i] = cast(leaf, dtype_of(old))
     return tree_util.tree_unflatten(treedef, leaves)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -57,6 +57,11 @@ class Output(NamedTuple):
     is_carried: bool = True
     starts_weak: bool = False
 
+    @property
+    def page(self) -> str:
+        """The line of a message that points to the docs."""
+        return more("Guard an optimizer" if self.wrapper == "guard" else "Guard a step")
+
 
 class Settled(NamedTuple):
     """A tree with its leaves cast to their record, and the rows to report.
@@ -84,16 +89,15 @@ def settle(
 ) -> tuple[Updates, State]:
     """Casts the results of an update to the dtypes of its inputs.
 
+    The new updates get the dtypes of the params, or without params those of the incoming
+    updates. In the new state every array leaf is strongly typed and has its dtype in the
+    incoming state, wherever that comes from.
+
     Args:
         outputs: the new updates and the new state.
-        given: the updates, the state (from anywhere: its leaves are the record) and the
-            params, which may be None.
+        given: the updates, the state and the params, which may be None.
         policy: which casts it allows, and what it reports.
         warn: called with the message if `policy.on_drift` is "warn".
-
-    Returns:
-        The new updates, in the dtypes of the params or else of the incoming updates, and
-        the new state, every array leaf strongly typed and in its dtype in the state.
 
     Raises:
         DtypeDriftError: if a tree, a shape or a kind changed, or a dtype while
@@ -103,7 +107,7 @@ def settle(
     if tree_util.tree_structure(new_state) != state.treedef:
         new_state = _keep_where_none(new_state, state, updates)
     of_state = settle_carried(_STATE, new_state, state, policy)
-    of_updates = _settle_updates(new_updates, updates, params, policy)
+    of_updates = settle_updates(new_updates, updates, params, policy)
     if policy.widens_updates:
         of_updates = of_updates._replace(drifted=[])
     report_drift((of_state, of_updates), _STATE, policy, warn)
@@ -111,17 +115,7 @@ def settle(
 
 
 def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) -> Settled:
-    """Casts a carry to the dtypes with which it came in.
-
-    Args:
-        part: which carry it is, for messages.
-        tree: the carry as it came out.
-        given: the carry as it came in.
-        policy: which casts it allows.
-
-    Returns:
-        `tree` with every array leaf strongly typed and in its dtype in `given`, and the
-        rows for `report_drift`.
+    """Casts a carry to the types with which it came in, every array leaf strongly typed.
 
     Raises:
         DtypeDriftError: if the tree changed.
@@ -131,7 +125,7 @@ def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) 
         if _structure_of_leaves(tree) != _structure_of_leaves(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
-            raise DtypeDriftError(table(headline, rows) + _page(part))
+            raise DtypeDriftError(table(headline, rows) + part.page)
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
     return _settle(part, tree, given.leaves, same, policy, given.constants)
@@ -140,14 +134,7 @@ def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) 
 def settle_held(part: Output, held: Held, node: NNXObject, policy: Policy) -> Settled:
     """Casts, in place, what a Flax NNX object holds to the dtypes that it held before.
 
-    Args:
-        part: the name of the object, and of the function that changed it.
-        held: what it held before.
-        node: the object, or another one that was returned in its place.
-        policy: which casts it allows.
-
-    Returns:
-        `node`, and the rows for `report_drift`.
+    `node` is that object, or another one that was returned in its place.
     """
     before, now = held.pairs(node)
     settled = settle_carried(part, now, before, policy)
@@ -160,11 +147,8 @@ def report_drift(
 ) -> None:
     """Reports the leaves that drifted, as the policy asks.
 
-    Args:
-        settled: all that a function returned.
-        part: one of its outputs, which names the function and its wrapper.
-        policy: what to report.
-        warn: called with the message if `policy.on_drift` is "warn".
+    `part` is one of the outputs, which names the function and its wrapper. `warn` gets the
+    message if `policy.on_drift` is "warn".
 
     Raises:
         DtypeDriftError: if a leaf was refused, or drifted while `policy.on_drift` is
@@ -174,18 +158,26 @@ def report_drift(
     drifted = [row for each in settled for row in each.drifted]
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
-        unsafe = _UNSAFE if any(row.castable for row in refused) else ""
-        message = _told(headline, refused) + unsafe.format(part.wrapper)
-        raise DtypeDriftError(message + _page(part))
+        message = _listed(headline, refused)
+        if any(row.castable for row in refused):
+            message += (
+                "\nSafe casts stay within float, complex or int, or go between bool and "
+                f"int. To cast between all of them: {part.wrapper}(..., "
+                'policy=dtypeguard.Policy(casting="unsafe")).'
+            )
+        raise DtypeDriftError(message + part.page)
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
-        message = _told(headline, drifted)
+        message = _listed(headline, drifted)
         if policy.on_drift == "error":
-            raise DtypeDriftError(message + _CAST.format(part.wrapper))
+            raise DtypeDriftError(
+                f"{message}\nTo have them cast back: {part.wrapper}(..., "
+                'policy=dtypeguard.Policy(on_drift="cast")).'
+            )
         warn(message)
 
 
-def _told(headline: str, rows: Sequence[Row]) -> str:
+def _listed(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, and what their casts lose."""
     remedies = " ".join(row.remedy for row in rows)
     lost = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
@@ -202,10 +194,15 @@ def _settle(
 ) -> Settled:
     """Keeps, casts or refuses each leaf that came out. No other function does."""
     leaves, treedef = tree_util.tree_flatten(tree)
-    settled, refused, drifted = {}, {}, {}
+    settled, refused, drifted = {}, [], []
     names = functools.cache(lambda: paths(tree))
     casts = Casts(part.wrapper, part.name, names)
     may_be_weak = part.starts_weak or not part.is_carried
+
+    def row(i: int, remedy: str, castable: bool = False) -> Row:
+        before, after = describe(recorded[i]), describe(leaves[i])
+        return Row(part.name + names()[i], before, after, remedy, castable)
+
     for i, (leaf, old) in enumerate(zip(leaves, recorded)):
         if _is_settled(leaf, old, may_be_weak):
             continue
@@ -223,31 +220,23 @@ def _settle(
                 continue
         if dtype is None:
             if new_dtype is not None or not _has_same_type(leaf, old):
-                refused[i] = ("return it as it came in",)
+                refused.append(row(i, "return it as it came in"))
         elif new_dtype is None:
-            refused[i] = (f"return an array of jnp.{dtype}",)
+            refused.append(row(i, f"return an array of jnp.{dtype}"))
         elif not shape_fits(i, np.shape(leaf), np.shape(old)):
-            refused[i] = (f"return it in shape {np.shape(old)}",)
+            refused.append(row(i, f"return it in shape {np.shape(old)}"))
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
-            refused[i] = (_other_kind(part, dtype, new_dtype), True)
+            refused.append(row(i, _other_kind(part, dtype, new_dtype), castable=True))
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             if new_dtype != dtype or weakened:
-                drifted[i] = (_brought_back(dtype, new_dtype),)
+                drifted.append(row(i, _brought_back(dtype, new_dtype)))
             with casts.of(i, leaf):
                 settled[i] = cast(leaf, dtype)
-    if not (settled or refused):
-        return Settled(tree, [], [])
-
-    def rows(remedies: dict[int, tuple[Any, ...]]) -> list[Row]:
-        return [
-            Row(part.name + names()[i], describe(recorded[i]), describe(leaves[i]), *remedy)
-            for i, remedy in remedies.items()
-        ]
-
-    brought_back = [settled.get(i, leaf) for i, leaf in enumerate(leaves)]
-    tree = tree_util.tree_unflatten(treedef, brought_back)
-    return Settled(tree, rows(refused), rows(drifted))
+    if settled:
+        leaves = [settled.get(i, leaf) for i, leaf in enumerate(leaves)]
+        tree = tree_util.tree_unflatten(treedef, leaves)
+    return Settled(tree, refused, drifted)
 
 
 def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
@@ -297,12 +286,16 @@ def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> St
         return new_state
 
 
-def _settle_updates(
+def settle_updates(
     new_updates: Updates, updates: Snapshot, params: Snapshot, policy: Policy
 ) -> Settled:
-    """The new updates in the dtypes of the params, or as `policy.updates_dtype` says."""
+    """Casts new updates to the types of the params, or as `policy.updates_dtype` says.
+
+    Raises:
+        DtypeDriftError: if a leaf has neither a param nor an incoming update.
+    """
     asked = policy.updates_dtype
-    recorded = pair_updates(new_updates, updates, updates if asked == "grads" else params)
+    recorded = _pair_updates(new_updates, updates, updates if asked == "grads" else params)
     if not (asked is None or isinstance(asked, str)):
         is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
         like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
@@ -326,32 +319,21 @@ def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Leaf:
     return by_path(updates.copy()).get(paths(new_updates)[number])
 
 
-def pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
+def _pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
     """Pairs each leaf of the new updates with its param, or with the incoming update.
 
     `params` may lack leaves (None or `MaskedNode` in their place).
-
-    Raises:
-        DtypeDriftError: if a leaf has neither.
     """
     record = params if params.leaves else updates
     if tree_util.tree_structure(new_updates) == record.treedef:
         return record.leaves
-    known = by_path(updates.copy())
-    of_params = by_path(params.copy())
+    known, of_params = by_path(updates.copy()), by_path(params.copy())
     known |= {k: v for k, v in of_params.items() if dtype_of(v) is not None}
-    new = by_path(new_updates)
-    if not new.keys() <= known.keys():
+    new = paths(new_updates)
+    if not known.keys() >= {*new}:
         rows = tree_rows("updates", record.copy(), new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
     return [known[path] for path in new]
-
-
-_CAST = '\nTo have them cast back: {}(..., policy=dtypeguard.Policy(on_drift="cast")).'
-_UNSAFE = (
-    "\nSafe casts stay within float, complex or int, or go between bool and int. To cast "
-    'between all of them: {}(..., policy=dtypeguard.Policy(casting="unsafe")).'
-)
 
 
 def _brought_back(dtype: DType, new_dtype: DType) -> str:
@@ -359,10 +341,6 @@ def _brought_back(dtype: DType, new_dtype: DType) -> str:
     if kind(dtype) == "bool" and kind(new_dtype) == "int":
         return "return x != 0; a bool holds no count: start from an int if it counts"
     return f"return x.astype(jnp.{dtype})"
-
-
-def _page(part: Output) -> str:
-    return more("Guard an optimizer" if part.wrapper == "guard" else "Guard a step")
 
 
 def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:

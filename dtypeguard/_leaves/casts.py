@@ -1,7 +1,7 @@
-"""Names the casts that dtypeguard makes, for audits of a program to tell whose they are.
+"""Names the casts that dtypeguard makes, so that an audit can attribute them to it.
 
-Such a cast has no line of source of its own: the innermost one outside dtypeguard is where
-somebody calls an update or a loop. The name, a `jax.named_scope`, has the path of the leaf.
+Such a cast has no source line of its own: the innermost line outside dtypeguard is the call
+of an update or a loop. The name, a `jax.named_scope`, holds the path of the leaf.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from jax.core import Tracer
 from .types import Leaf
 
 _NAME = re.compile(r"(\w+)'s cast of (.+)", re.DOTALL)
-# The name of a tree, and what tells its parts from each other: an attribute or a key.
+# The name of a tree and the attribute or key of one of its parts.
 _PART = re.compile(r"""\w+(\[\d+\])*(\.\w+|\['[^']*'\]|\["[^"]*"\])?""")
 
 
@@ -44,10 +44,8 @@ class Cast(NamedTuple):
 class Casts:
     """Names the casts of the leaves of a tree.
 
-    Args:
-        owner: the public function that makes them.
-        name: of the tree.
-        paths: returns the paths of its leaves; called once, if anything is traced.
+    `owner` is the public function that makes them, and `name` that of the tree. `paths`
+    returns the paths of its leaves; it is called once, if anything is traced.
     """
 
     def __init__(self, owner: str, name: str, paths: Callable[[], Sequence[str]]):
@@ -58,9 +56,7 @@ class Casts:
     def of(self, number: int, *leaves: Leaf) -> contextlib.AbstractContextManager[object]:
         """A context that names the equations of the cast of a leaf, given by number.
 
-        Args:
-            number: of the leaf in its tree.
-            *leaves: what is cast. Nothing is named if none of them is being traced.
+        It names nothing unless one of the operands, `leaves`, is traced.
         """
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return contextlib.nullcontext()

@@ -92,10 +92,7 @@ def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
 
     JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. Each leaf has its own
     barrier: in a common one, each would vary over the shard_map axes of all others.
-
-    Args:
-        tree: a tree of arrays.
-        derivative: whether a derivative may go through it.
+    `derivative` is whether a derivative may go through it.
     """
     if ((0, 6) if derivative else (0, 5)) > _JAX:
         return tree

@@ -159,17 +159,13 @@ def promoted(*dtypes: DType) -> DType:
 def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
     """The dtype that a JAX loop gives to a weakly typed leaf of its first carry.
 
-    Args:
-        weak: the leaf: a Python number, or an array of weak type.
-        other: the leaf that the body returns for it.
-
-    Returns:
-        The dtype to which the two promote: that of `other`, unless its kind is lower.
+    That is the dtype to which it promotes with `other`, the leaf that the body returns for
+    it: the dtype of `other`, unless its kind is lower.
     """
     try:
         with jax.numpy_dtype_promotion("standard"):
             return jnp.result_type(weak, other)
-    except (TypeError, ValueError):  # 8-bit floats promote with nothing
+    except (TypeError, ValueError):  # a float with int4, a complex number with float8
         return dtype_of(weak)
 
 
@@ -182,5 +178,5 @@ def _promotable(dtype: DType) -> DType:
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")
     if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
-        return jnp.dtype("uint8" if jnp.issubdtype(dtype, np.unsignedinteger) else "int8")
+        return jnp.dtype("int8")  # which holds those of uint4, too
     return dtype

@@ -1,4 +1,4 @@
-"""Tells the user's files from those of packages, JAX, Python and dtypeguard."""
+"""Distinguishes the user's files from those of packages, JAX, Python and dtypeguard."""
 
 import functools
 import os

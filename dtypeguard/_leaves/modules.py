@@ -3,6 +3,7 @@
 This file imports none of the libraries. Whoever has a module of one has imported it.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -19,11 +20,7 @@ def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
 
     Equinox treats them as constants: `filter_jit` holds them static, and `filter_grad` and
     `apply_updates` skip them. Anywhere else, in a dict, a NamedTuple or a Flax dataclass,
-    `jit` makes an array of a Python number.
-
-    Args:
-        tree: any tree, with its NNX objects `closed`.
-        leaves: its leaves.
+    `jit` makes an array of a Python number. The NNX objects of the tree are `closed`.
     """
     equinox = sys.modules.get("equinox")
     if equinox is None or not any(map(is_python_number, leaves)):
@@ -65,18 +62,19 @@ tree_util.register_pytree_node(Closed, lambda x: ((), x), lambda x, _: x)
 
 def closed(tree: PyTree) -> PyTree:
     """The tree with its NNX objects as nodes without leaves; itself if it has none."""
-    return _map_objects(Closed, tree, is_in_place) if nnx_types() else tree
+    return _map_objects(Closed, tree, is_in_place)
 
 
 def opened(tree: PyTree) -> PyTree:
     """The inverse of `closed`."""
-    is_closed = lambda node: isinstance(node, Closed)
-    return _map_objects(lambda x: x.node, tree, is_closed) if nnx_types() else tree
+    return _map_objects(lambda x: x.node, tree, lambda node: isinstance(node, Closed))
 
 
 def _map_objects(
     function: Convert, tree: PyTree, is_object: Callable[[Leaf], bool]
 ) -> PyTree:
+    if not nnx_types():
+        return tree
     leaves, treedef = tree_util.tree_flatten(tree, is_leaf=is_object)
     if not any(map(is_object, leaves)):
         return tree
@@ -84,13 +82,11 @@ def _map_objects(
     return tree_util.tree_unflatten(treedef, mapped)
 
 
-def _closing(tree: PyTree) -> Sequence[Leaf]:
-    return tree_util.tree_leaves(tree, is_leaf=is_in_place) if nnx_types() else ()
-
-
 def objects(tree: PyTree) -> dict[str, NNXObject]:
     """The NNX objects of a tree, by path."""
-    if not any(map(is_in_place, _closing(tree))):
+    if not nnx_types():
+        return {}
+    if not any(map(is_in_place, tree_util.tree_leaves(tree, is_leaf=is_in_place))):
         return {}
     nodes = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)[0]
     return {tree_util.keystr(path): node for path, node in nodes if is_in_place(node)}
@@ -153,19 +149,19 @@ tree_util.register_pytree_with_keys(
 
 def contents(node: NNXObject) -> Contents:
     """What a Flax NNX object holds now."""
-    return Contents(node, {slot.name: slot.get() for slot in _slots(node)})
+    return Contents(node, {name: value for name, value, _ in _slots(node)})
 
 
 def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
     """Puts values into the Variables that a Flax NNX object has."""
-    for slot in _slots(node):
-        if slot.name in values and slot.get() is not values[slot.name]:
-            slot.set(values[slot.name])
+    for name, value, put in _slots(node):
+        if values.get(name, value) is not value:
+            put(values[name])
 
 
 def spread(tree: PyTree) -> PyTree:
     """The tree with the `contents` of its NNX objects in their place."""
-    return _map_objects(contents, tree, is_in_place) if nnx_types() else tree
+    return _map_objects(contents, tree, is_in_place)
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -191,52 +187,38 @@ def gathered(tree: PyTree) -> PyTree:
     return _map_objects(gather, tree, is_contents)
 
 
-class _Slot:
-    """A place in a Flax NNX object: a Variable, or an attribute that is an array."""
+def _slots(node: NNXObject) -> Iterator[tuple[str, PyTree, Callable[[PyTree], object]]]:
+    """What a Flax NNX object holds: name, value, and a function that puts another there.
 
-    def __init__(self, name: str, owner: NNXObject, key: Key | None = None):
-        self.name = name
-        self._owner = owner
-        self._key = key
-
-    def get(self) -> PyTree:
-        if self._key is not None:
-            return _child(self._owner, self._key)
-        owner = self._owner
-        return owner.get_raw_value() if hasattr(owner, "get_raw_value") else owner.raw_value
-
-    def set(self, value: PyTree) -> None:
-        if self._key is None and hasattr(self._owner, "set_raw_value"):
-            self._owner.set_raw_value(value)
-        elif self._key is None:  # Flax before 0.12
-            self._owner.raw_value = value
-        elif isinstance(self._owner, (dict, list)):
-            self._owner[self._key] = value
-        else:
-            setattr(self._owner, str(self._key), value)
-
-
-def _child(owner: NNXObject, key: Key) -> PyTree:
-    return owner[key] if isinstance(owner, (dict, list)) else getattr(owner, str(key))
-
-
-def _slots(node: NNXObject) -> Iterator[_Slot]:
+    These are its Variables and its attributes that are arrays.
+    """
     nnx = sys.modules["flax.nnx"]
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
-        owner = nodes.get(path[:-1])
+        owner, value, put = nodes.get(path[:-1]), thing, None
         if isinstance(thing, nnx.Variable):
-            if not _has_fixed_type(thing):
-                yield _Slot(_name(path, nodes), thing)
+            # The type of a JAX reference cannot change.
+            if not (getattr(thing, "hijax", False) or getattr(thing, "ref", False)):
+                value, put = _raw_value(thing), functools.partial(_put_raw, thing)
         elif isinstance(thing, (jax.Array, np.ndarray)):
-            is_settable = is_in_place(owner) or isinstance(owner, (dict, list))
-            if is_settable and not isinstance(owner, nnx.Variable):
-                yield _Slot(_name(path, nodes), owner, path[-1])
+            if isinstance(owner, (dict, list)):
+                put = functools.partial(owner.__setitem__, path[-1])
+            elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
+                put = functools.partial(setattr, owner, str(path[-1]))
+        if put is not None:
+            yield _name(path, nodes), value, put
 
 
-def _has_fixed_type(variable: NNXObject) -> bool:
-    """Whether a Variable is a JAX reference, whose type cannot change."""
-    return bool(getattr(variable, "hijax", False) or getattr(variable, "ref", False))
+def _raw_value(variable: NNXObject) -> PyTree:
+    is_new = hasattr(variable, "get_raw_value")
+    return variable.get_raw_value() if is_new else variable.raw_value
+
+
+def _put_raw(variable: NNXObject, value: PyTree) -> None:
+    if hasattr(variable, "set_raw_value"):
+        variable.set_raw_value(value)
+    else:  # Flax before 0.12
+        variable.raw_value = value
 
 
 def _name(path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]) -> str:

@@ -32,7 +32,8 @@ def paths(tree: PyTree) -> list[str]:
 
 def by_path(tree: PyTree) -> dict[str, Leaf]:
     """The leaves of a tree, by path."""
-    return dict(zip(paths(tree), tree_util.tree_leaves(tree)))
+    pairs = tree_util.tree_flatten_with_path(tree)[0]
+    return {tree_util.keystr(path): leaf for path, leaf in pairs}
 
 
 def describe(leaf: Leaf) -> str:
@@ -69,17 +70,20 @@ def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row
 
 def table(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, in columns."""
-    path, before, after = (max(len(str(row[i])) for row in rows) for i in range(3))
-    lines = (
-        f"  {r.path:<{path}}  {r.before:<{before}} -> {r.after:<{after}}  {r.remedy}"
-        for r in rows
-    )
-    return "\n".join([headline, *(line.rstrip() for line in lines)])
+    changes = arrows([(row.before, row.after) for row in rows])
+    lines = columns([(r.path, change, r.remedy) for r, change in zip(rows, changes)])
+    return "\n".join([headline, *(f"  {line}" for line in lines)])
 
 
 def count(rows: Sequence[Row]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
+
+
+def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
+    """`before -> after`, with the arrows below each other."""
+    width = max((len(before) for before, _ in changes), default=0)
+    return [f"{before:<{width}} -> {after}" for before, after in changes]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -99,10 +103,7 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
 
 
 def lost(source: DType, target: DType) -> str:
-    """What a leaf loses that is cast to another kind, in brackets; empty if nothing.
-
-    A float that is cast to a narrower one is rounded, which is not told here.
-    """
+    """What a leaf loses that is cast to another kind, in brackets; empty if nothing."""
     kinds = kind(source), kind(target)
     if kinds[0] == "int" and kinds[1] in ("float", "complex"):
         exact = jnp.finfo(target).nmant + 1
@@ -119,7 +120,7 @@ _NARROW = re.compile(r"b?float(16|[4-8])\w*")
 
 
 def rounding(types: Iterable[str], advice: str) -> str:
-    """What to say of the casts in an advice that round: a line, or nothing.
+    """A line about the casts in an advice that round; empty if none does.
 
     Args:
         types: those of leaves before they were widened. Floats of 16 bits or fewer count.

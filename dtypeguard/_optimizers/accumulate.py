@@ -30,10 +30,8 @@ def check_accumulator_dtype(asked: DType) -> None:
 def first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
     """Zeros for each param, in the dtype that `_sum_dtype` chooses.
 
-    Args:
-        params: the params.
-        asked: the `accumulator_dtype`.
-        x64: whether to make 64-bit arrays, as with `jax_enable_x64`.
+    `asked` is the `accumulator_dtype`. With `x64`, it makes 64-bit arrays even if
+    `jax_enable_x64` is off.
     """
 
     def zeros(param):

@@ -5,6 +5,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 import pytest
@@ -226,3 +227,17 @@ def test_the_audit_looks_at_the_leafs_own_gradient():
     assert (drift.path, drift.kind, drift.after) == ("['w']", "shape", "float32[5,3]")
     per_example = {"w": jnp.ones((7, 3)), "b": jnp.ones((7, 5, 3))}
     assert audit(transformation(), params, updates=per_example).ok
+
+
+def test_wide_updates_alone_compile_once():
+    """`optax.apply_updates` casts the sum, so the next step has the same types."""
+    report = audit(optax.scale(np.float32(2)), struct(BF16))
+    assert [drift.where for drift in report.drifts] == ["updates"]
+    assert report.compilations == 1
+
+
+def test_a_guard_that_is_sure_to_mend_is_not_traced(monkeypatch):
+    monkeypatch.setattr("dtypeguard._audit.audit.guard", None)
+    report = audit(optax.trace(0.9), struct(BF16), updates=struct(F32))
+    assert report.drifts
+    assert report.is_mended

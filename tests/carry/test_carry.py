@@ -188,6 +188,12 @@ def test_returned_names_a_field_of_a_module():
     assert (made[3].params, made[3].state) == ("new 1", "new 0")
 
 
+def test_self_counts_if_it_is_the_only_argument():
+    assert carry_of("guard_step", lambda self: self).labels == ("self",)
+    assert carry_of("guard_step", lambda self, state: state).labels == ("state",)
+    assert carry_of("guard_step", lambda cls, *rest: rest, 1).labels == ("rest[1]",)
+
+
 @pytest.mark.parametrize(
     ("function", "carry", "message"),
     [
@@ -203,6 +209,9 @@ def test_returned_names_a_field_of_a_module():
         (lambda *, state: state, 0, r'takes \(\*, state\). Write carry="state"\.'),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
         (lambda: 0, 0, r"takes no arguments. A step takes its carry"),
+        (lambda *args: args, -1, r"carry=-1, which is no position. .* such as carry=0\."),
+        (lambda *args: args, "state", r"which is no position. Write that of the carry"),
+        (lambda **named: named, 0, r'takes \(\*\*named\). Write a name: carry="state"'),
         (step, (0, "params"), r"names an argument twice: params, params. Name each once"),
         (3, 0, r"guard_step got 3. Give it a step: a function"),
         (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),

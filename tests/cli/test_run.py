@@ -285,6 +285,20 @@ def test_options_set_before_jax_is_imported(run, script):
     assert sys.modules["jax"] is jax
 
 
+def test_notes_with_frames_filtered_by_the_script(run, script):
+    file = script("""
+        import os
+        os.environ["JAX_TRACEBACK_FILTERING"] = "remove_frames"
+        import jax, jax.numpy as jnp
+        def body(carry, x):
+            return carry * x, None
+        jax.lax.scan(body, jnp.ones(3, jnp.bfloat16), jnp.ones((2, 3)))
+    """)
+    code, _, err = run(file)
+    assert code == 1
+    assert "dtypeguard: 1 leaf of the carry of scan comes back in another type." in err
+
+
 def test_an_option_that_jax_refuses(run, script, monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_CHECKS", "0")  # and is then taken back
     file = script("""

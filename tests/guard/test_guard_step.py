@@ -723,3 +723,8 @@ def test_behind_a_wrapper_of_another_signature_the_error_is_about_the_drift(guar
 
     with pytest.raises(DtypeDriftError, match=r"state  bfloat16\[3\] -> int32\[3\]"):
         guarded(step)(jnp.ones(3, BF16))
+
+
+def test_a_weak_leaf_comes_back_in_a_type_that_does_not_promote_with_it():
+    with pytest.raises(DtypeDriftError, match=r"float32\[\],weak -> int4\[\]"):
+        guard_step(lambda state: jnp.zeros((), jnp.int4))(1.0)

@@ -380,3 +380,19 @@ def test_a_module_built_as_a_tree(nnx):
     assert after.kernel[...].dtype == BF16
     np.testing.assert_array_equal(np.asarray(after.kernel[...], F32), kernel / 2)
     np.testing.assert_array_equal(np.asarray(model.kernel[...], F32), kernel)
+
+
+def test_a_variable_that_is_a_reference_keeps_its_type_by_itself(nnx):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.weight = nnx.Param(jnp.ones(3, BF16), ref=True)
+            self.mean = nnx.BatchStat(jnp.zeros(3, BF16))
+
+    def step(model, x):
+        model.weight[...] = model.weight[...] * x.astype(BF16)
+        model.mean.set_value(model.mean.get_value() + x)
+        return x.sum()
+
+    model = Model()
+    guard_step(step)(model, jnp.ones(3, F32))
+    assert (model.weight[...].dtype, model.mean.get_value().dtype) == (BF16, BF16)

@@ -177,7 +177,7 @@ def test_an_array_that_becomes_a_string_is_not_told_to_round():
 
 def test_what_has_another_librarys_dtype_passes():
     class Foreign:
-        dtype = "no such dtype"
+        dtype, shape = "no such dtype", ()
 
     foreign = Foreign()
     opt = guard(transformation(init=lambda params: {"x": foreign}))
@@ -346,3 +346,9 @@ def test_a_bool_that_counts_is_told():
     opt = guard(ints, policy=Policy(on_drift="error"))
     _, state = opt.update(PARAMS, opt.init(PARAMS))
     assert opt.update(PARAMS, state)[1] == 2
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_python_flag_stays_one_to_branch_on(flag):
+    _, state = guard(transformation()).update(PARAMS, {"is_first": flag}, PARAMS)
+    assert state["is_first"] is flag

@@ -14,7 +14,7 @@ from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 from one_leaf import noting, transformation
 
-from dtypeguard import DtypeGuardWarning, Policy, guard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
 from dtypeguard._sweep.hlo import count_float64
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
@@ -406,3 +406,20 @@ def test_weak_arrays_and_weak_params_are_no_scalars_of_the_state():
         _, state = opt.update(PARAMS, jnp.full(3, 0.5))
         assert state.dtype == jnp.float64
     assert seen == [True, True]
+
+
+@needs_x64_scope
+def test_a_drift_that_is_refused_is_no_reason_to_turn_x64_on():
+    calls = []
+
+    def update(updates, state, params=None):
+        calls.append(jax.config.jax_enable_x64)
+        return updates, state.astype(float)
+
+    opt = guard(optax.GradientTransformation(lambda p: jnp.zeros((), jnp.int32), update))
+    with set_x64(True):
+        params = jnp.zeros(3, jnp.float32)
+        state = opt.init(params)
+        with pytest.raises(DtypeDriftError, match=r"state  int32\[\] -> float32\[\]"):
+            opt.update(params, state, params)
+    assert calls == [False]

@@ -727,3 +727,17 @@ def test_the_inner_update_is_traced_once():
     state = opt.init(jnp.ones(3))
     jax.jit(opt.update).lower(jnp.ones(3), state)
     assert len(traces) == 1
+
+
+def test_integer_updates_are_not_written_over_a_floating_accumulator():
+    params, number = jnp.zeros((), jnp.int32), 2**24 + 1
+
+    def update(updates, state, params=None):
+        return jnp.full((), number, jnp.int32), state
+
+    inner = optax.GradientTransformation(lambda params: (), update)
+    opt = multi_steps(inner, 2)
+    state, step = opt.init(params), jax.jit(opt.update)
+    for emitted in (0, number):
+        updates, state = step(jnp.ones((), jnp.float32), state, params)
+        assert (updates.dtype, int(updates)) == (jnp.int32, emitted)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import needs_explicit_x64, set_x64
 
+from dtypeguard._rounding import rounding
 from dtypeguard._rounding.rounding import (
     _index,
     random_bits,
@@ -304,3 +305,9 @@ def test_indices_beyond_one_word_are_distinct():
     assert _index((3, 4, 5))[1] is None
     huge = jax.eval_shape(lambda: _index((2**20, 2**13)))
     assert huge[1].shape == (2**20, 2**13)
+
+
+def test_elements_beyond_one_word_of_indices_have_bits_of_their_own(monkeypatch):
+    few = functools.partial(rounding._index, limit=4)
+    monkeypatch.setattr(rounding, "_index", few)
+    assert len(np.unique(rounding.random_bits((1, 2), (4, 4)))) == 16

@@ -115,3 +115,14 @@ def test_a_guarded_step_with_a_weak_first_carry_should_begin_strongly():
         check_step(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
     assert "\nBegin with dtypeguard.strong(state). " in str(error.value)
     assert "Guard it" not in str(error.value)
+
+
+def test_the_item_that_the_carry_comes_back_as():
+    def step(state, x):
+        return x.sum(), state + x
+
+    state, x = jnp.zeros(3, BF16), jnp.ones(3, F32)
+    with pytest.raises(AssertionError, match=r"state: bfloat16 -> float32") as error:
+        check_step(step, state, x, returned=1)
+    assert "Guard it, dtypeguard.guard_step(step, returned=1), and " in str(error.value)
+    check_step(guard_step(step, returned=1), state, x, returned=1)

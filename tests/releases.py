@@ -83,7 +83,7 @@ RELEASES = {
 OLDEST, *_, NEWEST = RELEASES
 PYTHONS = "3.13", "3.12"
 _UNPINNED = "optax", "jax", "numpy", "scipy", "scikit-learn", "equinox"
-_EVERYWHERE = "jaxtyping==0.3.11", "pytest==9.2.0", "pytest-xdist"
+_EVERYWHERE = "jaxtyping==0.3.11", "pytest==9.2.0", "pytest-xdist", "rich"
 _TABLE = re.compile(r"(<!-- releases -->\n).*?(<!-- /releases -->)", flags=re.DOTALL)
 
 

@@ -1,32 +1,34 @@
-"""Reports in the terminal, in colour.
+"""Reports in the terminal: in colour where rich is installed.
 
-Without colour if the output goes into a pipe or a file, for the next program to read, or if
-the environment has `NO_COLOR` (https://no-color.org).
+Without colour if the output goes into a pipe or a file, for the next program to read.
 """
 
 import contextlib
-import os
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from .._audit.report import AuditReport
 from .._precision.report import PrecisionReport
 from .._sweep.report import Report
 
 _T = TypeVar("_T")
-_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
 
 
 def progress(items: Iterable[_T], total: int) -> Iterator[_T]:
     """Yields the items and shows on standard error how many are done."""
-    with status() as show:
-        for number, item in enumerate(items, start=1):
-            yield item
-            if sys.stderr.isatty():
-                show(f"Swept {number}/{total}")
-            elif number * 10 // total > (number - 1) * 10 // total:  # every tenth part
-                print(f"Swept {number}/{total}", file=sys.stderr, flush=True)
+    if _is_rich(sys.stderr):
+        from rich.console import Console
+        from rich.progress import track
+
+        console = Console(stderr=True)
+        yield from track(items, "Sweeping", total, console=console, transient=True)
+        return
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number * 10 // total > (number - 1) * 10 // total:  # every tenth part
+            print(f"Swept {number}/{total}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -44,31 +46,40 @@ def status() -> Iterator[Callable[[str], None]]:
 
 def show(report: Report) -> None:
     """Prints the table, what was left out, what failed although guarded, the totals."""
+    write = _writer()
     header, *lines = report.table()
-    _print(header, "bold")
+    write(header, "bold")
     for row, line in zip(report.rows(), lines):
-        _print(line, *["red"] if row.guarded else ["yellow"] if row.bare else [])
+        write(line, "red" if row.guarded else "yellow" if row.bare else "")
     for title, listed in (
         ("Not swept:", [f"{left.id}: {left.reason}" for left in report.unbuilt]),
         ("Skipped checks:", report.skips()),
         ("Failures although guarded:", report.guarded_failures()),
     ):
         if listed:
-            print("\n  ".join([f"\n{title}", *listed]))
-    print(f"\n{report.closing_line()}")
+            write("\n  ".join([f"\n{title}", *listed]))
+    write(f"\n{report.closing_line()}")
 
 
 def show_report(report: AuditReport | PrecisionReport, is_ok: bool) -> None:
     """Prints the report of one optimizer, step or function."""
+    write = _writer()
     headline, *lines = str(report).splitlines()
-    _print(headline, "bold", "green" if is_ok else "red")
+    write(headline, "bold green" if is_ok else "bold red")
     for line in lines:
-        print(line)
+        write(line)
 
 
-def _print(text: str, *styles: str) -> None:
-    """Prints a text, in a terminal in these styles."""
-    if styles and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        codes = ";".join(str(_STYLES[style]) for style in styles)
-        text = f"\033[{codes}m{text}\033[0m"
-    print(text)
+def _writer() -> Callable[..., None]:
+    """A function that prints a text, in a style of rich where it can."""
+    if not _is_rich(sys.stdout):
+        return lambda text, style="": print(text)
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    return lambda text, style="": console.print(Text(text, style), soft_wrap=True)
+
+
+def _is_rich(stream: TextIO) -> bool:
+    return stream.isatty() and importlib.util.find_spec("rich") is not None

@@ -7,7 +7,7 @@ from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Kwargs, Leaf
 
 # How many times the equations of a program, and how many more, a graph has before calls
 # share theirs.
-_MOST, _FEW = 10, 500
+_MOST, _FEW = 10, 100
 
 Variable = Any  # of a jaxpr: a variable or a literal
 Stack = tuple[JaxEquation, ...]

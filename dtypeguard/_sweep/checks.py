@@ -115,42 +115,7 @@ class OptimizerSubject(Subject):
         return types
 
 
-_Check = Callable[[OptimizerSubject], None]
-
-
-class Passed:
-    """Checks that an update has passed; another one of the same types passes them, too.
-
-    A check for which the update was traced with other types than those of the training step
-    depends on more, and is not remembered.
-    """
-
-    def __init__(self):
-        self._known: set[Hashable] = set()
-
-    def skipping(
-        self, checks: Mapping[str, _Check], subject: OptimizerSubject, *flags: object
-    ) -> dict[str, _Check]:
-        """The checks, except those that are known to pass under these flags.
-
-        Each of the others is remembered once it passes.
-        """
-        types = subject.types()
-        if types is None:
-            return dict(checks)
-        found = {name: (name, types, flags) for name in checks}
-        left = {name: x for name, x in checks.items() if found[name] not in self._known}
-
-        def remembered(name: str, check: _Check) -> _Check:
-            def run(subject: OptimizerSubject) -> None:
-                before = subject.traces
-                check(subject)
-                if subject.traces == before:
-                    self._known.add(found[name])
-
-            return run
-
-        return {name: remembered(name, check) for name, check in left.items()}
+Check = Callable[[OptimizerSubject], None]
 
 
 def init(eager: State, traced: State) -> None:
@@ -230,7 +195,7 @@ def multi_steps(subject: OptimizerSubject) -> None:
 
 
 # The sweep runs these inside one trace; `init` also needs a state from outside of it.
-CHECKS: dict[str, _Check] = {
+CHECKS: dict[str, Check] = {
     "eval_shape": eval_shape,
     "scan": scan,
     "cond": cond,

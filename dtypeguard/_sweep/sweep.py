@@ -18,8 +18,9 @@ from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
 from .._leaves.types import Optimizer
 from . import catalog, checks
-from .checks import CHECKS, NAMES, OptimizerSubject, Passed, one_line
+from .checks import CHECKS, NAMES, OptimizerSubject, one_line
 from .entry import DTypes, Entry, Inputs
+from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
 _MIXED = (jnp.bfloat16, jnp.float32)

@@ -13,8 +13,9 @@ from jax import lax, tree_util
 
 from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog
-from dtypeguard._sweep.checks import CHECKS, NAMES, Passed
+from dtypeguard._sweep.checks import CHECKS, NAMES
 from dtypeguard._sweep.entry import Entry
+from dtypeguard._sweep.passed import Passed
 from dtypeguard._sweep.sweep import CONFIGURATIONS, examine, sweep, sweep_entry
 
 BF16 = CONFIGURATIONS[0]

@@ -11,7 +11,6 @@ from .._leaves.arguments import check_arrays, check_extra_args
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import DType, ExtraArgs, Optimizer, Params, Updates
-from .._program.lines import is_small
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, Kind
@@ -82,7 +81,6 @@ class _Update:
         self.opt = opt
         self.inputs = params, updates, extra_args
         self.name = name_of(opt)
-        self.is_small = is_small(params)
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces `init`, and `update` on its state: weak types stay weak."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from .._find import drift, wide
 from .._find.drift import Drift
 from .._leaves.arguments import shown
-from .._leaves.compat import set_x64
+from .._leaves.compat import CAN_TRACE_ANEW, set_x64
 from .._leaves.types import DType, PyTree
 from .._program.lines import Lines
 from .._program.origins import Origin
@@ -46,7 +46,6 @@ class Subject(Protocol):
 
     name: str
     kind: Kind
-    is_small: bool
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces it; see `trace`."""
@@ -67,7 +66,9 @@ def examine(
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
         about: dict[str, Any] = {"name": subject.name, "subject": subject.kind}
-        watch = Watch() if subject.is_small else None
+        # A watched trace takes three times as long. Where JAX can trace once more, that one
+        # is watched, and only if a constant turns up.
+        watch = None if CAN_TRACE_ANEW else Watch()
         try:
             with watch or contextlib.nullcontext():
                 program = subject.trace()

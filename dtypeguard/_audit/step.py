@@ -13,7 +13,6 @@ from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
 from .._program.bindings import bound
-from .._program.lines import is_small
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, Kind
@@ -81,7 +80,6 @@ def audit_step(
     check_x64("audit_step", x64)
     name = carry_of("audit_step", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
-    subject.is_small = is_small((args, kwargs))
     return examine(subject, x64, functools.partial(bound, sys._getframe(1)))
 
 
@@ -117,7 +115,6 @@ class _Step:
     make: Callable[[], Arguments]
     name: str
     is_made: bool = False
-    is_small: bool = True
     kind: Kind = "step"
 
     def call(self) -> Call:

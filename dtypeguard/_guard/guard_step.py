@@ -251,10 +251,11 @@ class _GuardedStep:
             call = _Call(self, args, kwargs)
             result = call.run()
             if call.is_as_bare:
-                self._repeat = repeat_of(self.step, self.carry, args, kwargs, result)
+                like = repeat_of(self.step, self.carry, args, kwargs, result)
+                self._repeat = like or repeat
             return result
         try:
-            result = self.step(*args, **kwargs)
+            result = self.copy(*args, **kwargs)
         except _OVER_TYPES as error:
             done, result = _Call(self, args, kwargs).again(error)
             if not done:

@@ -10,11 +10,12 @@ from jax.core import Tracer
 
 from .._carry.carry import Carry
 from .._leaves.compat import x64_enabled
-from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree, PyTreeDef
+from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree
 
 _Jitted = type(jax.jit(lambda: None))
 _AVAL = operator.attrgetter("aval")
 _Pick = Callable[[list[Leaf]], Iterable[Leaf]]
+_Flatten = Callable[[PyTree], list[Leaf]]
 
 
 class Repeat(NamedTuple):
@@ -24,41 +25,45 @@ class Repeat(NamedTuple):
     of all containers. Where the carry comes back in its types again, the result of the bare
     step is that of the guarded one.
 
+    A traced call is like any other: what is taken of it are abstract values.
+
     Attributes:
-        treedef: the structure of the arguments.
-        kinds: the types of their leaves.
-        carried: picks those of these leaves that are carried.
-        result: the structure of the result.
-        returned: picks those of its leaves that come back for them.
+        leaves: flattens arguments of the same structure; else raises.
+        carried: picks those of the leaves that are carried.
+        results: flattens a result of the same structure; else raises.
+        returned: picks those of its leaves that come back for the carry.
         avals: the abstract values of the leaves that are carried.
         weak: if one of these is weakly typed, all on which it depends whether it stays so.
     """
 
-    treedef: PyTreeDef
-    kinds: list[type]
+    leaves: _Flatten
     carried: _Pick
-    result: PyTreeDef
+    results: _Flatten
     returned: _Pick
     avals: list[Aval]
     weak: tuple[Any, ...] | None
 
     def carry_of(self, args: Args, kwargs: Kwargs) -> list[Aval] | None:
         """The abstract values of the carry in another call; None if it needs a guard."""
-        leaves, treedef = tree_util.tree_flatten((args, kwargs))
-        if treedef != self.treedef or [*map(type, leaves)] != self.kinds:
+        try:
+            leaves = self.leaves((args, kwargs))
+            if self.weak is not None and self.weak == _around(leaves):
+                avals, is_like = self.avals, True
+            else:
+                avals = [*map(_AVAL, self.carried(leaves))]
+                is_known = self.weak is None and avals == self.avals
+                is_like = is_known or not any(map(_is_weak, avals))
+        except (AttributeError, TypeError, ValueError):  # another tree, or no JAX arrays
             return None
-        avals = [*map(_AVAL, self.carried(leaves))]
-        if avals == self.avals:
-            is_like = self.weak is None or self.weak == _around(leaves)
-        else:
-            is_like = not any(map(_is_weak, avals))
         # Without jit, a step could change the caller's containers.
         return avals if is_like and not jax.config.jax_disable_jit else None  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
 
     def is_kept(self, avals: list[Aval], result: PyTree) -> bool:
         """Whether a carry comes back in its types."""
-        leaves, treedef = tree_util.tree_flatten(result)
-        return treedef == self.result and [*map(_AVAL, self.returned(leaves))] == avals
+        try:
+            return [*map(_AVAL, self.returned(self.results(result)))] == avals
+        except (AttributeError, TypeError, ValueError):
+            return False
 
 
 def repeat_of(
@@ -91,8 +96,8 @@ def repeat_of(
             return None  # a static argument may decide what stays weak
         weak = _around(leaves)
     pick, pick_returned = map(_pick, (carried, returned))
-    kinds = [*map(type, leaves)]
-    return Repeat(treedef, kinds, pick, made_def, pick_returned, avals, weak)
+    flatten, flatten_result = treedef.flatten_up_to, made_def.flatten_up_to
+    return Repeat(flatten, pick, flatten_result, pick_returned, avals, weak)
 
 
 def _places(tree: PyTree, marks: Sequence[object]) -> list[int]:

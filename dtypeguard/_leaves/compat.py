@@ -111,6 +111,7 @@ def zero_tangent(primal: Leaf) -> Leaf:
 
 
 _TRACES = itertools.count()
+CAN_TRACE_ANEW = _JAX >= (0, 5)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from .expand import expanded
 
 # How many times the equations of a program, and how many more, a graph has before calls
 # share theirs.
-_MOST, _FEW = 10, 500
+_MOST, _FEW = 10, 100
 
 # The result of these is their operand, in another shape or place.
 SHAPES = frozenset(

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypedDict
 
-from jax import tree_util
-
 from .._carry.call import SplitTree
 from .._leaves.compat import traced_anew
 from .._leaves.dtypes import is_weak
@@ -14,15 +12,6 @@ from .graph import Equation
 from .origins import Origin, origin_of
 from .trace import Program
 from .watch import Watch
-
-# Watching makes a trace half as slow again. With more leaves than this a second trace is
-# watched, and only if a constant turns up.
-_FEW = 50
-
-
-def is_small(tree: PyTree) -> bool:
-    """Whether a tree has so few leaves that its first trace is watched."""
-    return len(tree_util.tree_leaves(tree)) <= _FEW
 
 
 class Found(TypedDict, total=False):

@@ -2,11 +2,12 @@
 
 A check fails where a user's program would. The types are those of one abstract evaluation:
 an optimizer is traced once for each set of argument types, as `jax.jit` caches its traces,
-and every check but `init` reads that trace or runs its own control flow over it.
+and every check but `init` reads that trace or runs its own control flow over it. Such a
+check sees nothing but types, so what it says of an update holds for all of these types.
 """
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -58,12 +59,16 @@ class OptimizerSubject(Subject):
     Args:
         opt: the transformation, bare or guarded.
         inputs: what it takes. The arrays in it are tracers; functions are not.
+
+    Attributes:
+        traces: how often its update has been traced.
     """
 
     def __init__(self, opt: Optimizer, inputs: Inputs):
         arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
 
         def update(updates, state, params, arrays):
+            self.traces += 1
             return opt.update(updates, state, params, **eqx.combine(arrays, functions))
 
         def step(updates, carry, arrays):
@@ -74,6 +79,7 @@ class OptimizerSubject(Subject):
         # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
         # own, and so are their traces. The step asks for that of the update.
         self._update, jitted = jax.jit(update), jax.jit(step)
+        self.traces = 0
         self.init = opt.init
         self.grads, self.extra_args = inputs.updates, inputs.extra_args
         super().__init__(
@@ -86,6 +92,30 @@ class OptimizerSubject(Subject):
     ) -> tuple[Updates, State]:
         """The optimizer's own update."""
         return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
+
+    def types(self) -> Hashable:
+        """All that a check can see of the update: what goes in, what comes out, effects.
+
+        None if the update raises, if numbers go in that are no arrays, or if a tree has
+        metadata without a hash.
+        """
+        arrays = eqx.filter(self.extra_args, eqx.is_array)
+        given = self.grads, self.carry.state, self.carry.params, arrays
+        leaves, treedef = tree_util.tree_flatten(given)
+        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+            return None
+        try:
+            jaxpr, out = jax.make_jaxpr(self._update, return_shape=True)(*given)
+            trees = treedef, tree_util.tree_structure(out), tuple(self.extra_args)
+            avals = *jaxpr.in_avals, *jaxpr.out_avals
+            types = trees, avals, frozenset(map(str, jaxpr.effects))
+            hash(types)
+        except Exception:  # which the checks report
+            return None
+        return types
+
+
+Check = Callable[[OptimizerSubject], None]
 
 
 def init(eager: State, traced: State) -> None:
@@ -165,7 +195,7 @@ def multi_steps(subject: OptimizerSubject) -> None:
 
 
 # The sweep runs these inside one trace; `init` also needs a state from outside of it.
-CHECKS: dict[str, Callable[[OptimizerSubject], None]] = {
+CHECKS: dict[str, Check] = {
     "eval_shape": eval_shape,
     "scan": scan,
     "cond": cond,

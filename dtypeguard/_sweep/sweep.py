@@ -20,6 +20,7 @@ from .._leaves.types import Optimizer
 from . import catalog, checks
 from .checks import CHECKS, NAMES, OptimizerSubject, one_line
 from .entry import DTypes, Entry, Inputs
+from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
 _MIXED = (jnp.bfloat16, jnp.float32)
@@ -119,19 +120,35 @@ def where(result: Configuration | Outcome) -> str:
     return f"{name}, x64 {'on' if result.x64 else 'off'}"
 
 
-def sweep_entry(entry: Entry, origins: bool = False) -> list[Outcome]:
+def sweep_entry(
+    entry: Entry, origins: bool = False, passed: Passed | None = None
+) -> list[Outcome]:
     """Checks one optimizer in every configuration, bare and guarded."""
+    passed = passed or Passed()
     return [
-        examine(entry, configuration, guarded, origins)
+        examine(entry, configuration, guarded, origins, passed)
         for configuration in CONFIGURATIONS
         for guarded in (False, True)
     ]
 
 
 def examine(
-    entry: Entry, configuration: Configuration, guarded: bool, origins: bool = False
+    entry: Entry,
+    configuration: Configuration,
+    guarded: bool,
+    origins: bool = False,
+    passed: Passed | None = None,
 ) -> Outcome:
-    """Checks one optimizer in one configuration: runs `init` and traces the rest."""
+    """Checks one optimizer in one configuration: runs `init` and traces the rest.
+
+    Args:
+        entry: the optimizer.
+        configuration: what it is checked in.
+        guarded: whether it is guarded.
+        origins: whether to look for the lines of source behind a failure.
+        passed: what other updates have passed, and what this one passes.
+    """
+    passed = passed or Passed()
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
     about = entry.id, configuration.name, configuration.x64, guarded, failures, skipped
@@ -142,14 +159,13 @@ def examine(
     with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         inputs = _inputs(entry, configuration)
-        chosen = configuration.checks
+        before: dict[str, Callable[[OptimizerSubject], None]] = {}
         try:
             eager = make().init(checks.some_zeros(inputs.params))
         except Exception as error:
             failures["init"] = one_line(error)
         else:
-            init = lambda subject: checks.init(eager, subject.carry.state)
-            chosen = {"init": init} | chosen
+            before["init"] = lambda subject: checks.init(eager, subject.carry.state)
 
         def run_checks(inputs: Inputs) -> None:
             try:
@@ -157,6 +173,8 @@ def examine(
             except Exception as error:
                 failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
+            flags = configuration.x64, configuration.explicit
+            chosen = before | passed.skipping(configuration.checks, subject, *flags)
             for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
                 found.update(new)
 
@@ -192,21 +210,28 @@ def sweep(
         origins: whether to look for the lines of source behind each failure.
     """
     if jobs == 1:
+        passed = Passed()
         for entry in chosen:
-            yield sweep_entry(entry, origins)
+            yield sweep_entry(entry, origins, passed)
         return
     spawn = multiprocessing.get_context("spawn")
     pool = futures.ProcessPoolExecutor(jobs, spawn, initializer=_off_the_accelerator)
     try:
-        tasks = [pool.submit(_sweep_id, entry.id, origins) for entry in chosen]
+        about = [(entry.id, entry.extra_names, origins) for entry in chosen]
+        tasks = [pool.submit(_sweep_id, *each) for each in about]
         for task in futures.as_completed(tasks):
             yield task.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _sweep_id(entry_id: str, origins: bool) -> list[Outcome]:
-    return sweep_entry(catalog.find(entry_id), origins)
+_PASSED = Passed()  # in a worker
+
+
+def _sweep_id(entry_id: str, extra_names: tuple[str, ...], origins: bool) -> list[Outcome]:
+    entry = catalog.find(entry_id)
+    vars(entry)["extra_names"] = extra_names  # which took trials to find
+    return sweep_entry(entry, origins, _PASSED)
 
 
 def _off_the_accelerator() -> None:

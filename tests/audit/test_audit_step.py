@@ -14,7 +14,8 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit_step, guard_step
-from dtypeguard._leaves.compat import HAS_X64_SCOPE, x64_enabled
+from dtypeguard._leaves.compat import CAN_TRACE_ANEW, HAS_X64_SCOPE, x64_enabled
+from dtypeguard._program.watch import Watch
 
 pytestmark = pytest.mark.third_party
 
@@ -364,3 +365,27 @@ def test_a_step_whose_leaves_a_guard_casts_is_traced_no_more_than_it_has_to(leav
     assert report.remedy == "Wrap the step: dtypeguard.guard_step(step)."
     assert len(traces) == 1
     assert audit_step(guard_step(step), state, jnp.ones(2, F32)).ok
+
+
+def nested(levels):
+    """Jitted functions, each of which calls the next one twice."""
+    function = lambda carry, x: carry + x
+    for _ in range(levels):
+        function = jax.jit(lambda c, x, inner=function: inner(inner(c, x), x))
+    return function
+
+
+@pytest.mark.skipif(not CAN_TRACE_ANEW, reason="there, a second trace would show nothing")
+def test_a_trace_is_watched_only_if_a_constant_turns_up(monkeypatch):
+    """Watching takes three times as long as the trace itself."""
+    watched, enter = [], Watch.__enter__
+    monkeypatch.setattr(Watch, "__enter__", lambda self: watched.append(1) or enter(self))
+    types = [jax.ShapeDtypeStruct((3,), dtype) for dtype in (jnp.bfloat16, jnp.float32)]
+    for step, expected in (
+        (nested(3), []),
+        (lambda carry, x: carry * carry, []),
+        (lambda carry, x: carry * np.float32(2), [1]),
+    ):
+        watched.clear()
+        audit_step(step, *types)
+        assert watched == expected

@@ -15,6 +15,7 @@ from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog
 from dtypeguard._sweep.checks import CHECKS, NAMES
 from dtypeguard._sweep.entry import Entry
+from dtypeguard._sweep.passed import Passed
 from dtypeguard._sweep.sweep import CONFIGURATIONS, examine, sweep, sweep_entry
 
 BF16 = CONFIGURATIONS[0]
@@ -341,3 +342,64 @@ def test_an_update_is_traced_once_and_inputs_are_made_once():
         assert not examine(entry, BY_NAME["f32", False], guarded).failures
         assert len(traces) == 1
     assert len(losses) == 1
+
+
+# A check that one update has passed, another one of its types passes, too -----------------
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The checks that run, in their order."""
+    names = []
+    for name, check in CHECKS.items():
+        note = lambda subject, name=name, check=check: names.append(name) or check(subject)
+        monkeypatch.setitem(CHECKS, name, note)
+    return names
+
+
+def test_a_check_runs_once_for_updates_of_the_same_types(ran):
+    passed = Passed()
+    for entry, guarded in ((FAULTS["none"][0], False), (FAULTS["none"][0], True)):
+        assert not examine(entry, BF16, guarded, passed=passed).failures
+    assert ran == [*CHECKS]
+    assert not examine(
+        FAULTS["none"][0], BY_NAME["bf16", True], True, passed=passed
+    ).failures
+    assert not examine(
+        FAULTS["none"][0], BY_NAME["f32", False], True, passed=passed
+    ).failures
+    assert ran == [*CHECKS] * 3  # other flags and other types
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name != "none"])
+def test_a_fault_fails_after_an_update_that_had_none(name):
+    """The first state of some of these is that of the update that has passed."""
+    passed = Passed()
+    assert not examine(FAULTS["none"][0], BF16, False, passed=passed).failures
+    alone = examine(FAULTS[name][0], BF16, False)
+    for _ in range(2):
+        assert examine(FAULTS[name][0], BF16, False, passed=passed) == alone
+
+
+def test_an_effect_fails_where_its_types_have_passed(ran):
+    def count_and_tell(count):
+        jax.experimental.io_callback(lambda: None, None, ordered=True)
+        return count + 1
+
+    passed = Passed()
+    assert not examine(_planted(_counter, _increment), BF16, False, passed=passed).failures
+    examine(_planted(_counter, count_and_tell), BF16, False, passed=passed)
+    assert ran == [*CHECKS] * 2
+
+
+def test_a_check_that_traces_other_types_is_not_remembered(monkeypatch, ran):
+    def wide(subject):
+        ran.append("wide")
+        params, state = subject.carry
+        subject.update(_wide(subject.grads, params), state, params)
+
+    monkeypatch.setitem(CHECKS, "wide", wide)
+    passed = Passed()
+    for _ in range(2):
+        assert not examine(FAULTS["none"][0], BF16, False, passed=passed).failures
+    assert [ran.count(name) for name in CHECKS] == [1, 1, 1, 1, 1, 2]

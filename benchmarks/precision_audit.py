@@ -2,12 +2,13 @@
 
 The program is one train step, the gradient of a transformer in bfloat16 and Adam, unrolled.
 Each audit is timed against compiling the step once and running it 100 times, in the same
-process, one after the other; the memory is what XLA sets aside for temporaries. With jax
-0.10.2 on two cores, over that time and over the step's own memory:
+process, one after the other; the memory is the most that XLA sets aside for temporaries of
+a program that the audit runs. A float32 array makes the second step of each size compute
+wide, so that its audit has costs, and one program more to measure their harm. With jax
+0.10.2 on two busy cores, over that wall time, that processor time, and the step's memory:
 
-     6 layers:  6.7 and 1.6
-    12 layers:  8.9 and 1.5
-    24 layers:  9.4 and 1.5
+     6 layers: 4.6, 3.7 and 0.9; with costs 3.3, 4.0 and 1.1
+    12 layers: 4.4, 4.0 and 0.8; with costs 5.4, 5.1 and 1.1
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:

@@ -21,12 +21,13 @@ WIDTH, LENGTH, WORDS, SCALE = 16, 256, 32, 3
 def params(dtype):
     keys = iter(jax.random.split(jax.random.key(0), 7))
     new = lambda *s: (jax.random.normal(next(keys), s) / np.sqrt(s[0])).astype(dtype)
+    embed = SCALE * new(WORDS, WIDTH)
     block = {
         **{name: new(WIDTH, WIDTH) for name in "qkvo"},
         "up": new(WIDTH, 2 * WIDTH),
         "down": new(2 * WIDTH, WIDTH),
     }
-    return {"embed": SCALE * new(WORDS, WIDTH), "blocks": [block]}
+    return {"embed": embed, "blocks": [block]}
 
 
 TOKENS = jax.random.randint(jax.random.key(1), (LENGTH,), 0, WORDS)

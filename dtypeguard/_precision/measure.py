@@ -133,9 +133,9 @@ class Measures:
     ) -> list[int]:
         """A small set of lines that is worth computing wider, the most important first.
 
-        Starting with all lines wide, lines round again, the least important first, as long
-        as the error stays within bounds. If the few important lines that mend most alone
-        are enough, and fewer, they are the set.
+        First come the most important lines, as few as it takes. Then these round again, the
+        least important first, as long as the error stays within bounds. If the few
+        important lines that mend most alone are enough, and fewer, they are the set.
 
         Args:
             order: the lines, the most important first.
@@ -146,25 +146,35 @@ class Measures:
         bound = _LEFT**0.5 * self.total if tolerance is None else tolerance
         if self.total <= bound and np.isfinite(self.total):
             return []
-        rounding: list[int] = []
+
+        def is_within(rounding: Sequence[int]) -> bool:
+            error = self.error(rounding)
+            return bool(np.isfinite(error)) and error <= bound
+
+        # With no line wide it is not within bounds, and with all it is.
+        few, many = 0, len(order)
+        while many - few > 1:
+            middle = (few + many) // 2
+            few, many = (few, middle) if is_within(order[middle:]) else (middle, many)
+        rounding = [*order[many:]]
 
         def admit(lines: Sequence[int]) -> None:
-            error = self.error([*rounding, *lines])
-            if np.isfinite(error) and error <= bound:
+            if is_within([*rounding, *lines]):
                 rounding.extend(lines)
             elif len(lines) > 1:
                 middle = len(lines) // 2
                 admit(lines[:middle])
                 admit(lines[middle:])
 
-        admit(list(reversed(order)))
+        # The first half of the search told that all of them together are too many.
+        for lines in (order[many // 2 : many], order[: many // 2]):
+            admit(list(reversed(lines)))
         left = {*order} - {*rounding}
         found = [line for line in order if line in left]
-        few = sorted(important, key=lambda line: self.left([line]))[:_FEW]
-        for size in range(1, min(len(found), len(few) + 1)):
-            error = self.error([line for line in order if line not in few[:size]])
-            if np.isfinite(error) and error <= bound:
-                return few[:size]
+        best = sorted(important, key=lambda line: self.left([line]))[:_FEW]
+        for size in range(1, min(len(found), len(best) + 1)):
+            if is_within([line for line in order if line not in best[:size]]):
+                return best[:size]
         return found
 
     @property

@@ -292,12 +292,16 @@ def _report(
         tell(f"measuring line {number + 1} of {measures.lines}")
         shares.append(measures.share(number))
     is_finite = bool(np.isfinite(shares).all())
+    one = functools.cache(measures.alone)
     if not is_finite:  # what overflows first, then by the error alone
-        alone = [measures.alone(number) for number in numbers]
+        alone = [one(number) for number in numbers]
         worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
         squares = [min(x / worst, 1e3) ** 2 for x in alone]
         shares = [x / (sum(squares) or 1.0) for x in squares]
-    order = sorted(numbers, key=lambda number: -abs(shares[number]))
+    # Where roundings cancel, a share depends on the lines before.
+    cancel = sum(map(abs, shares)) > 2
+    weight = one if cancel else lambda number: abs(shares[number])
+    order = sorted(numbers, key=lambda number: -weight(number))
     tell("looking for a small set of lines")
     fix = measures.fix(order, tolerance)
     losses = {
@@ -306,7 +310,7 @@ def _report(
             formats,
             measures.constant(number),
             share=shares[number],
-            alone=measures.alone(number),
+            alone=one(number),
             left=measures.left([number]),
         )
         for number in order

@@ -125,8 +125,8 @@ class Measures:
     def fix(self, order: Sequence[int], tolerance: float | None) -> list[int]:
         """A small set of lines that is worth computing wider, in the given order.
 
-        Starting with all lines wide, lines round again, the least important first, as long
-        as the error stays within bounds.
+        First come the most important lines, as few as it takes. Then these round again, the
+        least important first, as long as the error stays within bounds.
 
         Args:
             order: the lines, the most important first.
@@ -136,18 +136,29 @@ class Measures:
         bound = _LEFT**0.5 * self.total if tolerance is None else tolerance
         if self.total <= bound and np.isfinite(self.total):
             return []
-        rounding: list[int] = []
+
+        def is_within(rounding: Sequence[int]) -> bool:
+            error = self.error(rounding)
+            return bool(np.isfinite(error)) and error <= bound
+
+        # With no line wide it is not within bounds, and with all it is.
+        few, many = 0, len(order)
+        while many - few > 1:
+            middle = (few + many) // 2
+            few, many = (few, middle) if is_within(order[middle:]) else (middle, many)
+        rounding = [*order[many:]]
 
         def admit(lines: Sequence[int]) -> None:
-            error = self.error([*rounding, *lines])
-            if np.isfinite(error) and error <= bound:
+            if is_within([*rounding, *lines]):
                 rounding.extend(lines)
             elif len(lines) > 1:
                 middle = len(lines) // 2
                 admit(lines[:middle])
                 admit(lines[middle:])
 
-        admit(list(reversed(order)))
+        # The first half of the search told that all of them together are too many.
+        for lines in (order[many // 2 : many], order[: many // 2]):
+            admit(list(reversed(lines)))
         left = {*order} - {*rounding}
         return [line for line in order if line in left]
 

@@ -65,7 +65,7 @@ class Mended(Paired):
         number = self._plan.get(tuple(map(id, stack)))
         if number is None:
             return [Value(x) for x in narrow]
-        rounds, format = self._amount(number) > 0, jnp.finfo(self._narrow)
+        rounds, format = self._does_round(number), jnp.finfo(self._narrow)
 
         def switched(x: Leaf) -> Leaf:
             is_float = jnp.issubdtype(x.dtype, np.floating)

@@ -31,7 +31,8 @@ _MOVES = SHAPES | _words(
     "cummin all_gather all_to_all ppermute pmax pmin pvary pcast pbroadcast"
 )
 _MOVE_REALS = _words("abs sign")
-
+# IEEE 754 rounds these correctly: what the program computes is the exact result, rounded.
+_CORRECT = _words("add add_any sub mul div sqrt square convert_element_type")
 
 # The function of `_rounding` that rounds stochastically; `jit` keeps its name.
 _STOCHASTIC = "round_with"
@@ -138,7 +139,7 @@ class Paired:
         self._formats = formats
         self._meant = meant
         self._numbers: dict[tuple[object, ...] | None, int] = {}
-        self._amounts: list[Leaf] = []
+        self._rounds: list[Leaf] = []
         self._finite: Finite | None = None
         if formats.narrow is not None:
             self._line(None)
@@ -156,15 +157,16 @@ class Paired:
         """
         self._meant.start_again()
         self._finite = finite
-        at = lambda number: lax.index_in_dim(amounts, number, keepdims=False)
-        self._amounts = [at(number) for number in range(amounts.shape[0])]
+        rounds = amounts > 0
+        at = lambda number: lax.index_in_dim(rounds, number, keepdims=False)
+        self._rounds = [at(number) for number in range(amounts.shape[0])]
         try:
             with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
                 given = [self._given(x, self._numbers.get(None)) for x in arrays]
                 given = [self._followed((), [], v, n) for n, v in enumerate(given)]
                 return self._run(self._program, given, ())
         finally:  # no tracer outlives its trace
-            self._amounts, self._finite = [], None
+            self._rounds, self._finite = [], None
 
     # Lines
 
@@ -182,25 +184,38 @@ class Paired:
             self.lines[self._numbers[key]].casts[cast] = None
         return self._numbers[key]
 
-    def _rounded(self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf) -> Leaf:
-        """The wide value of a result: `exact`, or rounded if its line rounds."""
+    def _rounded(
+        self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf | None
+    ) -> Leaf:
+        """The wide value of a result: `exact`, or rounded if its line rounds.
+
+        Args:
+            number: of the line.
+            exact: the wide result.
+            narrow: the program's.
+            from_narrow: the wide result of the program's operands; None if it is known to
+                be the program's result before rounding.
+        """
+        if from_narrow is None:
+            rounded = _round(exact, narrow.dtype)
+            return lax.select(self._does_round(number), rounded, exact)
         rounded, as_narrow = (_round(x, narrow.dtype) for x in (exact, from_narrow))
         given = lax.convert_element_type(narrow, exact.dtype)
         # The program may do more than round: bfloat16 sums, for example. That is added, but
         # for the sign's sake no more than half of the value: a variance stays positive.
         # What an earlier line has lost is not this one's to add.
-        is_known = jnp.isfinite(given) & jnp.isfinite(as_narrow)
-        more = lax.select(is_known, lax.sub(given, as_narrow), lax.full_like(given, 0))
+        more = lax.sub(given, as_narrow)
+        more = lax.select(jnp.isfinite(more), more, lax.full_like(given, 0))
         if exact.dtype.kind != "c":
             half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
             more = lax.clamp(lax.neg(half), more, half)
         is_same = lax.eq(rounded, as_narrow)
         rounded = lax.select(is_same, given, lax.add(rounded, more))
-        return lax.select(self._amount(number) > 0, rounded, exact)
+        return lax.select(self._does_round(number), rounded, exact)
 
-    def _amount(self, number: int) -> Leaf:
+    def _does_round(self, number: int) -> Leaf:
         # A trace that finds too many lines is made once more.
-        return self._amounts[number if abs(number) < len(self._amounts) else 0]
+        return self._rounds[number if abs(number) < len(self._rounds) else 0]
 
     # Values
 
@@ -351,10 +366,13 @@ class Paired:
         rounds = not moves and any(
             is_inexact(x) and widened(x.dtype) != x.dtype for x in known
         )
+        is_correct = rounds and self._is_correct(eqn, values, narrow[0])
+        if is_correct and widened(narrow[0].dtype) == narrow[0].dtype:
+            rounds = False  # a cast to a wider dtype
         try:
             exact = self._widened(eqn, [v.either for v in values], values, narrow)
-            from_narrow = exact
-            if rounds:
+            from_narrow = [None] * len(exact) if is_correct else exact
+            if rounds and not is_correct:
                 inputs = [self._given(v.narrow, None).either for v in values]
                 from_narrow = self._widened(eqn, inputs, values, narrow)
         except Exception:  # it does not take wider operands
@@ -364,11 +382,31 @@ class Paired:
             if not is_inexact(n):
                 results.append(Value(n))
                 continue
-            w, o = (lax.convert_element_type(x, widened(n.dtype)) for x in (w, o))
+            w = lax.convert_element_type(w, widened(n.dtype))
             if rounds:
+                o = o if o is None else lax.convert_element_type(o, widened(n.dtype))
                 w = self._rounded(self._numbered(eqn, n, stack), w, n, o)
             results.append(Value(n, w))
         return results
+
+    def _is_correct(self, eqn: Equation, values: Sequence[Value], made: Leaf) -> bool:
+        """Whether a result is that of the wide operation, rounded.
+
+        It is if the wide format has twice its digits and two more: then rounding to the
+        wide format first changes nothing.
+        """
+        is_square = eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2
+        if not (is_square or eqn.primitive.name in _CORRECT):
+            return False
+        dtypes = [made.dtype, *(v.narrow.dtype for v in values)]
+        if any(kind(dtype) != "float" for dtype in dtypes):
+            return False
+        wide = {self._formats.widened(dtype) for dtype in dtypes}
+        if len(wide) > 1:
+            return False
+        digits = lambda dtype: jnp.finfo(dtype).nmant + 1
+        is_cast = eqn.primitive.name == "convert_element_type"
+        return is_cast or digits(*wide) >= 2 * digits(made.dtype) + 2
 
     def _widened(
         self,
@@ -498,12 +536,12 @@ class Paired:
             pairs = zip(map(is_inexact, avals), specs)
             return [Value(s, s, cause) if has else Value(s) for has, s in pairs]
 
-        def body(amounts, values):
-            outer, self._amounts = self._amounts, amounts
+        def body(rounds, values):
+            outer, self._rounds = self._rounds, rounds
             try:
                 made = self._run(params["jaxpr"], values, stack)
             finally:
-                self._amounts = outer
+                self._rounds = outer
             if self._finite is None:
                 return made
             worst = lambda x: None if x is None else lax.pmax(x, tuple(axes))
@@ -517,7 +555,7 @@ class Paired:
             out_specs=specs(out_avals, params["out_specs"]),
             axis_names=set(axes),
             check_vma=params["check_vma"],
-        )(self._amounts, values)
+        )(self._rounds, values)
 
     def _linear_solve(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         sizes = eqn.params["const_lengths"]
@@ -530,7 +568,7 @@ class Paired:
         (value,) = values
         (narrow,) = self._bind(eqn, [value.narrow], self._formats.written)
         (rounded,) = self._bind(eqn, [value.wide], own_dtype)
-        rounds = self._amount(self._numbered(eqn, narrow, stack)) > 0
+        rounds = self._does_round(self._numbered(eqn, narrow, stack))
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
@@ -615,6 +653,8 @@ def _round(array: Leaf, dtype: DType) -> Leaf:
     """A wide array rounded to a narrow dtype."""
     if array.dtype == dtype:
         return array
+    if dtype == jnp.bfloat16 and array.dtype == np.float32:  # they have the same range
+        return lax.reduce_precision(array, 8, 7)
     narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
     return lax.convert_element_type(narrow, array.dtype)
 

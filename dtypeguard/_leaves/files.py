@@ -35,6 +35,11 @@ def is_installed(file: str) -> bool:
     return file.startswith((*_PACKAGES, _OURS))
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to dtypeguard, its optimizers aside."""
+    return file.startswith(_OURS) and not is_users(file)
+
+
 @functools.cache
 def is_users(file: str) -> bool:
     """Whether a file belongs to none of JAX, NumPy, Python and dtypeguard.

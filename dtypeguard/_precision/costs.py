@@ -95,6 +95,8 @@ def _remedy(flow: Flow, number: int) -> str:
     if isinstance(source.cause, str):
         return _remedy_of_inputs(flow, number, cast)
     where, code = source.cause.place, source.cause.code
+    if source.is_policy:
+        return f"Leave out the compute_dtype of the policy at {where}, and call init again."
     if source.is_cast:
         return f"Leave out the cast at {where}, or cast back before the products: {cast}."
     if source.is_product:

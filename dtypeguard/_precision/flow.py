@@ -18,6 +18,7 @@ from .._program.origins import (
     is_backward,
     is_explicit,
     is_of_jax_nn,
+    is_of_ours,
     origin_of,
 )
 from .work import equations, operations, repetitions
@@ -43,6 +44,7 @@ class Source:
     Attributes:
         cause: the line that makes the wide values, or the argument that holds them.
         is_cast: whether it is an explicit cast of narrow values.
+        is_policy: whether that is a cast of dtypeguard's, which a policy asks for.
         is_number: whether it is a scalar constant.
         is_product: whether it is a product that is delivered wide.
         is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
@@ -52,6 +54,7 @@ class Source:
     def __init__(self, cause: Origin | str):
         self.cause = cause
         self.is_cast = False
+        self.is_policy = False
         self.is_number = False
         self.is_product = False
         self.is_of_jax = False
@@ -331,6 +334,7 @@ class Flow:
         is_cast = is_explicit(stack) and not promotes
         if is_float and is_cast:
             mask = self._enter(self._of_line(stack, is_cast=True), equation)
+            self.sources[mask.bit_length() - 1].is_policy |= is_of_ours(stack)
             return self._set(value, _State.MIXED, mask)
         if is_float:
             return self._set(value, _State.NARROW)

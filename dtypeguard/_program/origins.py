@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.casts import Cast, cast_of
-from .._leaves.files import is_installed, is_users, short_path
+from .._leaves.files import is_installed, is_ours, is_users, short_path
 from .._leaves.types import Equation
 
 # JAX traces a jaxpr inside these. Frames further out belong to its first caller: JAX caches
@@ -176,6 +176,13 @@ def is_explicit(stack: Sequence[Equation]) -> bool:
     return any(name in _CASTS for name in called[-6:]) and not any(
         "promote" in name for name in called
     )
+
+
+def is_of_ours(stack: Sequence[Equation]) -> bool:
+    """Whether dtypeguard made an equation, for the line of the user's that called it."""
+    frames = itertools.chain.from_iterable(map(_own_frames, stack))
+    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
+    return any(is_ours(frame.file) for frame in own)
 
 
 def is_of_users(stack: Sequence[Equation]) -> bool:

@@ -685,3 +685,15 @@ def test_an_input_is_named_by_its_path_and_its_remedy_works_to_the_letter(plant)
             swap = lambda x, old=old, narrow=narrow: narrow if x is old else x
             args = jax.tree.map(swap, args, is_leaf=lambda x, old=old: x is old)
     assert audit_precision(f, *shapes(args)).costs == ()
+
+
+def test_a_policy_that_widens_is_named():
+    reports = []
+    for policy in (dtypeguard.Policy(compute_dtype=F32), None):
+        opt = dtypeguard.guard(optax.contrib.muon(1e-3), policy=policy)
+        f, args = trained(opt)
+        reports.append(audit_precision(f, *shapes(args)))
+    report, mended = reports
+    (cast,) = [cost for cost in report.costs if cost.is_cast]
+    assert "Leave out the compute_dtype of the policy at " in cast.remedy
+    assert mended.costs == ()

@@ -310,7 +310,11 @@ audit_precision(lambda x: x > 0, jnp.ones(2))
 audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8)
     TypeError: Write a floating dtype, such as narrow=jnp.bfloat16
 audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16)
-    ValueError: Write wide=jnp.float32 or jnp.float64
+    ValueError: got wide=bfloat16, which rounds. Write wide=jnp.float32 or wide=jnp.float64
+audit_precision(jnp.sin, jnp.ones(2, jnp.bfloat16), narrow=jnp.float32)
+    ValueError: got narrow=float32, which is not narrower than the float32 that it compares
+    with. Write a narrower dtype for narrow, such as narrow=jnp.bfloat16, or
+    wide=jnp.float64
 audit_precision(lambda x: {'a': jnp.log(x)}, -jnp.ones(2, jnp.bfloat16))
     ValueError: ['a'] of ... is not finite in float32 either. First ... is not. Give it
     arguments for which all are finite

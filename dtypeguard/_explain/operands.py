@@ -9,7 +9,6 @@ another message has no note.
 import ast
 import os
 import re
-import traceback
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -86,7 +85,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
     if not passed or not passed[-1].inside:
         return None  # JAX has not raised it
     site = passed[-1]
-    makers = Makers(passed, [frame for frame, _ in traceback.walk_tb(error.__traceback__)])
+    makers = Makers(error)
     result = refused_result(message)
     if result is not None:
         return result_note(error, site, makers, result)

@@ -203,6 +203,12 @@ def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
     return _root(_region(graph, matches), [output]).cause
 
 
+def nearest_input(graph: Graph, output: int, matches: Matches) -> int | None:
+    """The input nearest to an output of all through which that has a property."""
+    region = _region(graph, matches)
+    return next((value for value in region.walk(output) if value < len(graph.inputs)), None)
+
+
 def _region(graph: Graph, matches: Matches) -> _Region:
     """The region of a property, one for all values of a graph that are asked about."""
     return graph.regions.setdefault(matches, _Region(graph, matches))

@@ -1,6 +1,7 @@
 """Finds the leaves of a loop's carry that come back in another type, and their lines."""
 
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -140,9 +141,7 @@ def retrace(
         return None
 
 
-def drifts(
-    call: Call, makers: Makers, is_meant: Callable[[Drift], bool]
-) -> list[Drift]:
+def drifts(call: Call, makers: Makers, is_meant: Callable[[Drift], bool]) -> list[Drift]:
     """The leaves of a loop's carry that come back in another dtype or shape.
 
     Without a jaxpr of the body in the traceback the body is traced again. Equinox compares
@@ -162,7 +161,10 @@ def drifts(
     def made(number: int) -> Origin | None:
         return makers.of_leaf(first[number]) if number < len(first) else None
 
-    for drifting in _drifts(call, loop, made):
+    lines = functools.partial(
+        Lines, watch=None, retrace=loop.trace, holding=makers.holding, given=made
+    )
+    for drifting in _drifts(call, loop, lines):
         found: dict[str, Drift] = {}
         for each in drifting:
             if each.kind in ("dtype", "shape") and is_meant(each):
@@ -177,7 +179,7 @@ def drifts(
 
 
 def _drifts(
-    call: Call, loop: Loop, made: Callable[[int], Origin | None]
+    call: Call, loop: Loop, lines: Callable[[Program], Lines]
 ) -> Iterator[Iterable[Drift]]:
     """What drifts in each jaxpr that may be the body's."""
     arguments = len(tree_util.tree_leaves(loop.inputs))
@@ -189,7 +191,7 @@ def _drifts(
     again = loop.trace() if is_apart else None
     for program in (again, *(loop.program(Graph(jaxpr, arguments)) for jaxpr in held)):
         if program:
-            yield find(program, Lines(program, None, loop.trace, given=made))
+            yield find(program, lines(program))
     if call.is_equinox:
         yield _compared(call, loop)
 

@@ -5,7 +5,6 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
-import dataclasses
 import linecache
 import sys
 import traceback
@@ -21,11 +20,11 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, DType, Leaf, PyTree
-from .._program.bindings import assigned, bound_in
+from .._program.bindings import assigned, bound_in, holding
 from .._program.blame import Matches, blame, nearest_input
 from .._program.graph import Equation, Graph
 from .._program.lines import Has, line_of
-from .._program.origins import Origin, is_explicit, origin_of_frame
+from .._program.origins import Origin, callers, is_explicit, origin_of_frame
 from .._program.traced import Traced, traced, unwrapped
 from .sites import Argument, Site, evaluated, parsed, returned, root, sites
 
@@ -70,7 +69,13 @@ class Makers:
 
     def __init__(self, error: BaseException):
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        self._sites = list(reversed(sites(error.__traceback__)))
+        passed = list(reversed(sites(error.__traceback__)))
+        outer = callers(frames[0]) if frames else ()
+        self._sites = passed + [
+            Site(each, each.f_lineno, None, [])
+            for each in outer
+            if is_users(each.f_code.co_filename)
+        ]
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
         # What is known of a value; nothing while it is being looked for.
         self._known: dict[int, tuple[Leaf, Made]] = {}
@@ -96,6 +101,10 @@ class Makers:
     def of_leaf(self, leaf: Leaf) -> Origin | None:
         """The line that gave a leaf of an argument its type, or forced that."""
         return None if is_python_number(leaf) else self._of_value(leaf).root
+
+    def holding(self, value: object) -> Origin | None:
+        """The user's line that assigned what holds a value."""
+        return holding(((each.frame, each.line) for each in self._sites), value)
 
     def of_output(self, graph: Graph, number: int) -> Made:
         """The lines behind an output of a function that was traced again."""
@@ -130,11 +139,18 @@ class Makers:
             return Made() if constant is None else self._of_value(constant, depth)
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         cause = line_of(blamed.cause)
-        if blamed.constant and blamed.cause is not None:
-            cause = self._constant(blamed.cause, found, matches, depth) or cause
+        user = blamed.cause or blamed.promotion
+        is_made = user is not None and graph.constants.keys() >= set(user.inputs)
+        if (
+            blamed.constant
+            and user is not None
+            and not (is_made and user is not blamed.cause)
+        ):
+            cause = self._constant(user, found, matches, depth) or cause
         elif blamed.promotion is not None and not is_explicit(blamed.promotion.stack):
             cause = cause or self._input(found, matches, depth)
-            cause = cause or self._like(line_of(blamed.promotion))
+            if not any(value in graph.made_by for value in blamed.promotion.inputs):
+                cause = cause or self._like(line_of(blamed.promotion))
         operands = blamed.promotion.inputs if blamed.promotion else ()
         is_promoted = not all(matches(graph.avals[each]) for each in operands)
         return _made(line_of(blamed.promotion), cause, is_promoted)
@@ -158,7 +174,7 @@ class Makers:
         return made[0].root if len(made) == 1 else None
 
     def _like(self, line: Origin | None) -> Origin | None:
-        """The line that made the array whose dtype a line takes, as `zeros_like` does."""
+        """The line that made the array whose dtype `zeros_like` takes."""
         node = None if line is None else _statement(line)
         frame = None if line is None else self._frame_of(line)
         if node is None or frame is None:
@@ -191,10 +207,8 @@ class Makers:
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Made:
         """The lines behind a value that a variable holds, or something in a variable."""
-        line = self._bound(holder)
-        if line is None:
-            held = (self._bound(each) for each in self._holders(value))
-            line = next(filter(None, held), None)
+        line = self._bound(holder, False) or self.holding(value)
+        line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
             return self._written(value)
         frame, node = self._frame_of(line), _statement(line)
@@ -210,7 +224,7 @@ class Makers:
         read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
         if _asks_for(node, frame, dtype):
             return Made(line, None, is_promoted)
-        before = _before(node, line) if not read else None
+        before = _before(node, frame, line) if not read else None
         earlier = _statement(before) if before is not None else None
         # Not one in a branch that may not have been taken.
         if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
@@ -258,23 +272,16 @@ class Makers:
                 return site.frame
         return None
 
-    def _bound(self, value: PyTree) -> Origin | None:
-        inner = unwrapped(value)
-        for site in sorted(self._sites, key=lambda site: is_installed(site.file)):
-            found = bound_in(site.frame, value, site.line)
-            found = found or bound_in(site.frame, inner, site.line)
-            if found is not None:
-                is_users_own = not is_installed(found.file)
-                return found if is_users_own else origin_of_frame(site.frame, found.line)
-        return None
-
-    def _holders(self, value: Leaf) -> Iterator[PyTree]:
-        """The variables that hold a container with a value in it."""
+    def _bound(self, value: PyTree, in_packages: bool) -> Origin | None:
         for site in self._sites:
-            for each in list(site.frame.f_locals.values()):
-                is_tree = isinstance(each, (dict, list, tuple))
-                if (is_tree or dataclasses.is_dataclass(each)) and _contains(each, value):
-                    yield each
+            if is_installed(site.file) == in_packages:
+                found = bound_in(site.frame, value, site.line)
+                found = found or bound_in(site.frame, unwrapped(value), site.line)
+                if found is not None and in_packages:
+                    return origin_of_frame(site.frame, found.line)
+                if found is not None:
+                    return found
+        return None
 
     def _written(self, value: Leaf) -> Made:
         """The lines behind a value that is written out as an argument of a call."""
@@ -311,11 +318,10 @@ def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
 
 
 def _model(node: ast.AST, frame: FrameType) -> ast.expr | None:
-    """The expression whose dtype another one takes: `x` in `zeros_like(x)`, `x.dtype`."""
-    if isinstance(node, ast.Attribute) and node.attr == "dtype":
-        return node.value
-    is_like = isinstance(node, ast.Call) and evaluated(node.func, frame) in _LIKE
-    return node.args[0] if is_like and len(node.args) == 1 and not node.keywords else None
+    """The `x` of a `zeros_like(x)`."""
+    if not isinstance(node, ast.Call) or evaluated(node.func, frame) not in _LIKE:
+        return None
+    return node.args[0] if len(node.args) == 1 and not node.keywords else None
 
 
 def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
@@ -339,14 +345,15 @@ def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
     return None
 
 
-def _before(node: ast.AST, line: Origin) -> Origin | None:
+def _before(node: ast.AST, frame: FrameType, line: Origin) -> Origin | None:
     """The assignment before one that only changes the value of a variable: `x = x + 1`."""
     names = {each.id for each in _operands(node) if isinstance(each, ast.Name)}
     target = next(iter(getattr(node, "targets", ())), None)
     is_simple = isinstance(getattr(node, "value", None), (ast.BinOp, ast.UnaryOp))
     if not is_simple or not isinstance(target, ast.Name) or target.id not in names:
         return None
-    return assigned(line.file, target.id, line.line)
+    found = assigned(frame, target.id, line.line)
+    return found if found and found.line < line.line else None
 
 
 def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:

@@ -83,9 +83,10 @@ def count(rows: Sequence[Row]) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with their columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    """Rows as lines with their columns aligned, but those that are empty."""
+    filled = [column for column in zip(*rows) if any(column)]
+    widths = [max(map(len, column)) for column in filled]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
 
 
 def return_as(dtype: DType, new_dtype: DType) -> str:

@@ -191,7 +191,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = _root(region, [output])
-    return Blame(made) if root.cause is made else root._replace(promotion=made)
+    cause = None if root.cause is made else root.cause
+    return root._replace(promotion=made, cause=cause)
 
 
 def _kind(graph: Graph, value: int) -> str | None:

@@ -42,6 +42,7 @@ class Lines:
         retrace: traces the program again, to find the line that created a constant. It
             may return None where that is no longer possible.
         bound: finds the line that assigned a part of a first carry to a variable.
+        holding: finds the line that assigned what holds a value.
         given: finds the line that made an input of the step, by its number.
     """
 
@@ -51,12 +52,13 @@ class Lines:
         watch: Watch | None,
         retrace: Callable[[], Program | None],
         bound: Callable[[PyTree], Origin | None] = lambda _: None,
+        holding: Callable[[object], Origin | None] = lambda _: None,
         given: Callable[[int], Origin | None] = lambda _: None,
     ):
         self._program = self._watched = program
         self._watch = watch
         self._retrace = retrace
-        self._bound, self._given = bound, given
+        self._bound, self._holding, self._given = bound, holding, given
         self._is_anew = False
 
     def of(self, output: int, matches: Matches, leaves: int) -> Found:
@@ -76,7 +78,8 @@ class Lines:
         cause = line_of(found.cause)
         if cause is not None and found.constant and found.operand is not None:
             constant = graph.avals[found.operand], graph.values.get(found.operand)
-            cause = self._watching(cause).maker(cause, matches, *constant)
+            watch = self._watching(cause)
+            cause = watch.maker(cause, matches, *constant, self._holding)
         elif cause is None and found.operand is not None:
             cause = self._given(graph.inputs.index(found.operand))
         if cause is not None and is_installed(cause.users.file):

@@ -74,9 +74,9 @@ class Origin:
 def places(
     origin: Origin | None, cause: Origin | None, begun: Origin | None = None
 ) -> tuple[str, str, str]:
-    """The lines behind a type as reports print them: of the promotion, of what forced it, of the first value."""
+    """The lines of a promotion, of what forced it, and of the first value, as printed."""
     forced = f"forced by {cause.place}" if cause else ""
-    first = f"begun at {begun.place}" if begun else ""
+    first = f"begins at {begun.place}" if begun else ""
     return origin.place if origin else "", forced, first
 
 

@@ -552,13 +552,15 @@ def strict_optimizer(jit):
 def cache_of_flax(jit):
     linen = need("flax.linen")
     attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
-    variables = attention.init(jax.random.key(0), jnp.ones((1, 3, 4)))
+    variables = attention.init(
+        jax.random.key(0), jnp.ones((1, 3, 4))
+    )  # forced in jit: cache_of_flax
     params, cache = variables["params"], variables["cache"]
     cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
 
     @jit
     def step(cache, x):
-        state = {"params": params, "cache": cache}  # forced in jit: cache_of_flax
+        state = {"params": params, "cache": cache}
         return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
 
     return step(cache, jnp.ones((1, 1, 4), F32))

@@ -78,7 +78,7 @@ def _distinct(way: Sequence[Cast]) -> list[Cast]:
 def _sentence(cast: Cast, site: Site) -> str:
     argument, dtype = cast
     if argument.source is None or not argument.source.lineno:
-        return f"Cast the argument {argument.name}: x.astype({dtype_text(dtype)})."
+        return f"Cast the argument {argument.name}: {cast_text(argument, 'x', dtype)}."
     old = text_of(argument.source, site.file)
     new = cast_text(argument, old, dtype)
     if isinstance(site.node, ast.AugAssign) and argument.source is site.node.target:
@@ -99,7 +99,7 @@ def cast_text(argument: Argument, text: str, dtype: DType) -> str:
         return f"int({text})" if kind(dtype) == "int" else f"jnp.asarray({text}, {name})"
     if kind(dtype_of(value)) == "complex" and kind(dtype) != "complex":
         return f"jnp.real({text}).astype({name})"
-    is_atom = isinstance(argument.source, _ATOMS)
+    is_atom = argument.source is None or isinstance(argument.source, _ATOMS)
     return f"{text if is_atom else f'({text})'}.astype({name})"
 
 

@@ -205,6 +205,11 @@ def _sources(
 def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argument]:
     """The leaves of an argument, with the parts of its source if it is written out."""
     if type(value) is slice:
+        if isinstance(source, ast.Slice):
+            ends = source.lower, source.upper, source.step
+            for end, each in zip(("start", "stop", "step"), ends):
+                if each is not None:
+                    yield from _leaves(f"{name}.{end}", getattr(value, end), each)
         return
     if type(value) in (list, tuple) and isinstance(source, (ast.List, ast.Tuple)):
         if len(source.elts) == len(value):

@@ -156,7 +156,7 @@ def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:
             ways = [f"return {each.path} as {before}", f"start it as {after}"]
         else:
             before, after = (aval.dtype for aval in each.avals)
-            cast = return_as(before, after) + lost(after, before)
+            cast = return_as(before, after)
             start = f"start {each.path} as {after}{lost(before, after)}"
             ways = [start, cast] if can_start else [f"for {each.path} {cast}"]
         ways = ways if can_start else ways[:1]

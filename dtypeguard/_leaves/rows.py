@@ -90,21 +90,24 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def return_as(dtype: DType, new_dtype: DType) -> str:
-    """What to write for a leaf named x, to return it in its old dtype."""
+    """What to write for a leaf named x, to return it as it was, and what that loses."""
     kinds = kind(dtype), kind(new_dtype)
+    x = "x"
     if kinds == ("float", "complex"):
-        return f"return jnp.real(x).astype(jnp.{dtype})"
-    if kinds == ("int", "float"):
-        return f"return jnp.round(x).astype(jnp.{dtype})"
-    return f"return x.astype(jnp.{dtype})"
+        x = "jnp.real(x)"
+    elif kinds == ("int", "float"):
+        x = "jnp.round(x)"
+    return f"return {x}.astype(jnp.{dtype}){lost(new_dtype, dtype)}"
 
 
 def lost(source: DType, target: DType) -> str:
-    """What a leaf loses that is cast to another kind, in brackets; empty if nothing.
+    """What a cast loses, in brackets; empty if nothing.
 
-    A float that is cast to a narrower one is rounded, which is not told here.
+    A float that is cast to a narrower one is rounded, which `rounding` tells.
     """
     kinds = kind(source), kind(target)
+    if kinds == ("int", "int") and target.itemsize < source.itemsize:
+        return " (large numbers do not fit)"
     if kinds[0] == "int" and kinds[1] in ("float", "complex"):
         exact = jnp.finfo(target).nmant + 1
         is_wider = jnp.iinfo(source).bits - 1 > exact

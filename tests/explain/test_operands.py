@@ -26,7 +26,8 @@ FILE = pathlib.Path(planted_operands.__file__)
 TEXT = FILE.read_text()
 MODES = {"eager": lambda function: function, "jit": jax.jit}
 ADVICE = re.compile(
-    r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)(?:; .*)?\."
+    r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)"
+    r"(?:; .*| \((?:the|large|integers|all) [^()]*\))?\."
 )
 
 
@@ -215,7 +216,7 @@ def test_a_size_that_is_a_float(call, size, tmp_path):
     exec(compile(path.read_text(), str(path), "exec"), names := {})
     (note,) = notes(raised(lambda: names["sized"](size)))
     assert f"\n  {SIZES[call]}  " in note, note
-    new, old = re.search(r" write (.+) in place of (.+?);", note).groups()
+    new, old = re.search(r" write (.+) in place of (\w+)", note).groups()
     changed = path.read_text().replace(call, call.replace(old, new))
     exec(compile(changed, str(path), "exec"), names)
     assert names["sized"](size).dtype == jnp.float32

@@ -9,7 +9,8 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.files import short_path
-from .._leaves.types import DType, Leaf, PyTree
+from .._leaves.rows import lost
+from .._leaves.types import DType, PyTree
 from .sites import Argument, Site, evaluated, text_of
 
 _KINDS = ("bool", "int", "float", "complex")
@@ -78,7 +79,8 @@ def _distinct(way: Sequence[Cast]) -> list[Cast]:
 def _sentence(cast: Cast, site: Site) -> str:
     argument, dtype = cast
     if argument.source is None or not argument.source.lineno:
-        return f"Cast the argument {argument.name}: x.astype({dtype_text(dtype)})."
+        text = cast_text(argument, "x", dtype) + lost(dtype_of(argument.value), dtype)
+        return f"Cast the argument {argument.name}: {text}."
     old = text_of(argument.source, site.file)
     new = cast_text(argument, old, dtype)
     if isinstance(site.node, ast.AugAssign) and argument.source is site.node.target:
@@ -87,7 +89,9 @@ def _sentence(cast: Cast, site: Site) -> str:
         right = right if isinstance(site.node.value, _ATOMS) else f"({right})"
         old, new = changed, f"{old} = {new} {sign} {right}"
     place = f"{short_path(site.file)}:{argument.source.lineno}"
-    return f"At {place} write {new} in place of {old}{_loss(argument.value, dtype)}."
+    return (
+        f"At {place} write {new} in place of {old}{lost(dtype_of(argument.value), dtype)}."
+    )
 
 
 def cast_text(argument: Argument, text: str, dtype: DType) -> str:
@@ -99,7 +103,7 @@ def cast_text(argument: Argument, text: str, dtype: DType) -> str:
         return f"int({text})" if kind(dtype) == "int" else f"jnp.asarray({text}, {name})"
     if kind(dtype_of(value)) == "complex" and kind(dtype) != "complex":
         return f"jnp.real({text}).astype({name})"
-    is_atom = isinstance(argument.source, _ATOMS)
+    is_atom = argument.source is None or isinstance(argument.source, _ATOMS)
     return f"{text if is_atom else f'({text})'}.astype({name})"
 
 
@@ -111,22 +115,6 @@ def _mapped(text: str, before: str, name: str) -> str:
 def dtype_text(dtype: DType) -> str:
     """A dtype as it is written in source."""
     return "bool" if str(dtype) == "bool" else f"jnp.{dtype}"
-
-
-def _loss(value: Leaf, dtype: DType) -> str:
-    """What a cast loses."""
-    before, kinds = dtype_of(value), (kind(dtype_of(value)), kind(dtype))
-    if kinds == ("float", "int"):
-        return "; this cuts off what follows the point"
-    if kinds == ("complex", "float"):
-        return "; this leaves out the imaginary part"
-    if kinds[0] == kinds[1] and dtype.itemsize < before.itemsize:
-        return (
-            f"; this rounds it to {dtype}"
-            if kinds[0] == "float"
-            else "; large numbers do not fit"
-        )
-    return ""
 
 
 def casts_of_users(

@@ -13,6 +13,7 @@ from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
 from .control_flow import calls, without_jax
+from .made import Makers
 from .notes import note
 from .operands import is_about_operands, operands_note
 
@@ -109,7 +110,7 @@ def explain_error(error: BaseException) -> None:
                 if is_about_operands(message):
                     found = iter([operands_note(part, message)])
                 else:
-                    found = (note(call, message) for call in calls(part))
+                    found = (note(call, Makers(part), message) for call in calls(part))
                 if text := next(filter(None, found), None):
                     part.add_note(text)
 

@@ -1,6 +1,7 @@
 """Finds the leaves of a loop's carry that come back in another type, and their lines."""
 
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +18,11 @@ from .._leaves.dtypes import dtype_of, fits
 from .._leaves.types import Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.lines import Lines
-from .._program.origins import passes
+from .._program.origins import Origin, passes
 from .._program.trace import Program, strong_type
 from .closed_over import opened
 from .control_flow import Call, is_of_jax, partial_of
+from .made import Makers
 from .paths import users_path
 
 
@@ -32,12 +34,14 @@ class Loop(NamedTuple):
         inputs: its arguments, the carry among them.
         carry: the position of the carry in `inputs`.
         has_results: whether the body returns a pair of the carry and a result.
+        scanned: the arrays whose slices are among `inputs`.
     """
 
     body: Step
     inputs: tuple[PyTree, ...]
     carry: int
     has_results: bool
+    scanned: PyTree = None
 
     @property
     def is_of_jax(self) -> bool:
@@ -52,6 +56,11 @@ class Loop(NamedTuple):
     def carried(self) -> SplitTree:
         """The types of the carry."""
         return SplitTree(tree_util.tree_map(strong_type, self.inputs[self.carry]))
+
+    def given(self) -> list[Leaf]:
+        """What the inputs of the program of the body are at first."""
+        first = SplitTree(self.inputs[self.carry]).arrays
+        return [*first, *tree_util.tree_leaves(self.scanned)]
 
     def trace(self) -> Program | None:
         """Traces the body again; None if it no longer traces."""
@@ -85,8 +94,9 @@ def loop_of(call: Call) -> Loop | None:
     given = call.arguments
     try:
         if call.name == "scan":
-            xs = tree_util.tree_map(_slice, given.get("xs"))
-            return Loop(given["f"], (given["init"], xs), 0, True)
+            xs = given.get("xs")
+            slices = tree_util.tree_map(_slice, xs)
+            return Loop(given["f"], (given["init"], slices), 0, True, xs)
         if call.name == "fori_loop":
             index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
             return Loop(given["body_fun"], (index, given["init_val"]), 1, False)
@@ -131,7 +141,7 @@ def retrace(
         return None
 
 
-def drifts(call: Call, is_meant: Callable[[Drift], bool]) -> list[Drift]:
+def drifts(call: Call, makers: Makers, is_meant: Callable[[Drift], bool]) -> list[Drift]:
     """The leaves of a loop's carry that come back in another dtype or shape.
 
     Without a jaxpr of the body in the traceback the body is traced again. Equinox compares
@@ -140,21 +150,37 @@ def drifts(call: Call, is_meant: Callable[[Drift], bool]) -> list[Drift]:
 
     Args:
         call: of the loop.
+        makers: find what the loop was given.
         is_meant: whether the error is about a leaf.
     """
     loop = loop_of(call)
-    users = users_path(call.caller)
-    for drifting in _drifts(call, loop) if loop else ():
+    if loop is None:
+        return []
+    users, first = users_path(call.caller), loop.given()
+
+    def made(number: int) -> Origin | None:
+        return makers.of_leaf(first[number]) if number < len(first) else None
+
+    lines = functools.partial(
+        Lines, watch=None, retrace=loop.trace, holding=makers.holding, given=made
+    )
+    for drifting in _drifts(call, loop, lines):
         found: dict[str, Drift] = {}
         for each in drifting:
             if each.kind in ("dtype", "shape") and is_meant(each):
                 found.setdefault(each.path, each)
         if found:
-            return [dataclasses.replace(x, path=users(path)) for path, x in found.items()]
+            paths = [loop.name + path for path in loop.carried().paths]
+            return [
+                dataclasses.replace(x, path=users(path), begun=made(paths.index(path)))
+                for path, x in found.items()
+            ]
     return []
 
 
-def _drifts(call: Call, loop: Loop) -> Iterator[Iterable[Drift]]:
+def _drifts(
+    call: Call, loop: Loop, lines: Callable[[Program], Lines]
+) -> Iterator[Iterable[Drift]]:
     """What drifts in each jaxpr that may be the body's."""
     arguments = len(tree_util.tree_leaves(loop.inputs))
     # The condition of a loop may stand next to its body.
@@ -165,7 +191,7 @@ def _drifts(call: Call, loop: Loop) -> Iterator[Iterable[Drift]]:
     again = loop.trace() if is_apart else None
     for program in (again, *(loop.program(Graph(jaxpr, arguments)) for jaxpr in held)):
         if program:
-            yield find(program, Lines(program, None, loop.trace))
+            yield find(program, lines(program))
     if call.is_equinox:
         yield _compared(call, loop)
 

@@ -5,10 +5,10 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
-import dataclasses
 import linecache
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -20,13 +20,13 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, DType, Leaf, PyTree
-from .._program.bindings import assigned, bound_in
-from .._program.blame import Matches, blame
+from .._program.bindings import assigned, bound_in, holding
+from .._program.blame import Matches, blame, nearest_input
 from .._program.graph import Equation, Graph
 from .._program.lines import Has, line_of
-from .._program.origins import Origin, is_explicit, origin_of_frame
+from .._program.origins import Origin, callers, is_explicit, origin_of_frame
 from .._program.traced import Traced, traced, unwrapped
-from .sites import Argument, Site, evaluated, parsed, root
+from .sites import Argument, Site, evaluated, parsed, returned, root, sites
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
 # How JAX's functions call what a traced function is called with.
@@ -38,6 +38,9 @@ _GIVEN = (
     ("operands",),
     ("ops",),
 )
+# These take the dtype of what they are called with.
+_AS_IT_IS = (jnp.asarray, jnp.array, np.asarray, np.array, jax.device_put)
+_LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)  # not abstract values
 
 
@@ -51,17 +54,28 @@ class Made(NamedTuple):
     cause: Origin | None = None
     is_promoted: bool = False
 
+    @property
+    def root(self) -> Origin | None:
+        """The line to edit for another type."""
+        return self.cause or self.origin
+
 
 class Makers:
     """Finds who made the values in the frames of an error.
 
     Args:
-        sites: the lines that the error passed through outside JAX, outside in.
-        frames: all frames that it passed through.
+        error: with JAX's own frames in its traceback.
     """
 
-    def __init__(self, sites: Sequence[Site], frames: Sequence[FrameType]):
-        self._sites = list(reversed(sites))
+    def __init__(self, error: BaseException):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        passed = list(reversed(sites(error.__traceback__)))
+        outer = callers(frames[0]) if frames else ()
+        self._sites = passed + [
+            Site(each, each.f_lineno, None, [])
+            for each in outer
+            if is_users(each.f_code.co_filename)
+        ]
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
         # What is known of a value; nothing while it is being looked for.
         self._known: dict[int, tuple[Leaf, Made]] = {}
@@ -83,6 +97,14 @@ class Makers:
             return self._of_expression(source, site.frame, line, value)
         holder = evaluated(root(source), site.frame)
         return made if holder is None else self._assigned(holder, value)
+
+    def of_leaf(self, leaf: Leaf) -> Origin | None:
+        """The line that gave a leaf of an argument its type, or forced that."""
+        return None if is_python_number(leaf) else self._of_value(leaf).root
+
+    def holding(self, value: object) -> Origin | None:
+        """The user's line that assigned what holds a value."""
+        return holding(((each.frame, each.line) for each in self._sites), value)
 
     def of_output(self, graph: Graph, number: int) -> Made:
         """The lines behind an output of a function that was traced again."""
@@ -117,10 +139,18 @@ class Makers:
             return Made() if constant is None else self._of_value(constant, depth)
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         cause = line_of(blamed.cause)
-        if blamed.constant and blamed.cause is not None:
-            cause = self._constant(blamed.cause, found, matches, depth) or cause
+        user = blamed.cause or blamed.promotion
+        is_made = user is not None and graph.constants.keys() >= set(user.inputs)
+        if (
+            blamed.constant
+            and user is not None
+            and not (is_made and user is not blamed.cause)
+        ):
+            cause = self._constant(user, found, matches, depth) or cause
         elif blamed.promotion is not None and not is_explicit(blamed.promotion.stack):
             cause = cause or self._input(found, matches, depth)
+            if not any(value in graph.made_by for value in blamed.promotion.inputs):
+                cause = cause or self._like(line_of(blamed.promotion))
         operands = blamed.promotion.inputs if blamed.promotion else ()
         is_promoted = not all(matches(graph.avals[each]) for each in operands)
         return _made(line_of(blamed.promotion), cause, is_promoted)
@@ -132,7 +162,7 @@ class Makers:
         for variable in user.stack[0].invars:
             value = found.value_of(variable)
             if is_array(value) and matches(value) and not is_weak(value):
-                made = self._of_value(value, depth).origin
+                made = self._of_value(value, depth).root
                 if made is not None:
                     return made
         line = line_of(user)
@@ -141,21 +171,25 @@ class Makers:
         if line is None or node is None or frame is None:
             return None
         made = list(self._read(node, frame, line, matches)[0].values())
-        return made[0].origin if len(made) == 1 else None
+        return made[0].root if len(made) == 1 else None
+
+    def _like(self, line: Origin | None) -> Origin | None:
+        """The line that made the array whose dtype `zeros_like` takes."""
+        node = None if line is None else _statement(line)
+        frame = None if line is None else self._frame_of(line)
+        if node is None or frame is None:
+            return None
+        made = [
+            self._of_value(value)
+            for each in ast.walk(node)
+            if is_array(value := evaluated(_model(each, frame), frame))
+        ]
+        return made[0].root if len(made) == 1 else None
 
     def _input(self, found: Traced, matches: Matches, depth: int) -> Origin | None:
         """The line that made the nearest argument that has the type."""
-        graph = found.graph
-        queue = list(graph.outputs)
-        for value in queue:
-            if value in graph.inputs:
-                return self._of_outer(found, graph.inputs.index(value), depth).origin
-            made = graph.made_by.get(value)
-            behind = made.inputs if made else graph.same.get(value, ())
-            queue += [
-                each for each in behind if matches(graph.avals[each]) and each not in queue
-            ]
-        return None
+        number = nearest_input(found.graph, found.graph.outputs[0], matches)
+        return None if number is None else self._of_outer(found, number, depth).root
 
     def _of_outer(self, found: Traced, number: int, depth: int) -> Made:
         """The lines behind what a traced function was called with for an argument."""
@@ -173,13 +207,12 @@ class Makers:
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Made:
         """The lines behind a value that a variable holds, or something in a variable."""
-        line = self._bound(holder)
+        line = self._bound(holder, False) or self.holding(value)
+        line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
-            held = (self._bound(each) for each in self._holders(value))
-            line = next(filter(None, held), None) or self._written(value)
-        frame = None if line is None else self._frame_of(line)
-        node = None if line is None else _statement(line)
-        if line is None or frame is None or node is None:
+            return self._written(value)
+        frame, node = self._frame_of(line), _statement(line)
+        if frame is None or node is None:
             return Made(line)
         return self._of_expression(node, frame, line, value)
 
@@ -191,15 +224,17 @@ class Makers:
         read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
         if _asks_for(node, frame, dtype):
             return Made(line, None, is_promoted)
-        before = _before(node, line) if not read else None
+        before = _before(node, frame, line) if not read else None
         earlier = _statement(before) if before is not None else None
         # Not one in a branch that may not have been taken.
         if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
             return self._of_expression(earlier, frame, before, value)
         made = next(iter(read.values())) if len(read) == 1 else Made()
+        if not read and not is_promoted:
+            made = Made(_returned_by(getattr(node, "value", node), frame))
         if made.is_promoted and not is_promoted:  # it had the type before
             return made
-        return _made(line, made.cause or made.origin, is_promoted)
+        return _made(line, made.root, is_promoted)
 
     def _read(
         self, node: ast.AST, frame: FrameType, line: Origin, matches: Matches
@@ -237,26 +272,19 @@ class Makers:
                 return site.frame
         return None
 
-    def _bound(self, value: PyTree) -> Origin | None:
-        inner = unwrapped(value)
-        for site in sorted(self._sites, key=lambda site: is_installed(site.file)):
-            found = bound_in(site.frame, value, site.line)
-            found = found or bound_in(site.frame, inner, site.line)
-            if found is not None:
-                is_users_own = not is_installed(found.file)
-                return found if is_users_own else origin_of_frame(site.frame, found.line)
+    def _bound(self, value: PyTree, in_packages: bool) -> Origin | None:
+        for site in self._sites:
+            if is_installed(site.file) == in_packages:
+                found = bound_in(site.frame, value, site.line)
+                found = found or bound_in(site.frame, unwrapped(value), site.line)
+                if found is not None and in_packages:
+                    return origin_of_frame(site.frame, found.line)
+                if found is not None:
+                    return found
         return None
 
-    def _holders(self, value: Leaf) -> Iterator[PyTree]:
-        """The variables that hold a container with a value in it."""
-        for site in self._sites:
-            for each in list(site.frame.f_locals.values()):
-                is_tree = isinstance(each, (dict, list, tuple))
-                if (is_tree or dataclasses.is_dataclass(each)) and _contains(each, value):
-                    yield each
-
-    def _written(self, value: Leaf) -> Origin | None:
-        """The line of a call in which a value is written out as an argument."""
+    def _written(self, value: Leaf) -> Made:
+        """The lines behind a value that is written out as an argument of a call."""
         for site in self._sites:
             node = site.node
             if not isinstance(node, ast.Call) or not site.inside:
@@ -264,8 +292,9 @@ class Makers:
             given = _positional(site.inside[0])
             for source, each in zip(node.args, given):
                 if not isinstance(source, _LOOKUPS) and _contains(each, value):
-                    return origin_of_frame(site.frame, source.lineno)
-        return None
+                    line = origin_of_frame(site.frame, source.lineno)
+                    return self._of_expression(source, site.frame, line, value)
+        return Made()
 
 
 def _made(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Made:
@@ -288,14 +317,43 @@ def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
     return False
 
 
-def _before(node: ast.AST, line: Origin) -> Origin | None:
+def _model(node: ast.AST, frame: FrameType) -> ast.expr | None:
+    """The `x` of a `zeros_like(x)`."""
+    if not isinstance(node, ast.Call) or evaluated(node.func, frame) not in _LIKE:
+        return None
+    return node.args[0] if len(node.args) == 1 and not node.keywords else None
+
+
+def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
+    """The line at which a function of the user's returns what an expression passes on."""
+    while isinstance(node, ast.Call):
+        function = evaluated(node.func, frame)
+        code = getattr(function, "__code__", None)
+        if code is not None and is_users(code.co_filename):
+            result = None if is_installed(code.co_filename) else returned(code)
+            if result is None:
+                return None
+            text = linecache.getline(code.co_filename, result.lineno).strip()
+            return Origin(code.co_filename, result.lineno, code.co_qualname, text)
+        given = node.args
+        if function is jax.tree.map and len(given) == 2:
+            function, given = evaluated(given[0], frame), given[1:]
+        is_passed_on = function in _AS_IT_IS and len(given) == 1 and not node.keywords
+        if not is_passed_on:
+            return None
+        node = given[0]
+    return None
+
+
+def _before(node: ast.AST, frame: FrameType, line: Origin) -> Origin | None:
     """The assignment before one that only changes the value of a variable: `x = x + 1`."""
     names = {each.id for each in _operands(node) if isinstance(each, ast.Name)}
     target = next(iter(getattr(node, "targets", ())), None)
     is_simple = isinstance(getattr(node, "value", None), (ast.BinOp, ast.UnaryOp))
     if not is_simple or not isinstance(target, ast.Name) or target.id not in names:
         return None
-    return assigned(line.file, target.id, line.line)
+    found = assigned(frame, target.id, line.line)
+    return found if found and found.line < line.line else None
 
 
 def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:

@@ -17,6 +17,7 @@ from .._program.origins import Origin, callers, frame_of, is_update, origin_of_f
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import can_start_as_returned, drifts, loop_of
+from .made import Makers
 
 
 class _Lined(Protocol):
@@ -28,11 +29,12 @@ class _Lined(Protocol):
     def cause(self) -> Origin | None: ...
 
 
-def note(call: Call, message: str) -> str | None:
+def note(call: Call, makers: Makers, message: str) -> str | None:
     """A note on a call that raised over types; None if it finds no reason.
 
     Args:
         call: one that the error passed through.
+        makers: of the error.
         message: of the error. It has to name the types in the note; otherwise the error is
             about something else.
     """
@@ -41,7 +43,7 @@ def note(call: Call, message: str) -> str | None:
             leaf for leaf in variants(call) if _names(message, leaf[0].aval, leaf[1].aval)
         ]
         return _of_branches(call, leaves) if leaves else None
-    found = drifts(call, lambda each: _names(message, *each.avals))
+    found = drifts(call, makers, lambda each: _names(message, *each.avals))
     return _of_loop(call, found) if found else None
 
 
@@ -58,7 +60,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
             (
                 each.path,
                 " -> ".join(map(_type, each.avals)),
-                *places(each.origin, each.cause),
+                *places(each.origin, each.cause, each.begun),
             )
             for each in found
         ],
@@ -95,7 +97,7 @@ def _made(each: Variant) -> tuple[str, str]:
         what = f"{each.name}, as it was given" if each.name else "as it was given"
     elif each.is_constant:
         what = f"{each.name}, closed over" if each.name else "a constant, or closed over"
-    origin, cause = places(each.origin, each.cause)
+    origin, cause, _ = places(each.origin, each.cause)
     return ", ".join(filter(None, [what, origin])), cause
 
 
@@ -154,7 +156,7 @@ def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:
             ways = [f"return {each.path} as {before}", f"start it as {after}"]
         else:
             before, after = (aval.dtype for aval in each.avals)
-            cast = return_as(before, after) + lost(after, before)
+            cast = return_as(before, after)
             start = f"start {each.path} as {after}{lost(before, after)}"
             ways = [start, cast] if can_start else [f"for {each.path} {cast}"]
         ways = ways if can_start else ways[:1]

@@ -9,7 +9,6 @@ another message has no note.
 import ast
 import os
 import re
-import traceback
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -41,6 +40,11 @@ _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
     "Index type must be an integer|must have an integer type"
 )
+# A slice, a shape or a number of elements. What `jit` traces cannot be one.
+_SIZE = re.compile(
+    "object cannot be interpreted as an integer|converted to a scalar index|"
+    "concrete values of integer type(?!(?s:.*)Tracer)|every element be an integer type"
+)
 _BOOL = re.compile("select `which` must be bool")
 _FLOAT = re.compile(r"requires real-(valued| or complex-valued) inputs|a floating dtype")
 _ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
@@ -56,6 +60,8 @@ _PLACES = {
     "segment_ids",
 }
 _CHOICES = {"which", "pred", "condition", "init_val"}
+_SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
+_SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
 
 _OPTAX = os.path.join("optax", "")
 
@@ -86,7 +92,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
     if not passed or not passed[-1].inside:
         return None  # JAX has not raised it
     site = passed[-1]
-    makers = Makers(passed, [frame for frame, _ in traceback.walk_tb(error.__traceback__)])
+    makers = Makers(error)
     result = refused_result(message)
     if result is not None:
         return result_note(error, site, makers, result)
@@ -95,8 +101,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
         named = _different(site, message)
     else:
         refused, wanted = _refusal(message)
-        is_place = bool(_INTEGER.search(message) or _BOOL.search(message))
-        named = _refused(site, refused, is_place)
+        named = _refused(site, refused, message)
     if not named:
         return None
     operands = [Operand(each, *makers.of(each, site)[:2]) for each in named]
@@ -146,30 +151,34 @@ def _refusal(message: str) -> tuple[str, DType | None]:
     if refused and _BOOL.search(message):
         return refused[1], jnp.dtype(bool)
     accepted = _ACCEPTED.search(message)
-    is_integer = _INTEGER.search(message) or (accepted and "integer" in accepted[1])
+    is_place = _INTEGER.search(message) or _SIZE.search(message)
+    is_integer = is_place or (accepted and "integer" in accepted[1])
     is_float = _FLOAT.search(message) or (accepted and "float" in accepted[1])
     if is_float or is_integer or (accepted and "number" in accepted[1]):
         return refused[1] if refused else "", jnp.dtype("float32" if is_float else "int32")
     return "", None
 
 
-def _refused(site: Site, refused: str, is_place: bool) -> list[Argument]:
+def _refused(site: Site, refused: str, message: str) -> list[Argument]:
     """The arguments of a type that JAX refuses.
 
     Args:
         site: the call.
         refused: the dtype; empty if the message does not name it.
-        is_place: whether only an index may be at fault, where there is one.
+        message: of the error. It tells whether only an index or a size may be at fault.
     """
+    is_size = _SIZE.search(message) is not None
+    is_place = is_size or bool(_INTEGER.search(message) or _BOOL.search(message))
+    places = _SIZES if is_size else _PLACES | _CHOICES
     for found in arguments(site):
         named = [
             each
             for each in found
             if type(each.value) is not bool and _is_refused(each.value, refused, is_place)
         ]
-        if is_place and any(each.base in _PLACES | _CHOICES for each in found):
-            named = [each for each in named if each.base in _PLACES | _CHOICES]
-        if named := _differentiated(site, named):
+        if is_size or (is_place and any(each.base in places for each in found)):
+            named = [each for each in named if each.base in places]
+        if named := _differentiated(site, named, found):
             return named
     return []
 
@@ -181,19 +190,18 @@ def _is_refused(value: Leaf, refused: str, is_place: bool) -> bool:
     return str(dtype_of(value)) == refused
 
 
-def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
+def _differentiated(
+    site: Site, named: list[Argument], found: list[Argument]
+) -> list[Argument]:
     """Of the arguments of a function under `grad` those that it is differentiated in."""
-    numbers = next(
-        (
-            found
-            for frame in site.inside
-            if (found := frame.f_locals.get("argnums")) is not None
-        ),
-        None,
-    )
-    if isinstance(numbers, int):
-        numbers = (numbers,)
-    return [each for each in named if numbers is None or each.position in numbers]
+    given = (frame.f_locals.get("argnums") for frame in site.inside)
+    numbers = next((each for each in given if each is not None), None)
+    if numbers is None:
+        return named
+    count = 1 + max((each.position for each in found), default=0)
+    numbers = (numbers,) if isinstance(numbers, int) else numbers
+    positions = {each % count for each in numbers}  # -1 is the last
+    return [each for each in named if each.position in positions]
 
 
 def _advice(

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from types import CodeType
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from .control_flow import calls
 from .loops import retrace
 from .made import Made, Makers
 from .notes import note_text
-from .sites import Argument, Site, parsed, text_of
+from .sites import Argument, Site, returned, text_of
 
 _TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"
 _CONDITION = re.compile(rf"cond_fun must return a boolean scalar, but got .*?\b{_TYPE}\[\]")
@@ -107,7 +106,7 @@ def _advice(result: _Result, refused: str) -> Iterator[str]:
     code = getattr(function, "__code__", None)
     if code is None or is_installed(code.co_filename):
         return
-    node = _returned(code)
+    node = returned(code)
     if node is None:
         return
     if result.is_pair:
@@ -123,30 +122,3 @@ def _advice(result: _Result, refused: str) -> Iterator[str]:
         loss = "" if kind(jnp.dtype(refused)) == "complex" else "; its gradient is zero"
     place = f"{short_path(code.co_filename)}:{node.lineno}"
     yield f"At {place} write {new} in place of {old}{loss}."
-
-
-def _returns(node: ast.AST) -> Iterator[ast.expr]:
-    """What a function returns, itself and not a function in it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Return) and child.value is not None:
-            yield child.value
-        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield from _returns(child)
-
-
-def _returned(code: CodeType) -> ast.expr | None:
-    """What a function returns; None if it is not found, or is one of several."""
-    line, name = code.co_firstlineno, code.co_name
-    names = code.co_varnames[: code.co_argcount]
-    module = parsed(code.co_filename)
-    found: list[ast.expr] = []
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
-            if [each.arg for each in node.args.args] != list(names):
-                continue
-            found.append(node.body)
-        elif isinstance(node, ast.FunctionDef) and node.name == name:
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first == line:
-                found += _returns(node)
-    return found[0] if len(found) == 1 else None

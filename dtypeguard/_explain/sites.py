@@ -7,7 +7,7 @@ import itertools
 import linecache
 import re
 from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 from jax import tree_util
@@ -205,6 +205,11 @@ def _sources(
 def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argument]:
     """The leaves of an argument, with the parts of its source if it is written out."""
     if type(value) is slice:
+        if isinstance(source, ast.Slice):
+            ends = source.lower, source.upper, source.step
+            for end, each in zip(("start", "stop", "step"), ends):
+                if each is not None:
+                    yield from _leaves(f"{name}.{end}", getattr(value, end), each)
         return
     if type(value) in (list, tuple) and isinstance(source, (ast.List, ast.Tuple)):
         if len(source.elts) == len(value):
@@ -254,6 +259,33 @@ def text_of(node: ast.expr, file: str) -> str:
     """An expression as it is written, on one line."""
     written = ast.get_source_segment("".join(linecache.getlines(file)), node)
     return written if written and "\n" not in written else ast.unparse(node)
+
+
+def _returns(node: ast.AST) -> Iterator[ast.expr]:
+    """What a function returns, itself and not a function in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return) and child.value is not None:
+            yield child.value
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _returns(child)
+
+
+def returned(code: CodeType) -> ast.expr | None:
+    """What a function returns; None if it is not found, or is one of several."""
+    line, name = code.co_firstlineno, code.co_name
+    names = code.co_varnames[: code.co_argcount]
+    module = parsed(code.co_filename)
+    found: list[ast.expr] = []
+    for node in ast.walk(module) if module else ():
+        if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
+            if [each.arg for each in node.args.args] != list(names):
+                continue
+            found.append(node.body)
+        elif isinstance(node, ast.FunctionDef) and node.name == name:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first == line:
+                found += _returns(node)
+    return found[0] if len(found) == 1 else None
 
 
 def _node(frame: FrameType, last: int) -> ast.AST | None:

@@ -26,6 +26,7 @@ from .._leaves.rows import (
     by_path,
     count,
     describe,
+    lost,
     paths,
     return_as,
     rounding,
@@ -180,8 +181,8 @@ def report_drift(
 def _listed(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, and what their casts lose."""
     remedies = " ".join(row.remedy for row in rows)
-    lost = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
-    return table(headline, rows) + (lost and f"\n{lost}")
+    rounds = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
+    return table(headline, rows) + (rounds and f"\n{rounds}")
 
 
 def _settle(
@@ -340,7 +341,7 @@ def _brought_back(dtype: DType, new_dtype: DType) -> str:
     """What to return from the update instead of x, for a leaf that a cast brings back."""
     if kind(dtype) == "bool" and kind(new_dtype) == "int":
         return "return x != 0; a bool holds no count: start from an int if it counts"
-    return f"return x.astype(jnp.{dtype})"
+    return return_as(dtype, new_dtype)
 
 
 def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
@@ -348,5 +349,5 @@ def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
     if not part.is_carried and kind(dtype) in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     # The user wrote the first carry. It is wrong more often than what comes back.
-    begin = f"begin with jnp.{new_dtype}, or " if part.starts_weak else ""
-    return begin + return_as(dtype, new_dtype)
+    begin = f"begin with jnp.{new_dtype}{lost(dtype, new_dtype)}, or "
+    return begin * part.starts_weak + return_as(dtype, new_dtype)

@@ -87,24 +87,31 @@ def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with their columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    """Rows as lines with their columns aligned, but those that are empty."""
+    filled = [column for column in zip(*rows) if any(column)]
+    widths = [max(map(len, column)) for column in filled]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
 
 
 def return_as(dtype: DType, new_dtype: DType) -> str:
-    """What to write for a leaf named x, to return it in its old dtype."""
+    """What to write for a leaf named x, to return it as it was, and what that loses."""
     kinds = kind(dtype), kind(new_dtype)
+    x = "x"
     if kinds == ("float", "complex"):
-        return f"return jnp.real(x).astype(jnp.{dtype})"
-    if kinds == ("int", "float"):
-        return f"return jnp.round(x).astype(jnp.{dtype})"
-    return f"return x.astype(jnp.{dtype})"
+        x = "jnp.real(x)"
+    elif kinds == ("int", "float"):
+        x = "jnp.round(x)"
+    return f"return {x}.astype(jnp.{dtype}){lost(new_dtype, dtype)}"
 
 
 def lost(source: DType, target: DType) -> str:
-    """What a leaf loses that is cast to another kind, in brackets; empty if nothing."""
+    """What a cast loses, in brackets; empty if nothing.
+
+    A float that is cast to a narrower one is rounded, which `rounding` tells.
+    """
     kinds = kind(source), kind(target)
+    if kinds == ("int", "int") and target.itemsize < source.itemsize:
+        return " (large numbers do not fit)"
     if kinds[0] == "int" and kinds[1] in ("float", "complex"):
         exact = jnp.finfo(target).nmant + 1
         is_wider = jnp.iinfo(source).bits - 1 > exact

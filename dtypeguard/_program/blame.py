@@ -179,7 +179,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = _root(region, [output])
-    return Blame(made) if root.cause is made else root._replace(promotion=made)
+    cause = None if root.cause is made else root.cause
+    return root._replace(promotion=made, cause=cause)
 
 
 def _kind(graph: Graph, value: int) -> str | None:
@@ -189,6 +190,12 @@ def _kind(graph: Graph, value: int) -> str | None:
 def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
     """The equation that first gave an output a property."""
     return _root(_region(graph, matches), [output]).cause
+
+
+def nearest_input(graph: Graph, output: int, matches: Matches) -> int | None:
+    """The input nearest to an output of all through which that has a property."""
+    region = _region(graph, matches)
+    return next((value for value in region.walk(output) if value < len(graph.inputs)), None)
 
 
 def _region(graph: Graph, matches: Matches) -> _Region:

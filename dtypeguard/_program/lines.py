@@ -6,8 +6,9 @@ from typing import NamedTuple, TypedDict
 from .._carry.call import SplitTree
 from .._leaves.compat import traced_anew
 from .._leaves.dtypes import is_weak
+from .._leaves.files import is_installed
 from .._leaves.types import Aval, PyTree
-from .blame import Matches, blame, source
+from .blame import Matches, blame, nearest_input, source
 from .graph import Equation
 from .origins import Origin, origin_of
 from .trace import Program
@@ -30,6 +31,8 @@ class Lines:
         retrace: traces the program again, to find the line that created a constant. It
             may return None where that is no longer possible.
         bound: finds the line that assigned a part of a first carry to a variable.
+        holding: finds the line that assigned what holds a value.
+        given: finds the line that made an input of the step, by its number.
     """
 
     def __init__(
@@ -38,11 +41,13 @@ class Lines:
         watch: Watch | None,
         retrace: Callable[[], Program | None],
         bound: Callable[[PyTree], Origin | None] = lambda _: None,
+        holding: Callable[[object], Origin | None] = lambda _: None,
+        given: Callable[[int], Origin | None] = lambda _: None,
     ):
         self._program = self._watched = program
         self._watch = watch
         self._retrace = retrace
-        self._bound = bound
+        self._bound, self._holding, self._given = bound, holding, given
         self._is_anew = False
 
     def of(self, output: int, matches: Matches, leaves: int) -> Found:
@@ -62,7 +67,15 @@ class Lines:
         cause = line_of(found.cause)
         if cause is not None and found.constant and found.operand is not None:
             constant = graph.avals[found.operand], graph.values.get(found.operand)
-            cause = self._watching(cause).maker(cause, matches, *constant)
+            watch = self._watching(cause)
+            cause = watch.maker(cause, matches, *constant, self._holding)
+        elif cause is None and found.operand is not None:
+            cause = self._given(graph.inputs.index(found.operand))
+        if cause is not None and is_installed(cause.users.file):
+            # An argument of the user's may force it as well.
+            value = nearest_input(graph, output, matches)
+            if value is not None:
+                cause = self._given(graph.inputs.index(value)) or cause
         return {"origin": line_of(found.promotion), "cause": cause}
 
     def of_weak_leaf(self, number: int) -> Found:

@@ -71,10 +71,13 @@ class Origin:
         return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
-def places(origin: Origin | None, cause: Origin | None) -> tuple[str, str]:
-    """The line of a promotion and the line that forced it, as reports print them."""
+def places(
+    origin: Origin | None, cause: Origin | None, begun: Origin | None = None
+) -> tuple[str, str, str]:
+    """The lines of a promotion, of what forced it, and of the first value, as printed."""
     forced = f"forced by {cause.place}" if cause else ""
-    return origin.place if origin else "", forced
+    first = f"begins at {begun.place}" if begun else ""
+    return origin.place if origin else "", forced, first
 
 
 def origin_of(stack: Sequence[Equation]) -> Origin | None:

@@ -5,7 +5,7 @@ the line that created it. `Watch` sees the calls from the user's code into JAX.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_python_number, is_weak, kind
-from .._leaves.files import is_users
+from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
@@ -57,7 +57,14 @@ class Watch(Calls):
         """Whether arrays were passed to JAX on a line."""
         return (line.file, line.line) in self._used
 
-    def maker(self, user: Origin, matches: Matches, aval: Aval, value: Leaf) -> Origin:
+    def maker(
+        self,
+        user: Origin,
+        matches: Matches,
+        aval: Aval,
+        value: Leaf,
+        holding: Callable[[Leaf], Origin | None],
+    ) -> Origin:
         """The line that created the constant that a line uses.
 
         The line `user` itself if it creates the constant, or if nothing is known of it.
@@ -67,17 +74,23 @@ class Watch(Calls):
             matches: whether an abstract value has the property that the constant forces.
             aval: the constant's abstract value.
             value: the constant; None if it is not known.
+            holding: finds the user's line that made what holds a value, for a constant
+                that a package was given.
         """
         used = self._used.get((user.file, user.line), ())
         is_of_type = lambda each: matches(strong_type(each)) and not is_weak(each)
         alike = [pair for pair in used if is_of_type(pair[0])]
         # A tracer may be what the line has computed from the constant.
         alike = [pair for pair in alike if not isinstance(pair[0], Tracer)] or alike
-        alike = [pair for pair in alike if _may_be(pair[0], aval, value)]
-        makers = {maker for _, maker in alike}
+        same = [pair for pair in alike if _may_be(pair[0], aval, value)]
+        makers = {maker for _, maker in same}
         if len(makers) > 1:  # the line computes with a constant from another line
             makers = {each for each in makers if each.line != user.line}
-        return makers.pop() if len(makers) == 1 else user
+        made = makers.pop() if len(makers) == 1 else user
+        if is_installed(made.file):
+            held = (holding(each) for each, _ in (*same, *alike))
+            return next(filter(None, held), made)
+        return made
 
     def made(self, value: PyTree) -> Origin | None:
         """The line that created an array or a container."""

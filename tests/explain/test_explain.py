@@ -21,7 +21,7 @@ from dtypeguard import explain
 from dtypeguard._explain import control_flow
 
 SCALE = np.float32(2)  # operand: global
-BF16 = jnp.zeros(3, jnp.bfloat16)
+BF16 = jnp.zeros(3, jnp.bfloat16)  # first value
 HERE = pathlib.Path(__file__)
 JAX = str(pathlib.Path(jax.__file__).parent)
 
@@ -68,7 +68,8 @@ def test_the_note_has_paths_types_lines_and_what_to_write():
     head, row, first, second, advice, rounds = note.splitlines()
     assert head == "dtypeguard: 1 leaf of the carry of scan comes back in another type."
     types = "bfloat16[3] -> float32[3]"
-    assert row == f"  carry['w']  {types}  {promotion}  forced by {operand}"
+    first_value = f"begins at {line('first value')}"
+    assert row == f"  carry['w']  {types}  {promotion}  forced by {operand}  {first_value}"
     assert re.fullmatch(rf"  {promotion} +moved = .*# promotion: global", first)
     assert re.fullmatch(rf"  {operand} +SCALE = .*# operand: global", second)
     assert advice == (
@@ -532,4 +533,4 @@ def test_a_constant_that_is_returned():
 
     (note,) = notes(raised(lambda: scan(body, {"w": BF16}, None, 3)))
     row = f"  carry['w']  bfloat16[3] -> float32[3]  {line('returned: constant')}"
-    assert row in note.splitlines()
+    assert f"{row}  begins at {line('first value')}" in note.splitlines()

@@ -26,7 +26,8 @@ FILE = pathlib.Path(planted_operands.__file__)
 TEXT = FILE.read_text()
 MODES = {"eager": lambda function: function, "jit": jax.jit}
 ADVICE = re.compile(
-    r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)(?:; .*)?\."
+    r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)"
+    r"(?:; .*| \((?:the|large|integers|all) [^()]*\))?\."
 )
 
 
@@ -188,6 +189,50 @@ def test_errors_about_something_else_pass_untouched(call):
     bare, error = raised(call, contextlib.nullcontext), raised(call)
     assert notes(error) == []
     assert (type(error), str(error)) == (type(bare), str(bare))
+
+
+SIZES = {
+    "x[:size]": "index = size",
+    "x[1:size, 0]": "index = size",
+    "x.at[:size].set(0)": "index.stop = size",
+    "jnp.zeros(size)": "shape = size",
+    "jnp.reshape(x, (size, 2))": "shape[0] = size",
+    "jnp.full((size,), 1.5)": "shape[0] = size",
+    "jnp.linspace(0, 1, size)": "num = size",
+    "jnp.eye(size)": "N = size",
+    "jax.random.normal(jax.random.key(0), (size,))": "shape[0] = size",
+    "lax.dynamic_slice_in_dim(x, 0, size)": "slice_size = size",
+}
+
+
+@pytest.mark.parametrize("size", [2.0, F32[0] * 2], ids=["number", "array"])
+@pytest.mark.parametrize("call", SIZES)
+def test_a_size_that_is_a_float(call, size, tmp_path):
+    path = tmp_path / "sized.py"
+    text = "import jax\nimport jax.numpy as jnp\nfrom jax import lax\n\n"
+    path.write_text(
+        f"{text}def sized(size):\n    x = jnp.ones((2, 2))\n    return {call}\n"
+    )
+    exec(compile(path.read_text(), str(path), "exec"), names := {})
+    (note,) = notes(raised(lambda: names["sized"](size)))
+    assert f"\n  {SIZES[call]}  " in note, note
+    new, old = re.search(r" write (.+) in place of (\w+)", note).groups()
+    changed = path.read_text().replace(call, call.replace(old, new))
+    exec(compile(changed, str(path), "exec"), names)
+    assert names["sized"](size).dtype == jnp.float32
+
+
+def test_a_size_that_jit_traces_has_no_cast():
+    assert notes(raised(lambda: jax.jit(jnp.zeros)(F32[0]))) == []
+
+
+@pytest.mark.parametrize(("numbers", "name"), [(-1, "n"), ((0, -1), "n"), (-2, "w")])
+def test_a_position_from_the_last_argument(numbers, name):
+    loss = lambda w, n: jnp.sum(w) * n
+    values = {"w": F32, "n": 2} if name == "n" else {"w": jnp.arange(3), "n": 2.0}
+    error = raised(lambda: jax.grad(loss, argnums=numbers)(*values.values()))
+    (note,) = notes(error)
+    assert re.match(rf"  {name}\b", note.splitlines()[1]), note
 
 
 @pytest.mark.parametrize("name", ["key_value_cache", "strict_addition", "in_a_branch"])

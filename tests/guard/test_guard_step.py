@@ -457,7 +457,8 @@ def test_refuses_what_cannot_be_brought_back_by_the_parameters_name():
     assert str(error.value) == (
         "step returned 2 leaves that cannot be brought back:\n"
         "  state.done  int32[]    -> float32[],weak  "
-        "begin with jnp.float32, or return jnp.round(x).astype(jnp.int32)\n"
+        "begin with jnp.float32 (integers beyond 2**24 are rounded), or "
+        "return jnp.round(x).astype(jnp.int32) (the fraction is lost)\n"
         "  state.at    float32[3] -> float32[2]      return it in shape (3,)\n"
         "Safe casts stay within float, complex or int, or go between bool and int. To cast "
         'between all of them: guard_step(..., policy=dtypeguard.Policy(casting="unsafe")).'

@@ -1,5 +1,7 @@
 """Of every statement with every promotion the lines at fault are named, and no other."""
 
+import pathlib
+
 import generated
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,12 @@ from dtypeguard import audit_step, explain
 
 pytestmark = pytest.mark.third_party
 
+HERE = pathlib.Path(__file__).relative_to(pathlib.Path.cwd())
+FIRST_VALUE = next(
+    number
+    for number, line in enumerate(HERE.read_text().splitlines(), 1)
+    if line.endswith("# first value")
+)
 # Each statement and each promotion once; the others with the long tests.
 SAMPLE = {
     generated.BODIES[n * len(generated.PROMOTIONS) + n % len(generated.PROMOTIONS)]
@@ -34,7 +42,7 @@ def test_the_lines_of_a_generated_step(body, tmp_path):
     lines = body.line("promotion"), body.line("operand")
     with set_x64(body.after == "float64"):
         exec(compile(body.source, str(path), "exec"), names := {"__name__": "generated"})
-        step, x, n = names["step"], jnp.ones(3, body.before), jnp.int32(1)
+        step, x, n = names["step"], jnp.ones(3, body.before), jnp.int32(1)  # first value
         for _ in range(2):  # JAX has kept the trace of the second
             (drift,) = audit_step(step, x, x, n).drifts
             assert (drift.before, drift.after) == (body.before, body.after)
@@ -43,4 +51,5 @@ def test_the_lines_of_a_generated_step(body, tmp_path):
             jax.lax.scan(lambda s, _: (step(s, x, n), None), x, None, 2)
     (note,) = raised.value.__notes__
     promotion, operand = (f"{path}:{line}" for line in lines)
-    assert note.splitlines()[1].endswith(f"  {promotion}  forced by {operand}")
+    row = note.splitlines()[1].removesuffix(f"  begins at {HERE}:{FIRST_VALUE}")
+    assert row.endswith(f"  {promotion}  forced by {operand}")

@@ -395,6 +395,19 @@ def start_of_a_slice(jit):
     return window(jnp.ones(4))  # forced: start_of_a_slice
 
 
+@refused("index = half", "float32[]", thread="jax-ml/jax#2032")
+def end_of_a_slice(jit):
+    x = jnp.ones(4)
+    half = np.float32(len(x) / 2)  # made: end_of_a_slice
+    return jit(lambda: x[:half])()
+
+
+@refused("shape[0] = rows", "float32[]", thread="jax-ml/jax#3525")
+def shape_of_zeros(jit):
+    rows = np.float32(8) / 2  # made: shape_of_zeros
+    return jit(lambda: jnp.zeros((rows, 3)))()
+
+
 @refused("segment_ids = owners", "float32[4]", thread="jax-ml/jax#2495")
 def segments_in_float(jit):
     @jit
@@ -552,13 +565,14 @@ def strict_optimizer(jit):
 def cache_of_flax(jit):
     linen = need("flax.linen")
     attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
-    variables = attention.init(jax.random.key(0), jnp.ones((1, 3, 4)))
+    key = jax.random.key(0)
+    variables = attention.init(key, jnp.ones((1, 3, 4)))  # forced in jit: cache_of_flax
     params, cache = variables["params"], variables["cache"]
     cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
 
     @jit
     def step(cache, x):
-        state = {"params": params, "cache": cache}  # forced in jit: cache_of_flax
+        state = {"params": params, "cache": cache}
         return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
 
     return step(cache, jnp.ones((1, 1, 4), F32))

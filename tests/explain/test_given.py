@@ -1,0 +1,154 @@
+"""Of what a loop is given, notes name the line that made it: its carry and its inputs."""
+
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+
+from dtypeguard import explain
+
+pytestmark = pytest.mark.third_party
+HERE = pathlib.Path(__file__)
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def line(mark):
+    """The line of this file that has a mark, as notes write it."""
+    lines = HERE.read_text().splitlines()
+    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
+    return f"{HERE.relative_to(pathlib.Path.cwd())}:{number}"
+
+
+def row(call):
+    """The row of the only leaf that a note is about."""
+    with pytest.raises(TypeError, match="carry") as raised, explain():
+        call()
+    (note,) = raised.value.__notes__
+    (found,) = [each for each in note.splitlines() if re.match(r"  \S+ +\S+ -> ", each)]
+    return found
+
+
+def widened(carry, x):
+    return carry * x, None
+
+
+def test_a_first_value_that_a_variable_holds():
+    first = {"ema": jnp.zeros(3, BF16)}  # first: variable
+    found = row(lambda: lax.scan(lambda c, x: ({"ema": c["ema"] * x}, None), first, X))
+    assert found.endswith(f"begins at {line('first: variable')}")
+
+
+def test_a_first_value_that_a_traced_line_makes():
+    @jax.jit
+    def train(x):
+        narrow = x.astype(BF16)  # first: traced
+        return lax.scan(widened, narrow * 2, X)
+
+    assert row(lambda: train(jnp.ones(3))).endswith(f"begins at {line('first: traced')}")
+
+
+def test_a_first_value_like_another():
+    @jax.jit
+    def train(x):
+        value = jnp.tanh(x.astype(BF16))  # first: like
+        return lax.scan(widened, jnp.zeros_like(value), X)
+
+    assert row(lambda: train(jnp.ones(3))).endswith(f"begins at {line('first: like')}")
+
+
+def test_a_first_value_of_a_shape_and_not_of_a_type_of_another():
+    @jax.jit
+    def train(x):
+        start = jnp.zeros(x.shape, BF16)  # first: shape
+        return lax.scan(widened, start, X)
+
+    found = row(lambda: train(jnp.ones(3, BF16)))
+    assert found.endswith(f"begins at {line('first: shape')}")
+
+
+def test_a_first_value_that_an_earlier_turn_gave_back():
+    @jax.jit
+    def train(state, x):
+        return lax.scan(widened, state, x)[0].astype(BF16), x.sum()
+
+    def run():
+        state = jnp.zeros(3, BF16)
+        for dtype in (BF16, F32):
+            state, total = train(state, jnp.ones((2, 3), dtype))  # first: turn
+            print(total)
+
+    assert row(run).endswith(f"begins at {line('first: turn')}")
+
+
+def test_a_first_value_in_the_first_turn():
+    def run():
+        state = jnp.zeros(3, BF16)  # first: first turn
+        for _ in range(2):
+            state, total = lax.scan(widened, state, X)
+            print(total)
+
+    assert row(run).endswith(f"begins at {line('first: first turn')}")
+
+
+def test_wide_inputs_of_a_loop():
+    @jax.jit
+    def train(first, xs):
+        return lax.scan(widened, first, xs)
+
+    xs = jnp.ones((2, 3), F32)  # wide: inputs
+    found = row(lambda: train(jnp.zeros(3, BF16), xs))
+    assert f"forced by {line('wide: inputs')}  begins" in found
+
+
+def data():
+    rows = [[1.0, 2.0, 3.0]] * 2
+    return np.asarray(rows, np.float32)  # wide: returned
+
+
+def test_wide_inputs_that_a_function_of_the_users_returned():
+    xs = data()
+    ys = jnp.asarray(data())
+    for wide in (xs, ys):
+        found = row(lambda: lax.scan(widened, jnp.zeros(3, BF16), wide))  # noqa: B023
+        assert f"forced by {line('wide: returned')}  begins" in found
+
+
+def test_wide_inputs_that_a_line_computes_from_what_was_returned():
+    xs = data() * np.float32(2)  # wide: computed
+    found = row(lambda: lax.scan(widened, jnp.zeros(3, BF16), xs))
+    assert f"forced by {line('wide: computed')}  begins" in found
+
+
+def test_another_leaf_of_the_carry_that_is_wide():
+    def body(carry, _):
+        params, rate = carry
+        return (params * rate, rate), None
+
+    rate = jnp.asarray(0.1, F32)  # wide: leaf
+    found = row(lambda: lax.scan(body, (jnp.ones(3, BF16), rate), None, 2))
+    assert f"forced by {line('wide: leaf')}  begins" in found
+
+
+@pytest.mark.parametrize("name", ["clip", "scale", "chain"])
+def test_a_number_that_optax_was_given(name):
+    make = optax.clip if name == "clip" else optax.scale
+    inner = make(np.float32(0.5))  # wide: optax
+    opt = optax.chain(optax.identity(), inner) if name == "chain" else inner
+    params = jnp.ones(3, BF16)
+    state = opt.init(params)
+
+    def step(params, _):
+        updates, _ = opt.update(params, state)
+        return updates, None
+
+    assert f"forced by {line('wide: optax')}  begins" in row(
+        lambda: lax.scan(step, params, None, 2)
+    )
+
+
+X = jnp.ones((2, 3), F32)

@@ -123,7 +123,7 @@ def lost(source: DType, target: DType) -> str:
     return " (the fraction is lost)" * (kinds == ("float", "int"))
 
 
-_NARROW = re.compile(r"b?float(16|[4-8])\w*")
+_NARROW = re.compile(r"bfloat16|float(16|[4-8]_\w+)")
 
 
 def rounding(types: Iterable[str], advice: str) -> str:

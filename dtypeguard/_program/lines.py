@@ -69,7 +69,7 @@ class Lines:
             constant = graph.avals[found.operand], graph.values.get(found.operand)
             watch = self._watching(cause)
             cause = watch.maker(cause, matches, *constant, self._holding)
-        elif cause is None and found.operand is not None:
+        elif cause is None and found.operand in graph.inputs:
             cause = self._given(graph.inputs.index(found.operand))
         if cause is not None and is_installed(cause.users.file):
             # An argument of the user's may force it as well.

@@ -102,8 +102,14 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "--markdown"], "dtypeguard audit optax:adam --set learning_rate=1e-3"),
         (["audit", "optax:adam", "--html", "no/such/a.html"], "audit --html audit.html"),
         (["audit", "optax:sgd", "--params", ""], "'' is not a dtype"),
-        (["audit", "--params", "bfloat16"], "are for one optimizer. Write for example"),
-        (["audit", "--filter", "sgd", "--grads", "bfloat16"], "are for one optimizer."),
+        (
+            ["audit", "--params", "bfloat16"],
+            "--params is for an optimizer. Write: dtypeguard audit optax",
+        ),
+        (
+            ["audit", "--filter", "sgd", "--grads", "bfloat16"],
+            "--grads is for an optimizer.",
+        ),
         (["audit", "--json", "optax:sgd"], "first: dtypeguard audit optax:sgd --json"),
         (
             ["audit", "optax:sgd", "--json", "--markdown"],

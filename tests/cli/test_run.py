@@ -103,6 +103,7 @@ def test_failing_scripts(run, arguments):
                 5,
             ):  # what closes over a tracer is not traced again
                 forced |= users
+            printed = printed.partition("  begins at ")[0]
             told_at, _, told_cause = printed.removeprefix(f"{row}  ").partition(
                 "  forced by "
             )
@@ -285,7 +286,8 @@ def test_options_set_before_jax_is_imported(run, script):
     assert sys.modules["jax"] is jax
 
 
-def test_notes_with_frames_filtered_by_the_script(run, script):
+def test_notes_with_frames_filtered_by_the_script(run, script, monkeypatch):
+    monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "auto")  # and is then taken back
     file = script("""
         import os
         os.environ["JAX_TRACEBACK_FILTERING"] = "remove_frames"

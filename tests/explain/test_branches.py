@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import explain
+from dtypeguard._leaves.compat import set_x64
 from dtypeguard._leaves.files import short_path
 
 pytestmark = pytest.mark.third_party
@@ -160,3 +161,11 @@ def test_what_to_write_helps(program):
     mended = source.replace(old, new.replace("XX", old))
     exec(compile(mended, "<mended>", "exec"), names := dict(globals()))
     names[program.__name__]()
+
+
+def test_a_cast_to_64_bits_is_not_said_to_round():
+    with set_x64(True), pytest.raises(TypeError, match="cond") as raised, explain():
+        lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(3, jnp.float32))
+    (note,) = raised.value.__notes__[-1:]
+    assert "x.astype(jnp.float64)" in note
+    assert "rounds" not in note

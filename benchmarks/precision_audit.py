@@ -7,15 +7,16 @@ a program that the audit runs. A float32 array makes the second step of each siz
 wide, so that its audit has costs, and one program more to measure their harm. With jax
 0.10.2 on two busy cores, over that wall time, that processor time, and the step's memory:
 
-     6 layers: 4.6, 3.7 and 0.9; with costs 3.3, 4.0 and 1.1
-    12 layers: 4.4, 4.0 and 0.8; with costs 5.4, 5.1 and 1.1
+     6 layers: 3.4, 3.1 and 0.9; with costs 3.9, 3.5 and 1.1   (11 and 11 s)
+    12 layers: 5.2, 4.7 and 0.8; with costs 5.0, 4.5 and 1.1   (17 and 17 s)
+    24 layers: 6.4, 4.7 and 0.8; with costs 9.3, 5.4 and 1.1   (42 and 53 s)
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:
 
-     6 layers:  1.3 and 1.5
-    12 layers:  1.1 and 1.5
-    24 layers:  1.0 and 1.8
+     6 layers:  1.1 and 1.4
+    12 layers:  1.2 and 1.4
+    24 layers:  1.0 and 1.5
 """
 
 import argparse

@@ -33,7 +33,7 @@ _IN_PARTS = "test_optax_own", "test_programs", "test_as_written"
 
 def pytest_collection_modifyitems(items):
     """The longest files come first."""
-    first = [*_LONGEST, *_IN_PARTS]
+    first = dict.fromkeys((*_LONGEST, *_IN_PARTS))
     rank = {name: number for number, name in enumerate(first)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 

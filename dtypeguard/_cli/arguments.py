@@ -176,7 +176,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     if target is None:
         _check_file_names(arguments)
         of_target = (*_OF_OPTIMIZER, "x64", "markdown")
-        others = {"a step": ("step", *_OF_STEP), "an optimizer": of_target}
+        others = {"a step": ("step", *_OF_STEP), "one optimizer": of_target}
     elif arguments.step:
         of_step = "an optimizer; --inputs sets the dtypes of a step"
         others = {_SWEEP: _OF_SWEEP, of_step: _OF_OPTIMIZER}

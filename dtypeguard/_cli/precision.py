@@ -17,13 +17,13 @@ from .target import arguments, dtype_named
 
 
 def audit_function(
-    options: argparse.Namespace, tell: Callable[[str], None]
+    options: argparse.Namespace, show_status: Callable[[str], None]
 ) -> PrecisionReport:
     """Measures which lines of the target lose precision.
 
     Args:
         options: of the command line.
-        tell: called with what it is about to do.
+        show_status: called with what it is about to do.
 
     Raises:
         UsageError: if the target, its inputs or an option cannot be used.
@@ -31,10 +31,12 @@ def audit_function(
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     wide, narrow = (_dtype(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
     f, made = (load(x, modules, PRECISION_FORMS) for x in (options.target, options.inputs))
-    with _told(f"{options.inputs} cannot be called"):
+    with _as_usage_error(f"{options.inputs} cannot be called"):
         args, kwargs = arguments(made() if callable(made) else made)
-    with _told(f"{options.target} does not run with what {options.inputs} gives"):
-        report = audit_call(f, args, kwargs, wide, narrow, options.tolerance, tell=tell)
+    with _as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):
+        report = audit_call(
+            f, args, kwargs, wide, narrow, options.tolerance, show_status=show_status
+        )
     if options.max_error is not None and math.isnan(report.error):
         raise UsageError(
             f"--max-error needs values, and {options.inputs} gives a jax.ShapeDtypeStruct. "
@@ -44,7 +46,7 @@ def audit_function(
 
 
 @contextlib.contextmanager
-def _told(what: str):
+def _as_usage_error(what: str):
     """Makes a usage error of whatever is raised, with the line of the user's that did."""
     try:
         yield
@@ -67,5 +69,5 @@ def _dtype(option: str, name: str | None) -> DType:
     example = f"{option} {'float32' if option == '--wide' else 'bfloat16'}"
     dtype = dtype_named(name)
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        raise UsageError(f"{option} {name!r} is no floating dtype. Write {example}")
+        raise UsageError(f"{option} {name!r} is not a floating dtype. Write {example}")
     return dtype

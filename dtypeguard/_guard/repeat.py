@@ -19,13 +19,13 @@ _Flatten = Callable[[PyTree], list[Leaf]]
 
 
 class Repeat(NamedTuple):
-    """A call of a jitted step whose carry came back in its types, to know its like by.
+    """A recorded call whose carry kept its types; calls like it skip the guard.
 
     In such a call nothing is cast and nothing changes in place: `jit` hands the step copies
     of all containers. Where the carry comes back in its types again, the result of the bare
     step is that of the guarded one.
 
-    A traced call is like any other: what is taken of it are abstract values.
+    A traced call is like any other: only its abstract values are read.
 
     Attributes:
         leaves: flattens arguments of the same structure; else raises.
@@ -69,7 +69,7 @@ class Repeat(NamedTuple):
 def repeat_of(
     step: object, carry: Carry, args: Args, kwargs: Kwargs, result: PyTree
 ) -> Repeat | None:
-    """What to know calls by that are like this one, in which nothing was cast.
+    """Records a call in which nothing was cast.
 
     None if a call has to look further: the step is no `jax.jit`, the call is traced, or the
     carry has other leaves than arrays.

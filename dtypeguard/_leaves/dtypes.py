@@ -170,13 +170,22 @@ def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
 
 
 def _promoted(a: DType, b: DType) -> DType:
-    return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
+    if a == b:
+        return a
+    is_unsigned = all(jnp.issubdtype(dtype, jnp.unsignedinteger) for dtype in (a, b))
+    byte = "uint8" if is_unsigned else "int8"
+    return jnp.promote_types(_promotable(a, byte), _promotable(b, byte))
 
 
-def _promotable(dtype: DType) -> DType:
-    """A wider dtype for those of 4 and 8 bits, which have no implicit promotion."""
+def _promotable(dtype: DType, byte: str) -> DType:
+    """A wider dtype for those of 4 and 8 bits, which have no implicit promotion.
+
+    Args:
+        dtype: one of the two that are promoted.
+        byte: the integer of 8 bits that stands for one of 4.
+    """
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")
     if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
-        return jnp.dtype("int8")  # which holds those of uint4, too
+        return jnp.dtype(byte)
     return dtype

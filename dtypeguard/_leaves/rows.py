@@ -87,7 +87,7 @@ def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with their columns aligned, but those that are empty."""
+    """Rows as lines with their columns aligned; empty columns are left out."""
     filled = [column for column in zip(*rows) if any(column)]
     widths = [max(map(len, column)) for column in filled]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
@@ -110,14 +110,18 @@ def lost(source: DType, target: DType) -> str:
     A float that is cast to a narrower one is rounded, which `rounding` tells.
     """
     kinds = kind(source), kind(target)
-    if kinds == ("int", "int") and target.itemsize < source.itemsize:
-        return " (large numbers do not fit)"
+    is_whole = kinds[1] == "int"
+    if kinds == ("int", "int"):
+        (low, high), (least, most) = (
+            (i.min, i.max) for i in map(jnp.iinfo, (source, target))
+        )
+        return " (numbers out of range wrap)" * (low < least or high > most)
     if kinds[0] == "int" and kinds[1] in ("float", "complex"):
         exact = jnp.finfo(target).nmant + 1
         is_wider = jnp.iinfo(source).bits - 1 > exact
         return f" (integers beyond 2**{exact} are rounded)" * is_wider
     if kinds[0] == "complex" and kinds[1] != "complex":
-        return " (the imaginary part is lost)"
+        return f" (the imaginary part{' and the fraction are' * is_whole or ' is'} lost)"
     if kinds[0] != "bool" and kinds[1] == "bool":
         return " (all but 0 becomes True)"
     return " (the fraction is lost)" * (kinds == ("float", "int"))

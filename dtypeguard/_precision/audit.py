@@ -111,9 +111,9 @@ def audit_call(
     narrow: DType = None,
     tolerance: float | None = None,
     x64: bool | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    show_status: Callable[[str], None] = lambda _: None,
 ) -> PrecisionReport:
-    """`audit_precision` of a call; calls `tell` with what it is about to do."""
+    """`audit_precision` of a call; calls `show_status` with what it is about to do."""
     if not HAS_BARRIER:
         raise NotImplementedError(
             "audit_precision needs JAX >= 0.5: older releases leave out roundings."
@@ -148,7 +148,7 @@ def audit_call(
             outputs["paths"] = [path for path, _ in made]
             return [leaf for _, leaf in made]
 
-        tell("tracing")
+        show_status("tracing")
         runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
         # What JAX has traced before it does not trace again, and no number is seen.
         with _never_traced(), Meant() if runs else contextlib.nullcontext(Meant()) as meant:
@@ -178,7 +178,7 @@ def audit_call(
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
         paired = Paired(program, formats, meant)
-        tell("compiling")
+        show_status("compiling")
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(paired, arrays)
         is_known = math.isfinite(measures.total) and all(
@@ -194,29 +194,32 @@ def audit_call(
                 "all are finite."
             )
         where = origin_of(written[0].stack) if written else None
-        none = _none(measures, lambda other: Paired(program, other, meant), formats, arrays)
-        measures.leave_out(none)
-        report = _report(paired, measures, formats, paths, tolerance, tell)
-        tell("measuring costs")
-        costs = line_costs(flow, _harms(program, flow, arrays, none)) if flow else ()
+        vanishing = _vanishing(
+            measures, lambda other: Paired(program, other, meant), formats, arrays
+        )
+        left_out = vanishing if len(vanishing) < len(paths) else []
+        measures.leave_out(left_out)
+        report = _report(paired, measures, formats, paths, tolerance, show_status)
+        show_status("measuring costs")
+        costs = line_costs(flow, _harms(program, flow, arrays, left_out)) if flow else ()
         return dataclasses.replace(
             report,
             outputs={
-                p: x for n, (p, x) in enumerate(report.outputs.items()) if n not in none
+                p: x for n, (p, x) in enumerate(report.outputs.items()) if n not in left_out
             },
-            vanishing=tuple(paths[n] for n in none),
+            vanishing=tuple(paths[n] for n in vanishing),
             not_finite=where,
             work=work,
             costs=costs,
         )
 
 
-# What is more times off than this may be 0 in exact arithmetic. It is, if it is so much
-# smaller in float64 than in float32. Rounding is 5e8 times smaller there.
-_FAR, _MUCH = 100, 1e6
+# An error above the first suggests an output that is exactly 0. It is one if its norm
+# shrinks by the second from float32 to float64, where rounding is 5e8 times smaller.
+_LEAST_ERROR, _LEAST_RATIO = 100, 1e8
 
 
-def _none(
+def _vanishing(
     measures: Measures,
     paired: Callable[[Formats], Paired],
     formats: Formats,
@@ -225,17 +228,19 @@ def _none(
     """The outputs that are 0 but for rounding, on the wide side as well.
 
     An output that is lost may be as far off, but the wide side has its value: float32 and
-    float64 agree on it. Of rounding alone they have each their own.
+    float64 agree on it. Pure rounding differs between them.
     """
     is_double = formats.wide == np.float64
-    far = [n for n, error in enumerate(measures.by_output) if _FAR < error < math.inf]
+    far = [
+        n for n, error in enumerate(measures.by_output) if _LEAST_ERROR < error < math.inf
+    ]
     if not far:
         return []
     with set_x64(True):
         other = formats._replace(wide=np.dtype("float32" if is_double else "float64"))
         sizes = measures.sizes, Measures(paired(other), arrays).sizes
     single, double = reversed(sizes) if is_double else sizes
-    return [n for n in far if double[n] < single[n] / _MUCH]
+    return [n for n in far if double[n] < single[n] / _LEAST_RATIO]
 
 
 def _cause(birth: Birth, paths: Sequence[str]) -> str:
@@ -251,7 +256,7 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
 
 
 def _harms(
-    program: Jaxpr, flow: Flow, arrays: list[Leaf], none: Sequence[int]
+    program: Jaxpr, flow: Flow, arrays: list[Leaf], left_out: Sequence[int]
 ) -> Callable[[int], float]:
     """The error that it adds if what a source makes wide is narrow."""
 
@@ -259,7 +264,7 @@ def _harms(
     def measures() -> tuple[Mended, Measures]:
         mended = Mended(program, flow.narrow, flow.plan())
         measured = Measures(mended, arrays)
-        measured.leave_out(none)
+        measured.leave_out(left_out)
         return mended, measured
 
     def harm(source: int) -> float:
@@ -284,12 +289,12 @@ def _report(
     formats: Formats,
     paths: list[str],
     tolerance: float | None,
-    tell: Callable[[str], None],
+    show_status: Callable[[str], None],
 ) -> PrecisionReport:
     numbers = range(measures.lines if measures.total else 0)
     shares = []
     for number in numbers:
-        tell(f"measuring line {number + 1} of {measures.lines}")
+        show_status(f"measuring line {number + 1} of {measures.lines}")
         shares.append(measures.share(number))
     is_finite = bool(np.isfinite(shares).all())
     one = functools.cache(measures.alone)
@@ -302,7 +307,7 @@ def _report(
     cancel = sum(map(abs, shares)) > 2
     weight = one if cancel else lambda number: abs(shares[number])
     order = sorted(numbers, key=lambda number: -weight(number))
-    tell("looking for a small set of lines")
+    show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     fix = measures.fix(order, important, tolerance)
     losses = {

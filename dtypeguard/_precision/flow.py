@@ -316,7 +316,8 @@ class Flow:
     def _is_scalar_of_optimizer(self, value: int, equation: Equation) -> bool:
         """Whether an optimizer computes a scalar, of a count for example.
 
-        Optax casts it to the dtype of what it scales: no trace of that if both are wide.
+        Optax casts it to the dtype of what it scales: if both are wide there is no cast to
+        see.
         """
         if self.graph.avals[value].shape:
             return False

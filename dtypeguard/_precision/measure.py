@@ -14,9 +14,9 @@ from .pair import Paired
 
 # A trace has numbers for at least so many.
 _FEW_LINES = 128
-# How much of the squared error the smallest set of lines may leave.
+# How much of the squared error the small set of lines may leave.
 _LEFT = 0.1
-# So many lines are tried together because each of them mends much alone.
+# How many lines, the best alone, are tried as the fix.
 _FEW = 3
 
 
@@ -166,15 +166,15 @@ class Measures:
                 admit(lines[:middle])
                 admit(lines[middle:])
 
-        # The first half of the search told that all of them together are too many.
-        for lines in (order[many // 2 : many], order[: many // 2]):
+        # The search has shown that all of `order[:many]` cannot round.
+        for lines in (order[many // 2 : many], order[: many // 2]) if many > 1 else ():
             admit(list(reversed(lines)))
         left = {*order} - {*rounding}
         found = [line for line in order if line in left]
         best = sorted(important, key=lambda line: self.left([line]))[:_FEW]
         for size in range(1, min(len(found), len(best) + 1)):
             if is_within([line for line in order if line not in best[:size]]):
-                return best[:size]
+                return [line for line in order if line in best[:size]]
         return found
 
     @property

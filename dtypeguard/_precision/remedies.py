@@ -52,7 +52,7 @@ def remedy(line: Line, formats: Formats) -> str:
         how = f"jnp.dot(..., preferred_element_type={wide})"
     else:
         how = f"x.astype({wide})"
-        if "iota" in line.primitives:  # a cast of what is rounded brings nothing back
+        if "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
             how = f"dtype={wide}"
     text = f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
     if is_cast:

@@ -117,7 +117,7 @@ class PrecisionReport:
             number if nothing was run, as `left` is then.
         outputs: the error of each floating output, by path, but for those that vanish.
         losses: the lines with a share above 1%, the most important first.
-        fix: those of the smallest set of lines that is worth computing wider.
+        fix: those of a small set of lines that is worth computing wider.
         left: the share of the squared error that is left with these lines wide.
         explained: what the shares of all lines add up to: 1, or 0 without an error. None if
             an output is not finite as written; then `share` compares the squares of the
@@ -166,7 +166,7 @@ class PrecisionReport:
         """One sentence that says how it went."""
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
-        if self.vanishing and not self.outputs:
+        if self.vanishing and len(self.vanishing) == len(self.outputs):
             return f"the outputs are 0 but for rounding, in {self.wide} as well."
         if not self.error and self.not_examined:
             return f"the outputs are those of {self.wide}, as far as they were examined."
@@ -289,7 +289,7 @@ class PrecisionReport:
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
             )
-        if self.vanishing:
+        if self.vanishing and not {*self.vanishing} & {*self.outputs}:
             which = ", ".join(path or "the output" for path in self.vanishing)
             notes.append(
                 f"0 but for rounding, in {self.wide} as well, and not counted: {which}."

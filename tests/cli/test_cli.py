@@ -104,11 +104,11 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
         (["audit", "optax:sgd", "--params", ""], "'' is not a dtype"),
         (
             ["audit", "--params", "bfloat16"],
-            "--params is for an optimizer. Write: dtypeguard audit optax",
+            "--params is for one optimizer. Write: dtypeguard audit optax",
         ),
         (
             ["audit", "--filter", "sgd", "--grads", "bfloat16"],
-            "--grads is for an optimizer.",
+            "--grads is for one optimizer.",
         ),
         (["audit", "--json", "optax:sgd"], "first: dtypeguard audit optax:sgd --json"),
         (

@@ -124,7 +124,7 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
         ("average", "mean", [], ["missing 1 required positional argument", "a dict of"]),
         ("breaks", "mean", [], ["breaks does not run with what", "a_program.py", "# here"]),
         ("loss", "count", [], ["which returns no floating array"]),
-        ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is no floating dtype"]),
+        ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is not a floating dtype"]),
         ("loss", "wide", ["--wide", "int32"], ["Write --wide float32"]),
         (
             "loss",

@@ -153,3 +153,25 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
     linear = eqx.nn.Linear(4, 3, dtype=BF16, key=jax.random.key(0))
     jitted = eqx.filter_jit(lambda m, x: total(jax.vmap(m)(x) ** 2) * m.in_features)
     assert 0 < audit_precision(jitted, linear, X).error < 0.1
+
+
+def test_two_uses_of_one_primitive_that_jax_expands_when_it_compiles():
+    """Objects that are equal, with operands of other types, or with unhashable params."""
+    base = getattr(pytest.importorskip("jax.experimental.hijax"), "VJPHiPrimitive", None)
+    if base is None:
+        pytest.skip("needs JAX >= 0.10")
+
+    class Scaled(base):
+        def __init__(self, aval, params):
+            self.in_avals, self.out_aval, self.params = (aval,), aval, params
+            super().__init__()
+
+        def expand(self, x):
+            return 1.3 * x
+
+    scaled = lambda x, **params: Scaled(jax.typeof(x), params)(x)
+    f = lambda x, y: (scaled(x), scaled(y, by=[1]), scaled(y, by=[1]))
+    report = audit_precision(f, jnp.ones(3), jnp.ones((2, 2), jnp.bfloat16))
+    assert report.not_examined == ()
+    (loss,) = report.losses
+    assert loss.origin.code == "return 1.3 * x"

@@ -18,6 +18,7 @@ from dtypeguard._leaves.compat import HAS_BARRIER, HAS_X64_SCOPE, set_explicit_x
 from dtypeguard._precision.meant import Meant
 from dtypeguard._precision.pair import Formats, Paired
 from dtypeguard._sweep import catalog
+from dtypeguard.testing import check_precision
 
 pytestmark = [
     pytest.mark.third_party,
@@ -426,6 +427,8 @@ def test_a_sum_that_cancels_exactly_is_all_that_there_is():
     assert str(report).startswith(
         "precision: the outputs are 0 but for rounding, in float32 as well.\n"
     )
+    with pytest.raises(AssertionError, match="0 but for rounding"):
+        check_precision(f, normal(0, 50, dtype=BF16), max_error=1e-3)
 
 
 def lost_to_0(x):
@@ -436,11 +439,16 @@ def lost_to_garbage(x):
     return jnp.mean(x * x) - jnp.mean(x) ** 2
 
 
+def lost_in_rows(x):
+    return jnp.mean(x * x, 1) - jnp.mean(x, 1) ** 2
+
+
 LOST = {  # what is lost, its input, and the least error
     "0": (lost_to_0, jnp.full(4, 300, BF16), 0.99),
     "garbage": (lost_to_garbage, jnp.array([300, 300, 302, 302], BF16), 100),
     "0 in float32": (lost_to_0, jnp.full(4, 1e6), 0.99),
     "garbage in float32": (lost_to_garbage, 3e4 + 0.01 * jnp.arange(4.0), 100),
+    "far below its rounding": (lost_in_rows, 1e4 + 1e-3 * normal(0, 64, 100), 100),
 }
 
 

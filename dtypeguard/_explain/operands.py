@@ -178,7 +178,7 @@ def _refused(site: Site, refused: str, message: str) -> list[Argument]:
         ]
         if is_size or (is_place and any(each.base in places for each in found)):
             named = [each for each in named if each.base in places]
-        if named := _differentiated(site, named, found):
+        if named := _differentiated(site, named):
             return named
     return []
 
@@ -190,18 +190,15 @@ def _is_refused(value: Leaf, refused: str, is_place: bool) -> bool:
     return str(dtype_of(value)) == refused
 
 
-def _differentiated(
-    site: Site, named: list[Argument], found: list[Argument]
-) -> list[Argument]:
+def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
     """Of the arguments of a function under `grad` those that it is differentiated in."""
-    given = (frame.f_locals.get("argnums") for frame in site.inside)
-    numbers = next((each for each in given if each is not None), None)
-    if numbers is None:
-        return named
-    count = 1 + max((each.position for each in found), default=0)
-    numbers = (numbers,) if isinstance(numbers, int) else numbers
-    positions = {each % count for each in numbers}  # -1 is the last
-    return [each for each in named if each.position in positions]
+    for frame in site.inside:
+        numbers, given = map(frame.f_locals.get, ("argnums", "args"))
+        if numbers is not None and given:
+            numbers = (numbers,) if isinstance(numbers, int) else numbers
+            positions = {each % len(given) for each in numbers}  # -1 is the last
+            return [each for each in named if each.position in positions]
+    return named
 
 
 def _advice(

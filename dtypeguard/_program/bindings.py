@@ -3,13 +3,15 @@
 import ast
 import contextlib
 import functools
+import itertools
 import linecache
 import re
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
 
-from .._leaves.dtypes import is_python_number
+from .._leaves.dtypes import is_array, is_python_number
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import PyTree
 from .origins import Origin
@@ -31,37 +33,39 @@ def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
 def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | None:
     """The first line of the user's that assigned something which holds a value.
 
-    An optimizer holds the learning rate that it was made with, in what its functions close
-    over.
+    An optimizer's functions close over its learning rate.
 
     Args:
         places: functions and their current lines.
         value: looked for by identity.
     """
-    found = []
+    found: list[tuple[str, _Assignment]] = []
     for frame, line in places:
         file = frame.f_code.co_filename
         if not is_users(file) or is_installed(file):
             continue
         for name, each in {**frame.f_globals, **frame.f_locals}.items():
-            if _holds(each, value) and (made := assigned(frame, name, line)):
-                found.append(made)
-    files = {each.file for each in found}
-    return min(found, key=lambda each: each.line) if len(files) == 1 else None
+            if _holds(each, value):
+                made = _assigned(frame, name, line, of_items=each is not value)
+                found += [(file, made)] if made is not None else []
+    if len({file for file, _ in found}) != 1:
+        return None
+    file, first = min(found, key=lambda each: each[1].line)
+    return _origin(file, first) if first.is_certain else None
 
 
-_MOST = 1000  # of the parts of an object
+_MOST = 1000  # parts of an object are searched
 
 
 def _holds(thing: object, value: object) -> bool:
-    queue, seen = [thing], {id(thing)}
+    queue, seen, left = [thing], {id(thing)}, _MOST
     for each in queue:
         if each is value:
             return True
-        parts = [part for part in _parts(each) if id(part) not in seen]
+        parts = list(itertools.islice(_parts(each), left))
+        left -= len(parts)
+        queue += [part for part in parts if id(part) not in seen]
         seen.update(map(id, parts))
-        if len(seen) < _MOST:
-            queue += parts
     return False
 
 
@@ -95,20 +99,43 @@ def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
         return None
     for names in (frame.f_locals, frame.f_globals):
         for name in [name for name, each in names.items() if each is value]:
-            found = _assignment(file, name, line, names)
-            if found is not None:
-                code = linecache.getline(file, found[0]).strip()
-                return Origin(file, *found, code)
+            found = _assignment(file, name, line, names, of_items=not is_array(value))
+            # In a package every branch leads to the same line of the user's.
+            if found is not None and (found.is_certain or is_installed(file)):
+                return _origin(file, found)
     return None
 
 
 def assigned(frame: FrameType, name: str, line: int) -> Origin | None:
     """The last line, before another one of a function, that assigned a variable."""
-    file = frame.f_code.co_filename
-    found = _assignment(file, name, line, frame.f_locals, of_parameters=False)
-    if found is None:
+    found = _assigned(frame, name, line)
+    if found is None or not found.is_certain:
         return None
-    return Origin(file, *found, linecache.getline(file, found[0]).strip())
+    return _origin(frame.f_code.co_filename, found)
+
+
+class _Assignment(NamedTuple):
+    """A line that assigned a variable, and its function.
+
+    It is not certain if another line may have assigned the value: in another branch, or to
+    an item.
+    """
+
+    line: int
+    function: str
+    is_certain: bool = True
+
+
+def _origin(file: str, found: _Assignment) -> Origin:
+    code = linecache.getline(file, found.line).strip()
+    return Origin(file, found.line, found.function, code)
+
+
+def _assigned(
+    frame: FrameType, name: str, line: int, of_items: bool = False
+) -> _Assignment | None:
+    file, names = frame.f_code.co_filename, frame.f_locals
+    return _assignment(file, name, line, names, of_parameters=False, of_items=of_items)
 
 
 def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
@@ -118,8 +145,14 @@ def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
 
 
 def _assignment(
-    file: str, name: str, line: int, names: Container[str], of_parameters: bool = True
-) -> tuple[int, str] | None:
+    file: str,
+    name: str,
+    line: int,
+    names: Container[str],
+    *,
+    of_parameters: bool = True,
+    of_items: bool = False,
+) -> _Assignment | None:
     """The last assignment of a name as seen from a line: its line and its function.
 
     Args:
@@ -128,53 +161,94 @@ def _assignment(
         line: the line that runs.
         names: the variables that have been assigned.
         of_parameters: whether a parameter of a function that has returned counts.
+        of_items: whether an assignment to an item or an attribute changes the value.
     """
     linecache.checkcache(file)  # it may have been edited, and the module reloaded
     scopes = _scopes("".join(linecache.getlines(file)))
     inside = [scope for scope in scopes if scope.first <= line <= scope.last]
     for scope in reversed(inside):
+        # A function may be called after the last line of its module has run.
+        end = scope.last if scope is inside[0] is not inside[-1] else line
         lines = {
-            first: last
-            for first, last in scope.assigned.get(name, ())
-            if first <= line or scope is inside[0]
+            first: last for first, last in scope.assigned.get(name, ()) if first <= end
         }
         # A statement that is running has not assigned yet, unless in an earlier turn.
         running = {first for first, last in lines.items() if first <= line <= last}
         if running and _is_repeated(scope, min(running), name, names):
-            return max(running), scope.name
+            return _Assignment(max(running), scope.name)
         if lines:
-            return max(lines.keys() - running or lines), scope.name
+            earlier = lines.keys() - running or lines.keys()
+            found = max(earlier)
+            others = earlier | {each for each in scope.others.get(name, ()) if each <= end}
+            is_changed = of_items and _is_changed(scope, name, found, line, end)
+            is_certain = not is_changed and not _is_optional(scope, found, line, others)
+            return _Assignment(found, scope.name, is_certain)
         if name in scope.parameters:
             # The caller tells more, unless the function has returned and left a closure.
             is_running = scope is inside[-1]
             return (
                 None
                 if is_running or not of_parameters
-                else (scope.parameters[name], scope.name)
+                else _Assignment(scope.parameters[name], scope.name)
             )
     return None
 
 
 def _is_repeated(scope: "_Scope", line: int, name: str, names: Container[str]) -> bool:
-    """Whether a line has run before: something is known that it assigns, or a later one."""
+    """Whether a line of a loop has run before.
+
+    It has if something is known that it assigns, or that a later line of the loop does.
+    """
+    end = scope.end_of_loop(line)
     return any(
-        other in names and min(first for first, _ in places) >= line
+        other in names and line <= min(first for first, _ in places) <= end
         for other, places in scope.assigned.items()
-        if other != name
+        if other != name and other not in scope.parameters
     )
 
 
-class _Scope(NamedTuple):
+def _is_optional(scope: "_Scope", found: int, line: int, others: Iterable[int]) -> bool:
+    """Whether an assignment is in a branch without a line, and another is outside it."""
+    return any(
+        first <= found <= last
+        and not first <= line <= last
+        and not all(first <= other <= last for other in others)
+        for first, last in scope.branches
+    )
+
+
+def _is_changed(scope: "_Scope", name: str, found: int, line: int, end: int) -> bool:
+    """Whether an item may have been assigned after an assignment, up to the end."""
+    end = max(end, scope.end_of_loop(line))
+    return any(
+        found < first <= end and (last < line or end > line)
+        for first, last in scope.items.get(name, ())
+    )
+
+
+@dataclass
+class _Scope:
     """A function, and the lines that assign its variables and declare its parameters.
 
-    An assignment has the line of the variable and the last one of the statement.
+    An assignment has the line of the variable and the last one of the statement. Loops and
+    the branches of `if`, `try` and `match` have their first line and their last. `others`
+    are lines that give a variable a value that was made elsewhere.
     """
 
     name: str
     first: int
     last: int
-    assigned: dict[str, list[tuple[int, int]]]
-    parameters: dict[str, int]
+    assigned: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    items: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    others: dict[str, list[int]] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)
+    loops: list[tuple[int, int]] = field(default_factory=list)
+    branches: list[tuple[int, int]] = field(default_factory=list)
+
+    def end_of_loop(self, line: int) -> int:
+        """The last line of the outermost loop around a line; 0 if there is none."""
+        ends = (last for first, last in self.loops if first <= line <= last)
+        return max(ends, default=0)
 
 
 @functools.lru_cache
@@ -184,7 +258,7 @@ def _scopes(source: str) -> list[_Scope]:
         module = ast.parse(source)
     except SyntaxError:  # a notebook's magic command
         return []
-    scopes = [_Scope("<module>", 1, source.count("\n") + 2, {}, {})]
+    scopes = [_Scope("<module>", 1, source.count("\n") + 2)]
 
     def visit(node: ast.AST, scope: _Scope, prefix: str, last: int = 0) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -193,21 +267,48 @@ def _scopes(source: str) -> list[_Scope]:
             line = getattr(child, "lineno", 0)
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 name = prefix + child.name
-                inner = _Scope(name, line, child.end_lineno or line, {}, {})
+                inner = _Scope(name, line, child.end_lineno or line)
                 scopes.append(inner)
                 visit(child, inner, f"{name}.<locals>.")
                 continue
             if isinstance(child, ast.ClassDef):  # its methods do not see its names
-                hidden = _Scope("", 0, 0, {}, {})
+                hidden = _Scope("", 0, 0)
                 visit(child, hidden, f"{prefix}{child.name}.")
                 continue
-            if isinstance(child, ast.Assign) and isinstance(child.value, ast.Name):
-                continue  # another name of a value that was made elsewhere
+            is_moved = isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                scope.assigned.setdefault(child.id, []).append((line, last))
+                if is_moved:
+                    scope.others.setdefault(child.id, []).append(line)
+                else:
+                    scope.assigned.setdefault(child.id, []).append((line, last))
             elif isinstance(child, ast.arg):
                 scope.parameters[child.arg] = line
+                scope.others.setdefault(child.arg, []).append(line)
+            elif isinstance(child, (ast.Subscript, ast.Attribute)):
+                if isinstance(child.ctx, ast.Store):
+                    scope.items.setdefault(_root(child), []).append((line, last))
+            elif isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
+                scope.loops.append((line, child.end_lineno or line))
+            scope.branches.extend(_branches(child))
             visit(child, scope, prefix, last)
 
     visit(module, scopes[0], "")
     return scopes
+
+
+def _root(node: ast.expr) -> str:
+    """The name of the variable that an item or an attribute belongs to."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _branches(node: ast.AST) -> Iterator[tuple[int, int]]:
+    """The first and the last lines of statements of which some may not have run."""
+    blocks: list[list[ast.stmt]] = []
+    if isinstance(node, (ast.If, ast.Try, ast.TryStar)):
+        blocks = [node.body, node.orelse]
+    elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
+        blocks = [node.body]
+    for block in filter(None, blocks):
+        yield block[0].lineno, block[-1].end_lineno or block[-1].lineno

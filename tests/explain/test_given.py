@@ -95,6 +95,44 @@ def test_a_first_value_in_the_first_turn():
     assert row(run).endswith(f"begins at {line('first: first turn')}")
 
 
+def test_a_first_value_of_a_line_that_runs_only_once():
+    def run(w, n):
+        w = jnp.asarray(w, BF16)  # first: once
+        w, _ = lax.scan(widened, w, X)
+        n = n + 1
+        return w, n
+
+    assert row(lambda: run(np.ones(3), 1)).endswith(f"begins at {line('first: once')}")
+
+
+@pytest.mark.parametrize("is_narrow", [True, False])
+def test_a_first_value_of_one_of_two_branches(is_narrow):
+    def run():
+        if is_narrow:  # noqa: SIM108 - the lines are what counts
+            w = jnp.zeros(3, BF16)
+        else:
+            w = jnp.zeros(3, jnp.float16)
+        return lax.scan(widened, w, X)
+
+    assert "begins" not in row(run)
+
+
+def test_a_first_value_that_an_assignment_to_an_item_made():
+    def in_a_dict(first):
+        state = {"w": jnp.zeros(3, F32)}
+        state["w"] = first.astype(BF16)
+        return lax.scan(widened, state["w"], X)
+
+    def in_a_list(first):
+        state = [jnp.zeros(3, F32)]
+        state[0] = first.astype(BF16)
+        both = (state[0], 3)
+        return lax.scan(widened, state[0], X), both
+
+    for run in (in_a_dict, in_a_list):
+        assert "begins" not in row(lambda: run(jnp.zeros(3)))  # noqa: B023
+
+
 def test_wide_inputs_of_a_loop():
     @jax.jit
     def train(first, xs):

@@ -235,6 +235,13 @@ def test_a_position_from_the_last_argument(numbers, name):
     assert re.match(rf"  {name}\b", note.splitlines()[1]), note
 
 
+def test_a_position_from_the_last_argument_that_is_none():
+    loss = lambda a, b, mask: jnp.sum(a * b)
+    values = jnp.arange(3), jnp.arange(3), None
+    (note,) = notes(raised(lambda: jax.grad(loss, argnums=-2)(*values)))
+    assert re.match(r"  b\b", note.splitlines()[1]), note
+
+
 @pytest.mark.parametrize("name", ["key_value_cache", "strict_addition", "in_a_branch"])
 def test_the_error_is_the_one_that_jax_raised(name):
     case = planted_operands.CASES[name]

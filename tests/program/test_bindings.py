@@ -4,8 +4,9 @@ import inspect
 import linecache
 
 import numpy as np
+import pytest
 
-from dtypeguard._program.bindings import assigned, bound_in
+from dtypeguard._program.bindings import assigned, bound_in, holding
 
 
 def test_a_statement_that_runs_has_not_assigned_yet():
@@ -31,6 +32,77 @@ def test_in_a_loop_it_has_assigned_in_an_earlier_turn():
         state = step()
     assert state is not None
     assert found[1].code == "state = step()"
+
+
+def found_in(source, known):
+    """Where `find` finds the array `w`, in a module that knows variables already."""
+    names = known | {"np": np, "frame": inspect.currentframe, "found": []}
+    names["find"] = lambda frame: names["found"].append(
+        bound_in(frame, frame.f_globals["w"], frame.f_lineno)
+    )
+    linecache.cache["<cell>"] = len(source), None, source.splitlines(True), "<cell>"
+    try:
+        exec(compile(source, "<cell>", "exec"), names)
+    finally:
+        del linecache.cache["<cell>"]
+    return [each and each.line for each in names["found"]]
+
+
+CALL = "w = find(frame()) or np.ones(3)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (f"w = np.ones(3)\n{CALL}loss = 1\n", [1]),
+        (f"w = np.ones(3)\nfor _ in 'ab':\n    {CALL}    n = 1\nloss = 1\n", [1, 3]),
+        ("w = np.ones(3)\nfind(frame())\nw = 1\n", [1]),
+        ("if 1:\n    w = np.ones(3)\nfind(frame())\n", [2]),
+        ("if 1:\n    w = np.ones(3)\nelse:\n    w = 1\nfind(frame())\n", [None]),
+        ("x = 1\nif 1:\n    w = np.ones(3)\nelse:\n    w = x\nfind(frame())\n", [None]),
+        ("try:\n    w = np.ones(3)\nexcept OSError:\n    w = 1\nfind(frame())", [None]),
+        (
+            "match 1:\n  case 1:\n    w = np.ones(3)\n  case _:\n    w = 1\nfind(frame())",
+            [None],
+        ),
+    ],
+)
+def test_a_cell_of_a_notebook(source, lines):
+    assert found_in(source, {"loss": 0.0}) == lines
+
+
+ITEM = "w = [0]\nx = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (f"{ITEM}find(frame())\nw[0] = 1\n", [1]),
+        (f"{ITEM}w[0] = find(frame())\n", [1]),
+        (f"{ITEM}w[0] = x\nfind(frame())\n", [None]),
+        (f"{ITEM}for _ in 'a':\n    find(frame())\n    w[0] = 1\n", [None]),
+        ("def f():\n    find(frame())\nw = [0]\nw[0] = 1\nf()\n", [None]),
+        ("w = np.ones(3)\nw[0] = 2\nfind(frame())\n", [1]),
+    ],
+)
+def test_an_assignment_to_an_item(source, lines):
+    assert found_in(source, {}) == lines
+
+
+def test_a_long_list_is_not_searched_to_its_end():
+    class Counted(list):
+        read = 0
+
+        def __iter__(self):
+            for each in super().__iter__():
+                Counted.read += 1
+                yield each
+
+    many = Counted(range(100_000))
+    value, frame = object(), inspect.currentframe()
+    found = holding([(frame, frame.f_lineno)], value)
+    assert found.code == "value, frame = object(), inspect.currentframe()"
+    assert 0 < Counted.read <= 1000 < len(many)
 
 
 def test_the_source_is_read_again_after_an_edit():

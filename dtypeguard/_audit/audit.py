@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Mapping
 
+from jax import tree_util
+
 from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
 from .._find.drift import Drift
@@ -81,6 +83,7 @@ class _Update:
         self.opt = opt
         self.inputs = params, updates, extra_args
         self.name = name_of(opt)
+        self.leaves = len(tree_util.tree_leaves(params))
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces `init`, and `update` on its state: weak types stay weak."""

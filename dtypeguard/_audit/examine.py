@@ -41,11 +41,15 @@ class Advice(NamedTuple):
     remedy: str = ""
 
 
+_MANY = 50  # leaves, of which JAX before 0.5 watches no first trace
+
+
 class Subject(Protocol):
     """The optimizer or step of an audit."""
 
     name: str
     kind: Kind
+    leaves: int
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces it; see `trace`."""
@@ -68,7 +72,7 @@ def examine(
         about: dict[str, Any] = {"name": subject.name, "subject": subject.kind}
         # A watched trace takes three times as long. Where JAX can trace once more, that one
         # is watched, and only if a constant turns up.
-        watch = None if CAN_TRACE_ANEW else Watch()
+        watch = None if CAN_TRACE_ANEW or subject.leaves > _MANY else Watch()
         try:
             with watch or contextlib.nullcontext():
                 program = subject.trace()

@@ -5,6 +5,8 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from jax import tree_util
+
 from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._find.drift import Drift
@@ -80,6 +82,7 @@ def audit_step(
     check_x64("audit_step", x64)
     name = carry_of("audit_step", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
+    subject.leaves = len(tree_util.tree_leaves((args, kwargs)))
     return examine(subject, x64, functools.partial(bound, sys._getframe(1)))
 
 
@@ -115,6 +118,7 @@ class _Step:
     make: Callable[[], Arguments]
     name: str
     is_made: bool = False
+    leaves: int = 0
     kind: Kind = "step"
 
     def call(self) -> Call:

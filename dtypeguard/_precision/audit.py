@@ -351,7 +351,7 @@ def _loss(line: Line, formats: Formats, meant: float | None, **measured: float) 
 def _rounded(meant: float, number: float) -> str:
     """A number and what became of it, with digits in which they differ."""
     texts = [f"{meant:.{digits}g} -> {number:.{digits}g}" for digits in (6, 9, 17)]
-    return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[-1])
+    return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])
 
 
 def _check_given(given: SplitTree) -> None:

@@ -247,7 +247,8 @@ class Paired:
             return value
         number = self._line(origin)
         self.lines[number].dtypes.add(str(value.narrow.dtype))
-        self.lines[number].constants[meant] = float(np.asarray(var.val))
+        rounded = np.asarray(var.val).astype(value.narrow.dtype)
+        self.lines[number].constants[meant] = float(rounded)
         if (number, meant) not in self.constants:
             self.constants.append((number, meant))
         switch = -1 - self.constants.index((number, meant))

@@ -131,9 +131,10 @@ class PrecisionReport:
         costs: the sources of what runs wider than necessary.
         vanishing: the paths of the outputs that are 0 but for rounding, on the wide side as
             well: the gradient of a bias without effect, a sum that cancels exactly. Such a
-            norm measures nothing, so `error` leaves them out. They are those more than 100
-            times off that are a million times smaller in float64 than in float32. An output
-            that is lost has a value in wide types, and counts.
+            norm measures nothing, so `error` and `outputs` leave them out, unless there is
+            no other output. They are those more than 100 times off that are 1e8 times
+            smaller in float64 than in float32. An output that is lost has a value in wide
+            types, and counts.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.
@@ -162,11 +163,16 @@ class PrecisionReport:
         return len(self.fix) > 3 and most < 0.5
 
     @property
+    def _all_vanish(self) -> bool:
+        """Whether no output has a value; then all of them count."""
+        return bool(self.vanishing) and {*self.vanishing} == {*self.outputs}
+
+    @property
     def headline(self) -> str:
         """One sentence that says how it went."""
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
-        if self.vanishing and len(self.vanishing) == len(self.outputs):
+        if self._all_vanish:
             return f"the outputs are 0 but for rounding, in {self.wide} as well."
         if not self.error and self.not_examined:
             return f"the outputs are those of {self.wide}, as far as they were examined."
@@ -289,7 +295,7 @@ class PrecisionReport:
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
             )
-        if self.vanishing and not {*self.vanishing} & {*self.outputs}:
+        if self.vanishing and not self._all_vanish:
             which = ", ".join(path or "the output" for path in self.vanishing)
             notes.append(
                 f"0 but for rounding, in {self.wide} as well, and not counted: {which}."

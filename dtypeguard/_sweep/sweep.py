@@ -18,7 +18,7 @@ from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
 from .._leaves.types import Optimizer
 from . import catalog, checks
-from .checks import CHECKS, NAMES, OptimizerSubject, one_line
+from .checks import CHECKS, NAMES, Check, OptimizerSubject, one_line
 from .entry import DTypes, Entry, Inputs
 from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
@@ -45,7 +45,7 @@ class Configuration:
     explicit: str = "warn"
 
     @property
-    def checks(self) -> dict[str, Callable[[OptimizerSubject], None]]:
+    def checks(self) -> dict[str, Check]:
         """The checks whose failure is the fault of the optimizer.
 
         `optax.MultiSteps` makes zeros by `eval_shape`, where an explicit float64 is a
@@ -159,7 +159,7 @@ def examine(
     with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         inputs = _inputs(entry, configuration)
-        before: dict[str, Callable[[OptimizerSubject], None]] = {}
+        before: dict[str, Check] = {}
         try:
             eager = make().init(checks.some_zeros(inputs.params))
         except Exception as error:

@@ -391,8 +391,9 @@ class Paired:
     def _is_correct(self, eqn: Equation, values: Sequence[Value], made: Leaf) -> bool:
         """Whether a result is that of the wide operation, rounded.
 
-        It is if the wide format has twice its digits and two more: then rounding to the
-        wide format first changes nothing.
+        It is if the wide format has twice its digits and two more, as float32 has for
+        float16 and float64 for float32: then rounding to the wide format first changes
+        nothing.
         """
         is_square = eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2
         correct = _CORRECT
@@ -403,12 +404,7 @@ class Paired:
         dtypes = [made.dtype, *(v.narrow.dtype for v in values)]
         if any(kind(dtype) != "float" for dtype in dtypes):
             return False
-        wide = {self._formats.widened(dtype) for dtype in dtypes}
-        if len(wide) > 1:
-            return False
-        digits = lambda dtype: jnp.finfo(dtype).nmant + 1
-        is_cast = eqn.primitive.name == "convert_element_type"
-        return is_cast or digits(*wide) >= 2 * digits(made.dtype) + 2
+        return len({self._formats.widened(dtype) for dtype in dtypes}) == 1
 
     def _widened(
         self,

@@ -17,6 +17,9 @@ from .table import Cell, html_table, markdown_code, markdown_table
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
+_EXPLAIN = (
+    " Call it within dtypeguard.explain(): the note on the error names the line to change."
+)
 
 
 @public
@@ -91,8 +94,10 @@ class AuditReport:
         if self.error and "required keyword-only argument" in self.error.message:
             asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
             return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
-        is_said = self.error is not None and self.refusal == self.error.message
-        return f"{guard} does not mend this{'.' if is_said else f': {self.refusal}'}"
+        if self.error is None or self.refusal != self.error.message:
+            return f"{guard} does not mend this: {self.refusal}"
+        explains = is_step and self.error.types
+        return f"{guard} does not mend this.{_EXPLAIN if explains else ''}"
 
     @property
     def wide_summary(self) -> str:

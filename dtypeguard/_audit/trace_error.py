@@ -43,7 +43,8 @@ class TraceError:
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)
-        where = f"{self.origin}  {self.origin.code}" if self.origin else ""
+        origin = self.origin
+        where = f"{origin.place}  {origin.users.code}" if origin else ""
         head = filter(None, [types and f"{types} disagree", where])
         return [*head, *self.message.splitlines()]
 

@@ -205,6 +205,12 @@ LOOPS = {
 }
 
 
+UNMENDED = (
+    "dtypeguard.guard_step does not mend this. Call it within dtypeguard.explain(): the "
+    "note on the error names the line to change."
+)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_step_that_does_not_trace(name):
     def step(x):
@@ -224,9 +230,32 @@ def test_a_step_that_does_not_trace(name):
             "scan": wrap.format("body"),
             "while_loop": wrap.format("body"),
             "fori_loop": wrap.format("body, carry=1"),
-            "cond": "dtypeguard.guard_step does not mend this.",
+            "cond": UNMENDED,
         }[name]
     )
+
+
+def test_a_call_of_a_package_that_does_not_trace():
+    """The line is the user's, and what the advice names does explain the error."""
+    conv = eqx.nn.Conv2d(1, 2, kernel_size=2, dtype=BF16, key=jax.random.key(0))
+
+    def step(conv, x):
+        return conv, conv(x)  # the call
+
+    x = jnp.ones((1, 4, 4), F32)
+    report = audit_step(step, conv, x)
+    _, types, line, *_, last = str(report).splitlines()
+    assert types == "  float32 and bfloat16 disagree"
+    assert line.startswith(f"  {report.error.origin.users} (in equinox")
+    assert line.endswith("  return conv, conv(x)  # the call")
+    assert last == UNMENDED
+    with (
+        pytest.raises(TypeError, match="requires arguments") as raised,
+        dtypeguard.explain(),
+    ):
+        step(conv, x)
+    (note,) = raised.value.__notes__
+    assert f"{report.error.origin.users} write x.astype(jnp.bfloat16)" in note
 
 
 @needs_x64_scope
@@ -249,7 +278,7 @@ def test_the_advice_for_an_optimizer_inside_a_step():
 
     for opt in (adding(jnp.int32), dtypeguard.guard(adding(F32))):
         report = audit_step(*step_with(opt))
-        assert report.advice == "dtypeguard.guard_step does not mend this."
+        assert report.advice == UNMENDED
 
 
 def test_the_advice_for_a_loop_inside_a_step():

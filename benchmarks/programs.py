@@ -9,14 +9,17 @@
     .programs/bin/python benchmarks/programs.py
 
 The programs, small, are in `public_programs.py`. The last line of pip takes packages that
-ask for an older JAX, or for what their programs do not need.
+ask for an older JAX, or for what their programs do not need. Scripts and notebooks are read
+from checkouts of the repositories that `public_scripts.py` names, in `.programs/sources`;
+they need distrax, dp-accounting, dm-haiku and ml_collections besides.
 
-Each runs bare, and then guarded in three ways: as its user would, who guards an optimizer
-that it is handed, or a step that is overridden in a subclass; with `guard_step` around the
-body of *every* `lax.scan`, `while_loop` and `fori_loop` (and Equinox's) that it or a
-package below it calls; and with `guard` around every optimizer that it makes of Optax. It
-does so with x64 off and on, and, where its data may be of any dtype, with float32 data
-under x64 and with bfloat16 data.
+Each runs bare, and then guarded in four ways: as its user would, who guards an optimizer
+that it is handed, a step that is overridden in a subclass, or a jitted step; inside of
+`jit`, where a script jits a step; with `guard_step` around the body of *every* `lax.scan`,
+`while_loop` and `fori_loop` (and Equinox's) that it or a package below it calls; and with
+`guard` around every optimizer that it makes of Optax. Then it runs bare within `explain`,
+which may change nothing. It does so with x64 off and on, and, where its data may be of any
+dtype, with float32 data under x64 and with bfloat16 data.
 
 A program that runs bare has to run guarded, give the same bits in the same types, and
 compile no function of its own more often. The script names each that does not, and exits 1.
@@ -51,11 +54,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax, monitoring, tree_util
+from jax.core import Tracer
 
 import dtypeguard
 
-BARE, BY_HAND, LOOPS, OPTIMIZERS = "bare", "by hand", "every loop", "every optimizer"
-GUARDED = (BY_HAND, LOOPS, OPTIMIZERS)
+BARE, BY_HAND, INSIDE, LOOPS = "bare", "by hand", "inside jit", "every loop"
+OPTIMIZERS, EXPLAINED = "every optimizer", "explained"
+GUARDED = (BY_HAND, INSIDE, LOOPS, OPTIMIZERS, EXPLAINED)
 
 
 class Setting(NamedTuple):
@@ -73,6 +78,15 @@ SETTINGS = {
 }
 
 
+class Call(NamedTuple):
+    """The first call of a step."""
+
+    step: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+
+
 class Guards:
     """What of a program is guarded: nothing, what its user hands in, or all of a kind.
 
@@ -81,6 +95,8 @@ class Guards:
         dtype: that of the program's data; None for what it has by itself.
         counts: what has been seen of each kind, guarded or not.
         took_data: whether the program takes its data in any dtype.
+        outputs: what the steps of a script returned.
+        calls: the first call of each step of a script.
     """
 
     def __init__(self, dtype: str | None = None):
@@ -88,11 +104,34 @@ class Guards:
         self.dtype = dtype
         self.counts: collections.Counter[str] = collections.Counter()
         self.took_data = False
+        self.outputs: list[Any] = []
+        self.calls: dict[str, Call] = {}
 
     def step(self, step: Any, **options: Any) -> Any:
         """A step that a program's user would guard."""
         self.counts[BY_HAND] += 1
         return dtypeguard.guard_step(step, **options) if self.side == BY_HAND else step
+
+    def jitted(self, jit: Callable[[Any], Any], step: Any, **options: Any) -> Any:
+        """A step that a script jits, guarded outside of `jit` or inside."""
+        self.counts.update((BY_HAND, INSIDE))
+        inner = dtypeguard.guard_step(step, **options) if self.side == INSIDE else step
+        made = jit(inner)
+        if self.side == BY_HAND:
+            made = dtypeguard.guard_step(made, **options)
+        name = getattr(step, "__name__", "step")
+
+        @functools.wraps(step)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(x, Tracer) for x in tree_util.tree_leaves(args)):
+                return made(*args, **kwargs)
+            if name not in self.calls:
+                self.calls[name] = Call(step, _copied(args), _copied(kwargs), options)
+            out = made(*args, **kwargs)
+            self.outputs.append((name, _kept(out), _kept(_states(args))))
+            return out
+
+        return recorded
 
     def optimizer(self, opt: Any) -> Any:
         """An optimizer that a program's user would guard."""
@@ -169,6 +208,27 @@ class Guards:
         return guarded
 
 
+def _copied(tree: Any) -> Any:
+    """A tree whose arrays outlive a donation, its NNX modules those of before a step."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx and _states(tree):
+        with contextlib.suppress(Exception):
+            tree = nnx.clone(tree)
+    return tree_util.tree_map(lambda x: x.copy() if isinstance(x, jax.Array) else x, tree)
+
+
+def _states(tree: Any) -> list[Any]:
+    """The variables of the NNX modules among arguments."""
+    nnx = sys.modules.get("flax.nnx")
+    return [nnx.state(x) for x in tree if isinstance(x, nnx.Module)] if nnx else []
+
+
+def _kept(tree: Any) -> list[tuple[str, str, bytes]]:
+    """The leaves of a tree: path, type and bytes."""
+    leaves, _ = tree_util.tree_flatten_with_path(tree)
+    return [(tree_util.keystr(path), *_bits(leaf)) for path, leaf in leaves]
+
+
 def _guarded(opt: Any) -> Any:
     """A guarded optimizer that warns where it casts what the bare one returns."""
     return dtypeguard.guard(opt, policy=dtypeguard.Policy(on_drift="warn"))
@@ -228,17 +288,29 @@ def main() -> int:
         return 0
     results, left_out = [], []
     for package in options.only:
-        name = _packages()[package]
-        try:
-            name = f"{name} {importlib.metadata.version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            left_out.append(f"{name} is not installed: pip install {name}")
+        name = _version(package)
+        if name is None:
+            left_out.append(f"{package} is not here: see the head of this file")
             continue
         for setting in options.settings:
             for result in _in_a_process(package, setting, left_out):
                 results.append(result._replace(package=name))
                 _print_line(results[-1], header=len(results) == 1)
     return _print_end(results, left_out)
+
+
+def _version(package: str) -> str | None:
+    """A package or repository with its version; None if it is not here."""
+    folder = package.removesuffix(" scripts")
+    if folder != package:
+        scripts = importlib.import_module("public_scripts")
+        is_here = (scripts.SOURCES / folder).is_dir()
+        return scripts.REPOSITORIES[folder] if is_here else None
+    name = _packages()[package]
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _packages() -> dict[str, str]:
@@ -259,6 +331,9 @@ def _in_a_process(package: str, setting: str, left_out: list[str]) -> Iterator[R
             out.write_text("\n".join([json.dumps(done), ""]))
             flags = {"JAX_ENABLE_X64": str(int(SETTINGS[setting].x64))}
             flags["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(folder, "cache"))
+            if package.endswith(" scripts"):  # some shard over eight devices
+                devices = "--xla_force_host_platform_device_count=8"
+                flags["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
             command = [sys.executable, __file__, "--child", package, setting, str(out)]
             try:
                 ended = subprocess.run(
@@ -334,7 +409,7 @@ def _result(program: Callable[[Guards], Any], guards: Guards, setting: str) -> A
     compilations = {BARE: bare.compilations.total()}
     broken, mended = [], []
     for side in GUARDED:
-        if not counts[side]:
+        if side != EXPLAINED and not counts[side]:
             outcomes[side] = "-"
             continue
         run = _run(program, guards, side)
@@ -354,6 +429,15 @@ def _result(program: Callable[[Guards], Any], guards: Guards, setting: str) -> A
         if run.error and not bare.error:
             print(run.traceback, file=sys.stderr)
     return Result("", "", setting, outcomes, broken, mended, compilations)
+
+
+def _outputs(outputs: list[Any]) -> list[tuple[str, str, bytes]]:
+    return [
+        (f"call {n} of {name}{path}", *rest)
+        for n, (name, *parts) in enumerate(outputs)
+        for part in parts
+        for path, *rest in part
+    ]
 
 
 def _outcome(bare: Run, run: Run) -> str:
@@ -377,11 +461,13 @@ def _run(program: Callable[[Guards], Any], guards: Guards, side: str) -> Run:
     jax.clear_caches()
     guards.side = side
     guards.counts.clear()
+    guards.outputs, guards.calls = [], {}
     _compilations.clear()
+    explain = dtypeguard.explain if side == EXPLAINED else contextlib.nullcontext
     try:
-        with _quiet() as warned:
-            leaves, _ = tree_util.tree_flatten_with_path(program(guards))
-            leaves = [(tree_util.keystr(path), *_bits(leaf)) for path, leaf in leaves]
+        with _quiet() as warned, explain():
+            out = program(guards)
+        leaves = _outputs(guards.outputs) if out is guards.outputs else _kept(out)
     except Exception as error:
         return Run(error, traceback.format_exc(), collections.Counter(), [])
     own = {name: n for name, n in _compilations.items() if not _is_one_operation(name)}

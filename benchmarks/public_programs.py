@@ -1,7 +1,8 @@
 """Whole programs of public packages, small, with what their users would guard in them.
 
 A function for each package yields the names of its programs, and what runs one and returns
-its results: it is given `Guards`, and asks that for what a user would guard.
+its results: it is given `Guards`, and asks that for what a user would guard. Scripts and
+notebooks of repositories are in `public_scripts.py`.
 """
 
 import functools
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import public_scripts
 
 Programs = Iterator[tuple[str, Callable[[Any], Any]]]
 
@@ -1103,4 +1105,5 @@ PACKAGES: dict[str, Callable[[], Programs]] = {
     "mctx": mctx,
     "mutax": mutax,
     "jax_md": jax_md,
+    **public_scripts.PACKAGES,
 }

@@ -4,8 +4,10 @@ A jaxpr holds the value of `jnp.asarray(0.9)` or of a closed-over `np.float32(2)
 the line that created it. `Watch` sees the calls from the user's code into JAX.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from types import FrameType
 
 import jax
@@ -17,7 +19,7 @@ from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
-from .origins import Origin, origin_of_frame
+from .origins import Origin, OwnLines, origin_of_frame
 from .trace import strong_type
 
 
@@ -46,12 +48,24 @@ class Calls:
 
 
 class Watch(Calls):
-    """While entered, remembers the lines that created the arrays passed to JAX."""
+    """While entered, remembers the lines that created the arrays passed to JAX.
+
+    What the user's own rules of a `custom_vjp` compute gets their lines.
+    """
 
     def __init__(self):
+        self._lines = OwnLines()
         # Keeps the values alive, so that no other gets the same id.
         self._made: dict[int, tuple[PyTree, Origin]] = {}
         self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
+
+    def __enter__(self):
+        self._lines.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        self._lines.__exit__()
 
     def saw(self, line: Origin) -> bool:
         """Whether arrays were passed to JAX on a line."""
@@ -101,6 +115,8 @@ class Watch(Calls):
         back = frame.f_back
         if is_users(frame.f_code.co_filename):
             frame.f_trace_lines = False
+            if back is not None and _is_own(frame) and not _is_own(back):
+                return functools.partial(self._return_from_rule, self._lines.start())
             return self._return_from_user
         if back is None or not is_users(back.f_code.co_filename):
             return None
@@ -135,6 +151,12 @@ class Watch(Calls):
             self._made.setdefault(id(arg), (arg, origin_of_frame(back)))
         return self._return_to_user
 
+    def _return_from_rule(self, rule: ExitStack, frame: FrameType, event: str, arg: PyTree):
+        if event == "return":
+            rule.close()
+        self._return_from_user(frame, event, arg)
+        return functools.partial(self._return_from_rule, rule)
+
     def _return_from_user(self, frame: FrameType, event: str, arg: PyTree):
         # Equal Python scalars may be one object, wherever they come from.
         if event == "return" and arg is not None and not is_python_number(arg):
@@ -150,6 +172,11 @@ class Watch(Calls):
                     if isinstance(item, (tuple, list, dict)):
                         self._made.setdefault(id(item), (item, origin))
         return self._return_from_user
+
+
+def _is_own(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return is_users(file) and not is_installed(file)
 
 
 def _is_maker(frame: FrameType, made: PyTree) -> bool:

@@ -137,6 +137,45 @@ def test_advice_for_a_first_carry_that_is_weak():
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
 
 
+ROUNDS = "rounds: dtypeguard.audit_precision measures what that loses."
+
+
+@pytest.mark.parametrize(
+    ("step", "first", "advice"),
+    [
+        (
+            lambda s: s + 0.5,
+            3,
+            "Start s as float32: jnp.asarray(x, jnp.float32) (integers beyond 2**24 are "
+            "rounded).",
+        ),
+        (
+            lambda s: s * jnp.bfloat16(1),
+            0.5,
+            "Start s as bfloat16: jnp.asarray(x, jnp.bfloat16).\n"
+            f"A cast to bfloat16 {ROUNDS}",
+        ),
+        (
+            lambda s: s * jnp.float16(1),
+            3,
+            "Start s as float16: jnp.asarray(x, jnp.float16) (integers beyond 2**11 are "
+            "rounded).\n"
+            f"A cast to float16 {ROUNDS}",
+        ),
+        (
+            lambda s: s * 1j,
+            0.5,
+            "Start s as complex64: jnp.asarray(x, jnp.complex64).",
+        ),
+    ],
+)
+def test_what_a_first_carry_of_another_type_loses(step, first, advice):
+    report = audit_step(step, first)
+    assert "\n".join(report.paragraphs) == advice
+    started = jnp.asarray(first, report.drifts[0].after)
+    assert audit_step(step, started).ok
+
+
 def test_a_constant_in_a_dataclass_of_flax():
     struct = pytest.importorskip("flax.struct")
 

@@ -11,7 +11,7 @@ from .._leaves.files import is_installed
 from .._leaves.types import Aval, PyTree
 from .blame import Matches, blame, nearest_input, source
 from .graph import Equation
-from .origins import Origin, is_displaced, origin_of
+from .origins import Origin, is_displaced, is_of_users, origin_of
 from .trace import Program, TraceFailed
 from .watch import Watch
 
@@ -73,7 +73,7 @@ class Lines:
         cause = line_of(found.cause)
         if cause is not None and found.constant and found.operand is not None:
             constant = graph.avals[found.operand], graph.values.get(found.operand)
-            watch = self._watching(not self._watch or not self._watch.saw(cause))
+            watch = self._watching_line(cause, found.cause)
             cause = watch.maker(cause, matches, *constant, self._holding)
         elif cause is None and found.operand in graph.inputs:
             cause = self._given(graph.inputs.index(found.operand))
@@ -101,19 +101,33 @@ class Lines:
 
         The same program if that is not possible.
         """
-        self._watching(is_blind=True)
+        self._watching(anew=True)
         one, other = self._program.step, self._watched.step
         return self._watched if one.types == other.types else self._program
 
     def _made(self, nodes: Sequence[PyTree]) -> Origin | None:
         return next(filter(None, map(self._watching().made, nodes)), None)
 
-    def _watching(self, is_blind: bool = False) -> Watch:
-        """What watched a trace, another one if it is blind and one can be had."""
-        is_blind = is_blind or self._watch is None
-        if is_blind and not self._is_anew:
-            self._is_anew, program = True, None
-            with Watch() as watch, traced_anew(), contextlib.suppress(TraceFailed):
+    def _watching_line(self, line: Origin, equation: Equation | None) -> Watch:
+        """What watched a trace that ran the line of an equation, if one can be had."""
+        inside = equation.stack[:-1] if equation else ()
+        # A trace that JAX has kept does not run again; most are those of its own functions.
+        is_kept = any(is_of_users((each,)) for each in inside)
+        for anew in (is_kept, True):
+            if self._watch is None or not self._watch.saw(line):
+                self._watching(anew)
+        return self._watching()
+
+    def _watching(self, anew: bool = False) -> Watch:
+        """What watched a trace.
+
+        Args:
+            anew: whether in another one JAX is to use no trace that it has kept.
+        """
+        if self._watch is None or (anew and not self._is_anew):
+            self._is_anew, program = anew, None
+            kept = traced_anew() if anew else contextlib.nullcontext()
+            with Watch() as watch, kept, contextlib.suppress(TraceFailed):
                 program = self._retrace()
             if self._watch is None or program is not None:
                 self._watch, self._watched = watch, program or self._program

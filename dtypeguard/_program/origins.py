@@ -106,9 +106,8 @@ def passes(equation: Equation, code: CodeType) -> bool:
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
     """The current line of a running function, or another line of it."""
     first = frame_of(frame, line)
-    outer = (frame_of(each) for each in callers(frame))
-    own = (each for each in outer if is_users(each.file))
-    found = _origin_of_frames(itertools.chain([first], own))
+    outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
+    found = _origin_of_frames(itertools.chain([first], map(frame_of, outer)))
     assert found is not None
     return found
 

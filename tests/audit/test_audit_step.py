@@ -14,7 +14,13 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit_step, guard_step
-from dtypeguard._leaves.compat import CAN_TRACE_ANEW, HAS_X64_SCOPE, x64_enabled
+from dtypeguard._leaves.compat import (
+    CAN_TRACE_ANEW,
+    HAS_X64_SCOPE,
+    traced_anew,
+    x64_enabled,
+)
+from dtypeguard._program import lines
 from dtypeguard._program.watch import Watch
 
 pytestmark = pytest.mark.third_party
@@ -428,3 +434,23 @@ def test_a_trace_is_watched_only_if_a_constant_turns_up(monkeypatch):
         watched.clear()
         audit_step(step, *types)
         assert watched == expected
+
+
+@pytest.mark.skipif(not CAN_TRACE_ANEW, reason="there, a second trace would show nothing")
+def test_jax_uses_the_traces_that_it_has_kept_if_the_line_is_not_in_one(monkeypatch):
+    """Without them a trace takes four times as long."""
+    anew = []
+    monkeypatch.setattr(lines, "traced_anew", lambda: anew.append(1) or traced_anew())
+    double = np.float32(2)  # the constant
+    inside = jax.jit(lambda x: x * double)
+    for step, expected in (
+        (lambda x: x * double, []),
+        (lambda x: jax.jit(jnp.sin)(x) * double, []),
+        (lambda x: inside(x), [1]),
+        (inside, [1]),
+    ):
+        anew.clear()
+        for _ in range(2):
+            (drift,) = audit_step(step, jnp.ones(3, BF16)).drifts
+            assert drift.cause.code.endswith("# the constant")
+        assert anew == 2 * expected

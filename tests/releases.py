@@ -49,6 +49,7 @@ TESTS = (
     "find/test_wide",
     "program/test_graph",
     "program/test_origins",
+    "program/test_rules",
     "program/test_step_origins",
     "precision/test_audit_precision",
     "precision/test_odd_programs",

@@ -107,8 +107,9 @@ class AuditReport:
     @property
     def paragraphs(self) -> list[str]:
         """What the analyses other than that of drift say, and what to write."""
-        widened = (d.before for d in self.drifts if d.kind == "dtype" and not d.was_weak)
-        lost = rounding(widened, self.advice) if self.is_mended else ""
+        changed = (d for d in self.drifts if d.kind == "dtype")
+        cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
+        lost = rounding(cast, self.advice) if self.is_mended else ""
         return [text for text in (*self.summaries, self.advice, lost) if text]
 
     def _cells(self) -> Iterator[Sequence[Cell]]:

@@ -13,6 +13,7 @@ from .._find.drift import Drift
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import shown
 from .._leaves.public import public
+from .._leaves.rows import lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
 from .._program.bindings import bound
 from .._program.trace import Program, TraceFailed, trace
@@ -163,7 +164,8 @@ class _Step:
     def _begin(self, drifts: Sequence[Drift]) -> str:
         """How the carry has to begin, for these leaves to have their types at once."""
         advice = [
-            f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})."
+            f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})"
+            f"{lost(*(aval.dtype for aval in drift.avals))}."
             for drift in drifts
             if drift.kind == "dtype"
         ]

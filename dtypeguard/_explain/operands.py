@@ -38,8 +38,10 @@ _EXPECTED = re.compile(
 )
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
-    "Index type must be an integer|must have an integer type"
+    "Index type must be an integer|must have an integer type|seed must be an integer"
 )
+# The indices of `dynamic_slice` and its like, if all are integers.
+_INDICES = re.compile(r"must be integers of the same type, got:?((,? u?int\d+)+)$")
 # A slice, a shape or a number of elements. What `jit` traces cannot be one.
 _SIZE = re.compile(
     "object cannot be interpreted as an integer|converted to a scalar index|"
@@ -60,6 +62,7 @@ _PLACES = {
     "segment_ids",
 }
 _CHOICES = {"which", "pred", "condition", "init_val"}
+_NOT_OPERANDS = _PLACES | _CHOICES
 _SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
 _SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
 
@@ -97,7 +100,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
     if result is not None:
         return result_note(error, site, makers, result)
     wanted: DType | None = None
-    if _DIFFERENT.search(message):
+    if _DIFFERENT.search(message) or _INDICES.search(message):
         named = _different(site, message)
     else:
         refused, wanted = _refusal(message)
@@ -127,11 +130,13 @@ def _different(site: Site, message: str) -> list[Argument]:
     JAX writes the types of Python's numbers as `<class 'float'>`.
     """
     types = set(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
+    are_places = _INDICES.search(message) is not None
     for found in arguments(site):
         named = [
             each
             for each in found
-            if _names(each.value) & types and each.base not in _PLACES | _CHOICES
+            if _names(each.value) & types
+            and (each.base in _PLACES if are_places else each.base not in _NOT_OPERANDS)
         ]
         # A Python number may be an option, such as an axis.
         arrays = [each for each in named if not is_python_number(each.value)]
@@ -155,7 +160,9 @@ def _refusal(message: str) -> tuple[str, DType | None]:
     is_integer = is_place or (accepted and "integer" in accepted[1])
     is_float = _FLOAT.search(message) or (accepted and "float" in accepted[1])
     if is_float or is_integer or (accepted and "number" in accepted[1]):
-        return refused[1] if refused else "", jnp.dtype("float32" if is_float else "int32")
+        types = [each for each in re.findall(_TYPE, message) if "int" not in each]
+        found = types[0] if is_place and types else refused[1] if refused else ""
+        return found, jnp.dtype("float32" if is_float else "int32")
     return "", None
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of
+from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Function, Leaf, PyTree
 
@@ -113,7 +113,9 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
                 for position, (name, value) in enumerate(named.items())
                 for leaf in _leaves(name, value, sources.get(name))
             ]
-            if "args" in named:
+            # A method, such as `reshape`, and not an operator.
+            is_method = isinstance(site.node, ast.Call) and frame.f_code.co_argcount == 1
+            if "args" in named and not (is_method and is_array(named.get("self"))):
                 unnamed.append(found)
             else:
                 is_called = is_called and frame.f_code.co_argcount == 0

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.rows import describe
+from .._leaves.types import Aval
+from .._program.graph import Equation
 from .._program.lines import Lines, line_of
-from .._program.origins import Origin
+from .._program.origins import Origin, is_displaced
 from .._program.trace import Program
 
 
@@ -29,17 +31,23 @@ class WideOperation:
 
 def find(program: Program, lines: Lines | None) -> Iterator[WideOperation]:
     """Yields the 64-bit floating-point operations of a program without 64-bit inputs."""
-    del lines  # each operation has its own line
     if any(is_wide(aval) and not is_weak(aval) for aval in program.given):
         return
+    found = list(_operations(program))
+    if lines and any(is_displaced(equation.stack) for _, equation in found):
+        found = _operations(lines.undisplaced())
+    for aval, equation in found:
+        made = describe(aval).removesuffix(",weak")
+        yield WideOperation(equation.primitive, made, aval.shape != (), line_of(equation))
+
+
+def _operations(program: Program) -> Iterator[tuple[Aval, Equation]]:
     graphs = [program.first, program.step] if program.is_optimizer else [program.step]
     for graph in filter(None, graphs):
         for value, equation in graph.made_by.items():
             aval = graph.avals[value]
             if str(getattr(aval, "dtype", "")) in ("float64", "complex128"):
-                made = describe(aval).removesuffix(",weak")
-                is_array, line = aval.shape != (), line_of(equation)
-                yield WideOperation(equation.primitive, made, is_array, line)
+                yield aval, equation
 
 
 def summary(found: Sequence[WideOperation]) -> str:

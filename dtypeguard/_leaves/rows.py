@@ -134,12 +134,14 @@ def rounding(types: Iterable[str], advice: str) -> str:
     """A line about the casts in an advice that round; empty if none does.
 
     Args:
-        types: those of leaves before they were widened. Floats of 16 bits or fewer count.
-        advice: what to write. A guard casts all of them back, `astype` those that it names.
+        types: those that leaves are cast to. Floats of 16 bits or fewer count.
+        advice: what to write. A guard casts all of them, `astype` and `asarray` those that
+            they name.
     """
     found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
     is_guard = "dtypeguard.guard" in advice
-    named = [name for name in found if is_guard or f"astype(jnp.{name})" in advice]
+    is_named = lambda name: re.search(rf"(astype\(|asarray\(x, )jnp\.{name}\)", advice)
+    named = [name for name in found if is_guard or is_named(name)]
     if not named:
         return ""
     return (

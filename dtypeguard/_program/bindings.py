@@ -169,20 +169,29 @@ def _assignment(
     for scope in reversed(inside):
         # A function may be called after the last line of its module has run.
         end = scope.last if scope is inside[0] is not inside[-1] else line
-        lines = {
-            first: last for first, last in scope.assigned.get(name, ()) if first <= end
-        }
+        places = scope.assigned.get(name, ())
+        lines = {first: last for first, last in places if first <= end}
         # A statement that is running has not assigned yet, unless in an earlier turn.
         running = {first for first, last in lines.items() if first <= line <= last}
-        if running and _is_repeated(scope, min(running), name, names):
-            return _Assignment(max(running), scope.name)
-        if lines:
-            earlier = lines.keys() - running or lines.keys()
-            found = max(earlier)
-            others = earlier | {each for each in scope.others.get(name, ()) if each <= end}
-            is_changed = of_items and _is_changed(scope, name, found, line, end)
-            is_certain = not is_changed and not _is_optional(scope, found, line, others)
-            return _Assignment(found, scope.name, is_certain)
+        later = {first for first, _ in places if line < first <= scope.end_of_loop(line)}
+        start = min(running, default=line + 1)
+        is_repeated = (running or later) and _is_repeated(scope, start, name, names)
+        found = max(running | later if is_repeated else lines.keys() - running, default=0)
+        found = found or (max(running, default=0) if names else 0)
+        if found:
+            before = {each for each in lines if each <= found}
+            before |= {scope.parameters[name]} if name in scope.parameters else set()
+            source = scope.moved.get((name, found))
+            same = {name, source} if of_items else ()
+            is_changed = any(_is_changed(scope, each, found, line, end) for each in same)
+            is_open = bool(later) and is_repeated is None
+            is_optional = not is_repeated and _is_optional(scope, found, line, before)
+            made = _Assignment(found, scope.name)
+            if source is not None:
+                of_source = {"of_parameters": of_parameters, "of_items": of_items}
+                made = _assignment(file, source, found, (), **of_source)
+            is_certain = not (is_changed or is_open or is_optional)
+            return made and made._replace(is_certain=is_certain and made.is_certain)
         if name in scope.parameters:
             # The caller tells more, unless the function has returned and left a closure.
             is_running = scope is inside[-1]
@@ -194,17 +203,21 @@ def _assignment(
     return None
 
 
-def _is_repeated(scope: "_Scope", line: int, name: str, names: Container[str]) -> bool:
-    """Whether a line of a loop has run before.
+def _is_repeated(
+    scope: "_Scope", line: int, name: str, names: Container[str]
+) -> bool | None:
+    """Whether a loop has run before from a line on; None if nothing tells.
 
-    It has if something is known that it assigns, or that a later line of the loop does.
+    It has if something is known that this line assigns first, or a later one of the loop.
     """
     end = scope.end_of_loop(line)
-    return any(
-        other in names and line <= min(first for first, _ in places) <= end
+    known = [
+        other in names
         for other, places in scope.assigned.items()
         if other != name and other not in scope.parameters
-    )
+        if line <= min(first for first, _ in places) <= end
+    ]
+    return any(known) if known else None
 
 
 def _is_optional(scope: "_Scope", found: int, line: int, others: Iterable[int]) -> bool:
@@ -217,12 +230,12 @@ def _is_optional(scope: "_Scope", found: int, line: int, others: Iterable[int]) 
     )
 
 
-def _is_changed(scope: "_Scope", name: str, found: int, line: int, end: int) -> bool:
+def _is_changed(scope: "_Scope", name: str | None, found: int, line: int, end: int) -> bool:
     """Whether an item may have been assigned after an assignment, up to the end."""
     end = max(end, scope.end_of_loop(line))
     return any(
         found < first <= end and (last < line or end > line)
-        for first, last in scope.items.get(name, ())
+        for first, last in scope.items.get(name or "", ())
     )
 
 
@@ -231,8 +244,9 @@ class _Scope:
     """A function, and the lines that assign its variables and declare its parameters.
 
     An assignment has the line of the variable and the last one of the statement. Loops and
-    the branches of `if`, `try` and `match` have their first line and their last. `others`
-    are lines that give a variable a value that was made elsewhere.
+    the branches of `if`, `try` and `match` have their first line and their last. `items`
+    are lines that may change what a variable holds, `moved` those that give it the value
+    of another variable.
     """
 
     name: str
@@ -240,7 +254,7 @@ class _Scope:
     last: int
     assigned: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     items: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    others: dict[str, list[int]] = field(default_factory=dict)
+    moved: dict[tuple[str, int], str] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
     branches: list[tuple[int, int]] = field(default_factory=list)
@@ -275,18 +289,18 @@ def _scopes(source: str) -> list[_Scope]:
                 hidden = _Scope("", 0, 0)
                 visit(child, hidden, f"{prefix}{child.name}.")
                 continue
-            is_moved = isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                if is_moved:
-                    scope.others.setdefault(child.id, []).append(line)
-                else:
-                    scope.assigned.setdefault(child.id, []).append((line, last))
+                scope.assigned.setdefault(child.id, []).append((line, last))
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                    scope.moved[child.id, line] = node.value.id
             elif isinstance(child, ast.arg):
                 scope.parameters[child.arg] = line
-                scope.others.setdefault(child.arg, []).append(line)
             elif isinstance(child, (ast.Subscript, ast.Attribute)):
-                if isinstance(child.ctx, ast.Store):
-                    scope.items.setdefault(_root(child), []).append((line, last))
+                if not isinstance(child.ctx, ast.Load):
+                    scope.items.setdefault(_root(child), []).append((line, last or line))
+            elif isinstance(child, ast.Expr) and isinstance(child.value, ast.Call):
+                # A method whose result is of no use, such as `append`.
+                scope.items.setdefault(_root(child.value.func), []).append((line, line))
             elif isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
                 scope.loops.append((line, child.end_lineno or line))
             scope.branches.extend(_branches(child))

@@ -90,6 +90,12 @@ class Graph:
         except Exception:  # an audit without its lines is better than none
             self.outputs = self._opaque("jaxpr", self.inputs, jaxpr.outvars, ())
 
+    @property
+    def types(self) -> tuple[list[Aval], list[Aval]]:
+        """The abstract values of the inputs and of the outputs."""
+        of = lambda values: [self.avals[value] for value in values]
+        return of(self.inputs), of(self.outputs)
+
     def dependencies(self, value: int) -> int:
         """The inputs that a value depends on, as the bits of an integer."""
         if self._dependencies is None:

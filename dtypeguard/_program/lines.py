@@ -1,5 +1,6 @@
 """The lines of source behind what an analysis finds in a program."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypedDict
 
@@ -10,8 +11,8 @@ from .._leaves.files import is_installed
 from .._leaves.types import Aval, PyTree
 from .blame import Matches, blame, nearest_input, source
 from .graph import Equation
-from .origins import Origin, origin_of
-from .trace import Program
+from .origins import Origin, is_displaced, is_of_users, origin_of
+from .trace import Program, TraceFailed
 from .watch import Watch
 
 
@@ -64,10 +65,15 @@ class Lines:
             number = graph.outputs.index(output)
             return {"origin": self._made(_nodes(self._watched.returned, number))}
         found = blame(graph, output, matches, leaves)
+        if any(is_displaced(each.stack) for each in found[:2] if each is not None):
+            number = graph.outputs.index(output)
+            graph = self.undisplaced().step
+            output = graph.outputs[number]
+            found = blame(graph, output, matches, leaves)
         cause = line_of(found.cause)
         if cause is not None and found.constant and found.operand is not None:
             constant = graph.avals[found.operand], graph.values.get(found.operand)
-            watch = self._watching(cause)
+            watch = self._watching_line(cause, found.cause)
             cause = watch.maker(cause, matches, *constant, self._holding)
         elif cause is None and found.operand in graph.inputs:
             cause = self._given(graph.inputs.index(found.operand))
@@ -90,15 +96,38 @@ class Lines:
         made = self._made(nodes) or next(filter(None, map(self._bound, nodes)), None)
         return {"origin": made}
 
+    def undisplaced(self) -> Program:
+        """The program, traced once more so that a user's rules have lines of their own.
+
+        The same program if that is not possible.
+        """
+        self._watching(anew=True)
+        one, other = self._program.step, self._watched.step
+        return self._watched if one.types == other.types else self._program
+
     def _made(self, nodes: Sequence[PyTree]) -> Origin | None:
         return next(filter(None, map(self._watching().made, nodes)), None)
 
-    def _watching(self, line: Origin | None = None) -> Watch:
-        """What watched a trace, one that runs this line if one can be had."""
-        is_blind = self._watch is None or (line is not None and not self._watch.saw(line))
-        if is_blind and not self._is_anew:
-            self._is_anew = True
-            with Watch() as watch, traced_anew():
+    def _watching_line(self, line: Origin, equation: Equation | None) -> Watch:
+        """What watched a trace that ran the line of an equation, if one can be had."""
+        inside = equation.stack[:-1] if equation else ()
+        # A trace that JAX has kept does not run again; most are those of its own functions.
+        is_kept = any(is_of_users((each,)) for each in inside)
+        for anew in (is_kept, True):
+            if self._watch is None or not self._watch.saw(line):
+                self._watching(anew)
+        return self._watching()
+
+    def _watching(self, anew: bool = False) -> Watch:
+        """What watched a trace.
+
+        Args:
+            anew: whether in another one JAX is to use no trace that it has kept.
+        """
+        if self._watch is None or (anew and not self._is_anew):
+            self._is_anew, program = anew, None
+            kept = traced_anew() if anew else contextlib.nullcontext()
+            with Watch() as watch, kept, contextlib.suppress(TraceFailed):
                 program = self._retrace()
             if self._watch is None or program is not None:
                 self._watch, self._watched = watch, program or self._program

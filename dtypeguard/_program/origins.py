@@ -4,6 +4,7 @@ JAX keeps a traceback for every equation, `eqn.source_info.traceback`. Any relea
 change it; without it audits still work and name no lines.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import linecache
@@ -12,7 +13,9 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from jax.extend import source_info_util
 
 from .._leaves.casts import Cast, cast_of
 from .._leaves.files import is_installed, is_ours, is_users, short_path
@@ -103,9 +106,8 @@ def passes(equation: Equation, code: CodeType) -> bool:
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
     """The current line of a running function, or another line of it."""
     first = frame_of(frame, line)
-    outer = (frame_of(each) for each in callers(frame))
-    own = (each for each in outer if is_users(each.file))
-    found = _origin_of_frames(itertools.chain([first], own))
+    outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
+    found = _origin_of_frames(itertools.chain([first], map(frame_of, outer)))
     assert found is not None
     return found
 
@@ -202,6 +204,52 @@ def is_backward(stack: Sequence[Equation]) -> bool:
     names = [str(getattr(each.source_info, "name_stack", "")) for each in stack]
     is_repeated = any("rematted" in name for name in names)
     return any("transpose(" in name for name in names) and not is_repeated
+
+
+def is_displaced(stack: Sequence[Equation]) -> bool:
+    """Whether JAX gives an equation the line of another one.
+
+    What the rules of a `custom_vjp` and the like compute has the line of the call that they
+    belong to: no line of the call itself, which JAX replaces by what they compute.
+    """
+    frames = itertools.chain.from_iterable(map(_own_frames, stack))
+    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
+    return any(
+        os.path.basename(frame.file) in _WITH_RULES and frame.function.endswith("__call__")
+        for frame in own
+    )
+
+
+_WITH_RULES = "custom_derivatives.py", "custom_batching.py"
+
+
+class OwnLines:
+    """While entered, functions that ask for it give their equations their own lines.
+
+    A rule of a `custom_vjp` runs in a context of JAX's that has the line of the call.
+    """
+
+    def __enter__(self):
+        self._outside = _entered()
+        return self
+
+    def __exit__(self, *exception):
+        self._outside.close()
+
+    def start(self) -> contextlib.ExitStack:
+        """Goes from the context of a rule to the one outside; `close` goes back."""
+        scopes = source_info_util.current_name_stack()
+        inside = _entered()
+        self._outside.close()
+        self._outside = _entered(name_stack=scopes)
+        return inside
+
+
+def _entered(**options: Any) -> contextlib.ExitStack:
+    """A context in which equations have the lines that they have anyway."""
+    entered = contextlib.ExitStack()
+    entered.enter_context(source_info_util.user_context(None, **options))
+    return entered
 
 
 def is_of_jax_nn(stack: Sequence[Equation]) -> bool:

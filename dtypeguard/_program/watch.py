@@ -4,9 +4,11 @@ A jaxpr holds the value of `jnp.asarray(0.9)` or of a closed-over `np.float32(2)
 the line that created it. `Watch` sees the calls from the user's code into JAX.
 """
 
+import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 
 import jax
 import numpy as np
@@ -17,7 +19,7 @@ from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
-from .origins import Origin, origin_of_frame
+from .origins import Origin, OwnLines, origin_of_frame
 from .trace import strong_type
 
 
@@ -46,12 +48,26 @@ class Calls:
 
 
 class Watch(Calls):
-    """While entered, remembers the lines that created the arrays passed to JAX."""
+    """While entered, remembers the lines that created the arrays passed to JAX.
+
+    What the user's own rules of a `custom_vjp` compute gets their lines.
+    """
 
     def __init__(self):
+        self._lines = OwnLines()
+        self._is_inside = True  # of JAX, or of another function that is not the user's
+        self._others: dict[int, CodeType] = {}  # by identity: to hash one takes long
         # Keeps the values alive, so that no other gets the same id.
         self._made: dict[int, tuple[PyTree, Origin]] = {}
         self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
+
+    def __enter__(self):
+        self._lines.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        self._lines.__exit__()
 
     def saw(self, line: Origin) -> bool:
         """Whether arrays were passed to JAX on a line."""
@@ -98,11 +114,20 @@ class Watch(Calls):
         return made[1] if made else None
 
     def _call(self, frame: FrameType, event: str, arg: PyTree):
-        back = frame.f_back
-        if is_users(frame.f_code.co_filename):
+        code = frame.f_code
+        if self._is_inside and id(code) in self._others:
+            return None
+        if is_users(code.co_filename):
             frame.f_trace_lines = False
-            return self._return_from_user
-        if back is None or not is_users(back.f_code.co_filename):
+            leave = contextlib.ExitStack()
+            leave.callback(setattr, self, "_is_inside", self._is_inside)
+            self._is_inside = False
+            if _is_own(code) and not (frame.f_back and _is_own(frame.f_back.f_code)):
+                leave.push(self._lines.start())
+            return functools.partial(self._return_from_user, leave)
+        self._others[id(code)] = code
+        back = frame.f_back
+        if self._is_inside or back is None:
             return None
         for value in _arrays(frame.f_locals.values()):
             maker = self.made(value) or bound(back, value)
@@ -111,6 +136,7 @@ class Watch(Calls):
             if maker is not None:  # None for an argument of the traced function
                 key = back.f_code.co_filename, back.f_lineno
                 self._used.setdefault(key, []).append((value, maker))
+        self._is_inside = True
         frame.f_trace_lines = False
         return self._return_to_user
 
@@ -130,12 +156,17 @@ class Watch(Calls):
         return self.made(found[0]) or bound(frame, found[0]) if len(found) == 1 else None
 
     def _return_to_user(self, frame: FrameType, event: str, arg: PyTree):
-        back = frame.f_back
-        if event == "return" and back is not None and _is_array(arg):
-            self._made.setdefault(id(arg), (arg, origin_of_frame(back)))
+        if event == "return":
+            self._is_inside = False
+            if frame.f_back is not None and _is_array(arg):
+                self._made.setdefault(id(arg), (arg, origin_of_frame(frame.f_back)))
         return self._return_to_user
 
-    def _return_from_user(self, frame: FrameType, event: str, arg: PyTree):
+    def _return_from_user(
+        self, leave: contextlib.ExitStack, frame: FrameType, event: str, arg: PyTree
+    ):
+        if event == "return":
+            leave.close()
         # Equal Python scalars may be one object, wherever they come from.
         if event == "return" and arg is not None and not is_python_number(arg):
             maker: FrameType | None = frame
@@ -149,7 +180,11 @@ class Watch(Calls):
                 for item in pair:
                     if isinstance(item, (tuple, list, dict)):
                         self._made.setdefault(id(item), (item, origin))
-        return self._return_from_user
+        return functools.partial(self._return_from_user, leave)
+
+
+def _is_own(code: CodeType) -> bool:
+    return is_users(code.co_filename) and not is_installed(code.co_filename)
 
 
 def _is_maker(frame: FrameType, made: PyTree) -> bool:

@@ -14,7 +14,13 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit_step, guard_step
-from dtypeguard._leaves.compat import CAN_TRACE_ANEW, HAS_X64_SCOPE, x64_enabled
+from dtypeguard._leaves.compat import (
+    CAN_TRACE_ANEW,
+    HAS_X64_SCOPE,
+    traced_anew,
+    x64_enabled,
+)
+from dtypeguard._program import lines
 from dtypeguard._program.watch import Watch
 
 pytestmark = pytest.mark.third_party
@@ -135,6 +141,45 @@ def test_advice_for_a_first_carry_that_is_weak():
     assert audit_step(guarded, dtypeguard.strong(weak)).ok
     two = audit_step(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
+
+
+ROUNDS = "rounds: dtypeguard.audit_precision measures what that loses."
+
+
+@pytest.mark.parametrize(
+    ("step", "first", "advice"),
+    [
+        (
+            lambda s: s + 0.5,
+            3,
+            "Start s as float32: jnp.asarray(x, jnp.float32) (integers beyond 2**24 are "
+            "rounded).",
+        ),
+        (
+            lambda s: s * jnp.bfloat16(1),
+            0.5,
+            "Start s as bfloat16: jnp.asarray(x, jnp.bfloat16).\n"
+            f"A cast to bfloat16 {ROUNDS}",
+        ),
+        (
+            lambda s: s * jnp.float16(1),
+            3,
+            "Start s as float16: jnp.asarray(x, jnp.float16) (integers beyond 2**11 are "
+            "rounded).\n"
+            f"A cast to float16 {ROUNDS}",
+        ),
+        (
+            lambda s: s * 1j,
+            0.5,
+            "Start s as complex64: jnp.asarray(x, jnp.complex64).",
+        ),
+    ],
+)
+def test_what_a_first_carry_of_another_type_loses(step, first, advice):
+    report = audit_step(step, first)
+    assert "\n".join(report.paragraphs) == advice
+    started = jnp.asarray(first, report.drifts[0].after)
+    assert audit_step(step, started).ok
 
 
 def test_a_constant_in_a_dataclass_of_flax():
@@ -418,3 +463,23 @@ def test_a_trace_is_watched_only_if_a_constant_turns_up(monkeypatch):
         watched.clear()
         audit_step(step, *types)
         assert watched == expected
+
+
+@pytest.mark.skipif(not CAN_TRACE_ANEW, reason="there, a second trace would show nothing")
+def test_jax_uses_the_traces_that_it_has_kept_if_the_line_is_not_in_one(monkeypatch):
+    """Without them a trace takes four times as long."""
+    anew = []
+    monkeypatch.setattr(lines, "traced_anew", lambda: anew.append(1) or traced_anew())
+    double = np.float32(2)  # the constant
+    inside = jax.jit(lambda x: x * double)
+    for step, expected in (
+        (lambda x: x * double, []),
+        (lambda x: jax.jit(jnp.sin)(x) * double, []),
+        (lambda x: inside(x), [1]),
+        (inside, [1]),
+    ):
+        anew.clear()
+        for _ in range(2):
+            (drift,) = audit_step(step, jnp.ones(3, BF16)).drifts
+            assert drift.cause.code.endswith("# the constant")
+        assert anew == 2 * expected

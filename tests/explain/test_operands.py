@@ -27,7 +27,7 @@ TEXT = FILE.read_text()
 MODES = {"eager": lambda function: function, "jit": jax.jit}
 ADVICE = re.compile(
     r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)"
-    r"(?:; .*| \((?:the|large|integers|all) [^()]*\))?\."
+    r"(?:; .*| \((?:the|large|integers|numbers|all) [^()]*\))?\."
 )
 
 
@@ -198,6 +198,7 @@ SIZES = {
     "jnp.zeros(size)": "shape = size",
     "jnp.reshape(x, (size, 2))": "shape[0] = size",
     "jnp.full((size,), 1.5)": "shape[0] = size",
+    "x.reshape(size, 2)": "args[0] = size",
     "jnp.linspace(0, 1, size)": "num = size",
     "jnp.eye(size)": "N = size",
     "jax.random.normal(jax.random.key(0), (size,))": "shape[0] = size",

@@ -83,9 +83,49 @@ ITEM = "w = [0]\nx = 1\n"
         (f"{ITEM}for _ in 'a':\n    find(frame())\n    w[0] = 1\n", [None]),
         ("def f():\n    find(frame())\nw = [0]\nw[0] = 1\nf()\n", [None]),
         ("w = np.ones(3)\nw[0] = 2\nfind(frame())\n", [1]),
+        (f"{ITEM}w.append(x)\nfind(frame())\n", [None]),
+        (f"{ITEM}v = w.copy()\nfind(frame())\n", [1]),
+        ("w = {'a': {}}\nw['a'].update(b=1)\nfind(frame())\n", [None]),
+        (f"{ITEM}del w[0]\nfind(frame())\n", [None]),
+        ("w = {0}\nx = 1\nif w:\n    w.add(x)\nfind(frame())\n", [None]),
     ],
 )
 def test_an_assignment_to_an_item(source, lines):
+    assert found_in(source, {}) == lines
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("x = np.ones(3)\nw = x\nx = 1\nfind(frame())\n", [1]),
+        ("x = np.ones(3)\ny = x\nw = y\nx = y = 1\nfind(frame())\n", [1]),
+        (
+            "x = np.ones(3)\nif 1:\n    w = x\nelse:\n    w = 1\nx = 1\nfind(frame())",
+            [None],
+        ),
+        ("x = 1\nif 1:\n    x = np.ones(3)\nw = x\nx = 1\nfind(frame())\n", [None]),
+        ("w = np.zeros(3)\nx = np.ones(3)\nw = x\nx = 1\nfind(frame())\n", [2]),
+        ("x = [1]\nw = x\nw[0] = 2\nx = 1\nfind(frame())\n", [None]),
+        ("x = [1]\nw = x\nx[0] = 2\nx = 1\nfind(frame())\n", [None]),
+        ("x = w = np.ones(3)\nx = w\nw = x\nx = 1\nfind(frame())\n", [1]),
+    ],
+)
+def test_another_name_for_what_a_variable_held(source, lines):
+    assert found_in(source, {}) == lines
+
+
+LOOP = "w = np.zeros(3)\nfor n in 'ab':\n    find(frame())\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (f"{LOOP}    loss = 1\n    w = np.ones(3)\n", [1, 5]),
+        (f"{LOOP}    w = np.ones(3)\n", [None, None]),
+        (f"{LOOP}    w = np.ones(3)\n    loss = 1\n", [1, 4]),
+    ],
+)
+def test_a_line_of_the_loop_that_comes_after(source, lines):
     assert found_in(source, {}) == lines
 
 

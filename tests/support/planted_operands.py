@@ -677,3 +677,30 @@ def strict_momentum_in_a_scan(jit):
         return state, updates
 
     return jit(lambda state: lax.scan(body, state, None, 2))(opt.init(params))
+
+
+@refused("start_indices[1] = column", "int16[]", ways=2, thread="jax-ml/jax#4564")
+def indices_of_two_types(jit):
+    column = jnp.asarray(2, jnp.int16)  # made: indices_of_two_types
+
+    @jit
+    def pick(table, row):
+        return lax.dynamic_slice(table, (row, column), (1, 1))
+
+    return pick(jnp.zeros((4, 4)), jnp.int32(1))
+
+
+@refused("start_indices[1] = column", "float32[]", thread="jax-ml/jax#4564")
+def index_that_is_a_float(jit):
+    @jit
+    def write(table, row):
+        column = row / 2  # made: index_that_is_a_float
+        return lax.dynamic_update_slice(table, table[:1, :1], (row, column))
+
+    return write(jnp.zeros((4, 4)), jnp.int32(2))
+
+
+@refused("seed", "float32[]", thread="jax-ml/jax#9188")
+def seed_that_is_a_float(jit):
+    seed = jnp.float32(3)  # made: seed_that_is_a_float
+    return jit(lambda seed: jax.random.PRNGKey(seed))(seed)

@@ -1,5 +1,7 @@
 """Run by test_fully_sharded.py with eight simulated devices, one line of JSON a case.
 
+Usage: fully_sharded.py CASE OPTIMIZER...
+
 No sharding of an output is asked for: what XLA gives state and updates, bare and guarded.
 """
 
@@ -162,14 +164,14 @@ def explicit(opt, dtype):
 FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy"), "explicit": ("lbfgs", "muon")}
 
 
-def main(case):
+def main(case, names):
     assert len(jax.devices()) == 8
-    for name, make in OPTIMIZERS.items():
+    for name in names:
         for dtype in (F32, BF16) if name in ("adamw", "multi_steps") else (F32,):
             told: dict[str, Any] = {"name": name, "dtype": jnp.dtype(dtype).name}
             for how, wrap in (("bare", lambda opt: opt), ("guarded", guard)):
                 try:
-                    told[how] = case(wrap(make()), dtype)
+                    told[how] = case(wrap(OPTIMIZERS[name]()), dtype)
                 except Exception as error:
                     told[how] = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(told), flush=True)
@@ -177,4 +179,4 @@ def main(case):
 
 if __name__ == "__main__":
     cases = fully_sharded, in_shard_map, explicit
-    main({case.__name__: case for case in cases}[sys.argv[1]])
+    main({case.__name__: case for case in cases}[sys.argv[1]], sys.argv[2:])

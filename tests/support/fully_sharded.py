@@ -6,6 +6,7 @@ No sharding of an output is asked for: what XLA gives state and updates, bare an
 """
 
 import collections
+import functools
 import json
 import re
 import sys
@@ -24,6 +25,7 @@ from dtypeguard import guard
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
+WHOLE = dict.fromkeys(SPECS, P())
 OPTIMIZERS = {
     "adamw": lambda: optax.adamw(1e-2),
     "clipped lamb": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.lamb(1e-2)),
@@ -71,11 +73,11 @@ def collectives(compiled):
     return dict(sorted(collections.Counter(found).items()))
 
 
-def fully_sharded(opt, dtype):
+def donated(opt, dtype, specs):
     """Three donated steps: layouts of init, of the state and of the updates, and bits."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     place = lambda spec: NamedSharding(mesh, spec)
-    layout = {name: place(spec) for name, spec in SPECS.items()}
+    layout = {name: place(spec) for name, spec in specs.items()}
     params = jax.device_put(make_params(dtype), layout)
     batch = jax.device_put(make_batch(), place(P("data")))
 
@@ -177,6 +179,11 @@ def main(case, names):
             print(json.dumps(told), flush=True)
 
 
+CASES = {
+    "fully_sharded": functools.partial(donated, specs=SPECS),
+    "replicated": functools.partial(donated, specs=WHOLE),
+    "in_shard_map": in_shard_map,
+    "explicit": explicit,
+}
 if __name__ == "__main__":
-    cases = fully_sharded, in_shard_map, explicit
-    main({case.__name__: case for case in cases}[sys.argv[1]], sys.argv[2:])
+    main(CASES[sys.argv[1]], sys.argv[2:])

@@ -1,18 +1,29 @@
-"""What holds for every test: dtype promotion, and what is compiled once for all."""
+"""What holds for every test: dtype promotion, and how programs are compiled."""
 
+import gc
 import os
 import pathlib
 
 import jax
 import pytest
 
+# With JAX_DISABLE_MOST_OPTIMIZATIONS=false they are compiled as for users.
+_IS_QUICK = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true") != "false"
+_QUICK = "--xla_cpu_use_fusion_emitters=false"
+# XLA aborts on a flag that it does not know, as that of JAX 0.12.
+_KNOWS_QUICK = (0, 10) <= jax.__version_info__ < (0, 11)
+
 
 def pytest_configure(config):
-    """Programs that are compiled are kept: for the other worker, children, the next run.
+    """Programs are compiled in half the time: most run for a few steps.
 
-    In pytest's cache, which `--cache-clear` empties; JAX tells apart the programs, flags
-    and versions. Through the environment, since several tests start processes.
+    Those that are compiled are kept, for the other worker, children and the next run,
+    in pytest's cache, which `--cache-clear` empties. JAX tells apart programs, flags and
+    versions. All of this is in the environment, since several tests start processes.
     """
+    jax.config.update("jax_disable_most_optimizations", _IS_QUICK)
+    if _IS_QUICK and _KNOWS_QUICK and _QUICK not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}"
     if hasattr(config, "cache"):
         folder = pathlib.Path(config.cache.mkdir("compiled")) / f"jax-{jax.__version__}"
         options = {
@@ -36,6 +47,12 @@ def pytest_collection_modifyitems(items):
     first = dict.fromkeys((*_LONGEST, *_IN_PARTS))
     rank = {name: number for number, name in enumerate(first)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+def pytest_collection_finish(session):
+    """Garbage is looked for less often: traces make much, and what is imported stays."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -65,9 +82,10 @@ def promotion(request):
 
 @pytest.fixture(autouse=True)
 def optimization(request):
-    """XLA optimizes as for users, unless the test is marked `unoptimized`."""
+    """XLA optimizes as for users in a test that is marked `optimized`."""
     name = "jax_disable_most_optimizations"
     before = jax.config.read(name)
-    jax.config.update(name, bool(request.node.get_closest_marker("unoptimized")) or before)
+    if request.node.get_closest_marker("optimized"):
+        jax.config.update(name, False)
     yield
     jax.config.update(name, before)

@@ -1,5 +1,6 @@
 """guard_step over what Flax NNX changes in place: modules, optimizers, metrics."""
 
+import functools
 import re
 
 import jax
@@ -12,9 +13,11 @@ from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
 
-pytestmark = [pytest.mark.third_party, pytest.mark.unoptimized]
+pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
 ZERO = np.float32(0)
+# What a counter in a Variable starts with.
+COUNTS = {"float": 0.0, "int": 0, "weak": jnp.asarray(0.0)}
 
 
 @pytest.fixture
@@ -102,9 +105,16 @@ def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=3):
     return losses, drifts(before, (model, optimizer)), len(traces)
 
 
+@functools.cache
+def trained_bare(dtype, count=None, is_jitted=True):
+    """`trained` without a guard, once for all tests."""
+    wrap = (lambda nnx, step: nnx.jit(step)) if is_jitted else (lambda nnx, step: step)
+    return trained(need("flax.nnx"), wrap, dtype, COUNTS.get(count, ZERO))
+
+
 @pytest.mark.parametrize("name", WRAPPED)
 def test_the_callers_objects_keep_their_types_and_train(nnx, name):
-    _, drifted, traces = trained(nnx, lambda nnx, step: nnx.jit(step))
+    _, drifted, traces = trained_bare(BF16)
     assert {"[0].seen", "[1].opt_state[0].mu['head']['kernel'].value"} <= drifted
     assert traces == 2
     losses, drifted, traces = trained(nnx, WRAPPED[name])
@@ -115,10 +125,7 @@ def test_the_callers_objects_keep_their_types_and_train(nnx, name):
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_a_stable_step_gives_the_same_bits(nnx, name):
-    bare = (
-        (lambda nnx, step: step) if name == "eager" else (lambda nnx, step: nnx.jit(step))
-    )
-    expected = trained(nnx, bare, F32)
+    expected = trained_bare(F32, is_jitted=name != "eager")
     assert not expected[1]
     losses, drifted, traces = trained(nnx, WRAPPED[name], F32)
     assert_same(losses, expected[0])
@@ -134,11 +141,11 @@ def test_a_stable_step_lowers_to_the_same_program(nnx):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("count", [0.0, 0, jnp.asarray(0.0)])
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", WRAPPED)
 def test_a_number_in_a_variable_costs_no_compilation(nnx, name, count):
-    bare = trained(nnx, lambda nnx, step: nnx.jit(step), F32, count)
-    losses, _, traces = trained(nnx, WRAPPED[name], F32, count)
+    bare = trained_bare(F32, count)
+    losses, _, traces = trained(nnx, WRAPPED[name], F32, COUNTS[count])
     if name != "eager":
         assert traces <= bare[2]
         assert_same(losses, bare[0])

@@ -203,6 +203,7 @@ def test_float64_params_are_updated_in_float64():
 
 
 @third_party
+@pytest.mark.optimized
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=name_of)
 def test_injected_hyperparameters(dtype):
     params = make_params(dtype)

@@ -34,12 +34,23 @@ def fromage_of(case, dtype):
     return fromage(rate(case, dtype), p_bound=case["hyperparameters"]["p_bound"])
 
 
+def ways(names):
+    """Each case bare, every eighth guarded, which runs the same program.
+
+    `test_optimized_hlo_is_the_bare_one` compares the programs.
+    """
+    return pytest.mark.parametrize(
+        ("name", "wrap"),
+        [pytest.param(name, lambda opt: opt, id=f"{name}-bare") for name in names]
+        + [pytest.param(n, guard, id=f"{n}-guarded") for n in list(names)[::8]],
+    )
+
+
 def bound(record, amplified="amp"):
     return 1e-12 + 5e-15 * record[amplified]
 
 
-@pytest.mark.parametrize("wrap", [lambda opt: opt, guard], ids=["bare", "guarded"])
-@pytest.mark.parametrize("name", PRODIGY)
+@ways(PRODIGY)
 def test_prodigy_in_float64(name, wrap):
     case = PRODIGY[name]
     with set_x64(True):
@@ -52,8 +63,7 @@ def test_prodigy_in_float64(name, wrap):
             assert int(state.steps_taken) == record["k"]
 
 
-@pytest.mark.parametrize("wrap", [lambda opt: opt, guard], ids=["bare", "guarded"])
-@pytest.mark.parametrize("name", FROMAGE)
+@ways(FROMAGE)
 def test_fromage_in_float64(name, wrap):
     case = FROMAGE[name]
     with set_x64(True):

@@ -1,9 +1,12 @@
 """Run by test_fully_sharded.py with eight simulated devices, one line of JSON a case.
 
+Usage: fully_sharded.py CASE OPTIMIZER...
+
 No sharding of an output is asked for: what XLA gives state and updates, bare and guarded.
 """
 
 import collections
+import functools
 import json
 import re
 import sys
@@ -22,6 +25,7 @@ from dtypeguard import guard
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
+WHOLE = dict.fromkeys(SPECS, P())
 OPTIMIZERS = {
     "adamw": lambda: optax.adamw(1e-2),
     "clipped lamb": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.lamb(1e-2)),
@@ -69,11 +73,11 @@ def collectives(compiled):
     return dict(sorted(collections.Counter(found).items()))
 
 
-def fully_sharded(opt, dtype):
+def donated(opt, dtype, specs):
     """Three donated steps: layouts of init, of the state and of the updates, and bits."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     place = lambda spec: NamedSharding(mesh, spec)
-    layout = {name: place(spec) for name, spec in SPECS.items()}
+    layout = {name: place(spec) for name, spec in specs.items()}
     params = jax.device_put(make_params(dtype), layout)
     batch = jax.device_put(make_batch(), place(P("data")))
 
@@ -162,19 +166,24 @@ def explicit(opt, dtype):
 FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy"), "explicit": ("lbfgs", "muon")}
 
 
-def main(case):
+def main(case, names):
     assert len(jax.devices()) == 8
-    for name, make in OPTIMIZERS.items():
+    for name in names:
         for dtype in (F32, BF16) if name in ("adamw", "multi_steps") else (F32,):
             told: dict[str, Any] = {"name": name, "dtype": jnp.dtype(dtype).name}
             for how, wrap in (("bare", lambda opt: opt), ("guarded", guard)):
                 try:
-                    told[how] = case(wrap(make()), dtype)
+                    told[how] = case(wrap(OPTIMIZERS[name]()), dtype)
                 except Exception as error:
                     told[how] = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(told), flush=True)
 
 
+CASES = {
+    "fully_sharded": functools.partial(donated, specs=SPECS),
+    "replicated": functools.partial(donated, specs=WHOLE),
+    "in_shard_map": in_shard_map,
+    "explicit": explicit,
+}
 if __name__ == "__main__":
-    cases = fully_sharded, in_shard_map, explicit
-    main({case.__name__: case for case in cases}[sys.argv[1]])
+    main(CASES[sys.argv[1]], sys.argv[2:])

@@ -27,6 +27,7 @@ pytestmark = [
 ]
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 every_dtype = pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+EIGHTH = ENTRIES[::8]
 # In bfloat16 with float32 gradients, where bare ones drift; every eighth in all ways.
 # `test_donation_from_the_first_step_on` compares the float32 types of all. Programs are
 # the same under both flags, see `test_blind_to_the_x64_flag`.
@@ -34,10 +35,10 @@ SAMPLED = [
     pytest.param(
         entry, dtypes, x64, id=f"{entry.id}-{name}-{'x64_on' if x64 else 'x64_off'}"
     )
-    for number, entry in enumerate(ENTRIES)
+    for entry in ENTRIES
     for name, dtypes in DTYPES.items()
     for x64 in (False, True)
-    if number % 8 == 0 or (name == "bf16/f32" and not x64)
+    if entry in EIGHTH or (name == "bf16/f32" and not x64)
 ]
 
 
@@ -107,8 +108,8 @@ def test_control_flow(entry, dtypes, x64):
     """(params, state) is a carry, and keeps its types."""
     with set_x64(x64):
         loop = guarded(entry, dtypes)
-        for name, run in CONTROL_FLOW.items():
-            out = jax.eval_shape(lambda run=run: run(loop))
+        for name in CONTROL_FLOW if entry in EIGHTH else ("scan", "cond"):
+            out = jax.eval_shape(lambda run=CONTROL_FLOW[name]: run(loop))
             assert types(out) == types(loop.carry), name
 
 
@@ -129,7 +130,10 @@ def test_vmap_over_a_batch_of_optimizers(entry):
 
 @every_entry
 def test_derivative_of_an_unrolled_optimization(entry):
-    """Guarded ones differentiate where bare ones do; in forward mode, all do."""
+    """Guarded ones differentiate where bare ones do; in forward mode, all do.
+
+    Reverse mode transposes what forward mode derives.
+    """
     params = entry.inputs(F32, F32).params
 
     def final(wrap, scale):
@@ -142,26 +146,30 @@ def test_derivative_of_an_unrolled_optimization(entry):
 
     one = jnp.ones((), F32)
     bare, wrapped = (functools.partial(final, wrap) for wrap in (lambda opt: opt, guard))
-    jax.eval_shape(lambda x: jax.jvp(wrapped, (x,), (x,)), one)
     try:
-        jax.eval_shape(jax.grad(bare), one)
+        assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
     except ValueError:  # a while_loop has no reverse mode
-        return
-    assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
+        with pytest.raises(ValueError, match="Reverse-mode differentiation"):
+            jax.eval_shape(jax.grad(bare), one)
+        jax.eval_shape(lambda x: jax.jvp(wrapped, (x,), (x,)), one)
 
 
 @every_entry
-@pytest.mark.unoptimized
 def test_donation_from_the_first_step_on(entry):
+    """No two leaves of the first carry share a buffer, and each step fills it again."""
     loop = guarded(entry)
-    step = jax.jit(loop.step, donate_argnums=0)
     carry = before = loop.carry
+    leaves = [leaf for leaf in tree_util.tree_leaves(before) if leaf.size]
+    assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
     expected = types(carry)
-    for _ in range(2):  # warnings are errors: none says that a buffer was not usable
-        carry = step(carry)
-        assert types(carry) == expected
-    assert all(leaf.is_deleted() for leaf in tree_util.tree_leaves(before[0]))
-    assert step._cache_size() == 1
+    assert types(jax.eval_shape(loop.traced, carry)) == expected
+    if entry in EIGHTH:
+        step = jax.jit(loop.step, donate_argnums=0)
+        for _ in range(2):  # warnings are errors: none says that a buffer was not usable
+            carry = step(carry)
+            assert types(carry) == expected
+        assert all(leaf.is_deleted() for leaf in tree_util.tree_leaves(before[0]))
+        assert step._cache_size() == 1
 
 
 @every_entry

@@ -117,10 +117,3 @@ def test_chain_in_multi_steps(digits, dtype):
         with pytest.raises(TypeError, match="types"):
             train_batches(opt, dtype, digits)
     assert train_batches(guard(opt), dtype, digits, steps=1200) > 0.95
-
-
-def test_bfloat16_params_with_float32_gradients(digits):
-    opt = optax.adam(3e-3)
-    with pytest.raises(TypeError, match="carry"):
-        train_batches(opt, BF16, digits)
-    assert train_batches(guard(opt), BF16, digits) > 0.95

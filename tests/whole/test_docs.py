@@ -167,5 +167,5 @@ def test_ci_runs_the_test_command():
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
     *_, exhaustive, last = script.splitlines()
-    assert exhaustive.startswith(".venv/bin/python -m pytest -n 2 -m exhaustive ")
+    assert exhaustive.endswith(" .venv/bin/python -m pytest -n 2 -m exhaustive")
     assert last == 'bash -c "$test_command"'

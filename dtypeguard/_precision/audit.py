@@ -37,10 +37,12 @@ from .work import work_of
 
 _LEAST_SHARE = 0.01
 _NOT_TRACED = (
-    "audit_precision got this error while it traced the function, as jax.make_jaxpr does: "
-    "its arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch "
-    "on a value; give a number that decides what is traced as a Python int, and keep a "
-    "float of that kind in functools.partial."
+    "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
+)
+_NO_VALUES = (
+    " Arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch on "
+    "a value; give a number that decides what is traced as a Python int, and keep a float "
+    "of that kind in functools.partial."
 )
 
 
@@ -157,7 +159,9 @@ def audit_call(
             try:
                 program = jax.make_jaxpr(run)(*given.arrays)
             except Exception as error:
-                error.add_note(_NOT_TRACED)
+                of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
+                is_of_value = isinstance(error, of_values) or "hashable" in str(error)
+                error.add_note(_NOT_TRACED + _NO_VALUES * is_of_value)
                 raise
         has_double = has_float64()
     formats = Formats(*_formats(program, wide, narrow))

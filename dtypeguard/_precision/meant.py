@@ -86,6 +86,5 @@ def _numbers(values: Iterable[object]) -> Iterator[float]:
     for value in values:
         if type(value) in (float, int):
             yield float(value)  # pyright: ignore[reportArgumentType]: it is one of these
-        elif isinstance(value, (tuple, list, dict)):  # the variadic arguments
-            each = value.values() if isinstance(value, dict) else value
-            yield from (float(x) for x in each if type(x) in (float, int))
+        elif isinstance(value, (tuple, list)):  # the variadic arguments
+            yield from (float(x) for x in value if type(x) in (float, int))

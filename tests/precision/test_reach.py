@@ -294,6 +294,12 @@ def test_a_function_that_does_not_trace_keeps_its_error_and_gets_a_note():
     with pytest.raises(jax.errors.TracerBoolConversionError) as found:
         audit_precision(lambda x: x * 1.3 if x[0] > 0 else x, X)
     assert any("jax.lax.cond" in note for note in found.value.__notes__)
+    with pytest.raises(ValueError, match="hashable") as found:
+        audit_precision(jitted, X, 1.5)
+    assert any("functools.partial" in note for note in found.value.__notes__)
+    with pytest.raises(IndexError) as found:
+        audit_precision(lambda x: x.shape[3] * x, X)
+    assert found.value.__notes__[-1].endswith("as jax.make_jaxpr does.")
 
 
 jitted = jax.jit(lambda x, mode: 1.3 * x if mode == "a" else x, static_argnames="mode")

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from .._carry.call import SplitTree
 from .._leaves.arguments import check_arrays, check_number, shown
 from .._leaves.casts import shown as shown_casts
-from .._leaves.compat import HAS_BARRIER, set_x64
+from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
 from .._leaves.dtypes import is_wide, kind
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
@@ -28,17 +28,21 @@ from .flow import Flow
 from .meant import Meant
 from .measure import Measures
 from .mended import Mended
-from .pair import Formats, Line, Paired, is_inexact, jaxprs_in
+from .pair import Paired
+from .primitives import is_inexact, jaxprs_in
 from .remedies import remedy
 from .report import LineLoss, PrecisionReport
+from .values import Formats, Line
 from .work import work_of
 
 _LEAST_SHARE = 0.01
 _NOT_TRACED = (
-    "audit_precision got this error while it traced the function, as jax.make_jaxpr does: "
-    "its arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch "
-    "on a value; give a number that decides what is traced as a Python int, and keep a "
-    "float of that kind in functools.partial."
+    "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
+)
+_NO_VALUES = (
+    " Arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch on "
+    "a value; give a number that decides what is traced as a Python int, and keep a float "
+    "of that kind in functools.partial."
 )
 
 
@@ -155,8 +159,11 @@ def audit_call(
             try:
                 program = jax.make_jaxpr(run)(*given.arrays)
             except Exception as error:
-                error.add_note(_NOT_TRACED)
+                of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
+                is_of_value = isinstance(error, of_values) or "hashable" in str(error)
+                error.add_note(_NOT_TRACED + _NO_VALUES * is_of_value)
                 raise
+        has_double = has_float64()
     formats = Formats(*_formats(program, wide, narrow))
     paths = [p for p, x in zip(outputs["paths"], program.out_avals) if is_inexact(x)]
     if not paths:
@@ -181,6 +188,14 @@ def audit_call(
         show_status("compiling")
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(paired, arrays)
+        if paired.unknown and not measures.is_repeatable():
+            names = ", ".join(sorted(paired.unknown))
+            raise ValueError(
+                f"audit_precision: {shown(f)} returns other numbers each time it runs on "
+                f"the same arguments, and {names} runs as written. Draw random numbers "
+                "with jax.random and a key, and let a callback return the same for the "
+                "same arguments."
+            )
         is_known = math.isfinite(measures.total) and all(
             bool(jnp.isfinite(x).all()) for x in measures.exact
         )
@@ -199,11 +214,13 @@ def audit_call(
         )
         left_out = vanishing if len(vanishing) < len(paths) else []
         measures.leave_out(left_out)
-        report = _report(paired, measures, formats, paths, tolerance, show_status)
+        write = functools.partial(remedy, formats=formats, has_float64=has_double)
+        report = _report(paired, measures, write, paths, tolerance, show_status)
         show_status("measuring costs")
         costs = line_costs(flow, _harms(program, flow, arrays, left_out)) if flow else ()
         return dataclasses.replace(
             report,
+            **formats.names,
             outputs={
                 p: x for n, (p, x) in enumerate(report.outputs.items()) if n not in left_out
             },
@@ -286,7 +303,7 @@ def _never_traced() -> contextlib.AbstractContextManager[None]:
 def _report(
     paired: Paired,
     measures: Measures,
-    formats: Formats,
+    write: Callable[[Line], str],
     paths: list[str],
     tolerance: float | None,
     show_status: Callable[[str], None],
@@ -313,7 +330,7 @@ def _report(
     losses = {
         number: _loss(
             paired.lines[number],
-            formats,
+            write,
             measures.constant(number),
             share=shares[number],
             alone=one(number),
@@ -330,20 +347,24 @@ def _report(
         left=measures.left(fix),
         explained=float(sum(shares)) if is_finite else None,
         lines=measures.lines,
-        **formats.names,
         tolerance=tolerance,
         not_examined=tuple(sorted(paired.unknown)),
     )
 
 
-def _loss(line: Line, formats: Formats, meant: float | None, **measured: float) -> LineLoss:
+def _loss(
+    line: Line,
+    write: Callable[[Line], str],
+    meant: float | None,
+    **measured: float,
+) -> LineLoss:
     constant = None if meant is None else _rounded(meant, line.constants[meant])
     return LineLoss(
         origin=line.origin,
         **measured,
         dtypes=tuple(sorted(line.dtypes)),
         constant=constant,
-        remedy=remedy(line, formats),
+        remedy=write(line),
         cast=shown_casts([*line.casts]) if line.casts else None,
     )
 

@@ -1,6 +1,7 @@
 """The Python numbers that a program gives to JAX, which rounds them when it traces."""
 
 import collections
+import itertools
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
@@ -19,28 +20,47 @@ class Meant(Calls):
     """
 
     def __init__(self):
-        self._numbers: dict[tuple[str, int], list[float]] = {}
-        self._found: collections.Counter[tuple[str, int, float]] = collections.Counter()
+        self._numbers: dict[tuple[str, int], list[tuple[int | None, float]]] = {}
+        self._found: collections.Counter[tuple[object, ...]] = collections.Counter()
+        self._taken: collections.Counter[tuple[object, ...]] = collections.Counter()
 
     def start_again(self) -> None:
-        """The next number of each line is its first one."""
+        """The next number of each call is its first one."""
         self._found.clear()
 
-    def next_number(self, origin: Origin, value: Leaf, dtype: DType) -> float | None:
-        """The number that became the next `value` on a line, if it is another number."""
-        rounded = float(np.asarray(value, dtype))
+    def next_equation(self) -> None:
+        """The next number belongs to another equation."""
+        self._taken.clear()
 
+    def next_number(
+        self, origin: Origin, instruction: int | None, value: Leaf, dtype: DType
+    ) -> float | None:
+        """The number that became the next `value` of a call, if it is another number.
+
+        Args:
+            origin: the line of the call.
+            instruction: which call on that line it is; None if that is not known.
+            value: what the program has.
+            dtype: what the number was rounded to.
+        """
+        rounded = float(np.asarray(value, dtype))
         is_it = lambda number: float(np.asarray(number).astype(dtype)) == rounded
-        numbers = self._numbers.get((origin.file, origin.line), ())
-        candidates = [x for x in numbers if is_it(x)]
+        candidates = [
+            number
+            for place, number in self._numbers.get((origin.file, origin.line), ())
+            if (place is None or instruction in (None, place)) and is_it(number)
+        ]
         if not candidates and np.isfinite(rounded) and rounded != round(rounded):
             # JAX gives what a backward pass computes the line of the forward call.
-            everywhere = {x for each in self._numbers.values() for x in each if is_it(x)}
+            found = itertools.chain.from_iterable(self._numbers.values())
+            everywhere = {number for _, number in found if is_it(number)}
             candidates = list(everywhere) if len(everywhere) == 1 else []
-        if not candidates:
+        key = origin.file, origin.line, instruction, rounded
+        # An equation takes each of them once: the other 1 of a derivative is its own.
+        if self._taken[key] == len(candidates):
             return None
-        # A line gives its numbers to JAX in the order of its equations.
-        key = (origin.file, origin.line, rounded)
+        self._taken[key] += 1
+        # A call gives its numbers to JAX in the order of its equations.
         number = candidates[self._found[key] % len(candidates)]
         self._found[key] += 1
         return None if number == rounded else number
@@ -51,10 +71,15 @@ class Meant(Calls):
             return None
         file = back.f_code.co_filename
         if is_users(file):
-            numbers = list(_numbers(frame.f_locals.values()))
+            # What is made an array may go into any call on the line.
+            place = None if frame.f_code.co_qualname in _MAKERS else back.f_lasti
+            numbers = [(place, x) for x in _numbers(frame.f_locals.values())]
             if numbers:
                 self._numbers.setdefault((file, back.f_lineno), []).extend(numbers)
         return None
+
+
+_MAKERS = "array", "asarray", "_ScalarMeta.__call__"
 
 
 def _numbers(values: Iterable[object]) -> Iterator[float]:

@@ -16,6 +16,8 @@ from .pair import Paired
 _FEW_LINES = 128
 # How much of the squared error the small set of lines may leave.
 _LEFT = 0.1
+# A number on a line is named if it causes at least this part of the error of the line.
+_LEAST_PART = 0.01
 # How many lines, the best alone, are tried as the fix.
 _FEW = 3
 
@@ -64,6 +66,11 @@ class Measures:
         self.by_output = self._distances(self._written, self.exact)
         self.total = self._mean(self.by_output)
 
+    def is_repeatable(self) -> bool:
+        """Whether the program returns the same again."""
+        again = zip(self._outputs(()), self.exact)
+        return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in again)
+
     def not_finite(self) -> tuple[list[Birth], list[Birth]]:
         """What makes the outputs not finite, in the order of the program.
 
@@ -110,23 +117,30 @@ class Measures:
             before = self._outputs(range(number))
         after = self._outputs(range(number + 1))
         self._rounding = number + 1, after
-        parts = zip(before, after, self.exact, self._written, self._norms)
+        # In units of the error, whose square may be too small for a number.
+        units = [norm * self.total for norm in self._norms]
+        parts = zip(before, after, self.exact, self._written, units)
         along = [float(_along(*each)) for each in parts]
+        count = sum(norm < math.inf for norm in self._norms)
         with np.errstate(invalid="ignore"):  # of outputs that are not finite
-            share = np.sum(along) / max(np.sum(np.square(self.by_output)), 1e-300)
-        return float(share) if np.isfinite(share) else np.inf
+            share = float(np.sum(along)) / count
+        return share if np.isfinite(share) else np.inf
 
     def alone(self, number: int) -> float:
         """The error if only this line rounds, or this switch of a constant is on."""
         return self.error([number])
 
     def constant(self, number: int) -> float | None:
-        """The number on a line whose rounding alone causes the most error."""
+        """The number on a line whose rounding alone causes the most error.
+
+        None if that is less than a hundredth of what the line causes alone.
+        """
         places = enumerate(self._paired.constants, 1)
         mine = {meant: -place for place, (line, meant) in places if line == number}
-        if len(mine) < 2:
-            return next(iter(mine), None)
-        return max(mine, key=lambda meant: self.alone(mine[meant]))
+        errors = {meant: self.alone(place) for meant, place in mine.items()}
+        most = max(errors, key=errors.__getitem__, default=None)
+        is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
+        return most if is_much else None
 
     def fix(
         self, order: Sequence[int], important: Sequence[int], tolerance: float | None
@@ -230,10 +244,10 @@ def _distance(x: Leaf, exact: Leaf) -> Leaf:
 
 
 @jax.jit
-def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, norm: float) -> Leaf:
-    """What a line adds along the error, in units of the squared norm of the output."""
-    added = (_off(after, exact) - _off(before, exact)) / norm
-    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / norm) * added))
+def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
+    """What a line adds along the error, in squares of a unit."""
+    added = (_off(after, exact) - _off(before, exact)) / unit
+    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / unit) * added))
 
 
 def _off(x: Leaf, exact: Leaf) -> Leaf:

@@ -8,9 +8,12 @@ from jax import lax
 
 from .._leaves.dtypes import bits
 from .._leaves.types import Equation, Jaxpr, Leaf
+from .evaluate import evaluate, own_dtype
 from .finite import Finite
 from .meant import Meant
-from .pair import Formats, Line, Paired, Value, is_inexact, own_dtype
+from .pair import Paired
+from .primitives import is_inexact
+from .values import Formats, Line, Value
 
 Plan = Mapping[tuple[int, ...], int]
 
@@ -74,5 +77,5 @@ class Mended(Paired):
             return lax.select(rounds, lax.reduce_precision(x, format.nexp, format.nmant), x)
 
         operands = [switched(v.narrow) for v in values]
-        made = self._bind(eqn, operands, own_dtype)
+        made = evaluate(eqn, operands, own_dtype)
         return [Value(switched(x)) for x in made]

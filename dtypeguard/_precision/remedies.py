@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.casts import Cast, shown as shown_casts
-from .._leaves.compat import has_float64
 from .._leaves.files import package, short_path
 from .._program.origins import Origin
-from .pair import Formats, Line
+from .values import Formats, Line
 
 _APPLY_UPDATES = (
     os.path.join("optax", "_src", "update.py"),
@@ -18,8 +17,14 @@ _APPLY_UPDATES = (
 _STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
 
-def remedy(line: Line, formats: Formats) -> str:
-    """What to write for a line."""
+def remedy(line: Line, formats: Formats, has_float64: bool) -> str:
+    """What to write for a line.
+
+    Args:
+        line: the line.
+        formats: the dtypes of the program.
+        has_float64: whether JAX makes a float64 array for the caller who names that dtype.
+    """
     wide = f"jnp.{formats.wide}"
     if line.origin is None:
         return f"Keep the inputs in {wide}."
@@ -36,14 +41,14 @@ def remedy(line: Line, formats: Formats) -> str:
             f"stochastically, or keep them in {wide}."
         )
     is_narrow = any(jnp.dtype(dtype).itemsize < 4 for dtype in line.dtypes)
-    is_cast = line.primitives == {"convert_element_type"}
+    is_cast = line.only_casts and bool(line.primitives)
     if line.origin.is_of_optimizer and is_narrow and not is_cast:
         return (
             f"{where} rounds inside the optimizer: write dtypeguard.guard(opt, policy="
             f"dtypeguard.Policy(compute_dtype={wide})), which computes and keeps its state "
             f"in {formats.wide}. {_STORED}"
         )
-    needs = formats.wide == np.float64 and not has_float64()
+    needs = formats.wide == np.float64 and not has_float64
     needs_x64 = " That needs jax_enable_x64." if needs else ""
     if line.origin.called_from:
         given = f"{package(line.origin.file)} at {line.origin.users}"

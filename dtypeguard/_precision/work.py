@@ -10,7 +10,7 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation as JaxEquation
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
-from .pair import COMBINES, jaxprs_in
+from .primitives import COMBINES, jaxprs_in
 from .report import Work
 
 

@@ -94,6 +94,24 @@ def origin_of(stack: Sequence[Equation]) -> Origin | None:
     return _origin_of_frames(frame for frame in frames if is_users(frame.file))
 
 
+def instruction_of(stack: Sequence[Equation]) -> int | None:
+    """The instruction on the line of `origin_of` that calls JAX; None if it is not known.
+
+    It tells apart the calls on a line, as the `f_lasti` of a running frame does.
+    """
+    for equation in stack:
+        try:
+            codes, instructions = equation.source_info.traceback.raw_frames()
+        except AttributeError:  # there is no traceback, or this release keeps it elsewhere
+            return None
+        for code, instruction in zip(codes, instructions):
+            if is_users(code.co_filename):
+                return instruction
+            if _TRACING.fullmatch(code.co_qualname):
+                break
+    return None
+
+
 def passes(equation: Equation, code: CodeType) -> bool:
     """Whether an equation was traced while a function ran."""
     file, lines = code.co_filename, [line for *_, line in code.co_lines() if line]

@@ -311,11 +311,23 @@ def test_what_it_refuses_while_it_traces():
         jax.jit(lambda x: audit_precision(jnp.sin, x).error)(jnp.ones(3))
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_remedy_in_float64_says_what_that_needs(x64):
+    report = audit_precision(lambda x: 1.3 * x, jnp.arange(3.0), x64=x64)
+    (advice,) = [line for line in str(report).splitlines() if line.startswith("Compute")]
+    assert advice.endswith(" That needs jax_enable_x64.") is not x64
+
+
 def test_remedies_are_for_what_the_line_computes():
     positions = lambda dtype: lambda x: jnp.arange(600, dtype=dtype) * x
     report = audit_precision(positions(BF16), jnp.ones((), BF16), wide=F32)
     assert "keep what it makes so: dtype=jnp.float32." in str(report)
     assert not audit_precision(positions(F32), jnp.ones((), BF16)).error
+
+    mean = lambda x: jnp.mean(x, 1)  # which casts, unlike the line
+    report = audit_precision(mean, normal(0, 4, 9))
+    assert "in float32, and keep what it makes so: x.astype(jnp.float32)." in str(report)
+    assert not audit_precision(lambda x: mean(x.astype(F32)), normal(0, 4, 9)).error
 
     report = audit_precision(average, *AVERAGED)
     assert "start the carry in float32 as well" in str(report)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from helpers import marked
 from jax import lax
 
 from dtypeguard import audit_precision
@@ -329,13 +330,6 @@ PLANTED = [  # the first four run with all tests
     mask,
     gumbel,
 ]
-
-
-def marked(function):
-    """The line of a function that ends in "# loses"."""
-    lines, first = inspect.getsourcelines(function)
-    (found,) = (n for n, line in enumerate(lines) if line.endswith("# loses\n"))
-    return first + found
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
 from dtypeguard._precision.meant import Meant
-from dtypeguard._precision.pair import Formats, Paired, jaxprs_in
+from dtypeguard._precision.pair import Paired
+from dtypeguard._precision.primitives import jaxprs_in
+from dtypeguard._precision.values import Formats
 from dtypeguard._program.graph import open_jaxpr
 
 pytestmark = [
@@ -60,7 +62,9 @@ def test_what_is_rounded_correctly_is_as_written(dtype):
     """Bit for bit, though the rounding is not compared with the program's own."""
 
     def f(x, y):
-        return x + y, x - y, x * y, x / y, jnp.sqrt(y * y), x**2, x.astype(F32) * 3
+        by_rows = x.reshape(-1, 4) / y.reshape(-1, 4)[:, :1]  # by the reciprocal
+        squares = jnp.sqrt(y * y), x**2
+        return x + y, x - y, x * y, x / y, by_rows, *squares, x.astype(F32) * 3
 
     edges = [0.0, -0.0, 1e-7, 6e-8, -3e-5, 1.0, 3.0, 6e4, -6e4, jnp.inf]
     edges = jnp.array(edges).astype(dtype)

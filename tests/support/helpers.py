@@ -3,10 +3,12 @@
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -108,3 +110,10 @@ def _bits(leaf: Any) -> bytes:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf).tobytes()
+
+
+def marked(function: Callable) -> int:
+    """The line of a function that ends in "# loses"."""
+    lines, first = inspect.getsourcelines(function)
+    (found,) = (n for n, line in enumerate(lines) if line.endswith("# loses\n"))
+    return first + found

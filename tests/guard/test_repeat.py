@@ -1,11 +1,14 @@
 """What a guarded `jax.jit` costs: no guard where the last call was alike, and no cycle."""
 
 import collections
+import copy
 import functools
 import gc
+import inspect
 import pickle
 import threading
 import time
+import typing
 import weakref
 
 import jax
@@ -335,6 +338,31 @@ def test_a_copy_of_a_function_has_all_of_it():
     outside = guard_step(functools.wraps(step)(lambda *args: step(*args)))
     assert outside.__wrapped__.__wrapped__ is step
     assert pickle.loads(pickle.dumps(guard_step(pair))) == guard_step(pair)
+
+
+def test_tools_find_the_function_behind_a_guard():
+    def step(state: jax.Array, *, scale: int = 2) -> jax.Array:
+        """Scales."""
+        return state * scale
+
+    hints, source = typing.get_type_hints(step), inspect.getsource(step)
+    guarded = guard_step(step)
+    outside = functools.wraps(guarded)(lambda *args: guarded(*args))
+    for each in (guarded, outside, jax.jit(guarded), copy.copy(guarded)):
+        assert inspect.unwrap(each) is step
+        assert inspect.signature(each) == inspect.signature(step)
+        assert inspect.getsource(each) == source
+        assert typing.get_type_hints(each) == hints
+        assert (each.__name__, each.__doc__, each.__module__) == (
+            "step",
+            "Scales.",
+            __name__,
+        )
+    del step, each, outside
+    assert inspect.unwrap(guarded).__defaults__ is None  # a copy, where nobody holds it
+    assert inspect.getsource(guarded) == source
+    with pytest.raises(AttributeError, match="'_GuardedStep' object has no attribute 'x'"):
+        guarded.x  # noqa: B018
 
 
 def make(scale):

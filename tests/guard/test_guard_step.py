@@ -731,6 +731,19 @@ def test_a_weak_leaf_comes_back_in_a_type_that_does_not_promote_with_it():
         guard_step(lambda state: jnp.zeros((), jnp.int4))(1.0)
 
 
+@pytest.mark.skipif(not hasattr(jax, "Ref"), reason="no references in this release")
+def test_a_reference_in_the_carry_stays_the_same_one():
+    def step(state):
+        state["ref"][...] += 1
+        return {"ref": state["ref"], "x": state["x"] + state["ref"][...]}
+
+    first = {"ref": jax.new_ref(jnp.ones(3)), "x": jnp.ones(3, BF16)}
+    state = guard_step(step)(first)
+    assert state["ref"] is first["ref"]
+    assert state["x"].dtype == BF16
+    np.testing.assert_array_equal(first["ref"][...], 2)
+
+
 # Wrappers of another signature -----------------------------------------------------------
 
 

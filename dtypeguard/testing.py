@@ -11,7 +11,7 @@ from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
-from ._leaves.arguments import check_arrays, check_extra_args, shown
+from ._leaves.arguments import check_arrays, check_extra_args, check_kwargs, shown
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
@@ -135,7 +135,8 @@ def check_step(
     Raises:
         AssertionError: if a rule is broken. Names every broken rule, how it is broken, and
             what to write.
-        TypeError: if `step` is not callable, or `carry` is no position or name.
+        TypeError: if `step` is not callable, `carry` is no position or name, or `kwargs` no
+            dict with strings as keys.
         ValueError: if a rule is unknown, or the step has no such argument.
 
     Example:
@@ -147,7 +148,9 @@ def check_step(
     """
     rules = _known("rules", rules, STEP_RULES)
     resolved = carry_of("check_step", step, carry, returned)
-    named = dict(kwargs or {})
+    kwargs = {} if kwargs is None else kwargs
+    check_kwargs("check_step", kwargs)
+    named = dict(kwargs)
     trial = StepTrial(step, resolved, args, named)
     if not (failures := broken_by_step(trial, rules)):
         return

@@ -40,6 +40,7 @@ TESTS = (
     "guard/test_modules",
     "guard/test_compose",
     "guard/test_record",
+    "guard/test_repeat",
     "carry/test_carry",
     "carry/test_snapshot",
     "audit/test_audit",

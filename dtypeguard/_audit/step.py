@@ -11,7 +11,7 @@ from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._find.drift import Drift
 from .._guard.guard_step import guard_step
-from .._leaves.arguments import shown
+from .._leaves.arguments import check_kwargs
 from .._leaves.public import public
 from .._leaves.rows import lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
@@ -75,11 +75,7 @@ def audit_step(
         [('state[1]', 'bfloat16', 'float32')]
     """
     kwargs = {} if kwargs is None else kwargs
-    if not (isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
-        raise TypeError(
-            f"audit_step got kwargs={shown(kwargs)}. Write a dict of arguments by name, "
-            'such as kwargs={"key": key}.'
-        )
+    check_kwargs("audit_step", kwargs)
     check_x64("audit_step", x64)
     name = carry_of("audit_step", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)

@@ -1,5 +1,6 @@
 """The arguments of a step that are carried: their positions and names."""
 
+import functools
 import inspect
 from typing import NamedTuple
 
@@ -52,7 +53,7 @@ class Names(NamedTuple):
     def of(cls, step: Step) -> "Names":
         """The parameters of any callable."""
         try:
-            signature = inspect.signature(step)
+            signature = _signature(step)
         except (TypeError, ValueError):  # some C functions have no signature
             signature = inspect.signature(lambda *args, **kwargs: None)
 
@@ -112,6 +113,22 @@ class Names(NamedTuple):
         if self.takes_any:
             return f'but {step} takes {self.signature}. Write a name: carry="state".'
         return f"but {step} takes no arguments. A step takes its carry."
+
+
+def _signature(step: Step) -> inspect.Signature:
+    """The signature of a callable; of a wrapper its own, unless that takes anything.
+
+    `functools.wraps` also marks wrappers that take fewer arguments than what they wrap.
+    """
+    inner = getattr(step, "__wrapped__", None)
+    if inner is None or inspect.ismethod(step):
+        return inspect.signature(step)
+    is_function = inspect.isfunction(step)
+    call = step if is_function else functools.partial(type(step).__call__, step)
+    own = inspect.signature(call, follow_wrapped=False)
+    kinds = {parameter.kind for parameter in own.parameters.values()}
+    is_open = kinds <= {_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD}
+    return _signature(inner) if is_open else own
 
 
 def places_of(

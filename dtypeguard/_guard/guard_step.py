@@ -236,6 +236,7 @@ class _GuardedStep:
         self.is_jitted = callable(getattr(step, "eval_shape", None))
         self._repeat: Repeat | None = None  # the last call in which nothing was cast
         functools.update_wrapper(self, step, updated=())
+        vars(self).pop("__wrapped__")  # see __getattr__
         self.__name__ = self.carry.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
@@ -243,6 +244,11 @@ class _GuardedStep:
     def step(self) -> Step:
         """The step inside: the function itself as long as there is one."""
         return self._original() or self.copy
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # the very function, to `inspect.unwrap`
+            return self.step
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         repeat = self._repeat

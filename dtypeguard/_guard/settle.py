@@ -10,6 +10,7 @@ from jax import tree_util
 
 from .._carry.snapshot import Held, Snapshot
 from .._leaves.casts import Casts
+from .._leaves.compat import Ref
 from .._leaves.dtypes import (
     broadcasts,
     cast,
@@ -249,7 +250,7 @@ def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
             and (leaf.weak_type is False or (may_be_weak and old.weak_type))
         )
     except AttributeError:
-        return False
+        return leaf is old and isinstance(leaf, Ref)  # which keeps its type
 
 
 def _is_of_numpy(leaf: Leaf, old: Leaf) -> bool:

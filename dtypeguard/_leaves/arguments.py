@@ -1,6 +1,6 @@
 """Checks arguments. Messages show the value and what to write instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,11 +94,19 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
 
 def check_extra_args(owner: str, extra_args: object) -> None:
     """Checks that extra args are a dict with strings as keys."""
-    if not (isinstance(extra_args, dict) and all(isinstance(k, str) for k in extra_args)):
-        raise TypeError(
-            f"{owner} got extra_args={shown(extra_args)}. Write a dict of keyword "
-            'arguments of update, such as extra_args={"value": loss}.'
-        )
+    such_as = 'keyword arguments of update, such as extra_args={"value": loss}'
+    _check_names(owner, "extra_args", extra_args, such_as)
+
+
+def check_kwargs(owner: str, kwargs: object) -> None:
+    """Checks that the arguments of a step by name are a dict with strings as keys."""
+    such_as = 'arguments by name, such as kwargs={"key": key}'
+    _check_names(owner, "kwargs", kwargs, such_as)
+
+
+def _check_names(owner: str, name: str, value: object, such_as: str) -> None:
+    if not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        raise TypeError(f"{owner} got {name}={shown(value)}. Write a dict of {such_as}.")
 
 
 def shown(value: object) -> str:

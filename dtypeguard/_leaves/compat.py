@@ -31,6 +31,10 @@ def _promotion_error() -> type[Exception]:
 PromotionError = _promotion_error()
 
 
+# A mutable array: `jax.new_ref` makes one. No type before it was public.
+Ref = getattr(jax, "Ref", ())
+
+
 def x64_enabled() -> bool:
     """Whether `jax_enable_x64` is on, in this thread and context."""
     return bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import

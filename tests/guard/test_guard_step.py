@@ -729,3 +729,78 @@ def test_behind_a_wrapper_of_another_signature_the_error_is_about_the_drift(guar
 def test_a_weak_leaf_comes_back_in_a_type_that_does_not_promote_with_it():
     with pytest.raises(DtypeDriftError, match=r"float32\[\],weak -> int4\[\]"):
         guard_step(lambda state: jnp.zeros((), jnp.int4))(1.0)
+
+
+@pytest.mark.skipif(not hasattr(jax, "Ref"), reason="no references in this release")
+def test_a_reference_in_the_carry_stays_the_same_one():
+    def step(state):
+        state["ref"][...] += 1
+        return {"ref": state["ref"], "x": state["x"] + state["ref"][...]}
+
+    first = {"ref": jax.new_ref(jnp.ones(3)), "x": jnp.ones(3, BF16)}
+    state = guard_step(step)(first)
+    assert state["ref"] is first["ref"]
+    assert state["x"].dtype == BF16
+    np.testing.assert_array_equal(first["ref"][...], 2)
+
+
+# Wrappers of another signature -----------------------------------------------------------
+
+
+def with_key(key, state, x=1):
+    return {"count": jnp.round(state["w"]).astype(jnp.int32), "w": state["w"] * 1.5 > 0}
+
+
+def with_its_own_names():
+    @functools.wraps(with_key)
+    def step(state, x):
+        return with_key(None, state, x)
+
+    return step
+
+
+def in_another_order():
+    def inner(x, state):
+        return with_key(None, state, x)
+
+    return functools.wraps(inner)(lambda state, x: inner(x, state))
+
+
+def without_names():
+    def inner(state, x, *, key=None):
+        return with_key(key, state, x)
+
+    return functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs))
+
+
+def an_object():
+    class Step:
+        def __init__(self, inner):
+            functools.update_wrapper(self, inner)
+
+        def __call__(self, state, x):
+            return with_key(None, state, x)
+
+    return Step(with_key)
+
+
+WRAPPERS = {
+    "a wrapper that adds an argument": with_its_own_names,
+    "another order": in_another_order,
+    "anything": without_names,
+    "an object": an_object,
+    "jit": lambda: jax.jit(with_its_own_names()),
+    "vmap": lambda: jax.vmap(with_its_own_names(), in_axes=(0, None)),
+    "filter_jit": lambda: eqx.filter_jit(without_names()),
+    "partial": lambda: functools.partial(with_key, None),
+    "twice": lambda: functools.wraps(with_key)(with_its_own_names()),
+}
+
+
+@pytest.mark.parametrize("carry", [0, "state"])
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_wrapper_of_another_signature(make, carry):
+    step = guard_step(make(), carry=carry)
+    state = {"w": jnp.ones(3, jnp.bfloat16), "count": jnp.zeros(3, jnp.int32)}
+    with pytest.raises(DtypeDriftError, match=r"  state\['w'\]  bfloat16\[3\] -> bool"):
+        step(state, 2)

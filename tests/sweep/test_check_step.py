@@ -1,6 +1,7 @@
 """check_step passes for guarded steps, and names every broken rule."""
 
 import re
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import optax
 import pytest
 from helpers import set_x64
 
-from dtypeguard import guard_step, strong
+from dtypeguard import audit_step, guard_step, strong
 from dtypeguard.testing import STEP_RULES, check_step
 
 pytestmark = pytest.mark.third_party
@@ -126,3 +127,12 @@ def test_the_item_that_the_carry_comes_back_as():
         check_step(step, state, x, returned=1)
     assert "Guard it, dtypeguard.guard_step(step, returned=1), and " in str(error.value)
     check_step(guard_step(step, returned=1), state, x, returned=1)
+
+
+@pytest.mark.parametrize("kwargs", [[1], 1, "x", {1: 2}, [("x", 1)]], ids=repr)
+def test_arguments_by_name_are_a_dict(kwargs):
+    for check in (check_step, audit_step):
+        message = f"{check.__name__} got kwargs={re.escape(repr(kwargs))}. Write a dict of"
+        with pytest.raises(TypeError, match=message):
+            check(lambda state, x=1: state, jnp.ones(3), kwargs=kwargs)
+    check_step(lambda state, x=1: state, jnp.ones(3), kwargs=MappingProxyType({"x": 2}))

@@ -28,7 +28,7 @@ def progress(items: Iterable[_T], total: int) -> Iterator[_T]:
     for number, item in enumerate(items, start=1):
         yield item
         if number * 10 // total > (number - 1) * 10 // total:  # every tenth part
-            print(f"Swept {number}/{total}", file=sys.stderr, flush=True)
+            print(f"Swept {number:,}/{total:,}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from .._precision.report import PrecisionReport
 from .._sweep import catalog
 from .._sweep.html import page
 from .._sweep.report import Report
-from .._sweep.sweep import sweep
+from .._sweep.sweep import CONFIGURATIONS, in_order, sweep
 from .arguments import check_options, parser, report_files
 from .display import progress, show, show_report, status
 from .load import UsageError
@@ -97,9 +97,9 @@ def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8, 1 + len(chosen) // 20)
     start, outcomes = time.monotonic(), []
     with contextlib.closing(sweep(chosen, jobs, origins="html" in files)) as swept:
-        for some in progress(swept, len(chosen)):
+        for some in progress(swept, len(chosen) * len(CONFIGURATIONS)):
             outcomes += some
-    report = Report(outcomes, unbuilt, time.monotonic() - start)
+    report = Report(in_order(outcomes), unbuilt, time.monotonic() - start)
     if "json" in files:
         _write(files["json"], json.dumps(report.as_json(), indent=1))
     if "html" in files:

@@ -21,10 +21,11 @@ _FILTERING = "JAX_TRACEBACK_FILTERING"
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [-m] SCRIPT [ARGS ...]"
 HELP = """
-Runs a script, or with -m a module, as python does, with its output and exit status. The
-notes on a type error of JAX's name the leaves, the line that promoted them, the line that
-forced the promotion, and what to write. At the end, standard error lists the functions that
-were compiled again only because the type of an argument changed."""
+Runs a script, standard input (-), or with -m a module, as python does, with its output and
+exit status. The notes on a type error of JAX's name the leaves, the line that promoted
+them, the line that forced the promotion, and what to write. At the end, standard error
+lists the functions that were compiled again only because the type of an argument changed.
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2
     make, rest = (script, arguments) if arguments[0] != "-m" else (module, arguments[1:])
-    if not rest or (make is script and rest[0].startswith("-")):
+    if not rest or (make is script and rest[0].startswith("-") and rest[0] != "-"):
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
     recompiled, watching = Recompiled(), contextlib.ExitStack()
     for context in (Hidden(), recompiled, explain(), _explained_threads()):
@@ -63,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         raise
     except BaseException as error:
         _explain(error)
-        sys.excepthook(type(error), error, error.__traceback__)
+        _print(error)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
             raise  # so that Python ends by the signal
@@ -75,6 +76,23 @@ def run(arguments: Sequence[str]) -> int:
         else:
             end()
     return 0
+
+
+def _print(error: BaseException) -> None:
+    """Gives an error to the hook of the script, and prints what the hook raises."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as failed:
+        first = failed  # of those that the hook raised, each the context of the next
+        while first.__context__ is not None and first.__context__ is not error:
+            first = first.__context__
+        first.__context__ = None
+        trace = failed.__traceback__
+        failed.with_traceback(trace and trace.tb_next)
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(failed), failed, failed.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
 
 
 def _explain(error: BaseException) -> None:

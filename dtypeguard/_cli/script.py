@@ -37,11 +37,19 @@ class NotFound(Exception):
 def script(file: str) -> Program:
     """What `python FILE` runs: a script, or the `__main__.py` of a directory or archive.
 
+    `-` stands for standard input.
+
     Raises:
         NotFound: if it cannot be read.
         SyntaxError: if it does not compile.
     """
-    finder = pkgutil.get_importer(file)
+    if file == "-":
+        path, loader = "<stdin>", importlib.machinery.BuiltinImporter
+        names = {"__file__": path, "__cached__": None, "__loader__": loader}
+        text = sys.stdin.buffer.read()
+        return Program(compile(text, path, "exec", dont_inherit=True), file, "", names)
+    path = os.path.join(os.getcwd(), file)
+    finder = pkgutil.get_importer(path)
     if finder is not None and hasattr(finder, "find_spec"):
         spec = finder.find_spec("__main__")
         if spec is None:
@@ -52,7 +60,6 @@ def script(file: str) -> Program:
             text = source.read()
     except OSError as error:
         raise NotFound(f"can't open file {file!r}: {error.strerror}") from None
-    path = os.path.join(os.getcwd(), file)
     names = {
         "__file__": path,
         "__cached__": None,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax, tree_util
 
@@ -129,7 +130,7 @@ def init(eager: State, traced: State) -> None:
 def some_zeros(params: Params) -> Params:
     """Params whose every other leaf is zero: an `init` that runs may look at values."""
     leaves, treedef = tree_util.tree_flatten(params)
-    leaves[::2] = map(jnp.zeros_like, leaves[::2])
+    leaves[::2] = [jnp.asarray(np.zeros_like(leaf), leaf.dtype) for leaf in leaves[::2]]
     return tree_util.tree_unflatten(treedef, leaves)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import set_x64
@@ -55,12 +57,16 @@ class Entry:
             return self.make()
 
     def loss(self, params: Params) -> jax.Array:
-        """The loss whose gradients `inputs` makes, in the promoted dtype of the params."""
+        """The loss whose gradients `inputs` makes, in the promoted dtype of the params.
+
+        Of NumPy arrays, NumPy computes it: nothing compiles.
+        """
         leaves = tree_util.tree_leaves(params)
         leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
         dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
-        squares = [jnp.sum(jnp.square(leaf - 1)).astype(dtype) for leaf in leaves]
-        return functools.reduce(jnp.add, squares) / 2
+        errors = [leaf - 1 for leaf in leaves]
+        squares = [(error * error).sum().astype(dtype) for error in errors]
+        return functools.reduce(operator.add, squares) / 2
 
     def inputs(self, params: DTypes, grads: DTypes) -> Inputs:
         """Small arrays for one update.
@@ -129,8 +135,12 @@ def in_turn(tree: PyTree, dtypes: DTypes) -> PyTree:
 
     def array(number: int, leaf: Leaf) -> Leaf:
         leaf = ones_like(leaf)
-        is_floating = kind(dtype_of(leaf)) == "float"
-        return jnp.asarray(leaf, choices[number % len(choices)]) if is_floating else leaf
+        if kind(dtype_of(leaf)) != "float":
+            return leaf
+        dtype = choices[number % len(choices)]
+        # NumPy casts its own arrays: nothing compiles.
+        cast = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf).astype(dtype)
+        return jnp.asarray(cast, dtype)
 
     return tree_util.tree_unflatten(structure, map(array, range(len(leaves)), leaves))
 
@@ -148,6 +158,11 @@ def _run_abstractly(opt: Optimizer, inputs: Inputs) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         eqx.filter_eval_shape(run, *inputs)
+
+
+def _value(entry: Entry, params: Params) -> jax.Array:
+    value = np.asarray(entry.loss(tree_util.tree_map(np.asarray, params)))
+    return jnp.asarray(value, value.dtype)
 
 
 def _gradient_function(
@@ -175,11 +190,11 @@ _USUAL_EXTRA_ARGS = (
 # The extra args of Optax's own optimizers, by name: each a function of the entry, the
 # params and the gradients.
 _EXTRA_ARGS: dict[str, Callable[[Entry, Params, Updates], object]] = {
-    "value": lambda entry, params, updates: entry.loss(params),
+    "value": lambda entry, params, updates: _value(entry, params),
     "grad": lambda entry, params, updates: updates,
     "value_fn": lambda entry, params, updates: entry.loss,
     "obj_fn": lambda entry, params, updates: entry.loss,
-    "loss": lambda entry, params, updates: entry.loss(params),
+    "loss": lambda entry, params, updates: _value(entry, params),
     "grad_fn": _gradient_function,
     "sum_sq_diff_grads": lambda entry, params, updates: updates,
     "sample_size": lambda entry, params, updates: jnp.asarray(8, jnp.int32),

@@ -50,7 +50,8 @@ def test_clean_exits_0_and_prints_a_table_and_totals(ema):
         re.M,
     )
     assert "Failures although guarded" not in out
-    assert err.endswith("Swept 2/2\n")
+    n = 2 * len(CONFIGURATIONS)
+    assert err.endswith(f"Swept {n}/{n}\n")
 
 
 def test_json_holds_every_outcome(ema):
@@ -63,6 +64,12 @@ def test_json_holds_every_outcome(ema):
     assert report.bare_failed == read["bare_failed"] > 0
     assert "\n".join(report.table()) in out
     assert [dataclasses.asdict(outcome) for outcome in outcomes] == read["outcomes"]
+    assert [(o.id, o.configuration, o.x64, o.guarded) for o in outcomes] == [
+        (entry_id, c.name, c.x64, guarded)
+        for entry_id in ("optax.ema", "optax.ema[accumulator_dtype=bf16]")
+        for c in CONFIGURATIONS
+        for guarded in (False, True)
+    ]
 
 
 def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
@@ -228,8 +235,11 @@ def test_runs_where_rich_is_not_installed():
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "Swept 1/1\n")
-    assert f"{len(CONFIGURATIONS)} configurations" in done.stdout
+    n = len(CONFIGURATIONS)
+    *parts, last = done.stderr.splitlines()
+    assert (done.returncode, last) == (0, f"Swept {n}/{n}")
+    assert all(re.fullmatch(rf"Swept \d+/{n}", part) for part in parts)
+    assert f"{n} configurations" in done.stdout
 
 
 @pytest.mark.third_party

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import zipapp
 
 import jax
 import pytest
@@ -189,12 +190,14 @@ print("jax" in sys.modules, "jax.numpy" in sys.modules and "jax" in sys.modules)
         "-m pkg.sub a",
         "pkg/../show.py",
         "pkg/sub a",
+        "archive.pyz a",
     ],
 )
 def test_main_is_as_under_python(run, script, arguments, monkeypatch, tmp_path):
     for name in ("show.py", "pkg/show.py", "pkg/sub/__main__.py", "pkg/sub/__init__.py"):
         script("" if name.endswith("__init__.py") else SHOW, name)
     script("", "pkg/__init__.py")
+    zipapp.create_archive(tmp_path / "pkg/sub", tmp_path / "archive.pyz")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     bare = _python(*arguments.split())
@@ -202,6 +205,21 @@ def test_main_is_as_under_python(run, script, arguments, monkeypatch, tmp_path):
     assert run(*arguments.split()) == bare
     for name in [name for name in sys.modules if name.partition(".")[0] == "pkg"]:
         del sys.modules[name]
+
+
+def test_a_script_from_standard_input(tmp_path):
+    raising = """
+import jax, jax.numpy as jnp
+def body(carry, _):
+    return carry * jnp.ones(3), None
+jax.lax.scan(body, jnp.ones(3, jnp.bfloat16), None, 2)
+"""
+    given = {"cwd": tmp_path, "input": f"{SHOW}print(repr(sys.stdin.read())){raising}"}
+    code, out, err = _command("-", "--a", **given)
+    trace, _, note = err.partition("dtypeguard: ")
+    assert (code, out, trace) == _python("-", "--a", **given)
+    assert code == 1
+    assert "  <stdin>:12  forced by <stdin>:12" in note
 
 
 @pytest.mark.parametrize(
@@ -239,6 +257,20 @@ def test_an_excepthook_of_the_script(run, script):
         raise ValueError("v")
     """)
     assert run(file) == (1, "mine ValueError v\n", "")
+
+
+def test_an_excepthook_that_raises(run, script):
+    file = script("""
+        import sys
+        def hook(kind, error, trace):
+            try:
+                raise ValueError("first")
+            except ValueError:
+                raise RuntimeError("second")
+        sys.excepthook = hook
+        raise KeyError("k")
+    """)
+    assert run(file) == _python(file)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ends by a signal")

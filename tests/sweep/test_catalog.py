@@ -13,6 +13,8 @@ from jax import tree_util
 import dtypeguard
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._sweep import catalog
+from dtypeguard._sweep.checks import some_zeros
+from dtypeguard._sweep.sweep import CONFIGURATIONS
 
 ENTRIES, UNBUILT = catalog.entries()
 
@@ -115,6 +117,37 @@ def test_updates_are_the_gradients_of_the_loss():
         tree_util.tree_leaves(updates),
     ):
         assert jnp.allclose(grad, update, rtol=1e-6)
+
+
+def test_nothing_compiles_for_the_inputs():
+    """A small program takes longer to compile than an update takes to trace."""
+    entry = catalog.find("optax.adam")
+    compiled = []
+
+    def listen(event, duration_secs, **kwargs):
+        if event.endswith("/backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    jnp.arange(7) + 7
+    assert compiled
+    compiled.clear()
+    for configuration in CONFIGURATIONS:
+        with configuration.flags():
+            inputs = entry._inputs(configuration.params, configuration.grads, ("value",))
+            some_zeros(inputs.params)
+    assert compiled == []
+
+
+@pytest.mark.parametrize("dtypes", [jnp.bfloat16, (jnp.bfloat16, jnp.float32)])
+def test_the_value_is_that_of_the_loss(dtypes):
+    entry = catalog.find("optax.adam")
+    with jax.numpy_dtype_promotion("standard"):
+        params, _, extra_args = entry._inputs(dtypes, dtypes, ("value", "loss"))
+        loss = entry.loss(params)
+    for value in extra_args.values():
+        assert (value.aval, value.sharding) == (loss.aval, loss.sharding)
+        assert float(value) == pytest.approx(float(loss), rel=1e-2)
 
 
 def test_extra_args_are_those_needed():

@@ -248,7 +248,11 @@ class _GuardedStep:
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # the very function, to `inspect.unwrap`
             return self.step
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        is_of_jit = vars(self).get("is_jitted", False) and hasattr(self.copy, name)
+        remedy = " Write jax.jit(guard_step(f)) in place of guard_step(jax.jit(f))."
+        raise AttributeError(
+            f"A guarded step has no attribute {name!r}.{remedy if is_of_jit else ''}"
+        )
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         repeat = self._repeat

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
+from jax.core import Tracer
 
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import dtype_of, kind
@@ -161,6 +162,9 @@ def _run_abstractly(opt: Optimizer, inputs: Inputs) -> None:
 
 
 def _value(entry: Entry, params: Params) -> jax.Array:
+    leaves = tree_util.tree_leaves(params)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return entry.loss(params)
     value = np.asarray(entry.loss(tree_util.tree_map(np.asarray, params)))
     return jnp.asarray(value, value.dtype)
 

@@ -356,8 +356,21 @@ def test_tools_find_the_function_behind_a_guard():
     del step, each, outside
     assert inspect.unwrap(guarded).__defaults__ is None  # a copy, where nobody holds it
     assert inspect.getsource(guarded) == source
-    with pytest.raises(AttributeError, match="'_GuardedStep' object has no attribute 'x'"):
-        guarded.x  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'lower'\.$"):
+        guarded.lower  # noqa: B018
+
+
+def test_what_jit_alone_has_is_told_where_to_get():
+    def step(state):
+        return state * 2
+
+    with pytest.raises(
+        AttributeError, match=r"'lower'\. Write jax\.jit\(guard_step\(f\)\)"
+    ):
+        guard_step(jax.jit(step)).lower(1.0)
+    assert jax.jit(guard_step(step)).lower(1.0).compile()(1.0) == 2
+    with pytest.raises(AttributeError, match=r"'x'\.$"):
+        guard_step(jax.jit(step)).x  # noqa: B018
 
 
 def make(scale):

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import tree_util
-from sklearn.datasets import load_digits
 
 
 @functools.cache
 def data():
     """1,797 images of 64 pixels between 0 and 1, float32, and their labels."""
+    from sklearn.datasets import load_digits  # a second, for each process that imports it
+
     images, labels = load_digits(return_X_y=True)
     return np.asarray(images / 16, np.float32), np.asarray(labels, np.int32)
 

@@ -166,6 +166,6 @@ def test_ci_runs_the_test_command():
     assert "grep -m 1 'pytest' README.md" in script
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
-    *_, exhaustive, last = script.splitlines()
-    assert exhaustive.endswith(" .venv/bin/python -m pytest -n 2 -m exhaustive")
+    *lines, last = script.splitlines()
+    assert ".venv/bin/python -m pytest -n 2 -m exhaustive" in lines
     assert last == 'bash -c "$test_command"'

@@ -121,7 +121,7 @@ def page(
     elsewhere = []
     for file, of_file in _by_file(marks).items():
         lines = [line.rstrip("\n").expandtabs(4) for line in linecache.getlines(file)]
-        if file and lines:
+        if file and max(of_file) <= len(lines):  # else this is not the text that ran
             parts.append(_source(short_path(file), lines, of_file, columns))
         else:
             elsewhere += [mark for each in of_file.values() for mark in each]

@@ -2,6 +2,7 @@
 
 import html.parser
 import importlib.util
+import linecache
 import re
 import sys
 
@@ -119,7 +120,9 @@ def test_a_healthy_program_does_not_read_like_a_list_of_faults():
     assert not any("chosen" in kind for kind, _ in page.rows)
 
 
-def test_what_is_on_no_line_of_a_file_has_a_table_of_its_own():
+@pytest.mark.parametrize("known", [[], ["the text of `python -c`"]])
+def test_what_is_on_no_line_of_a_file_has_a_table_of_its_own(monkeypatch, known):
+    monkeypatch.setitem(linecache.cache, "<string>", (9, None, known, "<string>"))
     made = {}
     exec("import jax.numpy as jnp\ndef f(x):\n    return jnp.exp(x) * 1.7", made)
     for f in (jnp.tanh, made["f"]):

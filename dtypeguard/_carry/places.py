@@ -1,6 +1,5 @@
 """The arguments of a step that are carried: their positions and names."""
 
-import functools
 import inspect
 from typing import NamedTuple
 
@@ -54,7 +53,7 @@ class Names(NamedTuple):
         """The parameters of any callable."""
         try:
             signature = _signature(step)
-        except (TypeError, ValueError):  # some C functions have no signature
+        except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
             signature = inspect.signature(lambda *args, **kwargs: None)
 
         def of_kind(*kinds):
@@ -116,19 +115,28 @@ class Names(NamedTuple):
 
 
 def _signature(step: Step) -> inspect.Signature:
-    """The signature of a callable; of a wrapper its own, unless that takes anything.
+    """The signature of a callable; of a wrapper its own, unless that passes arguments on.
 
-    `functools.wraps` also marks wrappers that take fewer arguments than what they wrap.
+    `functools.wraps` also marks wrappers that take fewer arguments than what they wrap. One
+    with `*args` or `**kwargs` passes on what it takes if the arguments that it names by
+    position are the first ones of what it wraps.
     """
     inner = getattr(step, "__wrapped__", None)
     if inner is None or inspect.ismethod(step):
         return inspect.signature(step)
-    is_function = inspect.isfunction(step)
-    call = step if is_function else functools.partial(type(step).__call__, step)
-    own = inspect.signature(call, follow_wrapped=False)
-    kinds = {parameter.kind for parameter in own.parameters.values()}
-    is_open = kinds <= {_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD}
-    return _signature(inner) if is_open else own
+    is_shown = "__signature__" in getattr(step, "__dict__", ())
+    is_object = callable(step) and not (inspect.isfunction(step) or inspect.isclass(step))
+    if is_object and not is_shown:
+        own = inspect.signature(step.__call__)
+    else:
+        own = inspect.signature(step, follow_wrapped=False)
+    parameters = own.parameters.values()
+    rest = {_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD}
+    if rest.isdisjoint(p.kind for p in parameters):
+        return own
+    passed = _signature(inner)
+    names = [p.name for p in parameters if p.kind not in {*rest, _Parameter.KEYWORD_ONLY}]
+    return passed if [*passed.parameters][: len(names)] == names else own
 
 
 def places_of(

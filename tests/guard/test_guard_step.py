@@ -784,7 +784,33 @@ def an_object():
     return Step(with_key)
 
 
+def an_object_of_a_static_method():
+    class Step:
+        def __init__(self, inner):
+            functools.update_wrapper(self, inner)
+
+        @staticmethod
+        def __call__(state, x):
+            return with_key(None, state, x)
+
+    return Step(with_key)
+
+
+def an_object_that_shows_a_signature():
+    class Step:
+        def __init__(self, inner):
+            functools.update_wrapper(self, inner)
+            self.__signature__ = inspect.signature(lambda state, x: None)
+
+        def __call__(self, *args):
+            return with_key(None, *args)
+
+    return Step(with_key)
+
+
 WRAPPERS = {
+    "an object of a static method": an_object_of_a_static_method,
+    "an object that shows a signature": an_object_that_shows_a_signature,
     "a wrapper that adds an argument": with_its_own_names,
     "another order": in_another_order,
     "anything": without_names,
@@ -804,3 +830,51 @@ def test_a_wrapper_of_another_signature(make, carry):
     state = {"w": jnp.ones(3, jnp.bfloat16), "count": jnp.zeros(3, jnp.int32)}
     with pytest.raises(DtypeDriftError, match=r"  state\['w'\]  bfloat16\[3\] -> bool"):
         step(state, 2)
+
+
+def takes_verbose(inner):
+    return lambda *args, verbose=False, **kwargs: inner(*args, **kwargs)
+
+
+def names_the_first(inner):
+    return lambda key, *args, **kwargs: inner(key, *args, **kwargs)
+
+
+def takes_the_rest_by_name(inner):
+    return lambda key, **kwargs: inner(key, **kwargs)
+
+
+def by_position(step, state):
+    return step(None, state)
+
+
+def by_name(step, state):
+    return step(None, state=state)
+
+
+@pytest.mark.parametrize("carry", [1, "state"])
+@pytest.mark.parametrize(
+    ("wrapper", "call"),
+    [
+        (takes_verbose, by_position),
+        (takes_verbose, by_name),
+        (names_the_first, by_position),
+        (names_the_first, by_name),
+        (takes_the_rest_by_name, by_name),
+    ],
+)
+def test_a_wrapper_that_passes_arguments_on_has_the_names_of_what_it_wraps(
+    wrapper, call, carry
+):
+    step = guard_step(functools.wraps(with_key)(wrapper(with_key)), carry=carry)
+    state = {"w": jnp.ones(3, jnp.bfloat16), "count": jnp.zeros(3, jnp.int32)}
+    with pytest.raises(DtypeDriftError, match=r"  state\['w'\]  bfloat16\[3\] -> bool"):
+        call(step, state)
+
+
+def test_a_wrapper_of_itself_takes_anything():
+    def step(*args):
+        return args[0] * jnp.float32(1)
+
+    step.__wrapped__ = step
+    assert guard_step(step)(jnp.ones(3, BF16)).dtype == BF16

@@ -57,6 +57,7 @@ _PLACES = {
     "indices",
     "idx",
     "item",
+    "start_index",
     "start_indices",
     "scatter_indices",
     "segment_ids",

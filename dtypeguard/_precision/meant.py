@@ -9,7 +9,7 @@ import numpy as np
 
 from .._leaves.files import is_users
 from .._leaves.types import DType, Leaf
-from .._program.origins import Origin
+from .._program.origins import Chain, Origin, calls_of_frame
 from .._program.watch import Calls
 
 
@@ -20,7 +20,7 @@ class Meant(Calls):
     """
 
     def __init__(self):
-        self._numbers: dict[tuple[str, int], list[tuple[int | None, float]]] = {}
+        self._numbers: dict[tuple[str, int], list[tuple[Chain | None, float]]] = {}
         self._found: collections.Counter[tuple[object, ...]] = collections.Counter()
         self._taken: collections.Counter[tuple[object, ...]] = collections.Counter()
 
@@ -33,29 +33,33 @@ class Meant(Calls):
         self._taken.clear()
 
     def next_number(
-        self, origin: Origin, instruction: int | None, value: Leaf, dtype: DType
+        self, origin: Origin, calls: Chain, value: Leaf, dtype: DType
     ) -> float | None:
         """The number that became the next `value` of a call, if it is another number.
 
         Args:
             origin: the line of the call.
-            instruction: which call on that line it is; None if that is not known.
+            calls: the calls that lead there, inside out; () if they are not known.
             value: what the program has.
             dtype: what the number was rounded to.
         """
         rounded = float(np.asarray(value, dtype))
         is_it = lambda number: float(np.asarray(number).astype(dtype)) == rounded
+        given = self._numbers.get((origin.file, origin.line), ())
+        given = [(chain, number) for chain, number in given if is_it(number)]
+        # JAX may give what a rule of a derivative computes the callers of another call.
+        depth = None if any(chain == calls for chain, _ in given) else 1
         candidates = [
             number
-            for place, number in self._numbers.get((origin.file, origin.line), ())
-            if (place is None or instruction in (None, place)) and is_it(number)
+            for chain, number in given
+            if chain is None or not calls or chain[:depth] == calls[:depth]
         ]
         if not candidates and np.isfinite(rounded) and rounded != round(rounded):
             # JAX gives what a backward pass computes the line of the forward call.
             found = itertools.chain.from_iterable(self._numbers.values())
             everywhere = {number for _, number in found if is_it(number)}
             candidates = list(everywhere) if len(everywhere) == 1 else []
-        key = origin.file, origin.line, instruction, rounded
+        key = origin.file, origin.line, calls, rounded
         # An equation takes each of them once: the other 1 of a derivative is its own.
         if self._taken[key] == len(candidates):
             return None
@@ -72,10 +76,11 @@ class Meant(Calls):
         file = back.f_code.co_filename
         if is_users(file):
             # What is made an array may go into any call on the line.
-            place = None if frame.f_code.co_qualname in _MAKERS else back.f_lasti
-            numbers = [(place, x) for x in _numbers(frame.f_locals.values())]
-            if numbers:
-                self._numbers.setdefault((file, back.f_lineno), []).extend(numbers)
+            is_maker = frame.f_code.co_qualname in _MAKERS
+            if numbers := list(_numbers(frame.f_locals.values())):
+                chain = None if is_maker else calls_of_frame(back)
+                found = self._numbers.setdefault((file, back.f_lineno), [])
+                found.extend((chain, number) for number in numbers)
         return None
 
 

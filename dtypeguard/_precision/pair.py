@@ -13,8 +13,8 @@ from .._program.expand import expanded
 from .._program.graph import Stack, open_jaxpr
 from .._program.origins import (
     Origin,
+    calls_of,
     cast_of_ours,
-    instruction_of,
     is_explicit,
     is_of_users,
     origin_of,
@@ -149,7 +149,7 @@ class Paired(ControlFlow):
         origin = origin_of(stack)
         if origin is None or kind(dtype) != "float" or np.ndim(number):
             return None
-        return self._meant.next_number(origin, instruction_of(stack), number, dtype)
+        return self._meant.next_number(origin, calls_of(stack), number, dtype)
 
     def _of_number(self, meant: float, narrow: Leaf, stack: Sequence[Equation]) -> Value:
         """A number that is rounded, with a switch of its own."""

@@ -24,6 +24,9 @@ from .._leaves.types import Equation
 # JAX traces a jaxpr inside these. Frames further out belong to its first caller: JAX caches
 # traces, so that may be somebody else.
 _TRACING = re.compile(r"(.*\.)?trace_to_(sub)?jaxpr\w*")
+# Functions and the instructions in them that call the next; two functions on a line may
+# call at the same instruction.
+Chain = tuple[tuple[CodeType, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,22 +97,35 @@ def origin_of(stack: Sequence[Equation]) -> Origin | None:
     return _origin_of_frames(frame for frame in frames if is_users(frame.file))
 
 
-def instruction_of(stack: Sequence[Equation]) -> int | None:
-    """The instruction on the line of `origin_of` that calls JAX; None if it is not known.
+def calls_of(stack: Sequence[Equation]) -> Chain:
+    """The calls that lead to the line of `origin_of`, inside out; () if not known.
 
-    It tells apart the calls on a line, as the `f_lasti` of a running frame does.
+    They tell apart the calls on a line, and those of a function that contains it.
     """
     for equation in stack:
         try:
             codes, instructions = equation.source_info.traceback.raw_frames()
         except AttributeError:  # there is no traceback, or this release keeps it elsewhere
-            return None
-        for code, instruction in zip(codes, instructions):
-            if is_users(code.co_filename):
-                return instruction
-            if _TRACING.fullmatch(code.co_qualname):
-                break
-    return None
+            return ()
+        if found := _calls(zip(codes, instructions)):
+            return found
+    return ()
+
+
+def calls_of_frame(frame: FrameType) -> Chain:
+    """The calls that lead to the current line of a running function, inside out."""
+    frames = itertools.chain([frame], callers(frame))
+    return _calls((each.f_code, each.f_lasti) for each in frames)
+
+
+def _calls(frames: Iterable[tuple[CodeType, int]]) -> Chain:
+    found: list[tuple[CodeType, int]] = []
+    for code, instruction in frames:
+        if is_users(code.co_filename):
+            found.append((code, instruction))
+        elif _TRACING.fullmatch(code.co_qualname):
+            break
+    return tuple(found)
 
 
 def passes(equation: Equation, code: CodeType) -> bool:

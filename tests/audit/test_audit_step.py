@@ -256,6 +256,12 @@ UNMENDED = (
 )
 
 
+def test_shapes_that_disagree_have_no_note():
+    report = audit_step(lambda x: x + jnp.ones(4), jnp.zeros(3, BF16))
+    assert report.error.types == ("(3,)", "(4,)")
+    assert report.advice == "dtypeguard.guard_step does not mend this."
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_step_that_does_not_trace(name):
     def step(x):

@@ -223,6 +223,19 @@ def test_a_size_that_is_a_float(call, size, tmp_path):
     assert names["sized"](size).dtype == jnp.float32
 
 
+@pytest.mark.parametrize(
+    "call", ["slice_in_dim(x, i, 1)", "update_slice_in_dim(x, x, i, 0)"]
+)
+def test_what_is_sliced_is_no_index(call):
+    """Both have the type that the message names; only one of them is at fault."""
+    x, i = jnp.ones((4, 4)), F32[0]
+    (note,) = notes(
+        raised(lambda: eval(f"lax.dynamic_{call}", {"lax": lax, "x": x, "i": i}))
+    )
+    assert "an argument of a type" in note
+    assert re.search(r"\n  start_index", note), note
+
+
 def test_a_size_that_jit_traces_has_no_cast():
     assert notes(raised(lambda: jax.jit(jnp.zeros)(F32[0]))) == []
 

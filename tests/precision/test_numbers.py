@@ -75,3 +75,32 @@ def test_a_number_that_makes_no_difference_is_not_shown():
     scaled = lambda x: x * lax.rsqrt(jnp.mean(x * x) + 1e-6)
     (loss,) = audit_precision(scaled, x).losses
     assert loss.constant is None
+
+
+def scaled(x, by):
+    return x * by
+
+
+# Numbers that are 1 in bfloat16, at one line and one instruction.
+APART = {
+    "two functions on a line": lambda x: lax.cond(
+        *(x[0, 0] > 9, lambda x: x * 0.9985, lambda x: x * 1.0012, x)
+    ),
+    "branches": lambda x: lax.cond(
+        *(x[0, 0] > 9, lambda x: scaled(x, 0.9985), lambda x: scaled(x, 1.0012), x)
+    ),
+    "a backward pass": jax.grad(
+        lambda x: (scaled(x, 1.0019) + scaled(x, 0.9985) ** 2).sum()
+    ),
+    "a result of no use": jax.grad(
+        lambda x: (scaled(x, 0.9985), scaled(x, 1.0012).sum())[1]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_numbers_of_a_line_that_different_calls_give(name):
+    f, wide = APART[name], jnp.asarray(X, F32)
+    exact = np.asarray(f(wide))
+    off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
+    assert audit_precision(f, X).error == pytest.approx(off, rel=0.01)

@@ -12,7 +12,7 @@ import optax
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import is_wide_scalar, narrow_scalar
-from .._leaves.errors import DtypeDriftError, WarnOnce, more
+from .._leaves.errors import DtypeDriftError, WarnOnce, first_line, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import Function, Optimizer
@@ -208,9 +208,8 @@ def _guard_transformation(
                 if rescued is None:
                     raise
                 dtype, outputs = rescued
-                reason = str(error).strip().partition("\n")[0]
                 warn(
-                    f"update failed and was run in {dtype} instead: {reason}"
+                    f"update failed and was run in {dtype} instead: {first_line(error)}"
                     + more("Guard an optimizer")
                 )
                 # The wider dtypes are ours and reported above: no drift of the optimizer.

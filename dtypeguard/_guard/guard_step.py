@@ -15,7 +15,7 @@ from .._carry.carry import carry_of
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
-from .._leaves.errors import DtypeDriftError, WarnOnce
+from .._leaves.errors import DtypeDriftError, WarnOnce, first_line
 from .._leaves.files import is_users
 from .._leaves.functions import copy_of
 from .._leaves.modules import closed, objects, opened
@@ -372,10 +372,9 @@ class _Call:
             return False, None
         done, result = self._without_x64()
         if done:
-            reason = str(error).strip().partition("\n")[0]
             self.guarded.warn_once(
                 f"{self.guarded.carry.step} failed with x64 on and was run with it off: "
-                f"{reason}"
+                f"{first_line(error)}"
             )
         self.is_as_bare = False
         return done, result

@@ -6,7 +6,7 @@ import jax
 
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import is_weak, is_wide
-from .._leaves.errors import DtypeDriftError, more
+from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.rows import by_path, describe
 from .._leaves.types import Function, PyTree
 
@@ -33,7 +33,7 @@ def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) ->
     except DtypeDriftError:
         raise
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
     outputs = call(*inputs)
     warn(
         f"the optimizer runs with x64 on, since it failed with x64 off: {reason}"

@@ -29,6 +29,11 @@ def more(page: str) -> str:
     return f"\nMore on this: '{page}' in the docs of dtypeguard."
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the message of an error, or the name of its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def warn_caller(message: str) -> None:
     """Issues a `DtypeGuardWarning` at the innermost line outside dtypeguard and JAX."""
     frame, level = inspect.currentframe(), 1

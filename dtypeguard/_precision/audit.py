@@ -161,7 +161,7 @@ def audit_call(
             except Exception as error:
                 of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
                 is_of_value = isinstance(error, of_values) or "hashable" in str(error)
-                error.add_note(_NOT_TRACED + _NO_VALUES * is_of_value)
+                error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
                 raise
         has_double = has_float64()
     formats = Formats(*_formats(program, wide, narrow))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import optax
 
+from .._leaves.errors import first_line
 from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import Optimizer
 from .entry import Entry
@@ -51,8 +52,7 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
             # A function without an annotation that fails or returns something else is one
             # of Optax's many helpers.
             if promises_transformation(factory):
-                reason = str(error).strip().partition("\n")[0]
-                unbuilt.append(Unbuilt(entry.id, reason or type(error).__name__))
+                unbuilt.append(Unbuilt(entry.id, first_line(error)))
         else:
             built.append(entry)
     return tuple(built), tuple(unbuilt)

@@ -505,31 +505,6 @@ def test_an_argument_that_makes_the_step_pass_a_leaf_through():
             assert types(guarded(state, x, passes=True)) == types(drifting_state())
 
 
-def forget_all(step):
-    jax.clear_caches()
-
-
-def forget_step(step):
-    if not hasattr(step, "clear_cache"):
-        pytest.skip("no clear_cache in this release")
-    step.clear_cache()
-
-
-@pytest.mark.parametrize("forget", [forget_all, forget_step, lambda step: None])
-@pytest.mark.parametrize("passes", [False, True])
-def test_a_program_that_jax_forgot(forget, passes):
-    step = jax.jit(functools.partial(drifting, passes=passes))
-    guarded = guard_step(step)
-    state = kept(guarded)
-    forget(step)
-    step(state, jnp.ones(3, WIDE))
-    for dtype in (WIDE, BF16, WIDE):
-        for _ in range(2):
-            new = guarded(state, jnp.ones(3, dtype))
-            assert types(new) == types(drifting_state())
-        assert types(guarded(new, jnp.ones(3, dtype))) == types(drifting_state())
-
-
 def test_threads_that_call_with_other_types_at_once():
     step = jax.jit(drifting)
     guarded, wrong = guard_step(step), []

@@ -86,6 +86,9 @@ def test_a_carry_that_is_no_array_this_time_is_made_one(guards):
     assert len(guards) == 3  # the later arrays of JAX need none
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 5), reason="old releases read types at another pace"
+)
 @pytest.mark.parametrize("leaves", [10, 100])
 def test_a_repeated_call_flattens_and_compares_and_no_more(leaves):
     """In processor time, the quickest of many; about 1.2."""

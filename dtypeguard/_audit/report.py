@@ -96,7 +96,7 @@ class AuditReport:
             return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
         if self.error is None or self.refusal != self.error.message:
             return f"{guard} does not mend this: {self.refusal}"
-        explains = is_step and self.error.types and not self.error.types[0].startswith("(")
+        explains = is_step and self.error.is_of_dtypes
         return f"{guard} does not mend this.{_EXPLAIN if explains else ''}"
 
     @property

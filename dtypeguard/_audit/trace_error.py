@@ -36,6 +36,11 @@ class TraceError:
         return is_inside and are_floats and bool(self.types) and not self.is_guarded
 
     @property
+    def is_of_dtypes(self) -> bool:
+        """Whether two types disagree, and not two shapes such as `(3,)` and `(4,)`."""
+        return bool(self.types) and not self.types[0].startswith("(")
+
+    @property
     def is_of_a_loop(self) -> bool:
         """Whether the carry of a loop came back in other types."""
         return bool(_CARRY.search(self.message))

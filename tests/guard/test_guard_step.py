@@ -773,11 +773,15 @@ def without_names():
     return functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs))
 
 
-def an_object():
-    class Step:
-        def __init__(self, inner):
-            functools.update_wrapper(self, inner)
+class Wrapper:
+    """An object that looks like what it wraps."""
 
+    def __init__(self, inner):
+        functools.update_wrapper(self, inner)
+
+
+def an_object():
+    class Step(Wrapper):
         def __call__(self, state, x):
             return with_key(None, state, x)
 
@@ -785,10 +789,7 @@ def an_object():
 
 
 def an_object_of_a_static_method():
-    class Step:
-        def __init__(self, inner):
-            functools.update_wrapper(self, inner)
-
+    class Step(Wrapper):
         @staticmethod
         def __call__(state, x):
             return with_key(None, state, x)
@@ -797,15 +798,13 @@ def an_object_of_a_static_method():
 
 
 def an_object_that_shows_a_signature():
-    class Step:
-        def __init__(self, inner):
-            functools.update_wrapper(self, inner)
-            self.__signature__ = inspect.signature(lambda state, x: None)
-
+    class Step(Wrapper):
         def __call__(self, *args):
             return with_key(None, *args)
 
-    return Step(with_key)
+    step = Step(with_key)
+    step.__signature__ = inspect.signature(lambda state, x: None)
+    return step
 
 
 WRAPPERS = {

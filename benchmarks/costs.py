@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from timing import setting
 
 from dtypeguard import audit_step, guard_step
@@ -65,6 +66,13 @@ def layers(count, dtype):
     return step, (weights, jax.ShapeDtypeStruct((4, 4), dtype))
 
 
+def decayed(count):
+    """A step of many weights, which drift by a constant that the step closes over."""
+    step, (weights, x) = layers(count, jnp.bfloat16)
+    decay = np.float32(0.9)
+    return lambda weights, x: [decay * new for new in step(weights, x)], (weights, x)
+
+
 def nested(levels):
     """Jitted functions, each of which calls the next one twice."""
     function = lambda carry, x: carry + x
@@ -87,6 +95,8 @@ def audits():
         "50 weights, all drift": layers(50, jnp.float32),
         "400 weights, none drifts": layers(400, jnp.bfloat16),
         "400 weights, all drift": layers(400, jnp.float32),
+        "50 weights, a constant": decayed(50),
+        "400 weights, a constant": decayed(400),
         "jit in jit, 8 levels": nested(8),
         "jit in jit, 13 levels": nested(13),
     }.items():

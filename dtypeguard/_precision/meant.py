@@ -9,8 +9,8 @@ import numpy as np
 
 from .._leaves.files import is_users
 from .._leaves.types import DType, Leaf
+from .._program.calls import Calls
 from .._program.origins import Chain, Origin, calls_of_frame
-from .._program.watch import Calls
 
 
 class Meant(Calls):

@@ -9,6 +9,7 @@ import numpy as np
 from .._carry.call import Call, SplitTree
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf, PyTree
+from .calls import unseen
 from .graph import Graph
 
 
@@ -99,7 +100,9 @@ def trace(
                 [strong_type(x, types.get(name + y)) for y, x in zip(p.paths, p.arrays)]
                 for name, p in zip(call.names, call.carried)
             ]
-        traced["step"] = Graph(jax.make_jaxpr(run)(arrays, call.rest.arrays))
+        jaxpr = jax.make_jaxpr(run)(arrays, call.rest.arrays)
+        with unseen():
+            traced["step"] = Graph(jaxpr)
         traced.update(carried=call.carried, names=call.names, rest=call.rest)
         return arrays
 

@@ -6,8 +6,7 @@ the line that created it. `Watch` sees the calls from the user's code into JAX.
 
 import contextlib
 import functools
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 
 import jax
@@ -16,35 +15,12 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import is_python_number, is_weak, kind
 from .._leaves.files import is_installed, is_users
-from .._leaves.types import Aval, Function, Leaf, PyTree
+from .._leaves.types import Aval, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
-from .origins import Origin, OwnLines, origin_of_frame
+from .calls import Calls
+from .origins import Origin, OwnLines, callers, origin_of_frame
 from .trace import strong_type
-
-
-class Calls:
-    """While entered, sees the calls of a program.
-
-    It installs a trace function (`sys.settrace`). If there is one already, such as a
-    debugger's, it leaves that alone and sees nothing.
-    """
-
-    _watching = False
-
-    def __enter__(self):
-        self._watching = sys.gettrace() is None
-        if self._watching:
-            sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *exception):
-        if self._watching:
-            sys.settrace(None)
-
-    def _call(self, frame: FrameType, event: str, arg: PyTree) -> Function | None:
-        """Called by Python for each call; returns a trace function for its frame."""
-        raise NotImplementedError
 
 
 class Watch(Calls):
@@ -60,6 +36,8 @@ class Watch(Calls):
         # Keeps the values alive, so that no other gets the same id.
         self._made: dict[int, tuple[PyTree, Origin]] = {}
         self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
+        self._origins: dict[Hashable, tuple[Origin, object]] = {}
+        self._distinct: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
 
     def __enter__(self):
         self._lines.__enter__()
@@ -93,7 +71,7 @@ class Watch(Calls):
             holding: finds the user's line that made what holds a value, for a constant
                 that a package was given.
         """
-        used = self._used.get((user.file, user.line), ())
+        used = self._unlike(user.file, user.line)
         is_of_type = lambda each: matches(strong_type(each)) and not is_weak(each)
         alike = [pair for pair in used if is_of_type(pair[0])]
         # A tracer may be what the line has computed from the constant.
@@ -108,6 +86,18 @@ class Watch(Calls):
             return next(filter(None, held), made)
         return made
 
+    def _unlike(self, file: str, line: int) -> Sequence[tuple[Leaf, Origin]]:
+        """What was passed to JAX on a line, and its maker, once for all that are alike.
+
+        A line in a loop passes something for each leaf.
+        """
+        if (file, line) not in self._distinct:
+            unlike: dict[Hashable, tuple[Leaf, Origin]] = {}
+            for value, maker in self._used.get((file, line), ()):
+                unlike.setdefault((_content(value), maker), (value, maker))
+            self._distinct[file, line] = [*unlike.values()]
+        return self._distinct[file, line]
+
     def made(self, value: PyTree) -> Origin | None:
         """The line that created an array or a container."""
         made = self._made.get(id(value))
@@ -117,7 +107,7 @@ class Watch(Calls):
         code = frame.f_code
         if self._is_inside and id(code) in self._others:
             return None
-        if is_users(code.co_filename):
+        if is_users(code.co_filename) and not _is_named_tuple(frame):
             frame.f_trace_lines = False
             leave = contextlib.ExitStack()
             leave.callback(setattr, self, "_is_inside", self._is_inside)
@@ -132,7 +122,7 @@ class Watch(Calls):
         for value in _arrays(frame.f_locals.values()):
             maker = self.made(value) or bound(back, value)
             if maker is None and not isinstance(value, Tracer):
-                maker = self._computed(back, value) or origin_of_frame(back)
+                maker = self._computed(back, value) or self._origin(back)
             if maker is not None:  # None for an argument of the traced function
                 key = back.f_code.co_filename, back.f_lineno
                 self._used.setdefault(key, []).append((value, maker))
@@ -155,11 +145,21 @@ class Watch(Calls):
         ]
         return self.made(found[0]) or bound(frame, found[0]) if len(found) == 1 else None
 
+    def _origin(self, frame: FrameType) -> Origin:
+        """The current line of a running function."""
+        outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
+        calls = [(each.f_code, each.f_lineno) for each in (frame, *outer)]
+        place = tuple((id(code), line) for code, line in calls)
+        if place not in self._origins:
+            # Keeps the code alive, so that no other gets the same id.
+            self._origins[place] = origin_of_frame(frame), calls
+        return self._origins[place][0]
+
     def _return_to_user(self, frame: FrameType, event: str, arg: PyTree):
         if event == "return":
             self._is_inside = False
             if frame.f_back is not None and _is_array(arg):
-                self._made.setdefault(id(arg), (arg, origin_of_frame(frame.f_back)))
+                self._made.setdefault(id(arg), (arg, self._origin(frame.f_back)))
         return self._return_to_user
 
     def _return_from_user(
@@ -173,7 +173,7 @@ class Watch(Calls):
             while maker is not None and not _is_maker(maker, arg):
                 maker = maker.f_back
             if maker is not None:
-                origin = origin_of_frame(maker)
+                origin = self._origin(maker)
                 self._made.setdefault(id(arg), (arg, origin))
                 # The pair of new updates and new state is taken apart at once.
                 pair = arg if type(arg) is tuple else ()
@@ -181,6 +181,12 @@ class Watch(Calls):
                     if isinstance(item, (tuple, list, dict)):
                         self._made.setdefault(id(item), (item, origin))
         return functools.partial(self._return_from_user, leave)
+
+
+def _is_named_tuple(frame: FrameType) -> bool:
+    """Whether a function makes a NamedTuple. Its code has no file, as in `python -c`."""
+    is_without_file = frame.f_code.co_filename == "<string>"
+    return is_without_file and frame.f_globals["__name__"].startswith("namedtuple_")
 
 
 def _is_own(code: CodeType) -> bool:
@@ -212,6 +218,17 @@ def _may_be(passed: Leaf, aval: Aval, value: Leaf) -> bool:
         return True
     one, other = (np.asarray(each).astype(aval.dtype) for each in (passed, value))
     return one.tobytes() == other.tobytes()
+
+
+def _content(passed: Leaf) -> Hashable:
+    """The type and the value of an array; its identity where the value cannot be read."""
+    about = strong_type(passed), is_weak(passed)
+    if isinstance(passed, Tracer):
+        return *about, "tracer"
+    is_readable = np.size(passed) <= _LARGE and kind(passed.dtype) is not None
+    if is_readable and isinstance(passed, jax.Array):
+        is_readable = passed.is_fully_addressable and not passed.is_deleted()
+    return *about, np.asarray(passed).tobytes() if is_readable else id(passed)
 
 
 # The values of arrays are compared up to this size.

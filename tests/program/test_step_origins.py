@@ -11,7 +11,8 @@ import planted_steps
 import pytest
 
 from dtypeguard import audit_step, explain
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import CAN_TRACE_ANEW, HAS_BARRIER
+from dtypeguard._program import graph, watch
 
 pytestmark = pytest.mark.third_party
 
@@ -82,3 +83,35 @@ def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
         assert drift.origin.code == "return x * RATE"
         assert drift.cause.code == "RATE = np.float32(2)"
         assert drift.cause.line == 2 + 2 * n
+
+
+def decayed(leaves):
+    return [leaf * make_factor() for leaf in leaves]
+
+
+def make_factor():
+    return np.float32(0.9)  # the factor
+
+
+def test_leaves_that_drift_on_one_line_are_looked_at_once_each(monkeypatch):
+    looks, look = [], watch._content
+    monkeypatch.setattr(watch, "_content", lambda value: looks.append(0) or look(value))
+    compared, compare = [], watch._may_be
+    monkeypatch.setattr(watch, "_may_be", lambda *it: compared.append(0) or compare(*it))
+    report = audit_step(decayed, [planted_steps.struct(jnp.bfloat16)] * 30)
+    assert {each.cause.code for each in report.drifts} == {
+        "return np.float32(0.9)  # the factor"
+    }
+    assert len(report.drifts) == 30
+    assert len(looks) <= 100  # two operands a leaf; 30 * 60 if each leaf looked at all
+    assert len(compared) <= 100
+
+
+@pytest.mark.skipif(not CAN_TRACE_ANEW, reason="the first trace is watched")
+def test_the_graph_of_a_watched_trace_is_not_watched(monkeypatch):
+    seen, size = [], graph._size
+    monkeypatch.setattr(graph, "_size", lambda it: seen.append(sys.gettrace()) or size(it))
+    before = sys.gettrace()
+    audit_step(decayed, [planted_steps.struct(jnp.bfloat16)])
+    assert len(seen) > 1
+    assert seen == [before] * len(seen)

@@ -5,7 +5,6 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
-import linecache
 import sys
 import traceback
 from collections.abc import Iterator
@@ -20,13 +19,15 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, DType, Leaf, PyTree
-from .._program.bindings import assigned, bound_in, holding
+from .._program.bindings import bound_in, holding
 from .._program.blame import Matches, blame, nearest_input
+from .._program.definitions import definition
 from .._program.graph import Equation, Graph
 from .._program.lines import Has, line_of
-from .._program.origins import Origin, callers, is_explicit, origin_of_frame
+from .._program.origins import Origin, callers, is_explicit, origin_at, origin_of_frame
+from .._program.source import evaluated, parsed, returned, root, statement
 from .._program.traced import Traced, traced, unwrapped
-from .sites import Argument, Site, evaluated, parsed, returned, root, sites
+from .sites import Argument, Site, sites
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
 # How JAX's functions call what a traced function is called with.
@@ -166,7 +167,7 @@ class Makers:
                 if made is not None:
                     return made
         line = line_of(user)
-        node = None if line is None else _statement(line)
+        node = None if line is None else statement(line.file, line.line)
         frame = None if line is None else self._frame_of(line)
         if line is None or node is None or frame is None:
             return None
@@ -175,7 +176,7 @@ class Makers:
 
     def _like(self, line: Origin | None) -> Origin | None:
         """The line that made the array whose dtype `zeros_like` takes."""
-        node = None if line is None else _statement(line)
+        node = None if line is None else statement(line.file, line.line)
         frame = None if line is None else self._frame_of(line)
         if node is None or frame is None:
             return None
@@ -211,7 +212,7 @@ class Makers:
         line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
             return self._written(value)
-        frame, node = self._frame_of(line), _statement(line)
+        frame, node = self._frame_of(line), statement(line.file, line.line)
         if frame is None or node is None:
             return Made(line)
         return self._of_expression(node, frame, line, value)
@@ -225,7 +226,7 @@ class Makers:
         if _asks_for(node, frame, dtype):
             return Made(line, None, is_promoted)
         before = _before(node, frame, line) if not read else None
-        earlier = _statement(before) if before is not None else None
+        earlier = statement(before.file, before.line) if before is not None else None
         # Not one in a branch that may not have been taken.
         if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
             return self._of_expression(earlier, frame, before, value)
@@ -333,8 +334,7 @@ def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
             result = None if is_installed(code.co_filename) else returned(code)
             if result is None:
                 return None
-            text = linecache.getline(code.co_filename, result.lineno).strip()
-            return Origin(code.co_filename, result.lineno, code.co_qualname, text)
+            return origin_at(code.co_filename, result.lineno, code.co_qualname)
         given = node.args
         if function is jax.tree.map and len(given) == 2:
             function, given = evaluated(given[0], frame), given[1:]
@@ -352,8 +352,10 @@ def _before(node: ast.AST, frame: FrameType, line: Origin) -> Origin | None:
     is_simple = isinstance(getattr(node, "value", None), (ast.BinOp, ast.UnaryOp))
     if not is_simple or not isinstance(target, ast.Name) or target.id not in names:
         return None
-    found = assigned(frame, target.id, line.line)
-    return found if found and found.line < line.line else None
+    file = frame.f_code.co_filename
+    found = definition(file, target.id, line.line, frame.f_locals)
+    is_it = found and found.is_certain and found.line < line.line
+    return origin_at(file, found.line, found.function) if found and is_it else None
 
 
 def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:
@@ -376,7 +378,7 @@ def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:
     ]
     if len(found) != 1 or is_installed(file):
         return None
-    return Origin(file, *found[0], linecache.getline(file, found[0][0]).strip())
+    return origin_at(file, *found[0])
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
@@ -403,17 +405,6 @@ def _positional(frame: FrameType) -> list[PyTree]:
         return list(values["args"])
     names = code.co_varnames[: code.co_argcount]
     return [values.get(name) for name in names if name != "self"]
-
-
-def _statement(line: Origin) -> ast.stmt | None:
-    """The innermost statement on a line."""
-    module = parsed(line.file)
-    found = [
-        node
-        for node in (ast.walk(module) if module else ())
-        if isinstance(node, ast.stmt) and node.lineno <= line.line <= (node.end_lineno or 0)
-    ]
-    return max(found, key=lambda node: node.lineno) if found else None
 
 
 def _given(frame: FrameType) -> Iterator[list[Leaf]]:

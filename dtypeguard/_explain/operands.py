@@ -19,11 +19,12 @@ from .._leaves.files import is_installed, package, short_path
 from .._leaves.rows import describe
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin, places
+from .._program.source import text_of
 from .casts import Cast, casts_of_users, casts_to_meet, sentences
 from .made import Makers
 from .notes import note_text
 from .results import refused_result, result_note
-from .sites import Argument, Site, arguments, sites, text_of, users_sites
+from .sites import Argument, Site, arguments, sites, users_sites
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
 _DIFFERENT = re.compile(

@@ -15,12 +15,13 @@ from .._leaves.rows import describe
 from .._leaves.types import DType, Function, Jaxpr, PyTree
 from .._program.graph import Graph
 from .._program.origins import places
+from .._program.source import returned, text_of
 from .casts import cast_text
 from .control_flow import calls
 from .loops import retrace
 from .made import Made, Makers
 from .notes import note_text
-from .sites import Argument, Site, returned, text_of
+from .sites import Argument, Site
 
 _TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"
 _CONDITION = re.compile(rf"cond_fun must return a boolean scalar, but got .*?\b{_TYPE}\[\]")

@@ -7,7 +7,6 @@ change it; without it audits still work and name no lines.
 import contextlib
 import dataclasses
 import itertools
-import linecache
 import os
 import re
 import traceback
@@ -20,6 +19,7 @@ from jax.extend import source_info_util
 from .._leaves.casts import Cast, cast_of
 from .._leaves.files import is_installed, is_ours, is_users, short_path
 from .._leaves.types import Equation
+from .source import line_at
 
 # JAX traces a jaxpr inside these. Frames further out belong to its first caller: JAX caches
 # traces, so that may be somebody else.
@@ -158,11 +158,14 @@ def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
     if not through:
         return None
     first, *outer = through
-    linecache.checkcache(first.file)  # it may have been edited, and the module reloaded
-    code = linecache.getline(first.file, first.line).strip()
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = _origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, code, users, through)
+    return Origin(*first, line_at(first.file, first.line), users, through)
+
+
+def origin_at(file: str, line: int, function: str) -> Origin:
+    """A line of which nothing but its function is known."""
+    return Origin(file, line, function, line_at(file, line))
 
 
 def is_update(frames: Iterable["_Frame"]) -> bool:

@@ -271,7 +271,7 @@ def test_nothing_runs_until_an_error_is_raised(monkeypatch):
     monkeypatch.setattr(
         operands, "is_about_operands", lambda message: asked.append(message)
     )
-    for name in ("sites", "arguments", "_node"):
+    for name in ("sites", "arguments", "expression"):
         monkeypatch.setattr(sites, name, lambda *_: asked.append("read"))
     compiled = []
     add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))

@@ -22,11 +22,12 @@ from .._leaves.types import Aval, DType, Leaf, PyTree
 from .._program.bindings import bound_in, holding
 from .._program.blame import Matches, blame, nearest_input
 from .._program.definitions import definition
-from .._program.graph import Equation, Graph
+from .._program.graph import Equation
 from .._program.lines import Has, line_of
 from .._program.origins import Origin, callers, is_explicit, origin_at, origin_of_frame
 from .._program.source import evaluated, parsed, returned, root, statement
 from .._program.traced import Traced, traced, unwrapped
+from .control_flow import path_of
 from .sites import Argument, Site, sites
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -90,7 +91,7 @@ class Makers:
         if isinstance(users, _ARRAYS) and users.dtype == value.dtype:
             value = users  # JAX may have converted it
         field = _field(source, site.frame) if argument.is_whole else None
-        made = Made(field) if field is not None else self._of_value(value)
+        made = Made(field) if field is not None else self.of_value(value)
         if made.origin is not None or source is None:
             return made
         if argument.is_whole and not isinstance(source, _LOOKUPS):
@@ -101,21 +102,14 @@ class Makers:
 
     def of_leaf(self, leaf: Leaf) -> Origin | None:
         """The line that gave a leaf of an argument its type, or forced that."""
-        return None if is_python_number(leaf) else self._of_value(leaf).root
+        return None if is_python_number(leaf) else self.of_value(leaf).root
 
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
         return holding(((each.frame, each.line) for each in self._sites), value)
 
-    def of_output(self, graph: Graph, number: int) -> Made:
-        """The lines behind an output of a function that was traced again."""
-        output = graph.outputs[number]
-        matches = Has("dtype", graph.avals[output].dtype)
-        found = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
-        return _made(line_of(found.promotion), line_of(found.cause), True)
-
-    def _of_value(self, value: Leaf, depth: int = 0) -> Made:
-        """The lines behind a value.
+    def of_value(self, value: Leaf, depth: int = 0) -> Made:
+        """The lines that gave a value its type.
 
         Args:
             value: an array or a tracer.
@@ -137,7 +131,7 @@ class Makers:
             return self._of_outer(found, graph.inputs.index(output), depth)
         if output in graph.constants:
             constant = found.value_of(found.output)
-            return Made() if constant is None else self._of_value(constant, depth)
+            return Made() if constant is None else self.of_value(constant, depth)
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         cause = line_of(blamed.cause)
         user = blamed.cause or blamed.promotion
@@ -163,7 +157,7 @@ class Makers:
         for variable in user.stack[0].invars:
             value = found.value_of(variable)
             if is_array(value) and matches(value) and not is_weak(value):
-                made = self._of_value(value, depth).root
+                made = self.of_value(value, depth).root
                 if made is not None:
                     return made
         line = line_of(user)
@@ -181,7 +175,7 @@ class Makers:
         if node is None or frame is None:
             return None
         made = [
-            self._of_value(value)
+            self.of_value(value)
             for each in ast.walk(node)
             if is_array(value := evaluated(_model(each, frame), frame))
         ]
@@ -204,7 +198,7 @@ class Makers:
                     fitting.clear()  # the frames so far are inside the traced function
                 elif before <= number and all(map(_is_alike, leaves, avals[before:])):
                     fitting.append((leaves[number - before], level))
-        return self._of_value(*fitting[0]) if fitting else Made()
+        return self.of_value(*fitting[0]) if fitting else Made()
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Made:
         """The lines behind a value that a variable holds, or something in a variable."""
@@ -259,7 +253,7 @@ class Makers:
             value = evaluated(name, frame)
             if not isinstance(value, _ARRAYS) or is_weak(value):
                 continue
-            made = self._of_value(value) if matches(value) else Made()
+            made = self.of_value(value) if matches(value) else Made()
             if made.origin is not None and made.origin != line:
                 found[id(value)] = made
             others = others or not matches(value)
@@ -292,7 +286,9 @@ class Makers:
                 continue
             given = _positional(site.inside[0])
             for source, each in zip(node.args, given):
-                if not isinstance(source, _LOOKUPS) and _contains(each, value):
+                inner = (value, unwrapped(value))
+                is_it = any(path_of(x, each) is not None for x in inner)
+                if is_it and not isinstance(source, _LOOKUPS):
                     line = origin_of_frame(site.frame, source.lineno)
                     return self._of_expression(source, site.frame, line, value)
         return Made()
@@ -388,14 +384,6 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.Compare):
             yield from _operands(child)
-
-
-def _contains(tree: PyTree, value: Leaf) -> bool:
-    inner = unwrapped(value)
-    try:
-        return any(x is value or x is inner for x in tree_util.tree_leaves(tree))
-    except Exception:  # keys that cannot be ordered
-        return False
 
 
 def _positional(frame: FrameType) -> list[PyTree]:

@@ -53,11 +53,11 @@ def a_first_value():
 
 def a_first_value_of_a_loop():
     def body(carry, x):
-        total = carry["total"]  # false_fun
+        total = carry["total"]
         move = lambda t: t + x  # true_fun
         return {"total": lax.cond(x > 0, move, lambda t: t, total)}, None
 
-    start = {"total": jnp.zeros((), jnp.int32)}
+    start = {"total": jnp.zeros((), jnp.int32)}  # false_fun
     return lax.scan(body, start, jnp.ones(3))
 
 

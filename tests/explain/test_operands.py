@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import planted_operands
 import pytest
+from advice import notes, raised
 from helpers import set_x64
 from jax import lax
 
@@ -36,20 +37,6 @@ def options(case):
     mode = "strict" if case.strict else "standard"
     with set_x64(case.x64), jax.numpy_dtype_promotion(mode):
         yield
-
-
-def raised(call, context=dtypeguard.explain):
-    """The error that leaves a context; None if there is none."""
-    try:
-        with context():
-            call()
-    except Exception as error:
-        return error
-    return None
-
-
-def notes(error):
-    return [n for n in getattr(error, "__notes__", []) if n.startswith("dtypeguard: ")]
 
 
 def marked(word, name):

@@ -11,7 +11,8 @@ from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.files import short_path
 from .._leaves.rows import lost
 from .._leaves.types import DType, PyTree
-from .sites import Argument, Site, evaluated, text_of
+from .._program.source import evaluated, text_of
+from .sites import Argument, Site
 
 _KINDS = ("bool", "int", "float", "complex")
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)

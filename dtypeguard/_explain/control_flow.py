@@ -7,11 +7,10 @@ by their type. Names of JAX's variables only decide between two values of one ty
 release that changes them may cost a note, and nothing else.
 """
 
+import contextlib
 import functools
 import inspect
-import linecache
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,8 @@ from jax import tree_util
 from .._leaves.dtypes import is_array
 from .._leaves.files import is_users
 from .._leaves.functions import parameters, required
-from .._leaves.types import Function, Jaxpr, Kwargs, PyTree, PyTreeDef, Step
+from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, Step
+from .._program.source import expression
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
@@ -72,44 +72,56 @@ class Call(NamedTuple):
             name = frame.f_code.co_name
             function = _public(frame.f_globals.get("__name__", ""), name)
             if function is not None and getattr(function, "__code__", None) is frame.f_code:
-                text = _text_of_call(self.caller) if self.caller else ""
-                written = re.findall(r"\b(\w+)\s*=(?!=)", text)
-                names = parameters(function).keys() & {*required(function), *written}
+                written = self.caller and expression(
+                    self.caller.f_code, self.caller.f_lasti
+                )
+                named = [each.arg for each in getattr(written, "keywords", ())]
+                names = parameters(function).keys() & {*required(function), *named}
                 given = frame.f_locals.items()
                 return name, {each: value for each, value in given if each in names}
         return "", {}
 
+    def variable_of(self, leaf: Leaf) -> str:
+        """The caller's variable that holds a leaf, and the path in it; empty if none."""
+        variables = self.caller.f_locals.items() if self.caller is not None else ()
+        found = [(name, path_of(leaf, value)) for name, value in variables]
+        return min(
+            (name + path for name, path in found if path is not None), default="", key=len
+        )
+
     def jaxprs(self) -> Iterator[tuple[str, Jaxpr]]:
         """The jaxprs in JAX's variables, each with the name of the variable."""
-        return (pair for pair in self._variables() if _is_jaxpr(pair[1]))
+        for name, items in self._variables():
+            yield from ((name, each) for each in items if _is_jaxpr(each))
 
     def lists_of_jaxprs(self) -> Iterator[Sequence[Jaxpr]]:
         """The lists of jaxprs in JAX's variables."""
-        for frame in self._jax_frames():
-            for value in list(frame.f_locals.values()):
-                if type(value) in (list, tuple) and value and all(map(_is_jaxpr, value)):
-                    yield value
+        return (
+            items for _, items in self._variables() if items and all(map(_is_jaxpr, items))
+        )
 
-    def trees(self, leaves: int) -> list[PyTreeDef]:
-        """The structures with so many leaves in JAX's variables, those of results first."""
+    def tree(self, leaves: int) -> PyTree:
+        """A result with so many leaves, as a structure in JAX's variables has it."""
         found = [
             (name, tree)
-            for name, value in self._variables()
-            if (tree := _structure(value)) is not None and tree.num_leaves == leaves
+            for name, items in self._variables()
+            for each in items
+            if _is_from_jax(each)
+            if isinstance(tree := getattr(each, "tree", each), tree_util.PyTreeDef)
+            if tree.num_leaves == leaves
         ]
-        return [tree for _, tree in sorted(found, key=lambda pair: "out" not in pair[0])]
+        for _, tree in sorted(found, key=lambda pair: "out" not in pair[0]):
+            with contextlib.suppress(Exception):  # a node that rejects numbers as leaves
+                return tree_util.tree_unflatten(tree, range(leaves))
+        return list(range(leaves))
 
-    def _variables(self) -> Iterator[tuple[str, object]]:
-        """JAX's variables, and the items of those that are lists or tuples."""
-        for frame in self._jax_frames():
-            for name, value in list(frame.f_locals.items()):
-                yield name, value
-                if type(value) in (list, tuple):
-                    for item in value:
-                        yield name, item
-
-    def _jax_frames(self) -> Iterator[FrameType]:
-        return (frame for frame in self.frames if not is_users(frame.f_code.co_filename))
+    def _variables(self) -> Iterator[tuple[str, Sequence[PyTree]]]:
+        """JAX's variables, each as the items of a list."""
+        for frame in self.frames:
+            if not is_users(frame.f_code.co_filename):
+                for name, value in list(frame.f_locals.items()):
+                    is_many = type(value) in (list, tuple)
+                    yield name, value if is_many else (value,)
 
 
 def calls(error: BaseException) -> list[Call]:
@@ -177,14 +189,6 @@ def _public(module: str, name: str) -> Function | None:
     return None
 
 
-def _text_of_call(frame: FrameType) -> str:
-    """The lines of the expression that a function is at."""
-    positions = list(frame.f_code.co_positions())
-    first, last, *_ = positions[frame.f_lasti // 2]
-    lines = linecache.getlines(frame.f_code.co_filename)
-    return "".join(lines[(first or 1) - 1 : last or 0])
-
-
 def _functions() -> Iterator[tuple[str, Function | None, bool]]:
     """The public functions of control flow: name, function, whether it is Equinox's."""
     for name in _NAMES:
@@ -231,13 +235,14 @@ def _is_from_jax(value: object) -> bool:
 
 
 def _is_jaxpr(value: object) -> bool:
-    if not _is_from_jax(value):
-        return False
-    inside = getattr(value, "jaxpr", value)
+    inside = getattr(value, "jaxpr", value) if _is_from_jax(value) else None
     return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))
 
 
-def _structure(value: object) -> PyTreeDef | None:
-    if _is_from_jax(value):
-        value = getattr(value, "tree", value)
-    return value if isinstance(value, tree_util.PyTreeDef) else None
+def path_of(leaf: Leaf, tree: PyTree) -> str | None:
+    """The path of a leaf in a tree; None if the tree does not hold it."""
+    try:
+        pairs = tree_util.tree_flatten_with_path(tree)[0]
+    except Exception:  # keys that cannot be ordered
+        return None
+    return next((tree_util.keystr(path) for path, each in pairs if each is leaf), None)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -20,7 +19,7 @@ from .._program.graph import Graph, open_jaxpr
 from .._program.lines import Lines
 from .._program.origins import Origin, passes
 from .._program.trace import Program, strong_type
-from .closed_over import opened
+from .again import retrace
 from .control_flow import Call, is_of_jax, partial_of
 from .made import Makers
 from .paths import users_path
@@ -65,8 +64,10 @@ class Loop(NamedTuple):
     def trace(self) -> Program | None:
         """Traces the body again; None if it no longer traces."""
         traced = retrace(self.body, self.inputs, self.has_results)
-        program = self.program(traced[0]) if traced else None
-        return program._replace(returned=traced[1:]) if traced and program else None
+        program = self.program(traced.program.step) if traced else None
+        if traced is None or program is None:
+            return None
+        return program._replace(returned=traced.program.returned)
 
     def program(self, graph: Graph) -> Program | None:
         """The body as a program whose carry comes first; None if the graph is not its own.
@@ -106,38 +107,6 @@ def loop_of(call: Call) -> Loop | None:
             return Loop(last["body_fun"], (last["val"],), 0, False)
         return Loop(given["body_fun"], (given["init_val"],), 0, False)
     except (KeyError, AttributeError, IndexError):
-        return None
-
-
-def retrace(
-    function: Step, inputs: tuple[PyTree, ...], has_results: bool
-) -> tuple[Graph, SplitTree] | None:
-    """Traces a function again, on the types of its arguments.
-
-    Args:
-        function: a body or a branch.
-        inputs: its arguments.
-        has_results: whether to keep only the first item of what it returns.
-
-    Returns:
-        Its graph, and what it returned. None if it no longer traces: an object that it
-        uses may hold a tracer of a transformation that has ended.
-    """
-    returned: list[SplitTree] = []
-    closed_over, call = opened(function)
-
-    def again(values, *inputs):  # a new function: JAX may have kept the trace of the old
-        result = call(values, *inputs)
-        returned.append(SplitTree(result[0] if has_results else result))
-        return returned[-1].arrays
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first trace has warned
-            types = tree_util.tree_map(strong_type, (closed_over, *inputs))
-            jaxpr = jax.make_jaxpr(again)(*types)
-            return Graph(jaxpr, len(tree_util.tree_leaves(inputs))), returned[-1]
-    except Exception:
         return None
 
 

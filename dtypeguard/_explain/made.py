@@ -5,7 +5,6 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
-import linecache
 import sys
 import traceback
 from collections.abc import Iterator
@@ -20,13 +19,16 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, DType, Leaf, PyTree
-from .._program.bindings import assigned, bound_in, holding
+from .._program.bindings import bound_in, holding
 from .._program.blame import Matches, blame, nearest_input
-from .._program.graph import Equation, Graph
+from .._program.definitions import definition
+from .._program.graph import Equation
 from .._program.lines import Has, line_of
-from .._program.origins import Origin, callers, is_explicit, origin_of_frame
+from .._program.origins import Origin, callers, is_explicit, origin_at, origin_of_frame
+from .._program.source import evaluated, parsed, returned, root, statement
 from .._program.traced import Traced, traced, unwrapped
-from .sites import Argument, Site, evaluated, parsed, returned, root, sites
+from .control_flow import path_of
+from .sites import Argument, Site, sites
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
 # How JAX's functions call what a traced function is called with.
@@ -89,7 +91,7 @@ class Makers:
         if isinstance(users, _ARRAYS) and users.dtype == value.dtype:
             value = users  # JAX may have converted it
         field = _field(source, site.frame) if argument.is_whole else None
-        made = Made(field) if field is not None else self._of_value(value)
+        made = Made(field) if field is not None else self.of_value(value)
         if made.origin is not None or source is None:
             return made
         if argument.is_whole and not isinstance(source, _LOOKUPS):
@@ -100,21 +102,14 @@ class Makers:
 
     def of_leaf(self, leaf: Leaf) -> Origin | None:
         """The line that gave a leaf of an argument its type, or forced that."""
-        return None if is_python_number(leaf) else self._of_value(leaf).root
+        return None if is_python_number(leaf) else self.of_value(leaf).root
 
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
         return holding(((each.frame, each.line) for each in self._sites), value)
 
-    def of_output(self, graph: Graph, number: int) -> Made:
-        """The lines behind an output of a function that was traced again."""
-        output = graph.outputs[number]
-        matches = Has("dtype", graph.avals[output].dtype)
-        found = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
-        return _made(line_of(found.promotion), line_of(found.cause), True)
-
-    def _of_value(self, value: Leaf, depth: int = 0) -> Made:
-        """The lines behind a value.
+    def of_value(self, value: Leaf, depth: int = 0) -> Made:
+        """The lines that gave a value its type.
 
         Args:
             value: an array or a tracer.
@@ -136,7 +131,7 @@ class Makers:
             return self._of_outer(found, graph.inputs.index(output), depth)
         if output in graph.constants:
             constant = found.value_of(found.output)
-            return Made() if constant is None else self._of_value(constant, depth)
+            return Made() if constant is None else self.of_value(constant, depth)
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         cause = line_of(blamed.cause)
         user = blamed.cause or blamed.promotion
@@ -162,11 +157,11 @@ class Makers:
         for variable in user.stack[0].invars:
             value = found.value_of(variable)
             if is_array(value) and matches(value) and not is_weak(value):
-                made = self._of_value(value, depth).root
+                made = self.of_value(value, depth).root
                 if made is not None:
                     return made
         line = line_of(user)
-        node = None if line is None else _statement(line)
+        node = None if line is None else statement(line.file, line.line)
         frame = None if line is None else self._frame_of(line)
         if line is None or node is None or frame is None:
             return None
@@ -175,12 +170,12 @@ class Makers:
 
     def _like(self, line: Origin | None) -> Origin | None:
         """The line that made the array whose dtype `zeros_like` takes."""
-        node = None if line is None else _statement(line)
+        node = None if line is None else statement(line.file, line.line)
         frame = None if line is None else self._frame_of(line)
         if node is None or frame is None:
             return None
         made = [
-            self._of_value(value)
+            self.of_value(value)
             for each in ast.walk(node)
             if is_array(value := evaluated(_model(each, frame), frame))
         ]
@@ -203,7 +198,7 @@ class Makers:
                     fitting.clear()  # the frames so far are inside the traced function
                 elif before <= number and all(map(_is_alike, leaves, avals[before:])):
                     fitting.append((leaves[number - before], level))
-        return self._of_value(*fitting[0]) if fitting else Made()
+        return self.of_value(*fitting[0]) if fitting else Made()
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Made:
         """The lines behind a value that a variable holds, or something in a variable."""
@@ -211,7 +206,7 @@ class Makers:
         line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
             return self._written(value)
-        frame, node = self._frame_of(line), _statement(line)
+        frame, node = self._frame_of(line), statement(line.file, line.line)
         if frame is None or node is None:
             return Made(line)
         return self._of_expression(node, frame, line, value)
@@ -225,7 +220,7 @@ class Makers:
         if _asks_for(node, frame, dtype):
             return Made(line, None, is_promoted)
         before = _before(node, frame, line) if not read else None
-        earlier = _statement(before) if before is not None else None
+        earlier = statement(before.file, before.line) if before is not None else None
         # Not one in a branch that may not have been taken.
         if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
             return self._of_expression(earlier, frame, before, value)
@@ -258,7 +253,7 @@ class Makers:
             value = evaluated(name, frame)
             if not isinstance(value, _ARRAYS) or is_weak(value):
                 continue
-            made = self._of_value(value) if matches(value) else Made()
+            made = self.of_value(value) if matches(value) else Made()
             if made.origin is not None and made.origin != line:
                 found[id(value)] = made
             others = others or not matches(value)
@@ -291,7 +286,9 @@ class Makers:
                 continue
             given = _positional(site.inside[0])
             for source, each in zip(node.args, given):
-                if not isinstance(source, _LOOKUPS) and _contains(each, value):
+                inner = (value, unwrapped(value))
+                is_it = any(path_of(x, each) is not None for x in inner)
+                if is_it and not isinstance(source, _LOOKUPS):
                     line = origin_of_frame(site.frame, source.lineno)
                     return self._of_expression(source, site.frame, line, value)
         return Made()
@@ -333,8 +330,7 @@ def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
             result = None if is_installed(code.co_filename) else returned(code)
             if result is None:
                 return None
-            text = linecache.getline(code.co_filename, result.lineno).strip()
-            return Origin(code.co_filename, result.lineno, code.co_qualname, text)
+            return origin_at(code.co_filename, result.lineno, code.co_qualname)
         given = node.args
         if function is jax.tree.map and len(given) == 2:
             function, given = evaluated(given[0], frame), given[1:]
@@ -352,8 +348,10 @@ def _before(node: ast.AST, frame: FrameType, line: Origin) -> Origin | None:
     is_simple = isinstance(getattr(node, "value", None), (ast.BinOp, ast.UnaryOp))
     if not is_simple or not isinstance(target, ast.Name) or target.id not in names:
         return None
-    found = assigned(frame, target.id, line.line)
-    return found if found and found.line < line.line else None
+    file = frame.f_code.co_filename
+    found = definition(file, target.id, line.line, frame.f_locals)
+    is_it = found and found.is_certain and found.line < line.line
+    return origin_at(file, found.line, found.function) if found and is_it else None
 
 
 def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:
@@ -376,7 +374,7 @@ def _field(source: ast.expr | None, frame: FrameType) -> Origin | None:
     ]
     if len(found) != 1 or is_installed(file):
         return None
-    return Origin(file, *found[0], linecache.getline(file, found[0][0]).strip())
+    return origin_at(file, *found[0])
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
@@ -388,14 +386,6 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
             yield from _operands(child)
 
 
-def _contains(tree: PyTree, value: Leaf) -> bool:
-    inner = unwrapped(value)
-    try:
-        return any(x is value or x is inner for x in tree_util.tree_leaves(tree))
-    except Exception:  # keys that cannot be ordered
-        return False
-
-
 def _positional(frame: FrameType) -> list[PyTree]:
     """What a function was called with by position."""
     code, values = frame.f_code, frame.f_locals
@@ -403,17 +393,6 @@ def _positional(frame: FrameType) -> list[PyTree]:
         return list(values["args"])
     names = code.co_varnames[: code.co_argcount]
     return [values.get(name) for name in names if name != "self"]
-
-
-def _statement(line: Origin) -> ast.stmt | None:
-    """The innermost statement on a line."""
-    module = parsed(line.file)
-    found = [
-        node
-        for node in (ast.walk(module) if module else ())
-        if isinstance(node, ast.stmt) and node.lineno <= line.line <= (node.end_lineno or 0)
-    ]
-    return max(found, key=lambda node: node.lineno) if found else None
 
 
 def _given(frame: FrameType) -> Iterator[list[Leaf]]:

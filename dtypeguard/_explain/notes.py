@@ -40,7 +40,9 @@ def note(call: Call, makers: Makers, message: str) -> str | None:
     """
     if call.name in ("cond", "switch"):
         leaves = [
-            leaf for leaf in variants(call) if _names(message, leaf[0].aval, leaf[1].aval)
+            leaf
+            for leaf in variants(call, makers)
+            if _names(message, leaf[0].aval, leaf[1].aval)
         ]
         return _of_branches(call, leaves) if leaves else None
     found = drifts(call, makers, lambda each: _names(message, *each.avals))

@@ -7,23 +7,23 @@ another message has no note.
 """
 
 import ast
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.files import is_installed, package, short_path
+from .._leaves.files import is_installed, package
 from .._leaves.rows import describe
 from .._leaves.types import DType, Leaf
-from .._program.origins import Origin, places
+from .._program.origins import Origin, frame_of, is_update, places
+from .._program.source import text_of
 from .casts import Cast, casts_of_users, casts_to_meet, sentences
 from .made import Makers
 from .notes import note_text
 from .results import refused_result, result_note
-from .sites import Argument, Site, arguments, sites, text_of, users_sites
+from .sites import Argument, Site, arguments, sites, users_sites
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
 _DIFFERENT = re.compile(
@@ -67,8 +67,6 @@ _NOT_OPERANDS = _PLACES | _CHOICES
 _SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
 _SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
 
-_OPTAX = os.path.join("optax", "")
-
 
 class Operand(NamedTuple):
     """An argument, the line that gave it its type, and the line that forced that."""
@@ -96,10 +94,9 @@ def operands_note(error: BaseException, message: str) -> str | None:
     if not passed or not passed[-1].inside:
         return None  # JAX has not raised it
     site = passed[-1]
-    makers = Makers(error)
     result = refused_result(message)
     if result is not None:
-        return result_note(error, site, makers, result)
+        return result_note(error, site, result)
     wanted: DType | None = None
     if _DIFFERENT.search(message) or _INDICES.search(message):
         named = _different(site, message)
@@ -108,6 +105,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
         named = _refused(site, refused, message)
     if not named:
         return None
+    makers = Makers(error)
     operands = [Operand(each, *makers.of(each, site)[:2]) for each in named]
     name = site.name or "a call"
     some = "an argument" if len(named) == 1 else "arguments"
@@ -121,7 +119,7 @@ def operands_note(error: BaseException, message: str) -> str | None:
         ],
         operands,
         (str(dtype_of(each.argument.value)) for each in operands),
-        list(_advice(operands, passed, wanted)),
+        _advice(operands, passed, wanted),
     )
 
 
@@ -211,39 +209,21 @@ def _differentiated(site: Site, named: list[Argument]) -> list[Argument]:
 
 def _advice(
     operands: Sequence[Operand], passed: Sequence[Site], wanted: DType | None
-) -> Iterable[str]:
+) -> list[str]:
     """What to write; first what would mend the cause."""
-    named = [each.argument for each in operands]
-    is_update = any(
-        short_path(each.file).startswith(_OPTAX)
-        and each.frame.f_code.co_name in ("update", "update_fn")
-        for each in passed
-    )
-    if is_update:
-        yield "Wrap the optimizer: dtypeguard.guard(opt)."
-    yield from _casts(named, operands, passed, wanted, is_update)
-
-
-def _casts(
-    named: list[Argument],
-    operands: Sequence[Operand],
-    passed: Sequence[Site],
-    wanted: DType | None,
-    is_update: bool,
-) -> Iterable[str]:
-    """The casts that mend a call, at the call or at the user's call of the package."""
-    site = passed[-1]
+    site, named = passed[-1], [each.argument for each in operands]
     if not is_installed(site.file):
-        if wanted is None:
-            forced = [each.argument for each in operands if each.cause]
-            return sentences(casts_to_meet(named, forced), site)
-        return sentences([[Cast(each, wanted) for each in named]], site)
-    for users in users_sites(passed):
+        forced = [each.argument for each in operands if each.cause]
+        ways = casts_to_meet(named, forced) if wanted is None else []
+        return list(sentences(ways or [[Cast(each, wanted) for each in named]], site))
+    guard = []
+    if is_update(frame_of(each.frame) for each in passed):
+        guard = ["Wrap the optimizer: dtypeguard.guard(opt)."]
+    for users in users_sites(passed):  # the user's call of the package
         if casts := casts_of_users(named, users, wanted):
-            return sentences([casts], users)
-    if wanted is None and not is_update:
-        return [f"Give {package(site.file)} arrays of one type."]
-    return []
+            return [*guard, *sentences([casts], users)]
+    others = [f"Give {package(site.file)} arrays of one type."] if wanted is None else []
+    return guard or others
 
 
 def _label(argument: Argument, site: Site) -> str:

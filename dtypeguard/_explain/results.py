@@ -3,24 +3,23 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import tree_util
 
 from .._leaves.dtypes import kind
 from .._leaves.files import is_installed, short_path
 from .._leaves.rows import describe
-from .._leaves.types import DType, Function, Jaxpr, PyTree
-from .._program.graph import Graph
+from .._leaves.types import DType, Function, PyTree
 from .._program.origins import places
+from .._program.source import returned, text_of
+from .again import inside
 from .casts import cast_text
 from .control_flow import calls
-from .loops import retrace
-from .made import Made, Makers
+from .made import Made
 from .notes import note_text
-from .sites import Argument, Site, returned, text_of
+from .sites import Argument, Site
 
 _TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"
 _CONDITION = re.compile(rf"cond_fun must return a boolean scalar, but got .*?\b{_TYPE}\[\]")
@@ -38,7 +37,6 @@ class _Result(NamedTuple):
         inputs: what it was called with.
         is_pair: whether it returns a pair, of which only the first item counts.
         wanted: the dtype that JAX takes.
-        jaxprs: the function, as JAX has traced it.
     """
 
     called: str
@@ -46,7 +44,6 @@ class _Result(NamedTuple):
     inputs: tuple[PyTree, ...]
     is_pair: bool
     wanted: DType
-    jaxprs: Sequence[Jaxpr]
 
 
 def refused_result(message: str) -> str | None:
@@ -55,18 +52,15 @@ def refused_result(message: str) -> str | None:
     return found[1] if found else None
 
 
-def result_note(
-    error: BaseException, site: Site, makers: Makers, refused: str
-) -> str | None:
+def result_note(error: BaseException, site: Site, refused: str) -> str | None:
     """A note on a function whose result JAX refuses; None if the function is not found."""
     result = next(_results(error, site), None)
     if result is None:
         return None
-    graph = _graph(result)
     made, shown = Made(), refused
-    if graph is not None:
-        made = makers.of_output(graph, 0)
-        shown = describe(graph.avals[graph.outputs[0]]).removesuffix(",weak")
+    found = inside(result.function, result.inputs, result.is_pair)
+    if found is not None:
+        made, shown = Made(**found.of(0)), describe(found.aval(0)).removesuffix(",weak")
     wanted = f"a {kind(result.wanted)}"
     return note_text(
         f"{result.called} of {site.name or 'a call'} has to return {wanted}.",
@@ -81,23 +75,14 @@ def _results(error: BaseException, site: Site) -> Iterator[_Result]:
     for call in calls(error):
         given = call.arguments
         if "cond_fun" in given and "init_val" in given:
-            held = [jaxpr for name, jaxpr in call.jaxprs() if "cond" in name]
             function, inputs = given["cond_fun"], (given["init_val"],)
-            yield _Result("cond_fun", function, inputs, False, jnp.dtype(bool), held)
+            yield _Result("cond_fun", function, inputs, False, jnp.dtype(bool))
     for frame in site.inside:
         values = frame.f_locals
         if callable(values.get("fun")) and "holomorphic" in values:
             function, given = values["fun"], values.get("args", ())
             is_pair = bool(values.get("has_aux"))
-            yield _Result("fun", function, given, is_pair, jnp.dtype("float32"), [])
-
-
-def _graph(result: _Result) -> Graph | None:
-    """The equations of the function, traced again if the error does not hold them."""
-    for jaxpr in result.jaxprs:
-        return Graph(jaxpr, len(tree_util.tree_leaves(result.inputs)))
-    traced = retrace(result.function, result.inputs, result.is_pair)
-    return traced[0] if traced else None
+            yield _Result("fun", function, given, is_pair, jnp.dtype("float32"))
 
 
 def _advice(result: _Result, refused: str) -> Iterator[str]:

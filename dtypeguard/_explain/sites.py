@@ -1,13 +1,11 @@
 """Reads a failing call from its source: which expression stands for which argument."""
 
 import ast
-import functools
 import inspect
 import itertools
-import linecache
 import re
 from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from jax import tree_util
@@ -15,6 +13,7 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import Function, Leaf, PyTree
+from .._program.source import evaluated, expression
 
 _LONG = 40  # an expression with more characters is not shown
 
@@ -58,7 +57,7 @@ def sites(trace: TracebackType | None) -> list[Site]:
         trace = trace.tb_next
     frames = [frame for frame, _, _ in steps]
     return [
-        Site(frame, line, _node(frame, last), frames[number + 1 :])
+        Site(frame, line, expression(frame.f_code, last), frames[number + 1 :])
         for number, (frame, line, last) in enumerate(steps)
         if is_users(frame.f_code.co_filename)
     ]
@@ -226,105 +225,3 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
         return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
         yield Argument(name + tree_util.keystr(path), leaf, source, not path)
-
-
-def evaluated(node: ast.expr | None, frame: FrameType) -> PyTree:
-    """The value of an expression that only looks something up; else None.
-
-    Nothing of the user's runs: no call, and no attribute but a field.
-    """
-    if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    if isinstance(node, ast.Attribute):
-        owner = evaluated(node.value, frame)
-        if isinstance(owner, tuple) and node.attr in getattr(owner, "_fields", ()):
-            return owner[owner._fields.index(node.attr)]  # pyright: ignore[reportAttributeAccessIssue]: of a NamedTuple
-        return getattr(owner, "__dict__", {}).get(node.attr)
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        owner = evaluated(node.value, frame)
-        if type(owner) in (list, tuple, dict):
-            try:
-                return owner[node.slice.value]
-            except (LookupError, TypeError):
-                return None
-    return None
-
-
-def root(node: ast.expr | None) -> ast.expr | None:
-    """The variable that an expression looks something up in."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node
-
-
-def text_of(node: ast.expr, file: str) -> str:
-    """An expression as it is written, on one line."""
-    written = ast.get_source_segment("".join(linecache.getlines(file)), node)
-    return written if written and "\n" not in written else ast.unparse(node)
-
-
-def _returns(node: ast.AST) -> Iterator[ast.expr]:
-    """What a function returns, itself and not a function in it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Return) and child.value is not None:
-            yield child.value
-        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield from _returns(child)
-
-
-def returned(code: CodeType) -> ast.expr | None:
-    """What a function returns; None if it is not found, or is one of several."""
-    line, name = code.co_firstlineno, code.co_name
-    names = code.co_varnames[: code.co_argcount]
-    module = parsed(code.co_filename)
-    found: list[ast.expr] = []
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
-            if [each.arg for each in node.args.args] != list(names):
-                continue
-            found.append(node.body)
-        elif isinstance(node, ast.FunctionDef) and node.name == name:
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first == line:
-                found += _returns(node)
-    return found[0] if len(found) == 1 else None
-
-
-def _node(frame: FrameType, last: int) -> ast.AST | None:
-    """The expression that a frame is evaluating."""
-    positions = next(itertools.islice(frame.f_code.co_positions(), last // 2, None), None)
-    if positions is None or None in positions:
-        return None
-    line, end, column, last_column = positions
-    nodes = _nodes("".join(linecache.getlines(frame.f_code.co_filename)))
-    return nodes.get((line, column, end, last_column))  # pyright: ignore[reportCallIssue, reportArgumentType]: None is excluded
-
-
-def parsed(file: str) -> ast.Module | None:
-    """The source of a file; None if it cannot be read."""
-    return _parsed("".join(linecache.getlines(file)))
-
-
-@functools.lru_cache(8)
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except SyntaxError:  # a notebook's magic command
-        return None
-
-
-@functools.lru_cache(8)
-def _nodes(text: str) -> dict[tuple[int, int, int, int], ast.AST]:
-    """The expressions of a file by their place; the outermost of several."""
-    found: dict[tuple[int, int, int, int], ast.AST] = {}
-    module = _parsed(text)
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, (ast.expr, ast.AugAssign)):
-            place = (
-                node.lineno,
-                node.col_offset,
-                node.end_lineno or 0,
-                node.end_col_offset or 0,
-            )
-            found.setdefault(place, node)
-    return found

@@ -5,5 +5,6 @@ optimizer's `init` and `update`. `graph.py` reads the jaxpr, `expand.py` equatio
 none yet, and `traced.py` the equations behind a tracer. `lines.py` finds the line of source
 behind a value: `blame.py` finds the equation that promoted it, `origins.py` the line of
 that equation (the one file that reads JAX's source information), `watch.py` and
-`bindings.py` the line that created a constant.
+`bindings.py` the line that created a constant. `source.py` reads the text of files, and
+`definitions.py` in it the line that gave a variable its value.
 """

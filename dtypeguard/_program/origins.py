@@ -7,7 +7,6 @@ change it; without it audits still work and name no lines.
 import contextlib
 import dataclasses
 import itertools
-import linecache
 import os
 import re
 import traceback
@@ -20,6 +19,7 @@ from jax.extend import source_info_util
 from .._leaves.casts import Cast, cast_of
 from .._leaves.files import is_installed, is_ours, is_users, short_path
 from .._leaves.types import Equation
+from .source import line_at
 
 # JAX traces a jaxpr inside these. Frames further out belong to its first caller: JAX caches
 # traces, so that may be somebody else.
@@ -93,8 +93,7 @@ def origin_of(stack: Sequence[Equation]) -> Origin | None:
         stack: the equation and those that contain it, inside out. JAX's own functions are
             skipped in favor of their callers.
     """
-    frames = (frame for equation in stack for frame in _own_frames(equation))
-    return _origin_of_frames(frame for frame in frames if is_users(frame.file))
+    return _origin_of_frames(frame for frame in _frames(stack) if is_users(frame.file))
 
 
 def calls_of(stack: Sequence[Equation]) -> Chain:
@@ -158,11 +157,14 @@ def _origin_of_frames(frames: Iterable["_Frame"]) -> Origin | None:
     if not through:
         return None
     first, *outer = through
-    linecache.checkcache(first.file)  # it may have been edited, and the module reloaded
-    code = linecache.getline(first.file, first.line).strip()
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = _origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, code, users, through)
+    return Origin(*first, line_at(first.file, first.line), users, through)
+
+
+def origin_at(file: str, line: int, function: str) -> Origin:
+    """A line of which nothing but its function is known."""
+    return Origin(file, line, function, line_at(file, line))
 
 
 def is_update(frames: Iterable["_Frame"]) -> bool:
@@ -206,11 +208,7 @@ _CASTS = ("astype", "_astype", "asarray", "convert_element_type", "_ScalarMeta._
 
 def is_explicit(stack: Sequence[Equation]) -> bool:
     """Whether the user asked for a conversion, with `astype`, `asarray` or the like."""
-    frames = itertools.takewhile(
-        lambda frame: not is_users(frame.file),
-        itertools.chain.from_iterable(map(_own_frames, stack[:1])),
-    )
-    called = [frame.function for frame in frames]
+    called = [frame.function for frame in _inside_call(stack[:1])]
     # The function that the user called comes last, possibly behind some wrappers of JAX.
     return any(name in _CASTS for name in called[-6:]) and not any(
         "promote" in name for name in called
@@ -219,15 +217,12 @@ def is_explicit(stack: Sequence[Equation]) -> bool:
 
 def is_of_ours(stack: Sequence[Equation]) -> bool:
     """Whether dtypeguard made an equation, for the line of the user's that called it."""
-    frames = itertools.chain.from_iterable(map(_own_frames, stack))
-    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
-    return any(is_ours(frame.file) for frame in own)
+    return any(is_ours(frame.file) for frame in _inside_call(stack))
 
 
 def is_of_users(stack: Sequence[Equation]) -> bool:
     """Whether a line outside JAX made an equation itself, and no jitted function of JAX."""
-    frames = itertools.chain.from_iterable(map(_own_frames, stack[:1]))
-    return any(is_users(frame.file) for frame in frames)
+    return any(is_users(frame.file) for frame in _frames(stack[:1]))
 
 
 def is_backward(stack: Sequence[Equation]) -> bool:
@@ -246,11 +241,9 @@ def is_displaced(stack: Sequence[Equation]) -> bool:
     What the rules of a `custom_vjp` and the like compute has the line of the call that they
     belong to: no line of the call itself, which JAX replaces by what they compute.
     """
-    frames = itertools.chain.from_iterable(map(_own_frames, stack))
-    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
     return any(
         os.path.basename(frame.file) in _WITH_RULES and frame.function.endswith("__call__")
-        for frame in own
+        for frame in _inside_call(stack)
     )
 
 
@@ -288,15 +281,23 @@ def _entered(**options: Any) -> contextlib.ExitStack:
 
 def is_of_jax_nn(stack: Sequence[Equation]) -> bool:
     """Whether a function of `jax.nn` computes an equation for the user's line."""
-    frames = itertools.chain.from_iterable(map(_own_frames, stack))
-    own = itertools.takewhile(lambda frame: not is_users(frame.file), frames)
-    return any(f"{os.sep}nn{os.sep}" in frame.file for frame in own)
+    return any(f"{os.sep}nn{os.sep}" in frame.file for frame in _inside_call(stack))
 
 
 class _Frame(NamedTuple):
     file: str
     line: int
     function: str
+
+
+def _frames(stack: Sequence[Equation]) -> Iterator[_Frame]:
+    """The frames of an equation and of those that contain it, inside out."""
+    return itertools.chain.from_iterable(map(_own_frames, stack))
+
+
+def _inside_call(stack: Sequence[Equation]) -> Iterator[_Frame]:
+    """The frames inside the innermost line of the user's."""
+    return itertools.takewhile(lambda frame: not is_users(frame.file), _frames(stack))
 
 
 def _own_frames(equation: Equation) -> Iterator[_Frame]:

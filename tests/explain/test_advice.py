@@ -1,5 +1,6 @@
 """What a note says to write is written, each way of it, and runs."""
 
+import inspect
 import re
 
 import jax
@@ -8,7 +9,10 @@ import numpy as np
 import optax
 import pytest
 from advice import applied, note_on
+from helpers import need, set_x64
 from jax import lax
+
+from dtypeguard._leaves.files import short_path
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -105,24 +109,87 @@ def an_optimizer():
     return lax.scan(body, opt.init(params), None, 2)
 
 
-def branches():
-    grow = lambda x: x * DOUBLE
-    return lax.cond(jnp.ones(()) > 0, grow, lambda x: x, jnp.ones(3, BF16))
-
-
 def branches_that_compute():
     grow = lambda x: x * DOUBLE
     return lax.switch(0, [grow, lambda x: x + x], jnp.ones(3, BF16))
 
 
-def branches_of_an_int():
-    start = jnp.zeros((), jnp.int32)
-    return lax.cond(start > 0, lambda n: n + 0.5, lambda n: n, start)
-
-
 def branches_of_other_kinds():
     x = jnp.ones(())
     return lax.cond(x > 0, lambda x: x * 2, lambda x: jnp.round(x).astype(int), x)
+
+
+def average_in_a_package():
+    def train(params, target):
+        blend = lambda: optax.incremental_update(params, target, 0.1)  # true_fun
+        return lax.cond(params["w"].sum() > 0, blend, lambda: target)
+
+    return jax.jit(train)({"w": jnp.ones(3)}, {"w": jnp.ones(3, BF16)})
+
+
+def variables_closed_over():
+    def train(old, x):
+        new = old * 0.9 + x * jnp.float32(0.1)  # true_fun
+        return lax.cond(x.sum() > 0, lambda: new, lambda: old)
+
+    return jax.jit(train)(jnp.ones(3, BF16), jnp.ones(3))
+
+
+def a_constant():
+    def train(x):
+        loss = jnp.sum(x)  # true_fun
+        nothing = lambda: jnp.array(0)  # false_fun
+        return lax.cond(loss > 0, lambda: loss, nothing)
+
+    return jax.jit(train)(jnp.ones(3))
+
+
+def a_first_value():
+    def train(total, x):
+        return lax.cond(x.sum() > 0, lambda t: t + 0.5, lambda t: t, total)  # true_fun
+
+    start = jnp.zeros((), jnp.int32)
+    return jax.jit(train)(start, jnp.ones(3))
+
+
+def a_first_value_of_a_loop():
+    def body(carry, x):
+        total = carry["total"]
+        move = lambda t: t + x  # true_fun
+        return {"total": lax.cond(x > 0, move, lambda t: t, total)}, None
+
+    start = {"total": jnp.zeros((), jnp.int32)}  # false_fun
+    return lax.scan(body, start, jnp.ones(3))
+
+
+def forced_far_away():
+    def train(grads):
+        norm = jnp.sqrt(jnp.sum(grads.astype(jnp.float32) ** 2))  # forced
+        scaled = lambda g: g / norm  # true_fun
+        return lax.cond(norm > 1, scaled, lambda g: 2 * g, grads)
+
+    return jax.jit(train)(jnp.ones(3, BF16))
+
+
+def forced_by_a_constant():
+    def train(x):
+        scale = jnp.ones((), jnp.float32)  # forced
+        grow = lambda x: x * scale  # true_fun
+        return lax.cond(x.sum() > 0, grow, lambda x: x, x)
+
+    return jax.jit(train)(jnp.ones(3, BF16))
+
+
+def scanned_by_equinox():
+    def body(carry, x):
+        return carry * DOUBLE, x
+
+    scan = need("equinox.internal").scan
+    return scan(body, jnp.ones(3, BF16), None, 2, kind="checkpointed")
+
+
+def tree_cast(tree, dtype):
+    return jax.tree_util.tree_map(lambda x: x.astype(dtype), tree)
 
 
 BACK = "x.astype(jnp.bfloat16)"
@@ -218,17 +285,37 @@ ADVICE = {
             ]
         ],
     ),
-    branches: (
-        f"Let true_fun return {BACK}.",
-        [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
-    ),
     branches_that_compute: (
         f"Let branches[0] return {BACK}.",
         [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
     ),
-    branches_of_an_int: (
-        "Let the first value of start be float32: jnp.asarray(x, jnp.float32) (integers "
-        "beyond 2**24 are rounded).",
+    branches_of_other_kinds: (
+        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        [[("astype(int)", "astype(int).astype(jnp.float32)")]],
+    ),
+    average_in_a_package: (
+        "Let true_fun return x.astype(jnp.bfloat16).",
+        [
+            [
+                (
+                    "optax.incremental_update(params, target, 0.1)",
+                    "tree_cast(optax.incremental_update(params, target, 0.1), BF16)",
+                )
+            ]
+        ],
+    ),
+    variables_closed_over: (
+        "Let true_fun return x.astype(jnp.bfloat16).",
+        [[("lambda: new", "lambda: new.astype(jnp.bfloat16)")]],
+    ),
+    a_constant: (
+        "Let false_fun return jnp.asarray(x, jnp.float32) (integers beyond 2**24 are "
+        "rounded).",
+        [[("jnp.array(0)", "jnp.asarray(jnp.array(0), jnp.float32)")]],
+    ),
+    a_first_value: (
+        "Let the first value of total be float32: jnp.asarray(x, jnp.float32) "
+        "(integers beyond 2**24 are rounded).",
         [
             [
                 (
@@ -238,11 +325,54 @@ ADVICE = {
             ]
         ],
     ),
-    branches_of_other_kinds: (
-        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
-        [[("astype(int)", "astype(int).astype(jnp.float32)")]],
+    a_first_value_of_a_loop: (
+        "Let the first value of total be float32: jnp.asarray(x, jnp.float32) "
+        "(integers beyond 2**24 are rounded).",
+        [
+            [
+                (
+                    "jnp.zeros((), jnp.int32)",
+                    "jnp.asarray(jnp.zeros((), jnp.int32), jnp.float32)",
+                )
+            ]
+        ],
+    ),
+    forced_far_away: (
+        "Let true_fun return x.astype(jnp.bfloat16).",
+        [[("g / norm", "(g / norm).astype(jnp.bfloat16)")]],
+    ),
+    forced_by_a_constant: (
+        "Let true_fun return x.astype(jnp.bfloat16).",
+        [[("x * scale", "(x * scale).astype(jnp.bfloat16)")]],
+    ),
+    scanned_by_equinox: (
+        f"Write eqx.internal.scan({GUARD}(body), init, xs), or cast on the line that is "
+        f"named: {BACK}.",
+        [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
     ),
 }
+BRANCHES = [program for program in ADVICE if "fun\n" in inspect.getsource(program)]
+
+
+def marks(program):
+    """The lines of a program that have a mark, as notes write them."""
+    lines, first = inspect.getsourcelines(program)
+    found = {}
+    for number, text in enumerate(lines, first):
+        if match := re.search(r"# (\w+)$", text):
+            found[match[1]] = f"{short_path(__file__)}:{number}"
+    return found
+
+
+@pytest.mark.parametrize("program", BRANCHES, ids=lambda program: program.__name__)
+def test_each_branch_has_its_line_and_what_forced_it(program):
+    note, marked = note_on(program), marks(program)
+    for branch in ("true_fun", "false_fun"):
+        (row,) = re.findall(rf"^.* {branch} +\w+\[.*$", note, flags=re.MULTILINE)
+        made, _, forced = row.partition("  forced by ")
+        assert marked.get(branch, "") in made
+        if branch == "true_fun" and "forced" in marked:
+            assert forced == marked["forced"]
 
 
 @pytest.mark.parametrize("program", ADVICE, ids=lambda program: program.__name__)
@@ -250,6 +380,17 @@ def test_what_a_note_says_to_write(program):
     advice, ways = ADVICE[program]
     lines = note_on(program).splitlines()
     assert advice in lines, lines
+    is_narrowed = "(jnp.bfloat16)" in advice or "Wrap" in advice
+    assert lines[-1].startswith("A cast to bfloat16 rounds: ") is is_narrowed
     assert len(ways) == len(re.findall(r"\bor (?:cast|return|start)\b", advice)) + 1
     for changes in ways:
         jax.block_until_ready(applied(program, *changes)())
+
+
+def test_a_cast_to_64_bits_is_not_said_to_round():
+    with set_x64(True):
+        note = note_on(
+            lambda: lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(3, F32))
+        )
+    assert "x.astype(jnp.float64)" in note
+    assert "rounds" not in note

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import pathlib
 import re
 import threading
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from advice import line as line_of, notes, raised
 from helpers import need
 from jax.lax import scan  # bound before any context is entered
 
@@ -28,11 +30,7 @@ JAX = str(pathlib.Path(jax.__file__).parent)
 pytestmark = pytest.mark.third_party
 
 
-def line(mark):
-    """The line of this file that has a mark, as the notes write it."""
-    lines = HERE.read_text().splitlines()
-    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
-    return f"{HERE.relative_to(pathlib.Path.cwd())}:{number}"
+line = functools.partial(line_of, __file__)
 
 
 def drifting(carry, _=None):
@@ -44,22 +42,7 @@ def fail():
     return scan(drifting, {"w": BF16}, None, 3)
 
 
-def raised(call, context=explain):
-    """The error that leaves a context."""
-    try:
-        with context():
-            call()
-    except Exception as error:
-        return error
-    pytest.fail("it did not raise")
-
-
 ROUNDS = "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
-
-
-def notes(error):
-    """What the context added."""
-    return [n for n in getattr(error, "__notes__", []) if n.startswith("dtypeguard: ")]
 
 
 def test_the_note_has_paths_types_lines_and_what_to_write():
@@ -364,40 +347,6 @@ def test_inside_transformations(transform):
     assert f"  average  bfloat16[3] -> float32[3]  {line('promotion: closure')}" in note
 
 
-@pytest.mark.parametrize(
-    ("init", "body", "advice"),
-    [
-        (
-            jnp.zeros((), jnp.int32),
-            lambda n: n + 0.5,
-            "return jnp.round(x).astype(jnp.int32)",
-        ),
-        (jnp.zeros(3), lambda x: x + 1j, "return jnp.real(x).astype(jnp.float32)"),
-        (
-            jnp.zeros((), bool),
-            lambda b: b + 1,
-            "cast on the line that is named: x.astype(jnp.b",
-        ),
-        (
-            jnp.zeros(3),
-            lambda x: jnp.stack([x, x]),
-            "Return carry as float32[3].",  # it would come back as float32[2,2,3]
-        ),
-        (
-            jnp.zeros(3),
-            lambda x: x + jnp.ones((2, 3)),
-            "Return carry as float32[3], or start it as float32[2,3].",
-        ),
-    ],
-    ids=["int", "complex", "bool", "stacked", "broadcast"],
-)
-def test_what_to_write(init, body, advice):
-    (note,) = notes(
-        raised(lambda: scan(lambda carry, _: (body(carry), None), init, None, 3))
-    )
-    assert advice in note
-
-
 def test_an_optimizer_is_to_be_guarded():
     params = {"w": BF16}
     grads = {"w": jnp.ones(3, jnp.float32)}
@@ -439,72 +388,10 @@ def test_many_leaves_each_on_a_line():
     assert len(re.findall(r"carry\['w\d+'\] +bfloat16\[3\] -> float32\[3\]", note)) == 30
 
 
-@pytest.mark.parametrize(
-    "kind", ["scan", "while_loop", "fori_loop", "eqxi scan", "eqxi while"]
-)
-def test_what_is_to_be_written_for_a_loop_helps(kind):
-    eqxi = need("equinox.internal")
-    guard_step = dtypeguard.guard_step
-
-    def body(n, w):
-        return n + 1, w * SCALE
-
-    lax, init = jax.lax, (jnp.zeros((), jnp.int32), BF16)
-    of_pair = lambda carry: body(*carry)
-    of_scan = lambda carry, _: (body(*carry), None)
-    of_index = lambda _, carry: body(*carry)
-    going_on = lambda carry: carry[0] < 3
-    bare, written, guarded = {
-        "scan": (
-            lambda: lax.scan(of_scan, init, None, 3),
-            "lax.scan(dtypeguard.guard_step(body), init, xs)",
-            lambda: lax.scan(guard_step(of_scan), init, None, 3),
-        ),
-        "while_loop": (
-            lambda: lax.while_loop(going_on, of_pair, init),
-            "lax.while_loop(cond_fun, dtypeguard.guard_step(body), init_val)",
-            lambda: lax.while_loop(going_on, guard_step(of_pair), init),
-        ),
-        "fori_loop": (
-            lambda: lax.fori_loop(0, 3, of_index, init),
-            "lax.fori_loop(lower, upper, dtypeguard.guard_step(body, carry=1), init_val)",
-            lambda: lax.fori_loop(0, 3, guard_step(of_index, carry=1), init),
-        ),
-        "eqxi scan": (
-            lambda: eqxi.scan(of_scan, init, None, 3, kind="checkpointed"),
-            "eqx.internal.scan(dtypeguard.guard_step(body), init, xs)",
-            lambda: eqxi.scan(guard_step(of_scan), init, None, 3, kind="checkpointed"),
-        ),
-        "eqxi while": (
-            lambda: eqxi.while_loop(going_on, of_pair, init, kind="lax"),
-            "eqx.internal.while_loop(cond_fun, dtypeguard.guard_step(body), init_val)",
-            lambda: eqxi.while_loop(going_on, guard_step(of_pair), init, kind="lax"),
-        ),
-    }[kind]
-    (note,) = notes(raised(bare))
-    assert f"Write {written}, or cast" in note
-    assert BF16.dtype in [leaf.dtype for leaf in jax.tree_util.tree_leaves(guarded())]
-
-
 def test_the_condition_of_a_loop_is_not_taken_for_its_body():
     body = lambda x: x * SCALE  # promotion: body
     (note,) = notes(raised(lambda: jax.lax.while_loop(lambda x: x < 3, body, BF16[0])))
     assert f"\n  x  bfloat16[] -> float32[]  {line('promotion: body')}" in note
-
-
-def test_a_loop_that_a_package_calls_is_not_to_be_written_anew():
-    nnx = need("flax.nnx")
-
-    def body(carry):
-        return carry * SCALE  # promotion: nnx
-
-    scanned = nnx.scan(in_axes=nnx.Carry, out_axes=nnx.Carry, length=3)(body)
-    (note,) = notes(raised(lambda: scanned(BF16)))
-    assert f"bfloat16[3] -> float32[3]  {line('promotion: nnx')}" in note
-    assert note.endswith(
-        "Guard what you give to flax: dtypeguard.guard_step(body), or cast on the line "
-        f"that is named: x.astype(jnp.bfloat16).\n{ROUNDS}"
-    )
 
 
 @pytest.mark.parametrize("name", ["scan", "while_loop"])

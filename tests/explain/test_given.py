@@ -1,6 +1,6 @@
 """Of what a loop is given, notes name the line that made it: its carry and its inputs."""
 
-import pathlib
+import functools
 import re
 
 import jax
@@ -8,28 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from advice import line as line_of, note_on
 from jax import lax
 
-from dtypeguard import explain
-
 pytestmark = pytest.mark.third_party
-HERE = pathlib.Path(__file__)
 BF16, F32 = jnp.bfloat16, jnp.float32
 
 
-def line(mark):
-    """The line of this file that has a mark, as notes write it."""
-    lines = HERE.read_text().splitlines()
-    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
-    return f"{HERE.relative_to(pathlib.Path.cwd())}:{number}"
+line = functools.partial(line_of, __file__)
 
 
 def row(call):
     """The row of the only leaf that a note is about."""
-    with pytest.raises(TypeError, match="carry") as raised, explain():
-        call()
-    (note,) = raised.value.__notes__
-    (found,) = [each for each in note.splitlines() if re.match(r"  \S+ +\S+ -> ", each)]
+    (found,) = [
+        each for each in note_on(call).splitlines() if re.match(r"  \S+ +\S+ -> ", each)
+    ]
     return found
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import planted_operands
 import pytest
+from advice import notes, raised
 from helpers import set_x64
 from jax import lax
 
@@ -36,20 +37,6 @@ def options(case):
     mode = "strict" if case.strict else "standard"
     with set_x64(case.x64), jax.numpy_dtype_promotion(mode):
         yield
-
-
-def raised(call, context=dtypeguard.explain):
-    """The error that leaves a context; None if there is none."""
-    try:
-        with context():
-            call()
-    except Exception as error:
-        return error
-    return None
-
-
-def notes(error):
-    return [n for n in getattr(error, "__notes__", []) if n.startswith("dtypeguard: ")]
 
 
 def marked(word, name):
@@ -271,7 +258,7 @@ def test_nothing_runs_until_an_error_is_raised(monkeypatch):
     monkeypatch.setattr(
         operands, "is_about_operands", lambda message: asked.append(message)
     )
-    for name in ("sites", "arguments", "_node"):
+    for name in ("sites", "arguments", "expression"):
         monkeypatch.setattr(sites, name, lambda *_: asked.append("read"))
     compiled = []
     add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))

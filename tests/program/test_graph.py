@@ -46,7 +46,7 @@ def test_a_jaxpr_that_cannot_be_read_at_all(monkeypatch):
         raise AttributeError("'Jaxpr' object has no attribute 'eqns'")
 
     monkeypatch.setattr(Graph, "_add", add)
-    drift = drift_of("numpy_scalar")
+    drift = drift_of("asarray_of_a_float")
     assert (drift.origin, drift.cause) == (None, None)
 
 

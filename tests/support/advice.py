@@ -1,7 +1,8 @@
-"""Takes what a note says to write, and writes it."""
+"""Finds the notes on errors, the lines that they name, and writes what they say."""
 
 import inspect
 import linecache
+import pathlib
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +10,34 @@ from typing import Any
 import dtypeguard
 
 
+def raised(
+    call: Callable[[], Any], context: Callable[[], Any] = dtypeguard.explain
+) -> BaseException | None:
+    """The error that leaves a context; None if there is none."""
+    try:
+        with context():
+            call()
+    except Exception as error:
+        return error
+    return None
+
+
+def notes(error: BaseException | None) -> list[str]:
+    """What dtypeguard added to an error."""
+    return [n for n in getattr(error, "__notes__", ()) if n.startswith("dtypeguard: ")]
+
+
 def note_on(program: Callable[[], Any]) -> str:
     """The note on what a program raises."""
-    try:
-        with dtypeguard.explain():
-            program()
-    except (TypeError, ValueError) as error:
-        notes = [n for n in getattr(error, "__notes__", ()) if n.startswith("dtypeguard: ")]
-        if len(notes) != 1:
-            raise
-        return notes[0]
-    raise ValueError(f"{program.__name__} raises nothing")
+    (note,) = notes(raised(program))
+    return note
+
+
+def line(file: str, mark: str) -> str:
+    """The line of a file that ends with a mark, as notes write it."""
+    lines = pathlib.Path(file).read_text().splitlines()
+    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
+    return f"{pathlib.Path(file).relative_to(pathlib.Path.cwd())}:{number}"
 
 
 def applied(program: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:

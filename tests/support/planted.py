@@ -18,7 +18,6 @@ import planted_helper
 from jax import lax
 
 BF16, F32 = jnp.bfloat16, jnp.float32
-GLOBAL_SCALE = np.float32(0.5)  # operand: global_numpy_scalar
 GLOBAL_RATE = np.float32(0.1)
 
 
@@ -73,29 +72,6 @@ def python_scalar_power_of_a_counter(leaf, grad, count, key):
 
 
 @drift()
-def numpy_scalar(leaf, grad, count, key):
-    scale = np.float32(0.5)  # operand: numpy_scalar
-    return leaf * scale  # promotion: numpy_scalar
-
-
-@drift()
-def global_numpy_scalar(leaf, grad, count, key):
-    return leaf * GLOBAL_SCALE  # promotion: global_numpy_scalar
-
-
-def schedule(count):
-    """A schedule that returns float32 whatever the params are."""
-    fraction = jnp.minimum(count, 10) / 10  # operand: schedule_returning_float32
-    return 0.1 * (1 - fraction)
-
-
-@drift()
-def schedule_returning_float32(leaf, grad, count, key):
-    rate = schedule(count)
-    return leaf - rate * grad  # promotion: schedule_returning_float32
-
-
-@drift()
 def asarray_of_a_float(leaf, grad, count, key):
     scale = jnp.asarray(0.9, F32)  # operand: asarray_of_a_float
     doubled = leaf + leaf
@@ -114,13 +90,6 @@ def bool_sum(leaf, grad, count, key):
     return jnp.sum(both)  # promotion: bool_sum
 
 
-@drift(leaf=lambda: jnp.zeros((), jnp.int32), before="int32", after="int64", x64=True)
-def counter_and_a_bool_sum(leaf, grad, count, key):
-    finite = jnp.isfinite(grad)
-    number = jnp.sum(finite)  # operand: counter_and_a_bool_sum
-    return leaf + number  # promotion: counter_and_a_bool_sum
-
-
 def _with_a_parameter(
     rate=GLOBAL_RATE,  # operand: parameter_of_the_factory
 ):
@@ -133,17 +102,6 @@ def _with_a_parameter(
 drift()(_with_a_parameter())
 
 
-@drift()
-def handed_to_a_helper(leaf, grad, count, key):
-    rate = np.float32(0.1)  # operand: handed_to_a_helper
-    return _helper(leaf, rate)
-
-
-def _helper(leaf, rate):
-    moved = leaf + leaf
-    return moved - rate  # promotion: handed_to_a_helper
-
-
 class _Settings(NamedTuple):
     """Holds a rate."""
 
@@ -154,12 +112,6 @@ class _Settings(NamedTuple):
 def attribute(leaf, grad, count, key):
     settings = _Settings()
     return leaf * settings.rate  # promotion: attribute # operand: attribute
-
-
-@drift()
-def random_noise(leaf, grad, count, key):
-    noise = jax.random.normal(key, (3,))  # operand: random_noise
-    return leaf + noise  # promotion: random_noise
 
 
 def _closing_over():
@@ -175,18 +127,6 @@ drift()(_closing_over())
 
 
 @drift()
-def inside_nested_jit(leaf, grad, count, key):
-    rate = jnp.exp(jnp.ones((), F32))  # operand: inside_nested_jit
-
-    @jax.jit
-    def inner(x, y):
-        moved = x + x
-        return moved * y  # promotion: inside_nested_jit
-
-    return inner(leaf, rate)
-
-
-@drift()
 def both_inside_nested_jit(leaf, grad, count, key):
     @jax.jit
     def inner(x):
@@ -194,15 +134,6 @@ def both_inside_nested_jit(leaf, grad, count, key):
         return x * wide  # promotion: both_inside_nested_jit
 
     return inner(leaf)
-
-
-@drift()
-def inside_scan(leaf, grad, count, key):
-    def body(total, x):
-        return total + x * leaf[0], None  # promotion: inside_scan
-
-    start = jnp.zeros(3, F32)  # operand: inside_scan
-    return lax.scan(body, start, jnp.ones(2, BF16))[0]
 
 
 @drift()
@@ -292,25 +223,9 @@ def jit_inside_scan_inside_jit(leaf, grad, count, key):
 
 
 @drift()
-def tree_map_lambda(leaf, grad, count, key):
-    rate = jnp.square(jnp.ones((), F32))  # operand: tree_map_lambda
-    return jax.tree_util.tree_map(
-        lambda m, g: m - rate * g,  # promotion: tree_map_lambda
-        leaf,
-        grad,
-    )
-
-
-@drift()
 def helper_schedule(leaf, grad, count, key):
     rate = planted_helper.warmup(count)
     return leaf * rate  # promotion: helper_schedule
-
-
-@drift()
-def helper_promotes(leaf, grad, count, key):
-    rate = jnp.tanh(jnp.ones((), F32))  # operand: helper_promotes
-    return planted_helper.scaled(leaf, rate)
 
 
 @drift(grads=F32)
@@ -334,23 +249,6 @@ def accumulated_in_float32(leaf, grad, count, key):
 
 
 @drift()
-def chain_of_three(leaf, grad, count, key):
-    one = jnp.ones(3, F32)  # operand: chain_of_three
-    two = jnp.exp(one)
-    three = two * grad
-    return leaf + three  # promotion: chain_of_three
-
-
-@drift()
-def three_lines_after_the_promotion(leaf, grad, count, key):
-    wide = jnp.ones(3, F32)  # operand: three_lines_after_the_promotion
-    one = leaf * wide  # promotion: three_lines_after_the_promotion
-    two = one * 0.5
-    three = jnp.sqrt(two)
-    return three + grad
-
-
-@drift()
 def after_a_harmless_reduction(leaf, grad, count, key):
     norm = jnp.sqrt(jnp.sum(jnp.square(leaf)))  # up and back again
     mean = jnp.mean(leaf.astype(F32)).astype(BF16)  # by hand
@@ -360,22 +258,9 @@ def after_a_harmless_reduction(leaf, grad, count, key):
 
 
 @drift()
-def norm_in_float32(leaf, grad, count, key):
-    norm = jnp.sum(jnp.square(grad.astype(F32)))  # operand: norm_in_float32
-    clipped = grad / norm
-    return 0.9 * leaf + clipped  # promotion: norm_in_float32
-
-
-@drift()
 def mixed_dot(leaf, grad, count, key):
     matrix = jnp.eye(3, dtype=F32)  # operand: mixed_dot
     return jnp.dot(matrix, leaf)  # promotion: mixed_dot
-
-
-@drift()
-def where(leaf, grad, count, key):
-    other = jnp.zeros(3, F32)  # operand: where
-    return jnp.where(count > 2, leaf, other)  # promotion: where
 
 
 @drift()
@@ -405,13 +290,6 @@ def replaced_by_a_constant(leaf, grad, count, key):
 
 
 @drift()
-def a_predicate_promotes_nothing(leaf, grad, count, key):
-    wide = jnp.ones(3, F32)  # operand: a_predicate_promotes_nothing
-    moved = leaf * wide  # promotion: a_predicate_promotes_nothing
-    return jnp.where(leaf > 0, moved, wide)
-
-
-@drift()
 def comes_round_in_a_loop(leaf, grad, count, key):
     def body(number, carry):
         kept, total = carry
@@ -419,16 +297,6 @@ def comes_round_in_a_loop(leaf, grad, count, key):
 
     start = jnp.zeros(3, F32)  # operand: comes_round_in_a_loop
     return lax.fori_loop(0, 3, body, (jnp.zeros(3, BF16), start))[1]
-
-
-@drift()
-def inside_vmap(leaf, grad, count, key):
-    wide = jnp.ones(3, F32)  # operand: inside_vmap
-
-    def one(x, y):
-        return x * y  # promotion: inside_vmap
-
-    return jax.vmap(one)(leaf, wide)
 
 
 @drift(wrap=lambda opt: optax.chain(optax.scale(0.5), opt, optax.trace(0.9)))

@@ -14,12 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import planted
-import planted_helper
 from jax import lax
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 FINITE = np.ones(3, bool)
-DECAY = np.float32(0.99)  # operand: average_by_a_global_decay
 
 
 class Case(NamedTuple):
@@ -102,12 +100,6 @@ def average_by_a_decay_and_the_rest(ema, x):
 def rate_that_numpy_computes(rate):
     decay = np.exp(-0.1)  # operand: rate_that_numpy_computes
     return rate * decay  # promotion: rate_that_numpy_computes
-
-
-@drift("state.ema['w']", "bfloat16", "float32", train())
-def average_by_a_global_decay(state):
-    keep = lambda e: e * DECAY  # promotion: average_by_a_global_decay
-    return state._replace(ema=jax.tree_util.tree_map(keep, state.ema))
 
 
 @drift("carry[3]", "int32", "float32", ({"w": struct(BF16)}, (), 0.5, number(jnp.int32)))
@@ -216,56 +208,11 @@ def learning_rate_scalar(params, learning_rate):
     return params, learning_rate * decay  # promotion: learning_rate_scalar
 
 
-@drift("rate", "bfloat16", "float32", number(BF16), number(jnp.int32))
-def rate_of_a_schedule(rate, count):
-    factor = planted_helper.warming(count)
-    return rate * factor  # promotion: rate_of_a_schedule
-
-
-@jax.jit
-def _moved(x, y):
-    twice = x + x
-    return twice - y  # promotion: nested_jit
-
-
-@drift("x", "bfloat16", "float32", struct(BF16))
-def nested_jit(x):
-    y = jnp.exp(jnp.ones((), F32))  # operand: nested_jit
-    return _moved(x, y)
-
-
-@drift("x", "bfloat16", "float32", struct(BF16), name="jitted_step")
-@jax.jit
-def jitted_step(x):
-    noise = jnp.ones(3, F32)  # operand: jitted_step
-    return x + noise  # promotion: jitted_step
-
-
 @drift("x", "bfloat16", "float32", struct(BF16), 3, name="static_argument_of_a_jit")
 @functools.partial(jax.jit, static_argnums=1)
 def static_argument_of_a_jit(x, size):
     wide = jnp.linspace(0, 1, size)  # operand: static_argument_of_a_jit
     return x * wide  # promotion: static_argument_of_a_jit
-
-
-@drift("x", "bfloat16", "float32", struct(BF16))
-def scan_in_a_step(x):
-    def body(total, row):
-        return total + row * x, None  # promotion: scan_in_a_step
-
-    start = jnp.zeros(3, F32)  # operand: scan_in_a_step
-    return lax.scan(body, start, jnp.ones((4, 3), BF16))[0]
-
-
-@drift("x", "bfloat16", "float32", struct(BF16))
-def while_loop_in_a_step(x):
-    start = jnp.ones(3, F32)  # operand: while_loop_in_a_step
-
-    def body(carry):
-        n, total = carry
-        return n + 1, total * x  # promotion: while_loop_in_a_step
-
-    return lax.while_loop(lambda carry: carry[0] < 5, body, (0, start))[1]
 
 
 @drift("x", "bfloat16", "float32", struct(BF16), number(bool))
@@ -340,18 +287,6 @@ def _closing_over():
 drift("x", "bfloat16", "float32", struct(BF16))(_closing_over())
 
 
-@drift("x", "float32", "float64", struct(F32), x64=True)
-def x64_linspace(x):
-    grid = jnp.linspace(0, 1, 3)  # operand: x64_linspace
-    return x + grid  # promotion: x64_linspace
-
-
-@drift("x", "float32", "float64", struct(F32), x64=True)
-def x64_numpy_literal(x):
-    scale = np.float64(0.5)  # operand: x64_numpy_literal
-    return x * scale  # promotion: x64_numpy_literal
-
-
 @drift("count", "int32", "int64", number(jnp.int32), struct(F32), x64=True)
 def x64_argmax(count, x):
     best = jnp.argmax(x)  # operand: x64_argmax
@@ -415,36 +350,6 @@ def two_leaves_meet(carry):
 
 
 @drift("state", "bfloat16", "float32", struct(BF16))
-def mask_of_the_promoted_leaf(state):
-    double = np.float32(2)  # operand: mask_of_the_promoted_leaf
-    state = state * double  # promotion: mask_of_the_promoted_leaf
-    mask = (state > 0).astype(state.dtype)
-    return state * mask
-
-
-@drift("state", "bfloat16", "float32", struct(BF16))
-def count_of_the_promoted_leaf(state):
-    double = np.float32(2)  # operand: count_of_the_promoted_leaf
-    state = state * double  # promotion: count_of_the_promoted_leaf
-    return state / jnp.sum(state > 0)
-
-
-@drift("state", "bfloat16", "float32", struct(BF16))
-def flag_of_the_promoted_leaf(state):
-    double = np.float32(2)  # operand: flag_of_the_promoted_leaf
-    state = state * double  # promotion: flag_of_the_promoted_leaf
-    return state * jnp.isfinite(state).all()
-
-
-@drift("state", "bfloat16", "float32", struct(BF16))
-def flag_of_the_leaf_as_it_was(state):
-    double = np.float32(2)  # operand: flag_of_the_leaf_as_it_was
-    finite = jnp.isfinite(state).all()
-    state = state * double  # promotion: flag_of_the_leaf_as_it_was
-    return state * finite
-
-
-@drift("state", "bfloat16", "float32", struct(BF16))
 def index_of_the_promoted_leaf(state):
     double = np.float32(2)  # operand: index_of_the_promoted_leaf
 
@@ -454,13 +359,6 @@ def index_of_the_promoted_leaf(state):
 
     state = state * double  # promotion: index_of_the_promoted_leaf
     return lax.fori_loop(0, 2, body, state)
-
-
-@drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))
-def weak_beside_a_call(x, n):
-    wave = jnp.sin(n * 1.0)
-    grid = wave * jnp.linspace(0, 1, 3)  # operand: weak_beside_a_call
-    return x * grid  # promotion: weak_beside_a_call
 
 
 @drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))

@@ -138,6 +138,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
             yield from _own(child)
 
 
+@functools.lru_cache(1000)
 def _parameters(function: _Function) -> dict[str, int]:
     """The lines of the parameters of a function, by name."""
     given = () if isinstance(function, ast.Module) else ast.walk(function.args)

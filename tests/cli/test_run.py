@@ -356,8 +356,8 @@ def test_an_option_that_jax_refuses(run, script, monkeypatch):
     ("arguments", "message"),
     [
         (["no_such_script.py"], "can't open file 'no_such_script.py': No such file"),
-        (["-m", "no_such_module"], "no module named no_such_module. usage: dtypeguard run"),
-        (["-m", "no.such.module"], "no module named no.such.module"),
+        (["-m", "no_such_module"], "No module named no_such_module. usage: dtypeguard run"),
+        (["-m", "no.such.module"], "specification for 'no.such.module' (ModuleNotFound"),
         (["-m"], "'-m' names no script. usage: dtypeguard run"),
         (["--x64", "train.py"], "'--x64 train.py' names no script. usage: dtypeguard run"),
     ],

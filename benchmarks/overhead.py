@@ -198,7 +198,7 @@ def audits():
         "jit in jit, 13 levels": nested(13),
     }.items():
         sides = [lambda t=t, s=step, a=args: traced(t, s, a) for t in (make, audit_step)]
-        times, bare_ms = ratio(*sides, 5)
+        times, bare_ms = ratio(sides[0], sides[1], 5)
         print(f"  {name:<25} {times:.1f}   ({bare_ms:.0f} ms make_jaxpr)")
 
 

@@ -43,7 +43,7 @@ OTHERS = {
     "lbfgs": lambda: optax.lbfgs(1e-2, linesearch=None),
     "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-2), 2),
 }
-OPTIMIZERS = {"short": SHORT, "others": OTHERS}
+OPTIMIZERS: dict[str, dict[str, Any]] = {"short": SHORT, "others": OTHERS}
 
 
 def loss(params, batch):
@@ -223,7 +223,7 @@ def communication():
     placed, update = by_rows(args), jax.jit(opt.update)
     out, compiled = update(*placed), update.lower(*placed).compile()
     # XLA may make one all-reduce of several, with a tuple of their values.
-    values = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", compiled.as_text())
+    values = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", str(compiled.as_text()))
     sums = [value for group in values for value in re.findall(r"\w+\[[\d,]*\]", group)]
     spread = [rows(out[0][name]) == rows(placed[0][name]) for name in params]
     gap = lambda a, b: float(np.max(np.abs(a - b) / (1e-8 + np.abs(b))))
@@ -251,7 +251,7 @@ def rows(array):
 # Bare, these fail there in float32 as well: muon and L-BFGS contract over sharded axes,
 # and L-BFGS starts from zeros that vary over no axis, as Prodigy does from one estimate.
 FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy"), "explicit": ("lbfgs", "muon")}
-CASES = {
+CASES: dict[str, Any] = {
     "fully_sharded": functools.partial(donated, specs=SPECS),
     "replicated": functools.partial(donated, specs=WHOLE),
     "in_shard_map": in_shard_map,
@@ -261,12 +261,13 @@ CASES = {
 
 def main(which):
     assert len(jax.devices()) == 8
-    cases = set(CASES) - ({"replicated"} if which == "short" else set())
-    for case, (name, make) in itertools.product(sorted(cases), OPTIMIZERS[which].items()):
+    cases = [case for case in CASES if which == "others" or case != "replicated"]
+    for case, (name, make) in itertools.product(cases, OPTIMIZERS[which].items()):
         if (case, name) == ("replicated", "lbfgs"):
             continue  # bare, it donates a buffer twice, and XLA aborts
         for dtype in (F32, BF16) if name == "adamw" else (F32,):
-            told = {"case": case, "name": name, "dtype": jnp.dtype(dtype).name}
+            told: dict[str, Any] = {"case": case, "name": name}
+            told["dtype"] = jnp.dtype(dtype).name
             for how, wrap in (("bare", lambda opt: opt), ("guarded", guard)):
                 try:
                     told[how] = CASES[case](wrap(make()), dtype)

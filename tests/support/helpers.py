@@ -106,7 +106,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert _bits(a) == _bits(b), f"{where}: {a} != {b}"
 
 
-def assert_close(one: Any, other: Any, **tolerance: float) -> None:
+def assert_close(one: Any, other: Any, **tolerance: Any) -> None:
     """Two trees are equal in structure and types, and near in values."""
     assert types(one) == types(other)
     for a, b in zip(tree_util.tree_leaves(one), tree_util.tree_leaves(other)):

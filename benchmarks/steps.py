@@ -14,9 +14,6 @@ JAX asks. A step that is stable on `strong(carry)` bare, with x64 off, has to co
 to the same program guarded: what XLA is given is compared, and where that differs the
 optimized HLO. The script exits 1 if that is not so, or if a step fails that does not bare.
 
-`--costs` prints, guarded over bare, the time of lowering some of the stable steps and that
-of a call from Python.
-
 How many steps fail, bare -> guarded, with x64 off, on throughout, and on for a carry made
 with it off (jax 0.10.2):
 
@@ -34,22 +31,22 @@ Of all 154: 55 -> 3, 71 -> 18, 132 -> 4. All 129 that are stable bare compile to
 program guarded.
 
 A loop of JAX asks less of the carry as it is made: a strongly typed leaf has to come back
-in its type, and a weakly typed one, a Python number say, takes the type to which it and
-what comes back promote. How many steps a loop refuses, bare -> guarded, neither on
-`strong(carry)`:
+in its dtype, weakly typed or not, and a weakly typed one, a Python number say, takes the
+type to which it and what comes back promote. How many steps `lax.while_loop` refuses, bare
+-> guarded, neither on `strong(carry)`:
 
     gymnax 1.0.1: 0 -> 0, 8 -> 6, 20 -> 0
     jumanji 1.1.2: 0 -> 0, 10 -> 7, 15 -> 0
     jaxopt 0.8.5: 0 -> 0, 0 -> 0, 3 -> 0
     blackjax 1.7.1: 0 -> 0, 0 -> 0, 4 -> 0
-    evosax 0.3.2: 0 -> 0, 1 -> 0, 22 -> 0
+    evosax 0.3.2: 0 -> 0, 1 -> 0, 15 -> 0
     flashbax 0.1.3: 0 -> 0, 0 -> 0, 0 -> 0
     numpyro 0.22.0: 1 -> 1, 1 -> 1, 5 -> 1
     mujoco-mjx 3.17.0: 0 -> 0, 4 -> 0, 10 -> 0
-    brax 0.14.2: 10 -> 1, 11 -> 1, 19 -> 1
+    brax 0.14.2: 1 -> 1, 2 -> 1, 19 -> 1
 
-Of all 154: 11 -> 2, 35 -> 15, 98 -> 2. Of the 143 that a loop takes bare with x64 off, 143
-compile to the same program guarded.
+Of all 154: 2 -> 2, 26 -> 15, 91 -> 2. Of the 152 that a loop takes bare with x64 off, 143
+were compiled, all but nine of brax, and each to the same program guarded.
 
 What is missing or does not import is named below the tables, and so is each step that fails
 guarded.
@@ -60,28 +57,27 @@ steps whatever model it is given: ten files of its own tests stand for all.
 """
 
 import argparse
-import functools
 import importlib
 import importlib.metadata
 import inspect
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import tree_util
-from timing import ratio, setting
 
 import dtypeguard
 from dtypeguard._carry.carry import Carry, carry_of
+from dtypeguard._carry.split import SplitTree
 from dtypeguard._leaves.compat import set_x64
-from dtypeguard._leaves.dtypes import dtype_of, is_weak, promoted_weakly
-from dtypeguard._sweep.checks import Fault, same_types
+from dtypeguard._sweep import checks
+from dtypeguard._sweep.checks import one_line
+from dtypeguard._sweep.contract import StepTrial
 from dtypeguard._sweep.hlo import optimized_hlo
-from dtypeguard._sweep.sweep import one_line
 
 
 class Step(NamedTuple):
@@ -376,11 +372,8 @@ def main() -> int:
     """Runs what is installed; 1 if the guard broke or changed what ran."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[*PACKAGES], choices=[*PACKAGES])
-    parser.add_argument("--costs", action="store_true", help="print what a guard costs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    if options.costs:
-        return _costs(options.only)
     left_out: list[str] = []
     results = []
     try:
@@ -417,17 +410,14 @@ def _results(chosen: list[str], left_out: list[str]) -> Iterator[Result]:
         for setting_name, (made_with, run_with) in SETTINGS.items():
             step = steps[made_with]
             with set_x64(run_with):
-                bare[setting_name] = _failure(step, guard=False)
-                guarded[setting_name] = _failure(_strong(step), guard=True)
-                loop[setting_name] = _failure_in_loop(step, guard=False)
-                guarded_loop[setting_name] = _failure_in_loop(step, guard=True)
+                bare[setting_name] = _failure(step)
+                guarded[setting_name] = _failure(step, guard=True, strong=True)
+                loop[setting_name] = _failure(step, checks.while_loop)
+                guarded_loop[setting_name] = _failure(step, checks.while_loop, guard=True)
         with set_x64(False):
-            step = _strong(steps[False])
-            is_stable = _failure(step, guard=False) is None
-            other = _has_other_program(step) if is_stable else None
-            step = steps[False]
-            is_stable = loop["x64 off"] is None
-            other_loop = _has_other_program(step) if is_stable else None
+            step, first = steps[False], _strong(steps[False])
+            other = None if _failure(first) else _has_other_program(first)
+            other_loop = None if loop["x64 off"] else _has_other_program(step)
         print(f"{package} {name}", file=sys.stderr, flush=True)
         yield Result(package, name, bare, guarded, other, loop, guarded_loop, other_loop)
 
@@ -446,120 +436,38 @@ def _steps(chosen: list[str], left_out: list[str]) -> Iterator[tuple[str, str, A
             left_out.append(f"{package} does not import: {one_line(error)}")
 
 
-def _failure(step: Step, *, guard: bool) -> str | None:
-    """Why one abstract step does not give back the types of its carry."""
-    call, carry = _prepared(step, guard)
+def _failure(
+    step: Step,
+    check: Callable[[Any], None] = checks.compilations,
+    *,
+    guard: bool = False,
+    strong: bool = False,
+) -> str | None:
+    """Why an abstract step, or a loop of JAX around it, does not keep its carry's types."""
     try:
-        before, after = _carried(call, carry, step.args)
-        for label, old, new in zip(carry.labels, before, after):
-            same_types(label, old, new)
-    except Fault as fault:
+        trial = StepTrial(_call(step, guard), _carry(step), step.args, {})
+        (trial.with_strong_carry() if strong else trial).trace(check)
+    except checks.Fault as fault:
         return str(fault)
-    return None
-
-
-def _failure_in_loop(step: Step, *, guard: bool) -> str | None:
-    """Why a loop of JAX would not take a step with its carry as it was made.
-
-    A strongly typed leaf has to come back in its very type. One that is weakly typed, a
-    Python number say, takes the type to which it and what comes back promote, and in the
-    next step, for which the loop traces its body again, that has to come back.
-    """
-    call, carry = _prepared(step, guard)
-    args = step.args
-    try:
-        for _ in range(2):
-            before, after = _carried(call, carry, args)
-            typed = [*map(_typed_by_loop, carry.labels, before, after)]
-            args = carry.put(args, {}, tuple(typed))[0]
-    except Fault as fault:
-        return str(fault)
-    return None
-
-
-def _typed_by_loop(label: str, before: Any, after: Any) -> Any:
-    """A carry in the types that a loop gives it, or a `Fault`."""
-    old, treedef = tree_util.tree_flatten(before)
-    new, new_treedef = tree_util.tree_flatten(after)
-    if new_treedef != treedef:
-        same_types(label, before, after)
-
-    def chooses(leaf: Any, returned: Any) -> bool:
-        """Whether a leaf takes the type of what comes back for it."""
-        dtype = dtype_of(returned)
-        is_free = dtype is not None and is_weak(leaf)
-        same_shape = jnp.shape(leaf) == jnp.shape(returned)
-        return is_free and same_shape and promoted_weakly(leaf, returned) == dtype
-
-    typed = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype)
-        if chooses(leaf, x) and x.dtype != dtype_of(leaf)
-        else leaf
-        for leaf, x in zip(old, new)
-    ]
-    new = [kept if chooses(leaf, x) else x for leaf, x, kept in zip(old, new, typed)]
-    same_types(label, treedef.unflatten(typed), treedef.unflatten(new))
-    return treedef.unflatten(typed)
-
-
-def _carried(
-    call: Any, carry: Carry, args: tuple[Any, ...]
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    """What one abstract step carries in and out; a `Fault` if it raises."""
-    before = carry.take(args, {})
-    try:
-        result = _eval_shape(call, args)
     except Exception as error:
-        raise Fault(f"raises {one_line(error)}") from error
-    try:
-        return before, carry.find(result, before).values
-    except TypeError as error:
-        raise Fault(str(error)) from error
+        return f"raises {one_line(error)}"
+    return None
 
 
-def _prepared(step: Step, guard: bool) -> tuple[Any, Carry]:
+def _carry(step: Step) -> Carry:
+    return carry_of("guard_step", step.call, step.carry, step.returned)
+
+
+def _call(step: Step, guard: bool) -> Any:
     options = {"carry": step.carry, "returned": step.returned}
-    carry = carry_of("guard_step", step.call, **options)
-    return dtypeguard.guard_step(step.call, **options) if guard else step.call, carry
+    return dtypeguard.guard_step(step.call, **options) if guard else step.call
 
 
 def _strong(step: Step) -> Step:
     """A step that is called with `strong(carry)`."""
-    carry = carry_of("guard_step", step.call, step.carry, step.returned)
-    first = carry.take(step.args, {})
-    is_abstract = any(
-        isinstance(leaf, jax.ShapeDtypeStruct) for leaf in tree_util.tree_leaves(first)
-    )
-    strong = dtypeguard.strong
-    first = jax.eval_shape(strong, first) if is_abstract else strong(first)
+    carry = _carry(step)
+    first = dtypeguard.strong(carry.take(step.args, {}))
     return step._replace(args=carry.put(step.args, {}, first)[0])
-
-
-def _eval_shape(call: Any, args: tuple[Any, ...]) -> Any:
-    run, leaves, tree_of = _on_arrays(call, args)
-    return tree_of(jax.eval_shape(run, leaves))
-
-
-def _on_arrays(call: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any], Any]:
-    """A function of the array leaves alone, these, and what makes a tree of its results."""
-    leaves, treedef = tree_util.tree_flatten(args)
-    is_array = [hasattr(leaf, "dtype") or dtype_of(leaf) is not None for leaf in leaves]
-    seen = {}
-
-    def step(arrays):
-        arrays = iter(arrays)
-        given = [next(arrays) if flag else leaf for leaf, flag in zip(leaves, is_array)]
-        out, seen["tree"] = tree_util.tree_flatten(call(*treedef.unflatten(given)))
-        seen["others"] = [None if isinstance(leaf, jax.Array) else leaf for leaf in out]
-        seen["others"] = [None if dtype_of(x) is not None else x for x in seen["others"]]
-        return [x for x, other in zip(out, seen["others"]) if other is None]
-
-    def tree_of(results):
-        results = iter(results)
-        filled = [next(results) if other is None else other for other in seen["others"]]
-        return seen["tree"].unflatten(filled)
-
-    return step, [x for x, flag in zip(leaves, is_array) if flag], tree_of
 
 
 def _has_other_program(step: Step) -> bool:
@@ -573,8 +481,12 @@ def _has_other_program(step: Step) -> bool:
 
 def _sides(step: Step) -> list[tuple[Any, list[Any]]]:
     """The step, bare and guarded, as a function of array leaves, and these."""
-    calls = [_prepared(step, guard)[0] for guard in (False, True)]
-    return [_on_arrays(call, step.args)[:2] for call in calls]
+    args = SplitTree(step.args)
+
+    def of_arrays(call: Any) -> Any:
+        return lambda arrays: SplitTree(call(*args.merged(arrays))).arrays
+
+    return [(of_arrays(_call(step, guard)), args.arrays) for guard in (False, True)]
 
 
 def _print_tables(results: list[Result]) -> None:
@@ -629,48 +541,6 @@ def _guarded_failures(results: list[Result]) -> Iterator[str]:
             is_told = reason == row.guarded[name]
             if reason is not None and row.loop[name] is not None and not is_told:
                 yield f"fails bare and guarded, carry as made: {step}, {name}: {reason}"
-
-
-def _costs(chosen: list[str]) -> int:
-    """Guarded over bare: lowering every fifth stable step, and calling a jitted one."""
-    print(setting())
-    print("\nlowering (tracing included)")
-    stable = []
-    for package, name, make in _steps(chosen, []):
-        try:
-            step = _strong(make())
-        except Exception:  # what makes no first carry is named by the table
-            continue
-        if _failure(step, guard=False) is None:
-            stable.append((f"{package} {name}", step))
-    for name, step in stable[::5]:
-        sides = _sides(step)
-
-        def lower(run, arrays):
-            jax.jit(lambda arrays: run(arrays)).lower(arrays)  # jit keeps what it traced
-
-        bare, guarded = (functools.partial(lower, *side) for side in sides)
-        times, bare_ms = ratio(bare, guarded, 7)
-        print(f"  {name:<40} {times:.2f}   ({bare_ms:.1f} ms bare)", flush=True)
-    print("\na call of guard_step(jax.jit(step)): Adam, leaves of 64x64")
-    for leaves in (1, 10, 100):
-        times, bare_ms = ratio(*_adam_steps(leaves), 21)
-        print(f"  {leaves:>3} params {times:.2f}   ({1e3 * bare_ms:.0f} us bare)")
-    return 0
-
-
-def _adam_steps(leaves: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    opt = _adam()
-    params = {str(number): jnp.ones((64, 64)) for number in range(leaves)}
-
-    @jax.jit
-    def step(params, state):
-        updates, state = opt.update(params, state, params)
-        return tree_util.tree_map(jnp.add, params, updates), state
-
-    guarded = dtypeguard.guard_step(step, carry=(0, 1))
-    args = dtypeguard.strong((params, opt.init(params)))
-    return functools.partial(step, *args), functools.partial(guarded, *args)
 
 
 def _adam() -> Any:

@@ -1,11 +1,10 @@
 """Optimizers of other packages, bare and guarded, over dtypes and control flow.
 
-Prints a Markdown table: in how many configurations (six of dtypes with x64 off, nine with
-x64 on) the bare and the guarded optimizer fail one of the checks of `dtypeguard audit`
-(`eval_shape`, `scan`, `cond`, `MultiSteps`, compilations of a jitted step), which checks,
-and where two jitted guarded steps give other bits than bare ones that are stable. It exits
-1 if a check passes bare and fails guarded, or if bits differ. What fails guarded is named
-below the table.
+Prints what `dtypeguard audit` prints of Optax's: in how many configurations (six of dtypes
+with x64 off, nine with x64 on, three with explicit float64 where JAX has it) the bare and
+the guarded optimizer fail a check, which checks, and what fails guarded. Below it names the
+checks that pass bare and fail guarded, and the configurations in which two jitted guarded
+steps give other bits than bare ones that are stable. It exits 1 if there is one of these.
 
     pip install -e . psgdax rollfast python-somax aura-optax jax-privacy stam-optimizer
     python benchmarks/third_party.py
@@ -18,8 +17,8 @@ Others need an older Optax: in an environment of their own,
 
 Packages that are missing, or do not import with this Optax, are named below the table.
 
-How many of 15 configurations fail, bare -> guarded; nothing that passes bare fails guarded,
-and no bits differ. With Optax 0.2.8 and JAX 0.10.2:
+How many of the first 15 configurations fail, bare -> guarded; nothing that passes bare
+fails guarded, and no bits differ. With Optax 0.2.8 and JAX 0.10.2:
 
     psgdax 0.1.1: kron 13 -> 3, kron[mu bf16] 13 -> 3, scale_by_kron 13 -> 3
     rollfast 0.2.1: adamw 11 -> 0, kron 11 -> 0, prism 11 -> 0, schedule_free_adam 0
@@ -41,12 +40,13 @@ optax-shampoo does not run bare with either.
 """
 
 import argparse
-import collections
 import contextlib
 import importlib
 import importlib.metadata
 import io
+import itertools
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -58,18 +58,15 @@ import optax
 from jax import tree_util
 
 from dtypeguard import guard
+from dtypeguard._cli.display import show
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._leaves.functions import is_transformation
-from dtypeguard._sweep.checks import Fault, same_types
+from dtypeguard._sweep.catalog import Unbuilt
+from dtypeguard._sweep.checks import Fault, one_line, same_types
 from dtypeguard._sweep.entry import Entry
 from dtypeguard._sweep.recipes import Recipe, sample
-from dtypeguard._sweep.sweep import (
-    CONFIGURATIONS,
-    Configuration,
-    Outcome,
-    one_line,
-    sweep_entry,
-)
+from dtypeguard._sweep.report import Report
+from dtypeguard._sweep.sweep import CONFIGURATIONS, Configuration, Outcome, sweep, where
 
 
 class Package(NamedTuple):
@@ -155,69 +152,59 @@ PACKAGES = {
 }
 
 
-class Result(NamedTuple):
-    """One line of the table."""
-
-    package: str
-    version: str
-    optimizer: str
-    outcomes: list[Outcome]
-    other_bits: list[str]
-
-
 def main() -> int:
     """Runs what is installed; 1 if the guard broke or changed what ran."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--filter", default="", help="a part of the package's name")
     chosen = parser.parse_args().filter
     warnings.simplefilter("ignore")
-    left_out: list[str] = []
-    results = []
+    start, left_out, outcomes, changed = time.monotonic(), [], [], []
     for name, package in PACKAGES.items():
-        if chosen in name:
-            for result in _results(name, package, left_out):
-                results.append(result)
-                _print_line(result, header=len(results) == 1)
-    configurations = len(results) * len(CONFIGURATIONS)
-    bare, guarded = (_failed(results, guarded=flag) for flag in (False, True))
-    broken = [line for result in results for line in _broken(result)]
-    print(
-        f"\n{configurations} configurations of {len(results)} optimizers: bare {bare} "
-        f"failed, guarded {guarded} failed; {len(broken)} checks passed bare and failed "
-        f"guarded (optax {optax.__version__}, jax {jax.__version__})"
-    )
-    for line in (*left_out, *broken, *_guarded_failures(results)):
+        for entry in _entries(name, package, left_out) if chosen in name else ():
+            with contextlib.redirect_stdout(io.StringIO()):  # some print their size
+                found = [*itertools.chain(*sweep([entry], 1))]
+                changed += [*_broken(found), *_other_bits(entry)]
+            outcomes += found
+            print(entry.id, file=sys.stderr, flush=True)
+    show(Report(outcomes, left_out, time.monotonic() - start))
+    for line in changed:
         print(f"- {line}")
-    return 1 if broken or any(result.other_bits for result in results) else 0
+    return 1 if changed else 0
 
 
-def _results(name: str, package: Package, left_out: list[str]) -> Iterator[Result]:
+def _entries(name: str, package: Package, left_out: list[Unbuilt]) -> Iterator[Entry]:
+    """The optimizers of a package that run."""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        left_out.append(f"{name} is not installed: pip install {name}")
+        left_out.append(Unbuilt(name, f"not installed: pip install {name}"))
         return
     try:
         module = importlib.import_module(package.module)
     except Exception as error:
-        left_out.append(f"{name} {version} does not import: {one_line(error)}")
+        left_out.append(Unbuilt(f"{name} {version}", f"no import: {one_line(error)}"))
         return
     for optimizer, make in package.optimizers.items():
         recipe = Recipe(params=sample(package.shapes))
-        entry = Entry(optimizer, lambda make=make: make(module), recipe)
+        name_and_version = f"{name} {version} {optimizer}"
+        entry = Entry(name_and_version, lambda make=make: make(module), recipe)
         try:
             with set_x64(False), contextlib.redirect_stdout(io.StringIO()):
                 if not is_transformation(entry.build()):
                     raise TypeError("is no transformation")
                 _ = entry.extra_names  # runs it bare, in float32
         except Exception as error:
-            left_out.append(
-                f"{name} {version}, {optimizer}, does not run: {one_line(error)}"
-            )
+            left_out.append(Unbuilt(entry.id, one_line(error)))
             continue
-        with contextlib.redirect_stdout(io.StringIO()):  # some print the size of the state
-            outcomes, other_bits = sweep_entry(entry), [*_other_bits(entry)]
-        yield Result(name, version, optimizer, outcomes, other_bits)
+        yield entry
+
+
+def _broken(outcomes: list[Outcome]) -> Iterator[str]:
+    """The checks that pass bare and fail guarded."""
+    for bare, guarded in zip(outcomes[::2], outcomes[1::2]):
+        for check in guarded.failures.keys() - bare.failures.keys() - bare.skipped.keys():
+            place = f"{guarded.id}, {where(guarded)}, {check}"
+            yield f"broken by the guard: {place}: {guarded.failures[check]}"
 
 
 def _other_bits(entry: Entry) -> Iterator[str]:
@@ -230,7 +217,7 @@ def _other_bits(entry: Entry) -> Iterator[str]:
             with set_x64(False):
                 steps = [_two_steps(entry, configuration, flag) for flag in (False, True)]
             if steps[0] is not None and not _equal(*steps):
-                yield configuration.name
+                yield f"other bits: {entry.id}, {configuration.name}"
 
 
 def _two_steps(entry: Entry, configuration: Configuration, guarded: bool) -> Any:
@@ -263,57 +250,6 @@ def _equal(one: Any, other: Any) -> bool:
 
     pair = [[bits(leaf) for leaf in tree_util.tree_leaves(tree)] for tree in (one, other)]
     return pair[0] == pair[1]
-
-
-def _print_line(result: Result, header: bool) -> None:
-    if header:
-        print(
-            "| package | optimizer | configurations | bare failed | guarded failed "
-            "| what broke bare | other bits |\n|---|---|---|---|---|---|---|"
-        )
-    bare = [o for o in result.outcomes if not o.guarded]
-    counts = collections.Counter(check for outcome in bare for check in outcome.failures)
-    print(
-        f"| {result.package} {result.version} | {result.optimizer} | {len(bare)} "
-        f"| {_failed([result], guarded=False)} | {_failed([result], guarded=True)} "
-        f"| {', '.join(f'{check} {n}' for check, n in counts.items()) or '-'} "
-        f"| {', '.join(result.other_bits) or '-'} |",
-        flush=True,
-    )
-
-
-def _failed(results: list[Result], *, guarded: bool) -> int:
-    outcomes = (outcome for result in results for outcome in result.outcomes)
-    return sum(bool(o.failures) for o in outcomes if o.guarded is guarded)
-
-
-def _broken(result: Result) -> Iterator[str]:
-    """The checks that pass bare and fail guarded."""
-    for bare, guarded in zip(result.outcomes[::2], result.outcomes[1::2]):
-        for check in guarded.failures.keys() - bare.failures.keys() - bare.skipped.keys():
-            yield (
-                f"broken by the guard: {_where(result, guarded)}, {check}: "
-                f"{guarded.failures[check]}"
-            )
-
-
-def _guarded_failures(results: list[Result]) -> Iterator[str]:
-    """What fails guarded, and bare too: each reason once, with its configurations."""
-    where: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
-    for result in results:
-        for outcome in result.outcomes:
-            if outcome.guarded and outcome.failures:
-                reason = next(iter(outcome.failures.values()))
-                flag = " under x64" if outcome.x64 else ""
-                key = f"{result.package} {result.optimizer}", reason
-                where[key].append(outcome.configuration + flag)
-    for (name, reason), configurations in where.items():
-        yield f"fails bare and guarded: {name}, {', '.join(configurations)}: {reason}"
-
-
-def _where(result: Result, outcome: Outcome) -> str:
-    flag = "on" if outcome.x64 else "off"
-    return f"{result.package} {result.optimizer}, {outcome.configuration}, x64 {flag}"
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ TESTS = (
     "precision/test_odd_programs",
 )
 LONG_TESTS = (
-    "whole/test_digits",
     "sweep/test_contract",
     "optimizers/test_multi_steps",
     "optimizers/test_own",

@@ -15,7 +15,7 @@ from .._explain.explain import explain, explain_error, printed
 from .hidden import Hidden
 from .load import UsageError
 from .recompiled import Recompiled
-from .script import NotFound, execute, module, script
+from .script import NotFound, run_module, run_script
 
 _FILTERING = "JAX_TRACEBACK_FILTERING"
 _OURS = os.path.dirname(__file__) + os.sep
@@ -42,8 +42,9 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2
-    make, rest = (script, arguments) if arguments[0] != "-m" else (module, arguments[1:])
-    if not rest or (make is script and rest[0].startswith("-") and rest[0] != "-"):
+    is_module = arguments[0] == "-m"
+    rest = arguments[is_module:]
+    if not rest or (not is_module and rest[0].startswith("-") and rest[0] != "-"):
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
     recompiled, watching = Recompiled(), contextlib.ExitStack()
     for context in (Hidden(), recompiled, explain(), _explained_threads()):
@@ -55,9 +56,9 @@ def run(arguments: Sequence[str]) -> int:
             sys.stdout.flush()
             print(*lines, sep="\n", file=sys.stderr)
 
-    sys.argv[:] = ["-m" if make is module else rest[0], *rest[1:]]
+    sys.argv[:] = rest
     try:
-        execute(make(rest[0]))
+        (run_module if is_module else run_script)(rest[0])
     except NotFound as error:
         raise UsageError(f"{error}. {USAGE}") from None
     except SystemExit:

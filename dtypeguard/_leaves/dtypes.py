@@ -84,8 +84,9 @@ def is_python_number(leaf: Leaf) -> bool:
 
 
 def is_weak(leaf: Leaf) -> bool:
-    """Whether a leaf promotes like a Python scalar, as Python scalars do."""
-    return is_python_number(leaf) or getattr(leaf, "weak_type", False)
+    """Whether a leaf promotes like a Python number. JAX has no weakly typed bools."""
+    is_number = is_python_number(leaf) and not isinstance(leaf, bool)
+    return is_number or getattr(leaf, "weak_type", False)
 
 
 def is_wide(leaf: Leaf) -> bool:

@@ -51,7 +51,9 @@ def test_clean_exits_0_and_prints_a_table_and_totals(ema):
     )
     assert "Failures although guarded" not in out
     n = 2 * len(CONFIGURATIONS)
-    assert err.endswith(f"Swept {n}/{n}\n")
+    *parts, last = err.splitlines()
+    assert last == f"Swept {n}/{n}"
+    assert all(re.fullmatch(rf"Swept \d+/{n}", part) for part in parts)
 
 
 def test_json_holds_every_outcome(ema):
@@ -230,16 +232,12 @@ def test_in_a_terminal(monkeypatch, rich):
 def test_runs_where_rich_is_not_installed():
     code = (
         "import sys; sys.modules['rich'] = None; from dtypeguard._cli.main import main; "
-        "sys.exit(main(['audit', '--filter', 'optax.set_to_zero']))"
+        "sys.exit(main(['audit', 'optax:identity']))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
     )
-    n = len(CONFIGURATIONS)
-    *parts, last = done.stderr.splitlines()
-    assert (done.returncode, last) == (0, f"Swept {n}/{n}")
-    assert all(re.fullmatch(rf"Swept \d+/{n}", part) for part in parts)
-    assert f"{n} configurations" in done.stdout
+    assert done.stdout == "audit: no leaf changed its type in one update.\n", done.stderr
 
 
 @pytest.mark.third_party

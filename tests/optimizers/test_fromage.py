@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, set_x64
+from helpers import assert_close, assert_same, set_x64
 from jax import tree_util
 from quadratic import add, make_params, run, slope
 
@@ -45,14 +45,6 @@ def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     found = one_update(opt, param, grad)
     rate = float(np.float32(rate))
     np.testing.assert_allclose(found, truth(param, grad, rate), rtol=4e-7)
-
-
-@third_party
-def test_the_shrink_of_optax_cancels():
-    param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
-    schedule = lambda count: jnp.asarray(3e-4, F32)
-    assert not np.asarray(one_update(optax.fromage(schedule), param, grad)).any()
-    assert np.asarray(one_update(fromage(schedule), param, grad)).all()
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
@@ -107,12 +99,6 @@ def test_a_param_that_starts_at_zero_learns():
     np.testing.assert_allclose(found, 0.25, atol=0.02)
 
 
-@third_party
-def test_a_param_that_starts_at_zero_does_not_learn_in_optax():
-    found, _ = run(optax.fromage(0.05), jnp.zeros(4), 200)
-    assert (np.abs(found) < 1e-2).all()
-
-
 def test_min_norm_bounds_norms_from_below():
     param, grad = jnp.full(4, 1e-3), jnp.ones(4)  # of norms 2e-3 and 2
     root = math.sqrt(1 + 0.1**2)
@@ -146,7 +132,7 @@ def test_the_bound_comes_from_the_first_params():
     params = make_params()
     outside = opt.init(params)
     inside = jax.jit(opt.init)(params)
-    tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b), outside, inside)
+    assert_close(outside, inside, rtol=1e-6)
     carry = (params, inside)
     step = jax.jit(lambda p, s: (lambda u, s: (add(p, u), s))(*opt.update(p, s, p)))
     for _ in range(3):
@@ -215,6 +201,3 @@ def test_injected_hyperparameters(dtype):
 def test_the_arguments_of_optax_come_first():
     ours = list(inspect.signature(fromage).parameters)
     assert ours[:2] == list(inspect.signature(optax.fromage).parameters)
-
-
-# Input ----------------------------------------------------------------------------------

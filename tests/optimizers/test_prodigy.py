@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import OPTAX, assert_same, set_x64, types
+from helpers import assert_close, assert_same, set_x64, types
 from jax import lax, tree_util
 from quadratic import add, make_params, run, slope
 
@@ -36,7 +36,7 @@ def is_finite(tree):
 
 
 def losses_on_digits(opt, dtype, steps=100):
-    """The training loss after full batches, for four seeds: near 0.005, from 2.5."""
+    """The training loss after full batches, for two seeds: near 0.005, from 2.5."""
     images, labels = map(jnp.asarray, digits.data())
 
     @jax.jit
@@ -44,7 +44,7 @@ def losses_on_digits(opt, dtype, steps=100):
         grads_of = lambda params: jax.grad(digits.loss)(params, images, labels)
         return digits.loss(run(opt, params, steps, grads_of)[0], images, labels)
 
-    return np.array([trained(digits.make_params(seed, dtype)) for seed in range(4)])
+    return np.array([trained(digits.make_params(seed, dtype)) for seed in range(2)])
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,6 @@ def test_narrow_params_learn_digits_as_float32_does(dtype, float32_losses):
     assert np.exp(np.log(ratios).mean()) < 2
 
 
-@third_party
-@pytest.mark.skipif(OPTAX < (0, 2, 4), reason="it drifts in a scan before Optax 0.2.4")
-def test_narrow_params_do_not_learn_with_optax(float32_losses):
-    theirs = losses_on_digits(optax.contrib.prodigy(), BF16)
-    assert (theirs > 5 * float32_losses).all()
-    assert np.isnan(losses_on_digits(optax.contrib.prodigy(), F16)).all()
-
-
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
 def test_averages_of_narrow_params_move(dtype):
     """Round-to-nearest would stop the second moment far from the mean."""
@@ -83,8 +75,7 @@ def test_averages_of_narrow_params_move(dtype):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
-@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-def test_a_step_has_derivatives(dtype, jit):
+def test_a_step_has_derivatives(dtype):
     """With respect to the params and to the state."""
     opt = prodigy()
 
@@ -95,12 +86,10 @@ def test_a_step_has_derivatives(dtype, jit):
     params = jnp.ones(3, dtype)
     state = opt.init(params)
     total = lambda params, state: moved(params, state)[0]
-    slope = jax.grad(total)
-    slope = jax.jit(slope) if jit else slope
-    of_params = np.asarray(slope(params, state), np.float32)
+    of_params = np.asarray(jax.jit(jax.grad(total))(params, state), np.float32)
     np.testing.assert_allclose(of_params, 1, rtol=1e-5)
     of_average = lambda average: moved(params, state._replace(exp_avg=average))[1]
-    _, change = jax.jvp(of_average, (params,), (params,))
+    _, change = jax.jit(lambda p: jax.jvp(of_average, (p,), (p,)))(params)
     np.testing.assert_allclose(np.asarray(change, np.float32), 0.9, rtol=0.01)
 
 
@@ -213,14 +202,6 @@ def test_while_gradients_are_zero_nothing_moves(dtype):
     assert_same(later, run(opt, params, 50, state=start._replace(count=jnp.int32(3)))[0])
 
 
-@third_party
-def test_optax_is_nan_after_a_zero_gradient():
-    params = make_params()
-    zeros = lambda params: tree_util.tree_map(jnp.zeros_like, params)
-    found, state = run(optax.contrib.prodigy(), params, 1, zeros)
-    assert not is_finite((found, state))
-
-
 def test_a_rate_of_zero_takes_no_step():
     """Five NaN gradients at a rate of 0; then it trains as from the start."""
     schedule = lambda count: jnp.where(count < 5, 0.0, 1.0)
@@ -316,9 +297,7 @@ def test_first_state_shares_no_buffer_with_the_params():
     carry = (params, opt.init(params))
     for _ in range(3):
         carry = step(*carry)
-    tree_util.tree_map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), carry[0], expected
-    )
+    assert_close(carry[0], expected, rtol=1e-5)
 
 
 def test_without_averages_there_is_no_average():
@@ -366,9 +345,7 @@ def test_derivative_by_hyperparameters_that_are_arrays(beta1):
         np.testing.assert_allclose(by_beta, beta, rtol=2e-2)
     found, _ = run(prodigy(betas=(at[0], 0.99)), make_params(), 6)
     expected, _ = run(prodigy(betas=(beta1, 0.99)), make_params(), 6)
-    tree_util.tree_map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected
-    )
+    assert_close(found, expected, rtol=1e-5)
 
 
 @third_party
@@ -440,9 +417,7 @@ def test_continues_from_a_state_of_optax():
     )
     found, _ = run(prodigy(), found, 10, state=state)
     expected, _ = run(optax.contrib.prodigy(), params, 20)
-    tree_util.tree_map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found, expected
-    )
+    assert_close(found, expected, rtol=1e-4)
 
 
 # Input ----------------------------------------------------------------------------------

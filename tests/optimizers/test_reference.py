@@ -88,12 +88,3 @@ def test_fromage_in_float32_at_a_small_rate(scheduled):
             assert (
                 distance(run(case, make(optax.fromage), jnp.float32)[step][0], truth) > 5e-6
             )
-
-
-def test_every_case_is_run():
-    counts = [
-        len(cases(o, d)) for o in ("prodigy", "fromage") for d in ("float64", "float32")
-    ]
-    assert sum(counts) == 128
-    assert counts[0] == len(PRODIGY) == counts[1]
-    assert counts[2] == len(FROMAGE) == counts[3]

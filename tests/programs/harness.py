@@ -143,7 +143,7 @@ def run(
         wraps["step"] = step
     module = load(path)
     error, result = None, (None, {}, {}, 0)
-    with set_x64(x64), compiled_quickly(), _warnings() as warned:
+    with set_x64(x64), quick_keys(), _warnings() as warned:
         try:
             with context():
                 result = module.train(dtype, **wraps)
@@ -201,28 +201,8 @@ def _warnings() -> Iterator[list[str]]:
     said += [str(each.message) for each in caught]
 
 
-@contextlib.contextmanager
-def compiled_quickly() -> Iterator[None]:
-    """Has JAX spend less time on compiling: programs of a few steps are mostly that."""
-    jit, before = jax.jit, jax.config.read("jax_disable_most_optimizations")
-    jax.jit = functools.partial(jit, compiler_options=_quick_options())
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        with jax.default_prng_impl("rbg"):  # threefry is a long program
-            yield
-    finally:
-        jax.jit = jit
-        jax.config.update("jax_disable_most_optimizations", before)
-
-
-@functools.cache
-def _quick_options() -> dict[str, Any]:
-    options = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda x: x, compiler_options=options)(0)
-    except Exception:  # another release of XLA may not know it
-        return {}
-    return options
+# Threefry is a long program, and these of a few steps mostly compile.
+quick_keys = functools.partial(jax.default_prng_impl, "rbg")
 
 
 class Told(NamedTuple):
@@ -320,7 +300,7 @@ def audit(path: pathlib.Path, configuration: str) -> dtypeguard.AuditReport:
     """Audits the outermost step of a program on the types that it is first called with."""
     function, args, kwargs, options = first_call(path, configuration)
     args, kwargs = tree_util.tree_map(_type, (args, kwargs))
-    with set_x64(CONFIGURATIONS[configuration][1]), compiled_quickly(), _warnings():
+    with set_x64(CONFIGURATIONS[configuration][1]), quick_keys(), _warnings():
         return dtypeguard.audit_step(function, *args, kwargs=kwargs, **options)
 
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from harness import HERE, PROGRAMS, compiled_quickly, first_call
+from harness import HERE, PROGRAMS, first_call, quick_keys
 
 import dtypeguard
 from dtypeguard._leaves.compat import HAS_BARRIER
@@ -43,7 +43,7 @@ def test_with_all_lines_rounding_a_step_is_as_written(program, monkeypatch):
     monkeypatch.setattr(Measures, "__init__", compare)
     path = HERE / f"{program}.py"
     step, args, kwargs, _ = first_call(path, "bfloat16", jax.disable_jit)
-    with compiled_quickly(), pytest.raises(Compared) as compared:
+    with quick_keys(), pytest.raises(Compared) as compared:
         dtypeguard.audit_precision(step, *args, kwargs=kwargs)
     for narrow, wide in compared.value.args[0]:
         # XLA may order float32 operations differently on the two sides.

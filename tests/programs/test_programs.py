@@ -22,8 +22,8 @@ def xfail(reason):
 
 
 LONG = pytest.mark.exhaustive
-# bfloat16 is where most types drift. `test_x64` of test_frameworks.py trains in each
-# framework under x64.
+# bfloat16 is where most types drift. What x64 changes is the optimizer's affair, not that
+# of the framework around it.
 IN_X64 = "haiku_rnn", "optax_wrappers", "mixed_precision"
 FIRST = {each.program: each for each in reversed(MISTAKES)}.values()
 # They take the longest to compile; the same mistakes are mended in other programs.

@@ -163,6 +163,7 @@ KEYS = st.sampled_from([Leaf("key", (), "key"), Leaf("uint32", (2,), "raw_key")]
 STATES = trees(st.one_of(leaves(), leaves(), KEYS, STATIC))
 PARAMS = trees(leaves((*FLOATS, *FLOATS, *DTYPES)))
 FLOATING_PARAMS = trees(leaves((*FLOATS, "complex64"), ("jax",)))
+ANY_PARAMS = st.one_of(FLOATING_PARAMS, PARAMS)
 
 
 def build(tree: Any) -> Any:

@@ -106,6 +106,15 @@ def assert_same(one: Any, other: Any) -> None:
         assert _bits(a) == _bits(b), f"{where}: {a} != {b}"
 
 
+def assert_close(one: Any, other: Any, **tolerance: Any) -> None:
+    """Two trees are equal in structure and types, and near in values."""
+    assert types(one) == types(other)
+    for a, b in zip(tree_util.tree_leaves(one), tree_util.tree_leaves(other)):
+        wide = np.complex128 if np.iscomplexobj(a) else np.float64
+        a, b = (np.asarray(leaf).astype(wide) for leaf in (a, b))
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
 def _bits(leaf: Any) -> bytes:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)

@@ -15,13 +15,9 @@ _DATA = json.loads(
 )
 
 
-def cases(optimizer: str, dtype: str = "float64") -> dict[str, dict[str, Any]]:
-    """The cases of one optimizer in one dtype, by name."""
-    return {
-        case["base"]: case
-        for case in _DATA["cases"]
-        if case["optimizer"] == optimizer and case["dtype"] == dtype
-    }
+def cases(optimizer: str) -> dict[str, dict[str, Any]]:
+    """The cases of one optimizer, in float64, by name."""
+    return {c["base"]: c for c in _DATA["cases"] if c["optimizer"] == optimizer}
 
 
 def as_params(tree: Any, dtype: Any) -> Any:

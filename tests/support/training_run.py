@@ -11,11 +11,11 @@ import hashlib
 import sys
 import time
 
+import digits
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from digits import data
 from jax import tree_util
 
 from dtypeguard import guard
@@ -33,21 +33,11 @@ OPTIMIZERS = {
 
 
 def make_params(dtype=jnp.float32):
-    keys = jax.random.split(jax.random.PRNGKey(0))
-    params = {
-        "w1": jax.random.normal(keys[0], (64, HIDDEN), jnp.float32) / 8,
-        "w2": jax.random.normal(keys[1], (HIDDEN, 10), jnp.float32) / 4,
-    }
-    return tree_util.tree_map(lambda leaf: leaf.astype(dtype), params)
-
-
-def loss(params, images, labels):
-    scores = jax.nn.relu(images @ params["w1"]) @ params["w2"]
-    return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
+    return digits.make_params(0, dtype, HIDDEN)
 
 
 def batch(number):
-    images, labels = data()
+    images, labels = digits.data()
     rows = np.random.default_rng(number).integers(0, len(labels), 100)
     return images[rows], labels[rows]
 
@@ -63,7 +53,7 @@ def make(wrap, within):
         new = {}
         for name, opt in optimizers.items():
             params, state = carry[name]
-            value, grads = jax.value_and_grad(loss)(params, images, labels)
+            value, grads = jax.value_and_grad(digits.loss)(params, images, labels)
             if name == "chain":
                 jax.debug.callback(within, number, value)
             updates, state = opt.update(grads, state, params)

@@ -37,7 +37,6 @@ SHARDED = NamedSharding(MESH, P("data"))
 OPTIMIZERS = {
     "adamw": optax.adamw(1e-2),
     "MultiSteps": optax.MultiSteps(optax.adam(1e-2), 2),
-    "lbfgs": optax.lbfgs(1e-2, linesearch=None),
 }
 
 

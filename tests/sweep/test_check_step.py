@@ -48,6 +48,7 @@ def test_a_guarded_step_passes(x64):
 def test_a_stable_step_passes_bare():
     check_step(train, *strong(arguments(F32)), carry=CARRY)
     check_step(lambda state: state * 2, 1.0)  # weak, and stays so
+    check_step(lambda done: False, jnp.zeros((), bool))  # in JAX no bool is weak
     check_step(
         lambda c: (jax.random.split(c[0])[0], None, c[2]),
         (jax.random.key(0), None, jnp.tanh),

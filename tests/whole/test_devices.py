@@ -1,34 +1,105 @@
 """Eight simulated devices, in a process that starts with them (see eight_devices.py)."""
 
+import functools
 import json
 
+import jax
 import pytest
+from eight_devices import FAIL_BARE
 from helpers import SUPPORT, output_on_eight_devices
 
-SCRIPT = SUPPORT / "eight_devices.py"
+NEWER = pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.7")
+SHARDED = "fully_sharded", "all-gather", "'data', 'model'"
+by_optimizers = pytest.mark.parametrize(
+    "which", ["short", pytest.param("others", marks=pytest.mark.exhaustive)]
+)
 
 
-@pytest.fixture(scope="module")
-def told():
-    return json.loads(output_on_eight_devices(SCRIPT))
+@functools.cache
+def told(which):
+    """What the script tells of each case."""
+    output = output_on_eight_devices(SUPPORT / "eight_devices.py", which)
+    return [json.loads(line) for line in output.splitlines()]
 
 
-@pytest.mark.parametrize("layout", ["replicated", "sharded"])
-def test_stochastic_rounding_is_that_of_one_device(told, layout):
-    """The same bits and no other collectives; `test_sharded_and_donated` has bare ones."""
-    outcome = told[layout]
-    assert outcome["rows"] == [6 if layout == "sharded" else 48] * 8
-    assert len(outcome["same"]) == 9  # of w and b params and moments; count, seed and step
-    assert [path for path, same in outcome["same"].items() if not same] == []
-    ours, bare = outcome["collectives"]
-    assert bare  # there are some to count
-    assert ours == bare
+def pairs(case, which):
+    """What a case tells of each optimizer and dtype, bare and guarded."""
+    found = {}
+    for one in (one for one in told(which) if one["case"] == case):
+        if one["name"] in FAIL_BARE.get(case, ()):
+            assert "error" in one["bare"], f"{one['name']} runs bare by now"
+        else:
+            found[one["name"], one["dtype"]] = one["bare"], one["guarded"]
+    assert len(found) > 2
+    return found
 
 
-def test_prodigy_communicates_its_two_sums_alone(told):
+@pytest.mark.parametrize(
+    ("layout", "collective", "spec", "which"),
+    [
+        pytest.param(*layout, which, id=f"{layout[0]}-{which}", marks=marks)
+        for layout, which, marks in (
+            (SHARDED, "short", []),
+            (SHARDED, "others", pytest.mark.exhaustive),
+            (("replicated", "all-reduce", "P()"), "others", pytest.mark.exhaustive),
+        )
+    ],
+)
+def test_sharded_and_donated(layout, collective, spec, which):
+    """On a mesh of 4 by 2; the guard leaves layouts and collectives alone."""
+    found = pairs(layout, which)
+    for (name, dtype), (bare, guarded) in found.items():
+        for fact in ("collectives", "init", "params", "state", "updates"):
+            assert guarded[fact] == bare[fact], (name, dtype, fact)
+        assert collective in bare["collectives"]
+        assert any(spec in leaf for leaf in guarded["state"])
+        if dtype == "float32":
+            assert guarded == bare, name  # bits, what was donated, programs
+        assert sum(guarded["deleted"][-1]) >= sum(bare["deleted"][-1]) > 6
+    assert "float32" in found["adamw", "bfloat16"][0]["dtypes"]
+    assert set(found["adamw", "bfloat16"][1]["dtypes"]) == {"int32", "bfloat16"}
+
+
+@NEWER
+@by_optimizers
+def test_in_shard_map(which):
+    """Sharded state in a scan: no collective more, the same bits."""
+    found = pairs("in_shard_map", which)
+    for (name, dtype), (bare, guarded) in found.items():
+        if dtype == "float32":
+            assert guarded == bare, name
+        assert guarded["collectives"] == {"all-gather": 3, "reduce-scatter": 3}
+    bare, guarded = found["adamw", "bfloat16"]
+    assert "dtypes do not match" in bare["error"]
+    assert set(guarded["dtypes"]) == {"bfloat16"}
+
+
+@NEWER
+@by_optimizers
+def test_shardings_in_types(which):
+    found = pairs("explicit", which)
+    for (name, dtype), (bare, guarded) in found.items():
+        if dtype == "float32":
+            assert guarded == bare, name
+        assert any("'data'" in spec for spec in guarded["layout"])
+    bare, guarded = found["adamw", "bfloat16"]
+    assert "dtypes do not match" in bare["error"]
+    assert set(guarded["dtypes"]) == {"int32", "bfloat16"}
+
+
+def test_stochastic_rounding_is_that_of_one_device():
+    """The same bits and no other collectives."""
+    (found,) = (one for one in told("short") if one["case"] == "rounded")
+    assert found["rows"] == [6] * 8
+    assert found["same"] == [True] * 9  # of w and b params and moments; count, seed, step
+    ours, bare = found["collectives"]
+    assert ours == bare != {}
+
+
+def test_prodigy_communicates_its_two_sums_alone():
     """Of each of the two params, as scalars."""
-    outcome = told["prodigy"]
-    assert outcome["kinds"] == ["all-reduce"]
-    assert outcome["sums"] == ["f32[]"] * 4
-    assert outcome["spread"] == [True, True]
-    assert outcome["gap"] < 1e-5
+    (found,) = (one for one in told("short") if one["case"] == "communication")
+    assert found["kinds"] == ["all-reduce"]
+    assert found["sums"] == ["f32[]"] * 4
+    assert found["spread"] == [True, True]
+    assert found["gap"] < 1e-5

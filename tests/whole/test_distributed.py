@@ -72,7 +72,6 @@ def told():
         ("adamw", "float32"),
         ("adamw", "bfloat16"),
         ("MultiSteps", "float32"),
-        ("lbfgs", "float32"),
     ]
     return first
 
@@ -91,6 +90,7 @@ def test_guarded_is_bare(told):
             assert set(guarded["dtypes"]) == {"int32", "bfloat16"}
 
 
+@pytest.mark.exhaustive
 def test_two_processes_are_one(told):
     (alone,) = tell(1)
     assert alone == told

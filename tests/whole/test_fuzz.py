@@ -338,7 +338,7 @@ VECTOR = fz.Leaf("bfloat16", (3,), "jax")
     ("bfloat16",),
     PLAIN,
 )
-@fuzz(150, 2500)
+@fuzz(80, 2500)
 @given(fz.DRIFTING, fz.PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
 def test_any_drift_of_any_tree(drifting, params, dtypes, flags):
     check_guard(drifting.make, params, fz.like(params, dtypes), **flags)
@@ -352,21 +352,15 @@ def test_any_drift_of_any_tree(drifting, params, dtypes, flags):
 )
 @example(fz.Drifting(KEY, (("python",),), (("keep",),)), PLAIN)
 @example(fz.Drifting(fz.Node("text", "one"), (("key",),), (("keep",),)), PLAIN)
-@fuzz(100, 1500)
+@fuzz(60, 1500)
 @given(fz.DRIFTING_STATES, st.fixed_dictionaries(FLAGS))
 def test_any_drift_of_any_state(drifting, flags):
     check_guard(drifting.make, W, W, **flags)
 
 
-@fuzz(30, 800)
-@given(fz.CHAINS, fz.FLOATING_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
+@fuzz(20, 1100)
+@given(fz.CHAINS, fz.ANY_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
 def test_any_chain(names, params, dtypes, flags):
-    check_guard(lambda: fz.chain(names), params, fz.like(params, dtypes), **flags)
-
-
-@fuzz(15, 300)
-@given(fz.CHAINS, fz.PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
-def test_any_chain_on_hostile_params(names, params, dtypes, flags):
     check_guard(lambda: fz.chain(names), params, fz.like(params, dtypes), **flags)
 
 
@@ -432,7 +426,7 @@ def test_the_fuzz_sees_a_restore_that_loses_values():
     assert "bool cannot hold 2" in str(error)
 
 
-@fuzz(80, 600)
+@fuzz(40, 600)
 @given(
     fz.trees(st.one_of(fz.leaves(), fz.STATIC)),
     st.lists(st.sampled_from((None, *fz.DTYPES)), min_size=1),

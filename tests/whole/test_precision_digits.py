@@ -3,7 +3,6 @@
 import digits
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax import lax, tree_util
@@ -12,7 +11,7 @@ from dtypeguard import Policy, apply_updates, guard
 
 pytestmark = [pytest.mark.third_party, pytest.mark.optimized]  # thousands of steps
 BF16, F32 = jnp.bfloat16, jnp.float32
-STEPS, BATCH, SEEDS = 3000, 128, 2
+STEPS, BATCH = 3000, 128
 ALL_BF16 = Policy(
     compute_dtype=F32, state_dtype=BF16, updates_dtype=F32, rounding="stochastic"
 )
@@ -26,7 +25,7 @@ OPTIMIZERS = {
 
 
 def train(opt, dtype, apply):
-    """The final training loss for each seed, and the bytes of params and state."""
+    """The final training loss, and the bytes of params and state."""
     images, labels = map(jnp.asarray, digits.data())
 
     def step(carry, key):
@@ -37,15 +36,13 @@ def train(opt, dtype, apply):
         return (apply(params, updates, key=jax.random.fold_in(key, 0)), state), None
 
     @jax.jit
-    def run(seed):
-        params = digits.make_params(seed, dtype)
-        keys = jax.random.split(jax.random.PRNGKey(1000 + seed), STEPS)
+    def run(params):
+        keys = jax.random.split(jax.random.PRNGKey(1000), STEPS)
         carry, _ = lax.scan(step, (params, opt.init(params)), keys)
         return digits.loss(carry[0], images, labels), carry
 
-    runs = [run(seed) for seed in range(SEEDS)]
-    leaves = tree_util.tree_leaves(runs[0][1])
-    return np.array([float(value) for value, _ in runs]), sum(x.nbytes for x in leaves)
+    value, carry = run(digits.make_params(0, dtype))
+    return float(value), sum(leaf.nbytes for leaf in tree_util.tree_leaves(carry))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +55,6 @@ def test_within_a_tenth_of_float32_in_half_the_bytes(name):
     float32, all_bytes = train(make(), F32, plain)
     bare, _ = train(make(), BF16, plain)
     ours, our_bytes = train(guard(make(), policy=ALL_BF16), BF16, apply_updates)
-    assert (abs(ours / float32 - 1) < 0.1).all()
-    assert (bare > 2 * float32).all()
+    assert abs(ours / float32 - 1) < 0.1
+    assert bare > 2 * float32
     assert our_bytes < 0.501 * all_bytes

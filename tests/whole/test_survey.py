@@ -5,7 +5,6 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
-import pytest
 from helpers import needs_x64_scope
 from jax import lax
 
@@ -40,11 +39,3 @@ def test_the_table_counts_what_fails(monkeypatch, capsys):
     assert f"| jax {jax.__version__} | 4 | 2 | 1 | 2 | 1 | 3 | 1 |" in out
     assert "Stable bare on strong(carry), x64 off: 2, of which 2 compile to the same" in out
     assert f"fails bare and guarded: jax {jax.__version__} raising, x64 off: raises" in out
-
-
-def test_a_mistake_of_its_own_is_no_failure_of_a_step(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    _, make = next(recipes())
-    monkeypatch.setattr(survey(), "same_types", lambda *_: [].gone)
-    with pytest.raises(AttributeError, match="gone"):
-        survey()._failure(make(), guard=False)

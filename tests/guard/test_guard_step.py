@@ -3,12 +3,10 @@
 import abc
 import copy
 import functools
-import gc
 import inspect
 import pickle
 import re
 import warnings
-import weakref
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -347,9 +345,7 @@ def test_a_guarded_step_is_copied_and_pickled(copied):
     again = copied(guard_step(drifting, carry="state"))
     assert again == guard_step(drifting, carry="state")
     assert_kept(first(), again(first())[0])
-    # With a function by value, as cloudpickle takes it, goes what its attributes hold.
-    kept = copied(vars(drifting))["_dtypeguard_steps"]
-    assert not kept.steps
+    assert not vars(drifting)  # which cloudpickle would take along
 
 
 def test_an_abstract_method_stays_abstract():
@@ -360,19 +356,6 @@ def test_an_abstract_method_stays_abstract():
 
     with pytest.raises(TypeError, match="abstract"):
         Env()
-
-
-def test_what_is_kept_of_a_guarded_function_is_not_kept_of_those_that_wrap_it():
-    def body(carry):
-        return carry
-
-    guard_step(body)
-    wrapper = functools.wraps(body)(lambda carry: body(carry))  # which copies attributes
-    guard_step(wrapper)
-    gone = weakref.ref(wrapper)
-    del wrapper
-    gc.collect()
-    assert gone() is None
 
 
 def test_static_arguments_of_the_jit_outside_go_by_name():

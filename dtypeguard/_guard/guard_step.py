@@ -399,7 +399,8 @@ class _Call:
         because it then promotes like an array.
         """
         for narrow_others in (False, True):
-            self._restore()
+            for held in self.held:
+                held.restore()
             try:
                 with set_x64(False):
                     return True, self._attempt(*self._narrower(narrow_others))
@@ -426,10 +427,6 @@ class _Call:
         yield from ((held.label, held.before) for held in self.held)
         leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
         yield from (("an argument", leaf) for leaf in leaves)
-
-    def _restore(self) -> None:
-        for held in self.held:
-            held.restore()
 
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         return self.settled(self.guarded.step(*args, **kwargs))

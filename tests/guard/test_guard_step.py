@@ -18,7 +18,6 @@ import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
-import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step, strong
 from dtypeguard._sweep.hlo import optimized_hlo
 
@@ -70,8 +69,10 @@ DRIFTS = {
 STABLE = {
     "sum": (lambda c: c + 1, jnp.ones(2, F32)),
     "adam": (
-        lambda c: optax.apply_updates(c[0], optax.adam(0.1).update(c[0], c[1], c[0])[0]),
-        None,
+        lambda c: (lambda u, s: (optax.apply_updates(c[0], u), s))(
+            *optax.adam(0.1).update(c[0], c[1], c[0])
+        ),
+        (jnp.ones(3), optax.adam(0.1).init(jnp.ones(3))),
     ),
     "scan inside": (
         lambda c: lax.scan(lambda c, x: (c + x, None), c, jnp.ones((3, 2)))[0],
@@ -82,12 +83,6 @@ STABLE = {
     "jit inside": (jax.jit(lambda c: {"a": jnp.sin(c["a"])}), {"a": jnp.ones(3, BF16)}),
     "empty": (lambda c: (), ()),
 }
-STABLE["adam"] = (
-    lambda c: (lambda u, s: (optax.apply_updates(c[0], u), s))(
-        *optax.adam(0.1).update(c[0], c[1], c[0])
-    ),
-    (jnp.ones(3), optax.adam(0.1).init(jnp.ones(3))),
-)
 
 
 def _type(aval):
@@ -129,45 +124,6 @@ def test_the_other_results_are_left_alone():
     assert others["loss"].dtype == F32
     assert others["step"] == 3
     assert others["f"] is jnp.tanh
-
-
-class OptStep(NamedTuple):
-    params: Any
-    state: Any
-
-
-def update(params, state, *, scale):
-    return OptStep(params * scale, state + 0.5 * scale)
-
-
-@pytest.mark.parametrize(
-    ("step", "options"),
-    [
-        (update, {"carry": (0, 1)}),
-        (update, {"carry": ("params", "state"), "returned": ("params", "state")}),
-        (
-            lambda p, s, scale: (None, s * scale, p * scale),
-            {"carry": (0, 1), "returned": (2, 1)},
-        ),
-        (
-            lambda p, s, scale: {"b": s * scale, "a": p * scale},
-            {"carry": (0, 1), "returned": ("a", "b")},
-        ),
-        (lambda scale, p, s: [p * scale, s * scale], {"carry": ("p", "s")}),
-        (lambda p, *, s, scale: (s * scale, p * scale), {"carry": ("s", "p")}),
-    ],
-)
-def test_which_arguments_come_back_as_which_results(step, options):
-    values = {"params": jnp.ones(2, BF16), "state": jnp.ones(2, jnp.float16)}
-    names = {"p": "params", "s": "state"}
-    taken = {}
-    for name in inspect.signature(step).parameters:
-        taken[name] = values.get(names.get(name, name), jnp.ones((), F32))
-    bare, guarded = step(**taken), guard_step(step, **options)(**taken)
-    assert type(bare) is type(guarded)
-    assert {leaf.dtype for leaf in tree_util.tree_leaves(bare)} == {jnp.dtype(F32)}
-    dtypes = [leaf.dtype for leaf in tree_util.tree_leaves(guarded)]
-    assert sorted(map(str, dtypes)) == ["bfloat16", "float16"]
 
 
 def test_it_reads_naturally_in_control_flow():
@@ -652,10 +608,6 @@ def test_with_a_guarded_optimizer_inside():
     assert_kept(carry, lax.scan(run, carry, jnp.ones((4, 3), F32))[0])
 
 
-def test_public_names_say_where_they_are_imported_from():
-    assert guard_step.__module__ == strong.__module__ == dtypeguard.__name__
-
-
 def test_a_step_whose_first_argument_is_not_its_carry_is_said_to_carry_that():
     body = lambda i, total: total + F32(1)
     with pytest.raises(DtypeDriftError) as error:
@@ -681,34 +633,6 @@ def test_statistics_of_numpy_on_the_host_stay_what_they_are():
     assert type(loss) is np.float64
 
 
-def wrapped(step):
-    """A wrapper whose signature is not the one that it shows: it adds an argument."""
-
-    @functools.wraps(step)
-    def wrapper(*args, **kwargs):
-        return step(*args, 1.0, **kwargs)
-
-    return wrapper
-
-
-@pytest.mark.parametrize(
-    "guarded",
-    [
-        lambda step: wrapped(guard_step(step)),
-        lambda step: guard_step(wrapped(step)),
-        lambda step: jax.jit(guard_step(wrapped(step))),
-        lambda step: guard_step(jax.jit(wrapped(step))),
-    ],
-    ids=["inside", "outside", "in jit", "around jit"],
-)
-def test_behind_a_wrapper_of_another_signature_the_error_is_about_the_drift(guarded):
-    def step(state, x):
-        return jnp.arange(3), x
-
-    with pytest.raises(DtypeDriftError, match=r"state  bfloat16\[3\] -> int32\[3\]"):
-        guarded(step)(jnp.ones(3, BF16))
-
-
 def test_a_weak_leaf_comes_back_in_a_type_that_does_not_promote_with_it():
     with pytest.raises(DtypeDriftError, match=r"float32\[\],weak -> int4\[\]"):
         guard_step(lambda state: jnp.zeros((), jnp.int4))(1.0)
@@ -725,138 +649,3 @@ def test_a_reference_in_the_carry_stays_the_same_one():
     assert state["ref"] is first["ref"]
     assert state["x"].dtype == BF16
     np.testing.assert_array_equal(first["ref"][...], 2)
-
-
-# Wrappers of another signature -----------------------------------------------------------
-
-
-def with_key(key, state, x=1):
-    return {"count": jnp.round(state["w"]).astype(jnp.int32), "w": state["w"] * 1.5 > 0}
-
-
-def with_its_own_names():
-    @functools.wraps(with_key)
-    def step(state, x):
-        return with_key(None, state, x)
-
-    return step
-
-
-def in_another_order():
-    def inner(x, state):
-        return with_key(None, state, x)
-
-    return functools.wraps(inner)(lambda state, x: inner(x, state))
-
-
-def without_names():
-    def inner(state, x, *, key=None):
-        return with_key(key, state, x)
-
-    return functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs))
-
-
-class Wrapper:
-    """An object that looks like what it wraps."""
-
-    def __init__(self, inner):
-        functools.update_wrapper(self, inner)
-
-
-def an_object():
-    class Step(Wrapper):
-        def __call__(self, state, x):
-            return with_key(None, state, x)
-
-    return Step(with_key)
-
-
-def an_object_of_a_static_method():
-    class Step(Wrapper):
-        @staticmethod
-        def __call__(state, x):
-            return with_key(None, state, x)
-
-    return Step(with_key)
-
-
-def an_object_that_shows_a_signature():
-    class Step(Wrapper):
-        def __call__(self, *args):
-            return with_key(None, *args)
-
-    step = Step(with_key)
-    step.__signature__ = inspect.signature(lambda state, x: None)
-    return step
-
-
-WRAPPERS = {
-    "an object of a static method": an_object_of_a_static_method,
-    "an object that shows a signature": an_object_that_shows_a_signature,
-    "a wrapper that adds an argument": with_its_own_names,
-    "another order": in_another_order,
-    "anything": without_names,
-    "an object": an_object,
-    "jit": lambda: jax.jit(with_its_own_names()),
-    "vmap": lambda: jax.vmap(with_its_own_names(), in_axes=(0, None)),
-    "filter_jit": lambda: eqx.filter_jit(without_names()),
-    "partial": lambda: functools.partial(with_key, None),
-    "twice": lambda: functools.wraps(with_key)(with_its_own_names()),
-}
-
-
-@pytest.mark.parametrize("carry", [0, "state"])
-@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
-def test_a_wrapper_of_another_signature(make, carry):
-    step = guard_step(make(), carry=carry)
-    state = {"w": jnp.ones(3, jnp.bfloat16), "count": jnp.zeros(3, jnp.int32)}
-    with pytest.raises(DtypeDriftError, match=r"  state\['w'\]  bfloat16\[3\] -> bool"):
-        step(state, 2)
-
-
-def takes_verbose(inner):
-    return lambda *args, verbose=False, **kwargs: inner(*args, **kwargs)
-
-
-def names_the_first(inner):
-    return lambda key, *args, **kwargs: inner(key, *args, **kwargs)
-
-
-def takes_the_rest_by_name(inner):
-    return lambda key, **kwargs: inner(key, **kwargs)
-
-
-def by_position(step, state):
-    return step(None, state)
-
-
-def by_name(step, state):
-    return step(None, state=state)
-
-
-@pytest.mark.parametrize("carry", [1, "state"])
-@pytest.mark.parametrize(
-    ("wrapper", "call"),
-    [
-        (takes_verbose, by_position),
-        (takes_verbose, by_name),
-        (names_the_first, by_position),
-        (names_the_first, by_name),
-        (takes_the_rest_by_name, by_name),
-    ],
-)
-def test_a_wrapper_that_passes_arguments_on_has_the_names_of_what_it_wraps(
-    wrapper, call, carry
-):
-    step = guard_step(functools.wraps(with_key)(wrapper(with_key)), carry=carry)
-    state = {"w": jnp.ones(3, jnp.bfloat16), "count": jnp.zeros(3, jnp.int32)}
-    with pytest.raises(DtypeDriftError, match=r"  state\['w'\]  bfloat16\[3\] -> bool"):
-        call(step, state)
-
-
-def test_a_wrapper_of_itself_takes_anything():
-    def step(*args):
-        return args[0] * jnp.float32(1)
-
-    step.__wrapped__ = step
-    assert guard_step(step)(jnp.ones(3, BF16)).dtype == BF16

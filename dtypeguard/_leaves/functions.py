@@ -59,6 +59,5 @@ def copy_of(
     )
     made.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(made, function)
-    vars(made).pop("__wrapped__")
-    vars(made).update(vars(function))
+    made.__dict__ = dict(vars(function))  # without a `__wrapped__` of its own
     return made

@@ -23,7 +23,6 @@ from dtypeguard._sweep.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
-ZEROS = np.zeros(3, BF16)
 
 
 class Moments(NamedTuple):

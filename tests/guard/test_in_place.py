@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, need, types
-from jax import lax, tree_util
+from jax import tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
 
@@ -91,7 +91,7 @@ WRAPPED = {
 }
 
 
-def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=3):
+def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=2):
     """The losses, what drifted, and how often the step was traced."""
     model, optimizer = make(nnx, dtype, count)
     before, traces = typed((model, optimizer)), []
@@ -142,13 +142,12 @@ def test_a_stable_step_lowers_to_the_same_program(nnx):
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("name", ["jit outside", "jit inside"])
 def test_a_number_in_a_variable_costs_no_compilation(nnx, name, count):
     bare = trained_bare(F32, count)
     losses, _, traces = trained(nnx, WRAPPED[name], F32, COUNTS[count])
-    if name != "eager":
-        assert traces <= bare[2]
-        assert_same(losses, bare[0])
+    assert traces <= bare[2]
+    assert_same(losses, bare[0])
 
 
 def test_what_is_returned_need_not_be_the_carry_and_may_be(nnx):
@@ -196,7 +195,7 @@ def test_a_batch_may_come_first(nnx):
     assert loss.dtype == BF16
 
 
-@pytest.mark.parametrize("loop", ["scan", "fori_loop", "while_loop", "cond"])
+@pytest.mark.parametrize("loop", ["scan", "while_loop", "cond"])
 def test_control_flow_of_nnx(nnx, loop):
     body = train_step(nnx)
 
@@ -207,14 +206,6 @@ def test_control_flow_of_nnx(nnx, loop):
             step = wrap(lambda carry, x: (carry, body(*carry, x)))
             scanned = nnx.scan(step, in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
             scanned((model, optimizer), jnp.stack([data()] * 3))
-        elif loop == "fori_loop":
-
-            def turn(i, carry):
-                body(*carry, data())
-                return carry
-
-            options = {"carry": 1} if wrap is guard_step else {}
-            nnx.fori_loop(0, 3, wrap(turn, **options), (model, optimizer))
         elif loop == "while_loop":
 
             def step(carry):
@@ -233,23 +224,6 @@ def test_control_flow_of_nnx(nnx, loop):
     with pytest.raises((TypeError, ValueError)):
         run(lambda step: step)
     assert not run(guard_step)
-
-
-def test_a_scan_of_jax_over_a_split_model(nnx):
-    model, optimizer = make(nnx)
-    graph, state = nnx.split((model, optimizer))
-
-    def step(state, x):
-        model, optimizer = nnx.merge(graph, state)
-        loss = train_step(nnx)(model, optimizer, x)
-        return nnx.state((model, optimizer)), loss
-
-    xs = jnp.stack([data()] * 3)
-    with pytest.raises(TypeError, match="carry"):
-        lax.scan(step, state, xs)
-    after, losses = lax.scan(guard_step(step), state, xs)
-    assert types(after) == types(state)
-    assert losses.shape == (3,)
 
 
 def test_shared_variables_stay_shared(nnx):
@@ -378,7 +352,6 @@ def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
 
 def test_a_module_built_as_a_tree(nnx):
     """Flax 0.12: a module is a tree to JAX as well."""
-    model, _ = make(nnx)
     halved = guard_step(lambda m: tree_util.tree_map(lambda x: x * jnp.float32(0.5), m))
     model = nnx.Linear(3, 2, param_dtype=BF16, rngs=nnx.Rngs(0))
     kernel = np.asarray(model.kernel[...], F32)

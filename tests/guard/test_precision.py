@@ -120,29 +120,6 @@ def test_a_whole_state_below_the_range_of_bfloat16_is_refused(dtype, rounding):
         assert (adam.mu["w"].dtype, adam.nu["w"].dtype) == (dtype, F32)
 
 
-@pytest.mark.third_party
-@pytest.mark.parametrize("dtype", [BF16, *NARROW_RANGE], ids=lambda d: jnp.dtype(d).name)
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_why_it_is_refused(dtype, rounding):
-    """Adam's steps have the size of its rate; below bfloat16 not, or it forgets all."""
-    policy = Policy(compute_dtype=F32, state_dtype={"*": dtype}, rounding=rounding)
-    opt = guard(optax.adam(1.0), policy=policy)
-    params = jnp.zeros(1024)
-
-    def step(state, number):
-        key = jax.random.fold_in(jax.random.PRNGKey(0), number)
-        grads = 1e-5 * jax.random.normal(key, (1024,))
-        updates, state = opt.update(grads, state, params)
-        return state, jnp.sqrt(jnp.mean(jnp.square(updates)))
-
-    run = jax.jit(lambda state: lax.scan(step, state, jnp.arange(100)))
-    state, sizes = run(opt.init(params))
-    adam = (state if rounding == "nearest" else state.inner_state)[0]
-    blows_up = float(sizes[-20:].mean()) > 3
-    forgets = not (np.any(adam.mu.astype(F32)) or np.any(adam.nu.astype(F32)))
-    assert (blows_up or forgets) == (dtype != BF16)
-
-
 def test_str_equality_and_hash():
     assert str(Policy()) == repr(Policy()) == "Policy()"
     assert str(ALL_BF16) == (

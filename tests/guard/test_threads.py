@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
-from jax import lax
+from helpers import needs_x64_scope, set_x64, types
 from one_leaf import transformation
 
 from dtypeguard import DtypeDriftError, guard
@@ -18,79 +17,8 @@ pytestmark = pytest.mark.third_party
 F32 = jnp.float32
 
 
-def quadratic(params):
-    return jnp.sum((params["w"] - F32(0.25)) ** 2)
-
-
-def train(opt, params, steps=3):
-    def step(carry, _):
-        params, state = carry
-        value, grads = jax.value_and_grad(quadratic)(params)
-        updates, state = opt.update(
-            grads, state, params, value=value, grad=grads, value_fn=quadratic
-        )
-        return (optax.apply_updates(params, updates), state), None
-
-    return lax.scan(step, (params, opt.init(params)), None, length=steps)[0]
-
-
 @needs_x64_scope
 def test_threads_keep_their_own_flags():
-    """All at once, under both flags; each finds its flag as it left it."""
-    make = lambda: guard(optax.chain(optax.zero_nans(), optax.adam(0.1)))
-    params = {"w": jnp.linspace(0, 1, 4, dtype=F32)}
-    expected = train(make(), params)
-    start = threading.Barrier(4)
-
-    def work(number):
-        x64 = bool(number % 2)
-        with set_x64(x64), jax.numpy_dtype_promotion("standard"):
-            start.wait()
-            result = train(make(), params)  # a new one, so that each thread traces it
-            assert jax.config.jax_enable_x64 == x64
-            return result
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for result in pool.map(work, range(4)):
-            assert_same(result, expected)
-
-
-@needs_x64_scope
-def test_a_value_fn_that_runs_a_guarded_optimization():
-    """The outer line search calls a function that trains with a guard of its own."""
-    flags = []
-
-    def inner_loss(params):
-        flags.append(jax.config.jax_enable_x64)
-        tuned, _ = train(guard(optax.adam(0.1)), params, steps=2)
-        flags.append(jax.config.jax_enable_x64)
-        return quadratic(tuned)
-
-    def outer(opt, params):
-        value, grads = jax.value_and_grad(inner_loss)(params)
-        state = opt.init(params)
-        updates, state = opt.update(
-            grads, state, params, value=value, grad=grads, value_fn=inner_loss
-        )
-        return optax.apply_updates(params, updates), state
-
-    results = []
-    for x64 in (False, True):
-        flags.clear()
-        with set_x64(x64):
-            opt = guard(
-                optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(5))
-            )
-            params = {"w": jnp.linspace(0, 1, 4, dtype=F32)}
-            results.append(outer(opt, params))
-            assert jax.config.jax_enable_x64 == x64
-        assert set(flags) == {x64}
-    assert types(results[0]) == types(results[1])
-    assert_same(*results)
-
-
-@needs_x64_scope
-def test_threads_that_trace_inits_and_updates_see_the_scope_and_keep_their_flags():
     """One guarded transformation for all: what a thread sees inside is never another's."""
     inside, start = [], threading.Barrier(8)
 
@@ -126,30 +54,6 @@ def test_threads_that_trace_inits_and_updates_see_the_scope_and_keep_their_flags
         assert all(pool.map(work, range(8)))
     assert len(inside) == 8 * 20 * 3
     assert set(inside) == {False}
-
-
-@needs_x64_scope
-def test_threads_that_fail_keep_their_own_flags():
-    start = threading.Barrier(8)
-
-    def update(updates, state, params=None):
-        raise RuntimeError("mine")
-
-    opt = guard(optax.GradientTransformation(lambda params: jnp.zeros((), F32), update))
-    params = {"w": jnp.ones(3, F32)}
-
-    def work(number):
-        x64 = bool(number % 2)
-        with set_x64(x64):
-            start.wait()
-            for _ in range(20):
-                with pytest.raises(RuntimeError, match="mine"):
-                    opt.update(params, jnp.zeros((), F32), params)
-                assert jax.config.jax_enable_x64 == x64
-        return True
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(8)))
 
 
 class Interrupt(BaseException):

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import warnings
 
 import equinox as eqx
 import jax
@@ -125,22 +124,6 @@ def test_callable_module_is_data_unless_named_a_function():
         opt.update({"w": jnp.ones(2, F32)}, (), model=model, value_fn=lambda x: model(two))
 
 
-def test_code_written_for_x64_alone_gets_the_flag():
-    def update(updates, state, params=None):
-        wide = lambda u: lax.convert_element_type(u, jnp.float64)
-        factor = np.ones(2) if jax.config.jax_enable_x64 else np.ones(2, np.int32)
-        return tree_util.tree_map(lambda u: lax.mul(wide(u), factor), updates), state
-
-    opt = guard(transformation(update))
-    grads = {"w": jnp.ones(2, F32)}
-    with set_x64(True):
-        with warnings.catch_warnings():  # JAX tells that float64 is not to be had
-            warnings.simplefilter("ignore", UserWarning)
-            updates, _ = opt.update(grads, ())
-        assert jax.config.jax_enable_x64
-    assert_same(updates, grads)
-
-
 @needs_x64_scope
 @pytest.mark.parametrize(
     "needs_x64",
@@ -168,13 +151,6 @@ def test_what_works_with_x64_alone_gets_it_and_says_so(needs_x64):
 
 
 @needs_x64_scope
-def test_init_that_needs_x64_gets_it():
-    opt = guard(transformation(init=lambda params: {"n": jnp.asarray(2**40)}))
-    with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
-        assert opt.init(PARAMS)["n"] == 2**40
-
-
-@needs_x64_scope
 @pytest.mark.parametrize("number", [jnp.asarray, np.int64], ids=["jax", "numpy"])
 def test_64_bit_integers_among_extra_args_keep_their_value(number):
     def update(updates, state, params=None, *, n):
@@ -185,19 +161,6 @@ def test_64_bit_integers_among_extra_args_keep_their_value(number):
             PARAMS, (), PARAMS, n=number(2**40 + 3)
         )
     assert updates["w"][0] == (2**40 + 3) % 1000
-
-
-@needs_x64_scope
-def test_extra_args_of_a_64_bit_update_are_not_narrowed():
-    def update(updates, state, params=None, *, value):
-        assert value.dtype == jnp.float64
-        return updates, state
-
-    with set_x64(True):
-        wide = {"w": jnp.ones(3, jnp.float64)}
-        guard(transformation(update)).update(
-            wide, (), wide, value=jnp.ones((), jnp.float64)
-        )
 
 
 @needs_x64_scope

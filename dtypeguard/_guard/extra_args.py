@@ -63,7 +63,8 @@ class _Converting:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         function, convert, x64 = self._parts
         with contextlib.nullcontext() if x64 is None else set_x64(x64):
-            return jax.tree_util.tree_map(convert, function(*args, **kwargs))
+            result = function(*args, **kwargs)
+        return jax.tree_util.tree_map(convert, result)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Converting) and self._parts == other._parts

@@ -7,14 +7,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-import jax
 from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import carry_of
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
+from .._leaves.dtypes import canonical, canonical_scalar, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, WarnOnce, first_line
 from .._leaves.files import is_users
 from .._leaves.functions import copy_of
@@ -409,17 +408,13 @@ class _Call:
         return False, None
 
     def _narrower(self, narrow_others: bool) -> _Arguments:
-        narrow = lambda leaf: _strong(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
+        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
         for held in self.held:
             held.put(tree_util.tree_map(narrow, held.before))
         args, kwargs = self._with([each.map(narrow) for each in self.carried])
         if not narrow_others:
             return args, kwargs
-        carry = self.guarded.carry
-        none = (None,) * len(self.carried)
-        others = Snapshot(closed(carry.put(self.args, self.kwargs, none)))
-        others, named = opened(others.map(narrow_scalar).copy())
-        return carry.put(others, named, carry.take(args, kwargs))
+        return opened(Snapshot(closed((args, kwargs))).map(canonical_scalar).copy())
 
     def _inputs(self) -> Iterator[tuple[str, PyTree]]:
         """All inputs of the step, with their names."""
@@ -498,14 +493,9 @@ class _Call:
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
     """Makes a weak leaf strong if what comes back for it is, in the same dtype."""
     is_same = dtype_of(leaf) == dtype_of(returned) and not is_weak(returned)
-    return _strong(leaf) if is_same and _is_weak_and_known(leaf) else leaf
+    return canonical(leaf) if is_same and _is_weak_and_known(leaf) else leaf
 
 
 def _is_weak_and_known(leaf: Leaf) -> bool:
     # A Python bool promotes like an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
-
-
-def _strong(leaf: Leaf) -> Leaf:
-    # A leaf that was traced with x64 on may be 64-bit although it is off now.
-    return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))

@@ -313,25 +313,6 @@ def test_an_abstract_method_stays_abstract():
         Env()
 
 
-def test_static_arguments_of_the_jit_outside_go_by_name():
-    @functools.partial(jax.jit, static_argnames=("turns", "activation"))
-    @guard_step
-    def step(state, *, turns, activation=jnp.tanh):
-        for _ in range(turns):
-            state = activation(state) * jnp.ones((), F32)
-        return state
-
-    assert step(jnp.ones(2, BF16), turns=2, activation=jnp.sin).dtype == BF16
-
-
-def test_vmap_and_grad_go_through():
-    step = lambda c, x: (c * x, (c * x).sum())
-    carry, xs = jnp.ones((2, 3), BF16), jnp.ones((2, 3), F32)
-    assert jax.vmap(guard_step(step))(carry, xs)[0].dtype == BF16
-    loss = lambda x, step: step(carry, x)[0].astype(F32).sum()
-    assert_same(jax.grad(loss)(xs, guard_step(step)), jax.grad(loss)(xs, step))
-
-
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 def test_donated_carry():
     @functools.partial(jax.jit, donate_argnums=0)
@@ -358,14 +339,6 @@ def test_a_step_may_change_the_containers_it_is_given():
 
     state = {"mean": jnp.zeros(2, BF16), "count": jnp.zeros((), I32)}
     assert_kept(first() | {"mean": state["mean"]}, step(state))
-
-    @guard_step
-    def grows(state):
-        state["other"] = 1
-        return state, None
-
-    with pytest.raises(DtypeDriftError, match=r"state\['other'\]  \(absent\) -> int"):
-        grows(first())
 
 
 def test_guarding_twice_is_harmless():
@@ -407,18 +380,13 @@ def test_refuses_what_cannot_be_brought_back_by_the_parameters_name():
     assert cast.done.dtype == I32
 
 
-def test_a_path_goes_on_from_the_argument():
-    def scan_body(carry, x):
-        return (carry[0], carry[1], {"w": carry[2]["w"] * 0.5}), x
-
-    start = (0, jnp.ones(2), {"w": jnp.ones(2, I32)})
-    with pytest.raises(DtypeDriftError, match=r"carry\[2\]\['w'\]  int32\[2\] -> float32"):
-        guard_step(scan_body)(start, None)
-
-
 def test_another_tree_is_refused_by_its_leaves():
+    def step(state):
+        del state["b"]  # as of an environment that changes what it is given
+        return state
+
     with pytest.raises(DtypeDriftError) as error:
-        guard_step(lambda state: {"a": state["a"]})({"a": 1, "b": jnp.ones(2)})
+        guard_step(step)({"a": 1, "b": jnp.ones(2)})
     assert str(error.value) == (
         "step changed the tree of its state:\n"
         "  state['b']  float32[2] -> (absent)  return the tree that came in\n"

@@ -86,7 +86,6 @@ def drifts(before, tree):
 WRAPPED = {
     "jit outside": lambda nnx, step: nnx.jit(guard_step(step)),
     "jit inside": lambda nnx, step: guard_step(nnx.jit(step)),
-    "eager": lambda nnx, step: guard_step(step),
     "named": lambda nnx, step: nnx.jit(guard_step(step, carry=("model", "optimizer"))),
 }
 
@@ -106,9 +105,9 @@ def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=2):
 
 
 @functools.cache
-def trained_bare(dtype, count=None, is_jitted=True):
+def trained_bare(dtype, count=None):
     """`trained` without a guard, once for all tests."""
-    wrap = (lambda nnx, step: nnx.jit(step)) if is_jitted else (lambda nnx, step: step)
+    wrap = lambda nnx, step: nnx.jit(step)
     return trained(need("flax.nnx"), wrap, dtype, COUNTS.get(count, ZERO))
 
 
@@ -119,13 +118,13 @@ def test_the_callers_objects_keep_their_types_and_train(nnx, name):
     assert traces == 2
     losses, drifted, traces = trained(nnx, WRAPPED[name])
     assert not drifted
-    assert name == "eager" or traces == 1
+    assert traces == 1
     assert losses[-1] != losses[0]
 
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_a_stable_step_gives_the_same_bits(nnx, name):
-    expected = trained_bare(F32, is_jitted=name != "eager")
+    expected = trained_bare(F32)
     assert not expected[1]
     losses, drifted, traces = trained(nnx, WRAPPED[name], F32)
     assert_same(losses, expected[0])

@@ -428,19 +428,6 @@ class _Call:
 
     def settled(self, result: PyTree) -> PyTree:
         """What the step returned, with its carry settled."""
-        try:
-            return self._settled(result)
-        except TypeError as error:  # all of them ours
-            carry = self.guarded.carry
-            if not (carry.is_default and "return it in shape" in str(error)):
-                raise
-            hint = (
-                f"\nA guard takes the first argument, {carry.labels[0]}, for the carry. To "
-                f"name another: {carry.owner}(..., carry=NAME)."
-            )
-            raise type(error)(f"{error}{hint}") from None
-
-    def _settled(self, result: PyTree) -> PyTree:
         carry, policy = self.guarded.carry, self.guarded.policy
         found = carry.find(result, self._values(), in_place=bool(self.held))
         parts = [self._part(label) for label in carry.labels]
@@ -450,7 +437,15 @@ class _Call:
             part, given = parts[number], self.carried[number]
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
-        report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        try:
+            report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        except DtypeDriftError as error:
+            if not (carry.is_default and "return it in shape" in str(error)):
+                raise
+            raise DtypeDriftError(
+                f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
+                f"carry. To name another: {carry.owner}(..., carry=NAME)."
+            ) from None
         settled_result = found.put([opened(each.tree) for each in new])
         self.is_as_bare = settled_result is result and not self.held
         return settled_result

@@ -73,16 +73,15 @@ CONTAINERS = {
 }
 
 
-def in_place(make, read, write, widened=F32, m=lambda: jnp.zeros(3, BF16)):
+def in_place(make, read, write):
     """An optimizer that changes the containers of its state and returns them."""
 
     def update(updates, state, params=None):
-        write(state, read(state).astype(widened) * jnp.asarray(0.5, widened))
+        write(state, read(state).astype(F32) * F32(0.5))
         return updates, state
 
-    return optax.GradientTransformation(
-        lambda params: make(m(), jnp.zeros((), I32)), update
-    )
+    init = lambda params: make(jnp.zeros(3, BF16), jnp.zeros((), I32))
+    return optax.GradientTransformation(init, update)
 
 
 @pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))

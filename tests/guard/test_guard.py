@@ -99,13 +99,6 @@ def test_without_params_updates_keep_their_own_dtypes():
     assert types(updates) == types(grads)
 
 
-def test_params_by_keyword():
-    opt = guard(widen())
-    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
-    updates, _ = opt.update(grads, opt.init(params), params=params)
-    assert types(updates) == types(params)
-
-
 def test_none_gradients_leave_their_state_alone():
     def trace(updates, state, params=None):  # as optax.trace since Optax 0.2.5
         add = lambda g, t: None if g is None else g + t.astype(g.dtype)

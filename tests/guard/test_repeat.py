@@ -4,7 +4,6 @@ import copy
 import functools
 import gc
 import inspect
-import threading
 import time
 import typing
 import weakref
@@ -94,7 +93,7 @@ def test_a_repeated_call_flattens_and_compares_and_no_more(leaves):
     state = {f"p{number}": jnp.ones(3, BF16) for number in range(leaves)}
     step = jax.jit(lambda state: {name: x * 2 for name, x in state.items()})
     sides = step, guard_step(step)
-    bare, guarded = zip(*([seconds(side, state) for side in sides] for _ in range(100)))
+    bare, guarded = zip(*([seconds(side, state) for side in sides] for _ in range(200)))
     assert min(guarded) < 1.4 * min(bare)
 
 
@@ -482,25 +481,3 @@ def test_an_argument_that_makes_the_step_pass_a_leaf_through():
     for x in (jnp.ones(3, BF16), jnp.ones(3, WIDE), np.ones(3, np.float32)):
         for _ in range(3):
             assert types(guarded(state, x, passes=True)) == types(drifting_state())
-
-
-def test_threads_that_call_with_other_types_at_once():
-    step = jax.jit(drifting)
-    guarded, wrong = guard_step(step), []
-    kept(guarded)
-
-    def run(dtype, wide):
-        state = {"first": jnp.ones(3), "second": jnp.ones(3, dtype)}
-        for _ in range(100):
-            new = guarded(state, jnp.ones(3, wide))
-            if types(new) != types(state):
-                wrong.append((dtype, wide))
-            state = new
-
-    pairs = [(BF16, BF16), (BF16, F32), (jnp.float16, F32), (F32, BF16)]
-    threads = [threading.Thread(target=run, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong

@@ -255,6 +255,7 @@ class _GuardedStep:
         if instance is None or is_bound or not hasattr(type(self.step), "__get__"):
             return self
         # A bound method of an Equinox module is a tree: filter_jit traces its arrays.
+        # Equinox 0.13 makes one of any method, 0.11 only of a function.
         eqx = sys.modules.get("equinox")  # not imported for those who have no module
         if eqx is not None and isinstance(instance, eqx.Module):
             return eqx.Partial(self, instance)

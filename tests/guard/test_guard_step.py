@@ -207,11 +207,17 @@ def test_bound_method_is_traced_once_and_has_its_signature():
     assert str(inspect.signature(trainer.step)) == "(state, x)"
     assert_kept(first(), Trainer.step(trainer, first(), 1.0)[0])
     assert_kept(first(), trainer.jit_inside(1.0, first())[0])
+    assert_kept(first(), Trainer.jit_inside(trainer, 1.0, first())[0])
     assert_kept(first(), guard_step(trainer.jit_inside, carry=1)(1.0, first())[0])
+
+
+def from_outside(self, state, x):
+    return state + self.weight * x, x
 
 
 class Module(eqx.Module):
     weight: jax.Array
+    outside = guard_step(from_outside)
 
     @guard_step
     def step(self, state, x):
@@ -222,15 +228,17 @@ class Module(eqx.Module):
         return tree_util.tree_map(lambda w: w - 0.1 * x, self)
 
 
+@pytest.mark.parametrize("name", ["step", "outside"])
 @pytest.mark.parametrize("wrap", [lambda f: f, eqx.filter_jit])
-def test_method_of_a_module(wrap):
+def test_method_of_a_module(wrap, name):
     module = Module(jnp.ones(3, F32))
-    state, _ = wrap(module.step)(jnp.zeros(3, BF16), 1.0)
+    step = getattr(module, name)
+    state, _ = wrap(step)(jnp.zeros(3, BF16), 1.0)
     assert state.dtype == BF16
-    body = lambda state, x: module.step(state, x)  # lax.scan hashes what it is given
+    body = lambda state, x: step(state, x)  # lax.scan hashes what it is given
     assert lax.scan(body, state, jnp.ones(2, F32))[0].dtype == BF16
     # The module's arrays are arguments of a jit, and no constants in it.
-    arrays = tree_util.tree_leaves(module.step)
+    arrays = tree_util.tree_leaves(step)
     assert any(leaf is module.weight for leaf in arrays)
     trained = Module(jnp.ones(3, BF16)).train(jnp.ones((), F32))
     assert isinstance(trained, Module)
@@ -446,12 +454,14 @@ def test_runs_with_x64_off_where_it_fails_with_it_on(mixes_under_x64):
 def test_a_python_number_beside_the_carry_is_no_64_bit_input(mixes_under_x64):
     def step(state, numbers):
         state = mixes_under_x64(state)
-        return {"x": state["x"] * numbers["rate"] + numbers["turn"]}
+        scaled = jnp.ones((), BF16) * numbers["rate"]
+        return {"x": state["x"] * numbers["rate"] + numbers["turn"]}, scaled
 
     with set_x64(True):
         for run in (guard_step(step), jax.jit(guard_step(step))):
-            out = run({"x": jnp.ones((), F32)}, {"rate": 0.5, "turn": 3})
+            out, scaled = run({"x": jnp.ones((), F32)}, {"rate": 0.5, "turn": 3})
             assert_same(out, {"x": jnp.asarray(4.0, F32)})
+            assert scaled.dtype == BF16  # a number promotes nothing
 
 
 @needs_x64_scope
@@ -503,12 +513,19 @@ def test_an_error_tells_what_keeps_x64_on(carry, other, note):
 @needs_x64_scope
 def test_the_first_error_stays_where_x64_is_not_to_blame():
     def step(state, x):
+        calls.append(1)
         return lax.add(state, jnp.ones(2, jnp.int8))
 
-    for x64 in (False, True):
+    for x64, attempts in ((False, 1), (True, 3)):
+        calls = []
         with set_x64(x64), pytest.raises(TypeError, match="float32, int8") as error:
             guard_step(step)(jnp.ones(2, F32), 1.0)
         assert error.value.__cause__ is None
+        assert len(calls) == attempts
+    calls = []
+    with set_x64(True), pytest.raises(DtypeDriftError, match=r"float32.* -> int32"):
+        guard_step(lambda c: calls.append(1) or c.astype(I32))(jnp.ones(2, F32))
+    assert len(calls) == 1
 
 
 def test_runs_under_the_callers_flags():

@@ -99,7 +99,7 @@ def test_a_repeated_call_flattens_and_compares_and_no_more(leaves):
 
 def seconds(step, state):
     start = time.process_time()
-    for _ in range(20):
+    for _ in range(10):
         step(state)
     return time.process_time() - start
 

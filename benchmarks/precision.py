@@ -223,15 +223,11 @@ def training():
 # What a step costs ----------------------------------------------------------------------
 
 
-def threefry_rounding(seed, step):
-    """`precision.rounding_to` with JAX's own generator in the place of ours."""
-    key = jax.random.fold_in(jax.random.key(seed), step)
-
-    def narrow(leaf, dtype, number):
-        bits = jax.random.bits(jax.random.fold_in(key, number), leaf.shape, jnp.uint32)
-        return stochastic_round(leaf, dtype, bits)
-
-    return narrow
+def threefry_round_with(leaf, dtype, words):
+    """`precision.round_with` with JAX's own generator in the place of ours."""
+    seed, *others = words
+    key = functools.reduce(jax.random.fold_in, others, jax.random.key(seed))
+    return stochastic_round(leaf, dtype, jax.random.bits(key, leaf.shape, jnp.uint32))
 
 
 # XLA's CPU backend then finds that the old moments are read for the last time before the
@@ -280,10 +276,10 @@ def cost(given, leaves, rounds=31):
     ):
         opt = guard(optax.adam(1e-4), policy=policy)
         sides[name] = stepper(opt, BF16, apply, leaves, given)
-    ours, precision.rounding_to = precision.rounding_to, threefry_rounding
+    ours, precision.round_with = precision.round_with, threefry_round_with
     opt = guard(optax.adam(1e-4), policy=STOCHASTIC)
     sides["  with jax.random.bits"] = stepper(opt, BF16, with_key, leaves, given)
-    precision.rounding_to = ours
+    precision.round_with = ours
     times = {name: [] for name in sides}
     for _ in range(rounds):
         for name, (run, _) in sides.items():

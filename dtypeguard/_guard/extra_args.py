@@ -8,7 +8,7 @@ import jax
 
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import dtype_of, is_wide, kind, narrow
+from .._leaves.dtypes import dtype_of, is_wide, kind
 from .._leaves.types import Convert, ExtraArgs, Function, Leaf, PyTree
 
 
@@ -23,11 +23,6 @@ def wide_integers(extra_args: ExtraArgs) -> list[Leaf]:
     """The 64-bit integers among the extra args, which might not fit into 32 bits."""
     leaves = jax.tree_util.tree_leaves(extra_args)
     return [leaf for leaf in leaves if is_wide(leaf) and kind(dtype_of(leaf)) == "int"]
-
-
-def narrow_extra_args(extra_args: ExtraArgs) -> ExtraArgs:
-    """Casts 64-bit floats to 32 bits. Callables run under the caller's x64 flag."""
-    return convert_extra_args(extra_args, narrow, x64=True)
 
 
 def convert_extra_args(
@@ -68,7 +63,8 @@ class _Converting:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         function, convert, x64 = self._parts
         with contextlib.nullcontext() if x64 is None else set_x64(x64):
-            return jax.tree_util.tree_map(convert, function(*args, **kwargs))
+            result = function(*args, **kwargs)
+        return jax.tree_util.tree_map(convert, result)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Converting) and self._parts == other._parts

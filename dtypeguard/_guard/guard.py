@@ -11,12 +11,12 @@ import optax
 
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
-from .._leaves.dtypes import is_wide_scalar, narrow_scalar
+from .._leaves.dtypes import canonical_float, canonical_scalar, is_wide_scalar
 from .._leaves.errors import DtypeDriftError, WarnOnce, first_line, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import Function, Optimizer
-from .extra_args import keep_extra_args, narrow_extra_args, wide_integers
+from .extra_args import convert_extra_args, keep_extra_args, wide_integers
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
@@ -196,8 +196,10 @@ def _guard_transformation(
         def step(*_):
             given, extra = all_given, own_extra_args
             if callers_x64 and not x64_enabled():
-                given = given[0], given[1].map(narrow_scalar), given[2]
-                extra = lambda: narrow_extra_args(own_extra_args())
+                given = given[0], given[1].map(canonical_scalar), given[2]
+                extra = lambda: convert_extra_args(
+                    own_extra_args(), canonical_float, x64=True
+                )
             own = lambda: (*(tree.copy() for tree in given), extra())
             try:
                 outputs = update_inner(*own())

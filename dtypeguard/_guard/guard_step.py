@@ -7,14 +7,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-import jax
 from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import carry_of
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, narrow_scalar
+from .._leaves.dtypes import canonical, canonical_scalar, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, WarnOnce, first_line
 from .._leaves.files import is_users
 from .._leaves.functions import copy_of
@@ -122,36 +121,25 @@ def guard_step(
 
 
 def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
-    """The guarded step of a function, made once and kept on the function.
+    """The guarded step of a function, made once and kept as long as the function.
 
     JAX's cache of traces goes by function: a loop that guards its body anew in each
     iteration would compile in each.
     """
-    known = _known(step)
-    if known is not None and known.options == (carry, returned, policy):
+    options = carry, returned, policy
+    is_function = isinstance(step, types.FunctionType)
+    known = _METHODS.get(step) if is_function else step
+    if isinstance(known, _GuardedStep) and known.options == options:
         return step
-    if not isinstance(step, types.FunctionType):
-        return _GuardedStep(step, carry, returned, policy)
-    kept = vars(step).get(_STEPS)
-    if kept is None or kept.owner() is not step:  # functools.wraps copies attributes
-        kept = vars(step)[_STEPS] = _Kept(weakref.ref(step))
-    made = _GuardedStep(step, carry, returned, policy, kept.token)
-    if made not in kept.steps:
-        kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
-    return kept.steps[made]
-
-
-# Attributes: on a function, its guarded steps; on a guarded method, the step behind it.
-_STEPS, _STEP = "_dtypeguard_steps", "_dtypeguard_step"
-
-
-def _known(step: Step) -> "_GuardedStep | None":
-    """The guarded step behind a function or an object, if it is one."""
-    if isinstance(step, _GuardedStep):
-        return step
-    guarded = getattr(step, _STEP, None)  # which functools.wraps copies
-    is_own = guarded is not None and getattr(step, "__wrapped__", None) is guarded.copy
-    return guarded if is_own else None
+    if not is_function:
+        return _GuardedStep(step, *options)
+    kept = _KEPT.setdefault(step, [])
+    for made, shown in kept:
+        if made.options == options:
+            return shown
+    made = _GuardedStep(step, *options)
+    kept.append((made, _as_method(made) if _is_of_a_class(step) else made))
+    return kept[-1][1]
 
 
 def _is_of_a_class(function: types.FunctionType) -> bool:
@@ -171,20 +159,8 @@ def _as_method(guarded: "_GuardedStep") -> Step:
     def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return guarded(*args, **kwargs)
 
-    setattr(method, _STEP, guarded)
+    _METHODS[method] = guarded
     return method
-
-
-class _Kept:
-    """The guarded steps of a function. Pickling the function leaves them behind."""
-
-    def __init__(self, owner: Callable[[], object] = lambda: None):
-        self.owner = owner
-        self.token = object()  # stands for the function in the guarded steps
-        self.steps: dict[_GuardedStep, Step] = {}
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return _Kept, ()
 
 
 def _checked(policy: Policy | None) -> Policy:
@@ -204,8 +180,8 @@ def _checked(policy: Policy | None) -> Policy:
 class _GuardedStep:
     """A step that keeps the types of its carry; equal to another with the same parts.
 
-    A function keeps its guarded steps, so they hold a copy of it, for when nothing else
-    holds the function: no cycle of references delays the end of what it closes over.
+    It is kept as long as the function inside, so it holds a copy of that: the function and
+    what it closes over go when nobody else holds them.
 
     Attributes:
         copy: of the step, if that is a function; else the step.
@@ -222,14 +198,13 @@ class _GuardedStep:
         carry: _Carry,
         returned: Any,
         policy: Policy,
-        token: object = None,
     ):
-        self.copy, self._token = step, token
+        self.copy = step
         self._original: Callable[[], Step | None] = lambda: None
         if isinstance(step, types.FunctionType):
-            self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
+            self.copy, self._original = copy_of(step), weakref.ref(step)
         step = self.copy
-        self.options = (carry, returned, policy)
+        self.options = carry, returned, policy
         self.carry = carry_of("guard_step", step, carry, returned)
         self.policy = policy
         self.warn_once = WarnOnce()
@@ -280,23 +255,22 @@ class _GuardedStep:
         if instance is None or is_bound or not hasattr(type(self.step), "__get__"):
             return self
         # A bound method of an Equinox module is a tree: filter_jit traces its arrays.
+        # Equinox 0.13 makes one of any method, 0.11 only of a function.
         eqx = sys.modules.get("equinox")  # not imported for those who have no module
         if eqx is not None and isinstance(instance, eqx.Module):
             return eqx.Partial(self, instance)
         return types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _GuardedStep) and self._parts == other._parts
+        if not isinstance(other, _GuardedStep):
+            return False
+        return (self.copy, self.options) == (other.copy, other.options)
 
     def __hash__(self) -> int:
         try:
-            return hash(self._parts)
+            return hash((self.copy, self.options))
         except TypeError:  # a module with arrays
             return id(self.copy)
-
-    @property
-    def _parts(self) -> tuple[Any, ...]:
-        return (self.copy if self._token is None else self._token), self.options
 
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
         return _guarded, (self.step, *self.options)
@@ -304,6 +278,11 @@ class _GuardedStep:
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"
 
+
+# The guarded steps of each function, as such and as they are returned.
+_KEPT = weakref.WeakKeyDictionary[Step, list[tuple[_GuardedStep, Step]]]()
+# The guarded step behind each function of `_as_method`.
+_METHODS = weakref.WeakKeyDictionary[Step, _GuardedStep]()
 
 _Arguments = tuple[Args, Kwargs]
 _OVER_TYPES = (TypeError, PromotionError)
@@ -420,7 +399,8 @@ class _Call:
         because it then promotes like an array.
         """
         for narrow_others in (False, True):
-            self._restore()
+            for held in self.held:
+                held.restore()
             try:
                 with set_x64(False):
                     return True, self._attempt(*self._narrower(narrow_others))
@@ -429,17 +409,13 @@ class _Call:
         return False, None
 
     def _narrower(self, narrow_others: bool) -> _Arguments:
-        narrow = lambda leaf: _strong(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
+        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
         for held in self.held:
             held.put(tree_util.tree_map(narrow, held.before))
         args, kwargs = self._with([each.map(narrow) for each in self.carried])
         if not narrow_others:
             return args, kwargs
-        carry = self.guarded.carry
-        none = (None,) * len(self.carried)
-        others = Snapshot(closed(carry.put(self.args, self.kwargs, none)))
-        others, named = opened(others.map(narrow_scalar).copy())
-        return carry.put(others, named, carry.take(args, kwargs))
+        return opened(Snapshot(closed((args, kwargs))).map(canonical_scalar).copy())
 
     def _inputs(self) -> Iterator[tuple[str, PyTree]]:
         """All inputs of the step, with their names."""
@@ -448,28 +424,11 @@ class _Call:
         leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
         yield from (("an argument", leaf) for leaf in leaves)
 
-    def _restore(self) -> None:
-        for held in self.held:
-            held.restore()
-
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         return self.settled(self.guarded.step(*args, **kwargs))
 
     def settled(self, result: PyTree) -> PyTree:
         """What the step returned, with its carry settled."""
-        try:
-            return self._settled(result)
-        except TypeError as error:  # all of them ours
-            carry = self.guarded.carry
-            if not (carry.is_default and "return it in shape" in str(error)):
-                raise
-            hint = (
-                f"\nA guard takes the first argument, {carry.labels[0]}, for the carry. To "
-                f"name another: {carry.owner}(..., carry=NAME)."
-            )
-            raise type(error)(f"{error}{hint}") from None
-
-    def _settled(self, result: PyTree) -> PyTree:
         carry, policy = self.guarded.carry, self.guarded.policy
         found = carry.find(result, self._values(), in_place=bool(self.held))
         parts = [self._part(label) for label in carry.labels]
@@ -479,7 +438,15 @@ class _Call:
             part, given = parts[number], self.carried[number]
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
-        report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        try:
+            report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        except DtypeDriftError as error:
+            if not (carry.is_default and "return it in shape" in str(error)):
+                raise
+            raise DtypeDriftError(
+                f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
+                f"carry. To name another: {carry.owner}(..., carry=NAME)."
+            ) from None
         settled_result = found.put([opened(each.tree) for each in new])
         self.is_as_bare = settled_result is result and not self.held
         return settled_result
@@ -522,14 +489,9 @@ class _Call:
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
     """Makes a weak leaf strong if what comes back for it is, in the same dtype."""
     is_same = dtype_of(leaf) == dtype_of(returned) and not is_weak(returned)
-    return _strong(leaf) if is_same and _is_weak_and_known(leaf) else leaf
+    return canonical(leaf) if is_same and _is_weak_and_known(leaf) else leaf
 
 
 def _is_weak_and_known(leaf: Leaf) -> bool:
     # A Python bool promotes like an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
-
-
-def _strong(leaf: Leaf) -> Leaf:
-    # A leaf that was traced with x64 on may be 64-bit although it is off now.
-    return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))

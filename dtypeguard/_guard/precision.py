@@ -92,17 +92,12 @@ def in_precision(
         if not stochastic:
             to_nearest = lambda leaf, dtype, _: cast(leaf, dtype)
             return new_updates, _store(new_state, seen, stored, to_nearest)
-        step = state.rounding_step + jnp.uint32(1)
-        narrow = rounding_to(state.rounding_seed, step)
-        new_state = _store(new_state, seen, stored, narrow)
-        return new_updates, RoundingState(new_state, state.rounding_seed, step)
+        words = state.rounding_seed, state.rounding_step + jnp.uint32(1)
+        at_random = lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
+        new_state = _store(new_state, seen, stored, at_random)
+        return new_updates, RoundingState(new_state, *words)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def rounding_to(*words: Leaf) -> _Narrow:
-    """A cast that rounds stochastically, with noise that depends on these words."""
-    return lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
 
 
 def _at_least(dtype: DType) -> Convert:

@@ -297,7 +297,7 @@ def settle_updates(
         DtypeDriftError: if a leaf has neither a param nor an incoming update.
     """
     asked = policy.updates_dtype
-    recorded = _pair_updates(new_updates, updates, updates if asked == "grads" else params)
+    recorded = _recorded(new_updates, updates, updates if asked == "grads" else params)
     if not (asked is None or isinstance(asked, str)):
         is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
         like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
@@ -308,20 +308,13 @@ def settle_updates(
         return (
             not params.leaves
             or broadcasts(shape, old_shape)
-            or shape == np.shape(_gradient(number, new_updates, updates))
+            or shape == np.shape(_at_leaves(new_updates, updates)[number])
         )
 
     return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def _gradient(number: int, new_updates: Updates, updates: Snapshot) -> Leaf:
-    """The gradient that belongs to a leaf of the new updates, or None."""
-    if tree_util.tree_structure(new_updates) == updates.treedef:
-        return updates.leaves[number]
-    return by_path(updates.copy()).get(paths(new_updates)[number])
-
-
-def _pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
+def _recorded(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
     """Pairs each leaf of the new updates with its param, or with the incoming update.
 
     `params` may lack leaves (None or `MaskedNode` in their place).
@@ -329,13 +322,20 @@ def _pair_updates(new_updates: Updates, updates: Snapshot, params: Snapshot) -> 
     record = params if params.leaves else updates
     if tree_util.tree_structure(new_updates) == record.treedef:
         return record.leaves
-    known, of_params = by_path(updates.copy()), by_path(params.copy())
-    known |= {k: v for k, v in of_params.items() if dtype_of(v) is not None}
-    new = paths(new_updates)
-    if not known.keys() >= {*new}:
+    pairs = zip(_at_leaves(new_updates, params), _at_leaves(new_updates, updates))
+    found = [update if dtype_of(param) is None else param for param, update in pairs]
+    if any(leaf is None for leaf in found):
         rows = tree_rows("updates", record.copy(), new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
-    return [known[path] for path in new]
+    return found
+
+
+def _at_leaves(tree: PyTree, other: Snapshot) -> list[Leaf]:
+    """For each leaf of a tree the one at its place in another tree, or None."""
+    if tree_util.tree_structure(tree) == other.treedef:
+        return other.leaves
+    known = by_path(other.copy())
+    return [known.get(path) for path in paths(tree)]
 
 
 def _brought_back(dtype: DType, new_dtype: DType) -> str:

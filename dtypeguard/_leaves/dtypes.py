@@ -17,12 +17,7 @@ _FAMILIES = {
     "complex": np.complexfloating,
 }
 _SCALARS = (bool, int, float, complex)
-_NARROW = {
-    np.dtype("float64"): np.dtype("float32"),
-    np.dtype("complex128"): np.dtype("complex64"),
-}
-_WIDE = {np.dtype("int64"), np.dtype("uint64"), *_NARROW}
-_NARROW_SCALAR = _NARROW | {np.dtype("int64"): np.dtype("int32")}
+_WIDE = {*map(np.dtype, ("int64", "uint64", "float64", "complex128"))}
 
 
 @functools.cache
@@ -109,19 +104,24 @@ def is_wide_scalar(leaf: Leaf) -> bool:
     return -(2**31) <= int(leaf) < 2**31
 
 
-def narrow_scalar(leaf: Leaf) -> Leaf:
-    """Casts a leaf that `is_wide_scalar` to 32 bits; returns any other as it is.
+def canonical(leaf: Leaf) -> jax.Array:
+    """A leaf as a strongly typed array of a dtype that JAX has under the current x64 flag.
 
-    The result is strongly typed: JAX has no cast to a weak type.
+    One that was made with x64 on has 64 bits where it is now off. JAX has no cast to a weak
+    type.
     """
-    return cast(leaf, _NARROW_SCALAR[leaf.dtype]) if is_wide_scalar(leaf) else leaf
+    return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))
 
 
-def narrow(leaf: Leaf) -> Leaf:
-    """Casts a 64-bit floating or complex JAX array to 32 bits; returns any other leaf."""
-    if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
-        return cast(leaf, _NARROW[leaf.dtype])
-    return leaf
+def canonical_scalar(leaf: Leaf) -> Leaf:
+    """A leaf that `is_wide_scalar` as a `canonical` one; any other as it is."""
+    return canonical(leaf) if is_wide_scalar(leaf) else leaf
+
+
+def canonical_float(leaf: Leaf) -> Leaf:
+    """A floating or complex JAX array as a `canonical` one; any other leaf as it is."""
+    is_float = isinstance(leaf, jax.Array) and kind(leaf.dtype) in ("float", "complex")
+    return canonical(leaf) if is_float and is_wide(leaf) else leaf
 
 
 def fits(source: DType, target: DType) -> bool:

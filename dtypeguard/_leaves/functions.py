@@ -42,13 +42,12 @@ def required(function: Function) -> list[str]:
 
 
 def copy_of(
-    function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
+    function: FunctionType, closure: tuple[CellType, ...] | None = None
 ) -> FunctionType:
-    """A function with the code and the attributes of another, one of these left out.
+    """A function with the code and the attributes of another.
 
     Args:
         function: the other.
-        without: the name of the attribute that is left out.
         closure: the cells that it closes over; by default those of the other.
     """
     made = FunctionType(
@@ -60,7 +59,5 @@ def copy_of(
     )
     made.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(made, function)
-    vars(made).pop("__wrapped__")
-    vars(made).update(vars(function))
-    vars(made).pop(without, None)
+    made.__dict__ = dict(vars(function))  # without a `__wrapped__` of its own
     return made

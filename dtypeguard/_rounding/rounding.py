@@ -79,8 +79,6 @@ def round_with(
     Returns:
         `x` in `dtype`. `after` does not affect the values.
     """
-    if not rounds(dtype):  # without jit the bits would be drawn for nothing
-        return cast(x, dtype)
     bits = random_bits(words, x.shape)
     return stochastic_round(x, dtype, bits if after is None else bits | _nothing_of(after))
 

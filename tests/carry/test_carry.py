@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import inspect
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -26,6 +28,11 @@ class Both(eqx.Module):
 
 def step(params, opt_state, batch=None, *rest, rate=0.1, **options):
     return params, opt_state, batch
+
+
+def like(inner, outer):
+    """What looks like another function, as `functools.wraps` makes it."""
+    return functools.update_wrapper(outer, inner)
 
 
 async def suspended(params):
@@ -111,6 +118,100 @@ def test_a_partial_counts_what_is_left():
     assert carry_of("guard_step", functools.partial(step, 1)).labels == ("opt_state",)
     by_name = functools.partial(step, params=1)
     assert carry_of("guard_step", by_name, "opt_state").labels == ("opt_state",)
+
+
+# Wrappers of another signature -----------------------------------------------------------
+
+
+def with_key(key, state, x=1):
+    return state
+
+
+class Wrapper:
+    def __call__(self, state, x):
+        return state
+
+
+class StaticWrapper:
+    @staticmethod
+    def __call__(state, x):
+        return state
+
+
+class WrapperOfAnything:
+    def __init__(self):
+        self.__signature__ = inspect.signature(lambda state, x: None)
+
+    def __call__(self, *args):
+        return args[0]
+
+
+class Owner:
+    method = like(lambda self, state, x: state, lambda self, *args: args[0])
+
+
+def adds_an_argument():
+    return like(with_key, lambda state, x: with_key(None, state, x))
+
+
+def takes_anything():
+    return like(lambda state, x, *, key=None: state, lambda *args, **kwargs: args[0])
+
+
+WRAPPERS = {
+    "an object": lambda: like(with_key, Wrapper()),
+    "an object of a static method": lambda: like(with_key, StaticWrapper()),
+    "an object that shows a signature": lambda: like(with_key, WrapperOfAnything()),
+    "a wrapper that adds an argument": adds_an_argument,
+    "a method": lambda: Owner().method,
+    "the first one last": lambda: like(with_key, lambda state, *rest: state),
+    "another order": lambda: like(lambda x, state: state, lambda state, x: state),
+    "anything": takes_anything,
+    "jit": lambda: jax.jit(adds_an_argument()),
+    "jit of anything": lambda: jax.jit(takes_anything()),
+    "vmap": lambda: jax.vmap(adds_an_argument(), in_axes=(0, None)),
+    "filter_jit": lambda: eqx.filter_jit(takes_anything()),
+    "partial": lambda: functools.partial(with_key, None),
+    "twice": lambda: like(with_key, adds_an_argument()),
+}
+
+
+@pytest.mark.parametrize("key", [0, "state"])
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_wrapper_of_another_signature(make, key):
+    carry = carry_of("guard_step", make(), key)
+    assert carry.labels == ("state",)
+    assert carry.take((ONE, 2), {}) == (ONE,)
+
+
+TAKES_VERBOSE = lambda *args, verbose=False, **kwargs: with_key(*args, **kwargs)
+NAMES_THE_FIRST = lambda key, *args, **kwargs: with_key(key, *args, **kwargs)
+TAKES_THE_REST_BY_NAME = lambda key, **kwargs: with_key(key, **kwargs)
+
+
+@pytest.mark.parametrize("key", [1, "state"])
+@pytest.mark.parametrize(
+    ("wrapper", "call"),
+    [
+        (TAKES_VERBOSE, ((None, ONE), {})),
+        (TAKES_VERBOSE, ((None,), {"state": ONE})),
+        (NAMES_THE_FIRST, ((None, ONE), {})),
+        (NAMES_THE_FIRST, ((None,), {"state": ONE})),
+        (TAKES_THE_REST_BY_NAME, ((None,), {"state": ONE})),
+    ],
+)
+def test_a_wrapper_that_passes_arguments_on_has_the_names_of_what_it_wraps(
+    wrapper, call, key
+):
+    carry = carry_of("guard_step", like(with_key, wrapper), key)
+    assert carry.labels == ("state",)
+    assert carry.take(*call) == (ONE,)
+
+
+def test_a_wrapper_of_itself_takes_anything():
+    step = lambda *args: args[0]
+    step.__wrapped__ = step
+    assert carry_of("guard_step", step).labels == ("args[0]",)
 
 
 def test_what_a_call_lacks_is_named():
@@ -207,6 +308,7 @@ def test_self_counts_if_it_is_the_only_argument():
         ),
         (lambda state: state, 1, r'step takes \(state\). Write carry=0 or "state"\.'),
         (lambda *, state: state, 0, r'takes \(\*, state\). Write carry="state"\.'),
+        (like(step, lambda params: params), "batch", r"step takes \(params\)"),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
         (lambda: 0, 0, r"takes no arguments. A step takes its carry"),
         (lambda *args: args, -1, r"carry=-1, which is no position. .* such as carry=0\."),

@@ -13,7 +13,7 @@ import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, guard
 from dtypeguard._carry.snapshot import Snapshot
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
@@ -73,16 +73,15 @@ CONTAINERS = {
 }
 
 
-def in_place(make, read, write, widened=F32, m=lambda: jnp.zeros(3, BF16)):
+def in_place(make, read, write):
     """An optimizer that changes the containers of its state and returns them."""
 
     def update(updates, state, params=None):
-        write(state, read(state).astype(widened) * jnp.asarray(0.5, widened))
+        write(state, read(state).astype(F32) * F32(0.5))
         return updates, state
 
-    return optax.GradientTransformation(
-        lambda params: make(m(), jnp.zeros((), I32)), update
-    )
+    init = lambda params: make(jnp.zeros(3, BF16), jnp.zeros((), I32))
+    return optax.GradientTransformation(init, update)
 
 
 @pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))
@@ -101,19 +100,6 @@ def test_a_state_changed_in_place_keeps_its_types(name, jitted):
         assert update._cache_size() == 1
 
 
-@pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))
-def test_another_kind_in_place_is_refused(name):
-    opt = guard(in_place(*CONTAINERS[name], m=lambda: jnp.zeros(3, I32)))
-    with pytest.raises(DtypeDriftError, match=re.escape("int32[3] -> float32[3]")):
-        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
-
-
-def test_what_drifts_in_place_is_told():
-    opt = guard(in_place(*CONTAINERS["dict"]), policy=Policy(on_drift="error"))
-    with pytest.raises(DtypeDriftError, match=re.escape("state['m']  bfloat16[3] -> floa")):
-        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
-
-
 @pytest.mark.parametrize("make", [dict, collections.OrderedDict])
 def test_a_leaf_may_be_taken_out_and_put_back(make):
     def update(updates, state, params=None):
@@ -128,19 +114,6 @@ def test_a_leaf_may_be_taken_out_and_put_back(make):
     _, new_state = opt.update(PARAMS, state, PARAMS)
     assert_same(new_state, make(m=jnp.ones((), F32), n=jnp.zeros((), I32)))
     assert_same(state, make(m=jnp.zeros((), F32), n=jnp.zeros((), I32)))
-
-
-def test_a_leaf_taken_out_for_good_is_refused():
-    def update(updates, state, params=None):
-        del state["m"]
-        return updates, state
-
-    make = lambda params: {"m": F32(0), "n": I32(0)}
-    opt = guard(optax.GradientTransformation(make, update))
-    with pytest.raises(
-        DtypeDriftError, match=re.escape("state['m']  float32[] -> (absent)")
-    ):
-        opt.update(PARAMS, opt.init(PARAMS), PARAMS)
 
 
 def test_updates_params_and_extra_args_changed_in_place():
@@ -256,17 +229,6 @@ def test_only_containers_are_new():
 
 
 # Shapes ---------------------------------------------------------------------------------
-
-
-def test_a_shape_of_another_gradient_is_no_excuse():
-    def update(updates, state, params=None):
-        return updates | {"w": updates["b"]}, state
-
-    opt = guard(optax.GradientTransformation(lambda params: (), update))
-    params = {"w": jnp.ones(3), "b": jnp.ones((5, 3))}
-    expected = "updates['w']  float32[3] -> float32[5,3]  return it in shape (3,)"
-    with pytest.raises(DtypeDriftError, match=re.escape(expected)):
-        opt.update(params, (), params)
 
 
 @pytest.mark.parametrize("missing", [None, optax.MaskedNode()])

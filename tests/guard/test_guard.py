@@ -16,7 +16,6 @@ from helpers import assert_same, child_variables, in_optax, needs_optax, types
 from jax import tree_util
 from one_leaf import dict_leaf, one_update, transformation, widen
 
-import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, guard, multi_steps
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
@@ -100,13 +99,6 @@ def test_without_params_updates_keep_their_own_dtypes():
     assert types(updates) == types(grads)
 
 
-def test_params_by_keyword():
-    opt = guard(widen())
-    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
-    updates, _ = opt.update(grads, opt.init(params), params=params)
-    assert types(updates) == types(params)
-
-
 def test_none_gradients_leave_their_state_alone():
     def trace(updates, state, params=None):  # as optax.trace since Optax 0.2.5
         add = lambda g, t: None if g is None else g + t.astype(g.dtype)
@@ -144,15 +136,6 @@ def test_none_params_and_masked_nodes_and_float0_pass():
     assert updates["i"] is float0
     by_path = {k: v for k, v in grads.items() if k != "m"} | {"m": None}
     assert opt.update(by_path, (), params)[0]["w"].dtype == BF16
-
-
-@pytest.mark.third_party
-def test_lookahead_updates_have_another_tree_than_the_gradients():
-    fast = {"w": jnp.ones(3, BF16)}
-    params = optax.LookaheadParams(fast, fast)
-    opt = guard(optax.lookahead(optax.sgd(0.1), sync_period=2, slow_step_size=0.5))
-    updates, _ = opt.update({"w": jnp.ones(3, F32)}, opt.init(params), params)
-    assert types(updates) == types(params)
 
 
 # Rule 3: transparent --------------------------------------------------------------------
@@ -260,34 +243,12 @@ def test_extra_args_reach_who_takes_them():
         opt.update(grads, ())
 
 
-# Rule 5: blind to the x64 flag ---------------------------------------------------------
-
-
-# Rule 6: rescue -------------------------------------------------------------------------
-
-
-# Rule 7: nothing lost silently ------------------------------------------------------------
-
-
-# Policy ---------------------------------------------------------------------------------
-
-
 # Rule 8: one compilation ----------------------------------------------------------------
 
 
 @pytest.mark.third_party
-@pytest.mark.parametrize(
-    "factory",
-    [
-        pytest.param(lambda: optax.lbfgs(), id="lbfgs", marks=needs_optax("lbfgs")),
-        pytest.param(
-            lambda: optax.scale_by_zoom_linesearch(5),
-            id="zoom",
-            marks=needs_optax("scale_by_zoom_linesearch"),
-        ),
-    ],
-)
-def test_a_train_step_compiles_once(factory):
+@needs_optax("scale_by_zoom_linesearch")
+def test_a_train_step_compiles_once():
     def compilations(opt):
         params = {"w": jnp.linspace(0, 1, 5)}
         loss = lambda params: jnp.sum(params["w"] ** 2)
@@ -301,16 +262,12 @@ def test_a_train_step_compiles_once(factory):
             )
             return optax.apply_updates(params, updates), state
 
-        for _ in range(4):
+        for _ in range(3):
             params, state = step(params, state)
         return step._cache_size()
 
-    assert compilations(factory()) == 2
-    assert compilations(guard(factory())) == 1
-
-
-def test_version():
-    assert re.fullmatch(r"\d+\.\d+\.\d+", dtypeguard.__version__)
+    assert compilations(optax.scale_by_zoom_linesearch(5)) == 2
+    assert compilations(guard(optax.scale_by_zoom_linesearch(5))) == 1
 
 
 def test_what_wraps_a_guarded_update_is_guarded_anew():

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, need, types
-from jax import lax, tree_util
+from jax import tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
 
@@ -67,6 +67,14 @@ def train_step(nnx):
     return step
 
 
+def widens(model, optimizer, x):
+    """A step that drifts and is cheap to trace."""
+    bias, step = model.head.bias, optimizer.step
+    bias.set_value(bias[...] + x.astype(F32).mean())
+    step.set_value(step[...] + np.uint32(1))
+    return x.sum()
+
+
 def data(dtype=BF16, n=8):
     return jax.random.normal(jax.random.key(1), (n, 3)).astype(dtype)
 
@@ -86,12 +94,11 @@ def drifts(before, tree):
 WRAPPED = {
     "jit outside": lambda nnx, step: nnx.jit(guard_step(step)),
     "jit inside": lambda nnx, step: guard_step(nnx.jit(step)),
-    "eager": lambda nnx, step: guard_step(step),
     "named": lambda nnx, step: nnx.jit(guard_step(step, carry=("model", "optimizer"))),
 }
 
 
-def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=3):
+def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=2):
     """The losses, what drifted, and how often the step was traced."""
     model, optimizer = make(nnx, dtype, count)
     before, traces = typed((model, optimizer)), []
@@ -106,9 +113,9 @@ def trained(nnx, wrap, dtype=BF16, count=ZERO, steps=3):
 
 
 @functools.cache
-def trained_bare(dtype, count=None, is_jitted=True):
+def trained_bare(dtype, count=None):
     """`trained` without a guard, once for all tests."""
-    wrap = (lambda nnx, step: nnx.jit(step)) if is_jitted else (lambda nnx, step: step)
+    wrap = lambda nnx, step: nnx.jit(step)
     return trained(need("flax.nnx"), wrap, dtype, COUNTS.get(count, ZERO))
 
 
@@ -119,13 +126,13 @@ def test_the_callers_objects_keep_their_types_and_train(nnx, name):
     assert traces == 2
     losses, drifted, traces = trained(nnx, WRAPPED[name])
     assert not drifted
-    assert name == "eager" or traces == 1
+    assert traces == 1
     assert losses[-1] != losses[0]
 
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_a_stable_step_gives_the_same_bits(nnx, name):
-    expected = trained_bare(F32, is_jitted=name != "eager")
+    expected = trained_bare(F32)
     assert not expected[1]
     losses, drifted, traces = trained(nnx, WRAPPED[name], F32)
     assert_same(losses, expected[0])
@@ -142,23 +149,21 @@ def test_a_stable_step_lowers_to_the_same_program(nnx):
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("name", ["jit outside", "jit inside"])
 def test_a_number_in_a_variable_costs_no_compilation(nnx, name, count):
     bare = trained_bare(F32, count)
     losses, _, traces = trained(nnx, WRAPPED[name], F32, COUNTS[count])
-    if name != "eager":
-        assert traces <= bare[2]
-        assert_same(losses, bare[0])
+    assert traces <= bare[2]
+    assert_same(losses, bare[0])
 
 
 def test_what_is_returned_need_not_be_the_carry_and_may_be(nnx):
     model, optimizer = make(nnx)
-    body = train_step(nnx)
     for step in (
-        lambda m, o, x: body(m, o, x),
-        lambda m, o, x: (m, body(m, o, x)),
-        lambda m, o, x: {"loss": body(m, o, x), "model": m},
-        lambda m, o, x: [body(m, o, x), None][1],
+        lambda m, o, x: widens(m, o, x),
+        lambda m, o, x: (m, widens(m, o, x)),
+        lambda m, o, x: {"loss": widens(m, o, x), "model": m},
+        lambda m, o, x: [widens(m, o, x), None][1],
     ):
         before = typed((model, optimizer))
         guard_step(step)(model, optimizer, data())
@@ -172,7 +177,7 @@ def test_what_is_changed_in_place_and_what_is_returned(nnx):
     @nnx.jit
     @guard_step(carry=("model", "optimizer", "average"))
     def step(model, optimizer, average, x):
-        loss = train_step(nnx)(model, optimizer, x)
+        loss = widens(model, optimizer, x.astype(F32))
         return average + x.astype(F32).mean(0), loss
 
     before = typed((model, optimizer))
@@ -188,7 +193,7 @@ def test_a_batch_may_come_first(nnx):
 
     @guard_step
     def step(x, *, model, optimizer):
-        return train_step(nnx)(model, optimizer, x)
+        return widens(model, optimizer, x)
 
     assert step(data(), model=model, optimizer=optimizer).shape == ()
     assert not drifts(before, (model, optimizer))
@@ -196,36 +201,26 @@ def test_a_batch_may_come_first(nnx):
     assert loss.dtype == BF16
 
 
-@pytest.mark.parametrize("loop", ["scan", "fori_loop", "while_loop", "cond"])
+@pytest.mark.parametrize("loop", ["scan", "while_loop", "cond"])
 def test_control_flow_of_nnx(nnx, loop):
-    body = train_step(nnx)
-
     def run(wrap):
         model, optimizer = make(nnx)
         before = typed((model, optimizer))
         if loop == "scan":
-            step = wrap(lambda carry, x: (carry, body(*carry, x)))
+            step = wrap(lambda carry, x: (carry, widens(*carry, x)))
             scanned = nnx.scan(step, in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
             scanned((model, optimizer), jnp.stack([data()] * 3))
-        elif loop == "fori_loop":
-
-            def turn(i, carry):
-                body(*carry, data())
-                return carry
-
-            options = {"carry": 1} if wrap is guard_step else {}
-            nnx.fori_loop(0, 3, wrap(turn, **options), (model, optimizer))
         elif loop == "while_loop":
 
             def step(carry):
-                body(*carry, data())
+                widens(*carry, data())
                 return carry
 
             is_left = lambda carry: carry[1].step[...] < 3
             nnx.while_loop(is_left, wrap(step), (model, optimizer))
         else:
             other = lambda model, optimizer, x: jnp.zeros((), BF16)
-            branch = wrap(lambda *given: body(*given).astype(BF16))
+            branch = wrap(lambda *given: widens(*given).astype(BF16))
             nnx.cond(jnp.asarray(True), branch, other, model, optimizer, data())
         assert optimizer.step[...] > 0
         return drifts(before, (model, optimizer))
@@ -235,27 +230,10 @@ def test_control_flow_of_nnx(nnx, loop):
     assert not run(guard_step)
 
 
-def test_a_scan_of_jax_over_a_split_model(nnx):
-    model, optimizer = make(nnx)
-    graph, state = nnx.split((model, optimizer))
-
-    def step(state, x):
-        model, optimizer = nnx.merge(graph, state)
-        loss = train_step(nnx)(model, optimizer, x)
-        return nnx.state((model, optimizer)), loss
-
-    xs = jnp.stack([data()] * 3)
-    with pytest.raises(TypeError, match="carry"):
-        lax.scan(step, state, xs)
-    after, losses = lax.scan(guard_step(step), state, xs)
-    assert types(after) == types(state)
-    assert losses.shape == (3,)
-
-
 def test_shared_variables_stay_shared(nnx):
     model, optimizer = make(nnx)
     variables = [model.tied.kernel, model.layers[0].kernel, optimizer.step]
-    guard_step(train_step(nnx))(model, optimizer, data())
+    guard_step(widens)(model, optimizer, data())
     assert model.tied.kernel is variables[0] is variables[1] is model.layers[0].kernel
     assert optimizer.step is variables[2]
 
@@ -336,7 +314,8 @@ def test_an_exception_leaves_the_types_as_they_were(nnx):
     before = typed((model, optimizer))
 
     def step(model, optimizer, x):
-        train_step(nnx)(model, optimizer, x)
+        widens(model, optimizer, x)
+        model.calls.set_value(model.calls[...] + 1)
         optimizer.step.set_value(optimizer.step[...] + 0.5)
         raise RuntimeError("an early stop")
 
@@ -378,7 +357,6 @@ def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
 
 def test_a_module_built_as_a_tree(nnx):
     """Flax 0.12: a module is a tree to JAX as well."""
-    model, _ = make(nnx)
     halved = guard_step(lambda m: tree_util.tree_map(lambda x: x * jnp.float32(0.5), m))
     model = nnx.Linear(3, 2, param_dtype=BF16, rngs=nnx.Rngs(0))
     kernel = np.asarray(model.kernel[...], F32)

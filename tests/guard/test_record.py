@@ -206,16 +206,6 @@ def test_restore_while_traced():
         narrow(jnp.ones(()), jnp.ones(()))
 
 
-def test_a_mean_over_devices_is_healed(params):
-    opt = guard(optax.adam(1e-3))
-    batch = jax.vmap(opt.init, axis_size=2, in_axes=None)(params)
-    mean = lambda leaf: jax.lax.pmean(leaf.astype(F32), "i")
-    averaged = jax.vmap(lambda s: tree_util.tree_map(mean, s), axis_name="i")(batch)
-    one = tree_util.tree_map(lambda leaf: leaf[0], averaged)
-    assert types(one) != types(opt.init(params))
-    assert_same(restore(one, record(opt, params)), opt.init(params))
-
-
 def test_restore_of_a_key_of_another_implementation():
     wanted = {"key": jax.random.key(0, impl="threefry2x32")}
     with pytest.raises(DtypeDriftError, match=re.escape("load key<fry>[]")):

@@ -8,7 +8,7 @@ import optax
 import pytest
 from helpers import assert_same, set_x64, types
 from jax import lax, tree_util
-from one_leaf import one_update, transformation, whole_model
+from one_leaf import one_update, transformation
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
 
@@ -214,19 +214,3 @@ def test_a_narrow_extra_arg_alone_calls_for_a_rescue():
     with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
         updates, _ = guard(transformation(update)).update(PARAMS, (), PARAMS, value=BF16(0))
     assert updates["w"].tolist() == [2, 2, 2]
-
-
-@pytest.mark.third_party
-def test_a_whole_equinox_model_in_a_second_attempt():
-    def update(updates, state, params=None):
-        lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), tree_util.tree_leaves(state)[0])
-        return updates, state
-
-    model, params, grads = whole_model()
-    init = lambda params: tree_util.tree_map(jnp.zeros_like, params)
-    opt = guard(transformation(update, init))
-    state = opt.init(params)
-    with pytest.warns(DtypeGuardWarning, match="was run in float32 instead"):
-        updates, new_state = opt.update(grads, state, model)
-    assert types(new_state) == types(state)
-    assert types(tree_util.tree_leaves(updates)) == types(tree_util.tree_leaves(params))

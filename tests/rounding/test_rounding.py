@@ -32,7 +32,7 @@ NAMES = (
 DTYPES = [jnp.dtype(getattr(jnp, name)) for name in NAMES if hasattr(jnp, name)]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 F32, U32 = jnp.float32, jnp.uint32
-DRAWS = 10**6
+DRAWS = 10**5
 LARGEST_BITS = 2**32 - 1
 
 
@@ -93,7 +93,7 @@ def deviations(values, value, dtype):
 
 
 @every_dtype
-def test_unbiased_over_a_million_draws(dtype):
+def test_unbiased_over_many_draws(dtype):
     for step, (name, value) in enumerate(inside(dtype).items()):
         value = float(np.float32(value))
         of_mean, of_variance = deviations(draw(value, dtype, step), value, dtype)
@@ -204,7 +204,7 @@ def test_dtypes_that_it_rounds_to():
 # The bits -------------------------------------------------------------------------------
 
 BITS = jax.jit(random_bits, static_argnums=1)
-WORDS = {"one": (1, 2, 3), "seed": (2, 2, 3), "step": (1, 3, 3), "leaf": (1, 2, 4)}
+WORDS = {"one": (1, 2, 3), "seed": (2, 2, 3), "leaf": (1, 2, 4)}
 
 
 def test_bits_are_uniform():
@@ -215,23 +215,23 @@ def test_bits_are_uniform():
         assert abs(chi_squared - 255) < 4 * np.sqrt(2 * 255)
 
 
-@pytest.mark.parametrize("other", ["seed", "step", "leaf", "neighbour", "row"])
+@pytest.mark.parametrize("other", ["seed", "leaf", "neighbour", "row"])
 def test_streams_are_independent(other):
-    """Seeds, steps and leaves one apart; neighbours and rows in one array."""
-    one = np.asarray(BITS(WORDS["one"], (1000, 1000)))
+    """Seeds and leaves one apart; neighbours and rows in one array."""
+    one = np.asarray(BITS(WORDS["one"], (500, 500)))
     if other in WORDS:
-        two = np.asarray(BITS(WORDS[other], (1000, 1000)))
+        two = np.asarray(BITS(WORDS[other], (500, 500)))
     else:
         two = np.roll(one, 1, axis=1 if other == "neighbour" else 0)
     for shift in (0, 16):  # bfloat16 takes the upper half
         a, b = ((side >> shift & 0xFFFF).astype(np.float64) for side in (one, two))
         correlation = np.corrcoef(a.ravel(), b.ravel())[0, 1]
-        assert abs(correlation) < 4 / 1000
+        assert abs(correlation) < 4 / 500
     different_bits = np.unpackbits((one ^ two).view(np.uint8)).mean()
-    assert abs(different_bits - 0.5) < 4 * 0.5 / np.sqrt(32 * DRAWS)
-    if other in WORDS:  # by chance 233 words are common; a shifted sequence has more
-        common = np.intersect1d(one, two).size
-        assert abs(common - DRAWS**2 / 2**32) < 4 * np.sqrt(233)
+    assert abs(different_bits - 0.5) < 4 * 0.5 / np.sqrt(32 * one.size)
+    if other in WORDS:  # by chance 15 words are common; a shifted sequence has more
+        common, expected = np.intersect1d(one, two).size, one.size**2 / 2**32
+        assert abs(common - expected) < 4 * np.sqrt(expected)
 
 
 def test_bits_of_one_element_over_steps():

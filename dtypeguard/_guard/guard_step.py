@@ -121,25 +121,36 @@ def guard_step(
 
 
 def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
-    """The guarded step of a function, made once and kept as long as the function.
+    """The guarded step of a function, made once and kept on the function.
 
     JAX's cache of traces goes by function: a loop that guards its body anew in each
     iteration would compile in each.
     """
-    options = carry, returned, policy
-    is_function = isinstance(step, types.FunctionType)
-    known = _METHODS.get(step) if is_function else step
-    if isinstance(known, _GuardedStep) and known.options == options:
+    known = _known(step)
+    if known is not None and known.options == (carry, returned, policy):
         return step
-    if not is_function:
-        return _GuardedStep(step, *options)
-    kept = _KEPT.setdefault(step, [])
-    for made, shown in kept:
-        if made.options == options:
-            return shown
-    made = _GuardedStep(step, *options)
-    kept.append((made, _as_method(made) if _is_of_a_class(step) else made))
-    return kept[-1][1]
+    if not isinstance(step, types.FunctionType):
+        return _GuardedStep(step, carry, returned, policy)
+    kept = vars(step).get(_STEPS)
+    if kept is None or kept.owner() is not step:  # functools.wraps copies attributes
+        kept = vars(step)[_STEPS] = _Kept(weakref.ref(step))
+    made = _GuardedStep(step, carry, returned, policy, kept.token)
+    if made not in kept.steps:
+        kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
+    return kept.steps[made]
+
+
+# Attributes: on a function, its guarded steps; on a guarded method, the step behind it.
+_STEPS, _STEP = "_dtypeguard_steps", "_dtypeguard_step"
+
+
+def _known(step: Step) -> "_GuardedStep | None":
+    """The guarded step behind a function or an object, if it is one."""
+    if isinstance(step, _GuardedStep):
+        return step
+    guarded = getattr(step, _STEP, None)  # which functools.wraps copies
+    is_own = guarded is not None and getattr(step, "__wrapped__", None) is guarded.copy
+    return guarded if is_own else None
 
 
 def _is_of_a_class(function: types.FunctionType) -> bool:
@@ -159,8 +170,20 @@ def _as_method(guarded: "_GuardedStep") -> Step:
     def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return guarded(*args, **kwargs)
 
-    _METHODS[method] = guarded
+    setattr(method, _STEP, guarded)
     return method
+
+
+class _Kept:
+    """The guarded steps of a function. Pickling the function leaves them behind."""
+
+    def __init__(self, owner: Callable[[], object] = lambda: None):
+        self.owner = owner
+        self.token = object()  # stands for the function in the guarded steps
+        self.steps: dict[_GuardedStep, Step] = {}
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Kept, ()
 
 
 def _checked(policy: Policy | None) -> Policy:
@@ -180,8 +203,8 @@ def _checked(policy: Policy | None) -> Policy:
 class _GuardedStep:
     """A step that keeps the types of its carry; equal to another with the same parts.
 
-    It is kept as long as the function inside, so it holds a copy of that: the function and
-    what it closes over go when nobody else holds them.
+    A function keeps its guarded steps, so they hold a copy of it, for when nothing else
+    holds the function: no cycle of references delays the end of what it closes over.
 
     Attributes:
         copy: of the step, if that is a function; else the step.
@@ -198,13 +221,14 @@ class _GuardedStep:
         carry: _Carry,
         returned: Any,
         policy: Policy,
+        token: object = None,
     ):
-        self.copy = step
+        self.copy, self._token = step, token
         self._original: Callable[[], Step | None] = lambda: None
         if isinstance(step, types.FunctionType):
-            self.copy, self._original = copy_of(step), weakref.ref(step)
+            self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
         step = self.copy
-        self.options = carry, returned, policy
+        self.options = (carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)
         self.policy = policy
         self.warn_once = WarnOnce()
@@ -262,15 +286,17 @@ class _GuardedStep:
         return types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _GuardedStep):
-            return False
-        return (self.copy, self.options) == (other.copy, other.options)
+        return isinstance(other, _GuardedStep) and self._parts == other._parts
 
     def __hash__(self) -> int:
         try:
-            return hash((self.copy, self.options))
+            return hash(self._parts)
         except TypeError:  # a module with arrays
             return id(self.copy)
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return (self.copy if self._token is None else self._token), self.options
 
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
         return _guarded, (self.step, *self.options)
@@ -278,11 +304,6 @@ class _GuardedStep:
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"
 
-
-# The guarded steps of each function, as such and as they are returned.
-_KEPT = weakref.WeakKeyDictionary[Step, list[tuple[_GuardedStep, Step]]]()
-# The guarded step behind each function of `_as_method`.
-_METHODS = weakref.WeakKeyDictionary[Step, _GuardedStep]()
 
 _Arguments = tuple[Args, Kwargs]
 _OVER_TYPES = (TypeError, PromotionError)

@@ -42,12 +42,13 @@ def required(function: Function) -> list[str]:
 
 
 def copy_of(
-    function: FunctionType, closure: tuple[CellType, ...] | None = None
+    function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
 ) -> FunctionType:
-    """A function with the code and the attributes of another.
+    """A function with the code and the attributes of another, one of these left out.
 
     Args:
         function: the other.
+        without: the name of the attribute that is left out.
         closure: the cells that it closes over; by default those of the other.
     """
     made = FunctionType(
@@ -59,5 +60,6 @@ def copy_of(
     )
     made.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(made, function)
-    made.__dict__ = dict(vars(function))  # without a `__wrapped__` of its own
+    # Without a `__wrapped__` of its own.
+    made.__dict__ = {k: v for k, v in vars(function).items() if k != without}
     return made

@@ -3,10 +3,12 @@
 import abc
 import copy
 import functools
+import gc
 import inspect
 import pickle
 import re
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -308,7 +310,9 @@ def test_a_guarded_step_is_copied_and_pickled(copied):
     again = copied(guard_step(drifting, carry="state"))
     assert again == guard_step(drifting, carry="state")
     assert_kept(first(), again(first())[0])
-    assert not vars(drifting)  # which cloudpickle would take along
+    # With a function by value, as cloudpickle takes it, goes what its attributes hold.
+    kept = copied(vars(drifting))["_dtypeguard_steps"]
+    assert not kept.steps
 
 
 def test_an_abstract_method_stays_abstract():
@@ -319,6 +323,44 @@ def test_an_abstract_method_stays_abstract():
 
     with pytest.raises(TypeError, match="abstract"):
         Env()
+
+
+def test_what_is_kept_of_a_guarded_function_is_not_kept_of_those_that_wrap_it():
+    def body(carry):
+        return carry
+
+    guard_step(body)
+    wrapper = functools.wraps(body)(lambda carry: body(carry))  # which copies attributes
+    guard_step(wrapper)
+    gone = weakref.ref(wrapper)
+    del wrapper
+    gc.collect()
+    assert gone() is None
+
+
+def held_by_itself():
+    def step(carry, turns=0):
+        return step(carry, turns - 1) if turns else carry
+
+    return step
+
+
+def held_by_its_class():
+    class Model:
+        def step(self, carry):
+            return __class__, carry
+
+    return Model.step
+
+
+@pytest.mark.parametrize("make", [held_by_itself, held_by_its_class])
+def test_a_function_that_holds_itself_does_not_stay_once_guarded(make):
+    step = make()
+    guard_step(step)
+    gone = weakref.ref(step)
+    del step
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")

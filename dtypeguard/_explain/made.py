@@ -302,9 +302,12 @@ def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
             if result is None:
                 return None
             return origin_at(code.co_filename, result.lineno, code.co_qualname)
-        if function not in _AS_IT_IS or len(node.args) != 1 or node.keywords:
+        given = node.args
+        if function is jax.tree.map and len(given) == 2:
+            function, given = evaluated(given[0], frame), given[1:]
+        if function not in _AS_IT_IS or len(given) != 1 or node.keywords:
             return None
-        node = node.args[0]
+        node = given[0]
     return None
 
 

@@ -42,6 +42,7 @@ _GIVEN = (
 )
 # These take the dtype of what they are called with.
 _AS_IT_IS = (jnp.asarray, jnp.array, np.asarray, np.array, jax.device_put)
+_LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)  # not abstract values
 
 
@@ -93,6 +94,9 @@ class Makers:
         made = Made(field) if field is not None else self.of_value(value)
         if made.origin is not None or source is None:
             return made
+        if argument.is_whole and not isinstance(source, _LOOKUPS):
+            line = origin_of_frame(site.frame, site.line)
+            return self._of_expression(source, site.frame, line, value)
         holder = evaluated(root(source), site.frame)
         return made if holder is None else self._assigned(holder, value)
 
@@ -131,15 +135,17 @@ class Makers:
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         cause = line_of(blamed.cause)
         user = blamed.cause or blamed.promotion
-        line = line_of(user)
-        if blamed.constant and user is not None and line is not None:
+        is_made = user is not None and graph.constants.keys() >= set(user.inputs)
+        if (
+            blamed.constant
+            and user is not None
+            and not (is_made and user is not blamed.cause)
+        ):
             cause = self._constant(user, found, matches, depth) or cause
-            cause = self._of_line(line, value).cause or cause
         elif blamed.promotion is not None and not is_explicit(blamed.promotion.stack):
             cause = cause or self._input(found, matches, depth)
-            is_first = not any(each in graph.made_by for each in blamed.promotion.inputs)
-            if cause is None and line is not None and is_first:  # such as `zeros_like`
-                cause = self._of_line(line, value).cause
+            if not any(value in graph.made_by for value in blamed.promotion.inputs):
+                cause = cause or self._like(line_of(blamed.promotion))
         operands = blamed.promotion.inputs if blamed.promotion else ()
         is_promoted = not all(matches(graph.avals[each]) for each in operands)
         return _made(line_of(blamed.promotion), cause, is_promoted)
@@ -154,7 +160,26 @@ class Makers:
                 made = self.of_value(value, depth).root
                 if made is not None:
                     return made
-        return None
+        line = line_of(user)
+        node = None if line is None else statement(line.file, line.line)
+        frame = None if line is None else self._frame_of(line)
+        if line is None or node is None or frame is None:
+            return None
+        made = list(self._read(node, frame, line, matches)[0].values())
+        return made[0].root if len(made) == 1 else None
+
+    def _like(self, line: Origin | None) -> Origin | None:
+        """The line that made the array whose dtype `zeros_like` takes."""
+        node = None if line is None else statement(line.file, line.line)
+        frame = None if line is None else self._frame_of(line)
+        if node is None or frame is None:
+            return None
+        made = [
+            self.of_value(value)
+            for each in ast.walk(node)
+            if is_array(value := evaluated(_model(each, frame), frame))
+        ]
+        return made[0].root if len(made) == 1 else None
 
     def _input(self, found: Traced, matches: Matches, depth: int) -> Origin | None:
         """The line that made the nearest argument that has the type."""
@@ -181,10 +206,6 @@ class Makers:
         line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
             return self._written(value)
-        return self._of_line(line, value)
-
-    def _of_line(self, line: Origin, value: Leaf) -> Made:
-        """The lines behind a value that a line makes."""
         frame, node = self._frame_of(line), statement(line.file, line.line)
         if frame is None or node is None:
             return Made(line)
@@ -283,13 +304,21 @@ def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
         named: Any = each.value if isinstance(each, ast.Constant) else None
         if isinstance(each, (ast.Name, ast.Attribute)):
             named = evaluated(each, frame)
-        if isinstance(named, (str, type, np.dtype, type(jnp.float32))):
+        is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)
+        if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
             try:
                 if np.dtype(named) == dtype:
                     return True
-            except (TypeError, ValueError):  # another string or class
+            except TypeError:  # another string
                 continue
     return False
+
+
+def _model(node: ast.AST, frame: FrameType) -> ast.expr | None:
+    """The `x` of a `zeros_like(x)`."""
+    if not isinstance(node, ast.Call) or evaluated(node.func, frame) not in _LIKE:
+        return None
+    return node.args[0] if len(node.args) == 1 and not node.keywords else None
 
 
 def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
@@ -305,7 +334,8 @@ def _returned_by(node: ast.AST, frame: FrameType) -> Origin | None:
         given = node.args
         if function is jax.tree.map and len(given) == 2:
             function, given = evaluated(given[0], frame), given[1:]
-        if function not in _AS_IT_IS or len(given) != 1 or node.keywords:
+        is_passed_on = function in _AS_IT_IS and len(given) == 1 and not node.keywords
+        if not is_passed_on:
             return None
         node = given[0]
     return None

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Literal
 
@@ -13,10 +13,10 @@ from .._leaves.page import document
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._program.origins import places
-from .table import Cell, html_table, markdown_code, markdown_table
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
+_Cell = tuple[str, str]  # a text and the code below it; either may be empty
 _EXPLAIN = (
     " Call it within dtypeguard.explain(): the note on the error names the line to change."
 )
@@ -112,7 +112,7 @@ class AuditReport:
         lost = rounding(cast, self.advice) if self.is_mended else ""
         return [text for text in (*self.summaries, self.advice, lost) if text]
 
-    def _cells(self) -> Iterator[Sequence[Cell]]:
+    def _cells(self) -> Iterator[Sequence[_Cell]]:
         """Path, types, origin and cause of every drift."""
         for d in self.drifts:
             lines = (
@@ -146,9 +146,9 @@ class AuditReport:
         """A heading, a table with the lines of source, and the advice."""
         lines = [f"**audit: {self.headline}**", ""]
         if self.error is not None:
-            lines += [f"- {markdown_code(line)}" for line in self.error.lines()] + [""]
+            lines += [f"- {_markdown_code(line)}" for line in self.error.lines()] + [""]
         if self.drifts:
-            lines += [*markdown_table(_HEAD, self._cells()), ""]
+            lines += [*_markdown_table(_HEAD, self._cells()), ""]
         for text in self.paragraphs:
             first, _, rows = text.partition("\n")
             lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
@@ -160,7 +160,7 @@ class AuditReport:
         if self.error is not None:
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
-        parts += [html_table(_HEAD, self._cells())] if self.drifts else []
+        parts += [_html_table(_HEAD, self._cells())] if self.drifts else []
         parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
         return document("dtypeguard audit", "\n".join(parts))
 
@@ -171,3 +171,30 @@ _LEAVES = {
     "updates": ("update", "updates"),
     "carry": ("leaf of the carry", "leaves of the carry"),
 }
+
+
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> list[str]:
+    """The lines of a table."""
+    show = lambda text, code: " ".join(filter(None, (text, code and _markdown_code(code))))
+    lines = [head, *([show(*cell) for cell in row] for row in rows)]
+    first, *others = (f"| {' | '.join(line)} |" for line in lines)
+    return [first, "|---" * len(head) + "|", *others]
+
+
+def _html_table(head: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> str:
+    """A `table` element."""
+
+    def show(text, code):
+        code = code and f"<code>{escape(code)}</code>"
+        return f"<td>{'<br>'.join(filter(None, (escape(text), code)))}</td>"
+
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = ("<tr>" + "".join(show(*cell) for cell in row) + "</tr>" for row in rows)
+    body = "\n".join(body)
+    return f"<table>\n<thead><tr>{names}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def _markdown_code(text: str) -> str:
+    """Text as code, even with backticks or bars in it."""
+    text = text.replace("|", "\\|")
+    return f"`` {text} ``" if "`" in text else f"`{text}`"

@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 import jax
@@ -167,15 +167,15 @@ def without(trace: TracebackType | None, folder: str) -> TracebackType | None:
 
 def is_of_jax(function: Step) -> bool:
     """Whether JAX itself wrote a function."""
-    code = getattr(inspect.unwrap(partial_of(function)), "__code__", None)
+    code = code_of(function)
     return code is not None and code.co_filename.startswith(_JAX)
 
 
-def partial_of(function: Step) -> Step:
-    """The function inside of partial ones."""
+def code_of(function: Step) -> CodeType | None:
+    """The code of a function, inside of partial ones and of wrappers."""
     while isinstance(function, functools.partial):
         function = function.func
-    return function
+    return getattr(inspect.unwrap(function), "__code__", None)
 
 
 def _public(module: str, name: str) -> Function | None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -20,7 +19,7 @@ from .._program.lines import Lines
 from .._program.origins import Origin, passes
 from .._program.trace import Program, strong_type
 from .again import retrace
-from .control_flow import Call, is_of_jax, partial_of
+from .control_flow import Call, code_of, is_of_jax
 from .made import Makers
 from .paths import users_path
 
@@ -195,8 +194,7 @@ def _is_castable(before: Leaf, after: Leaf) -> bool:
 
 def _has_lines_of(loop: Loop, jaxpr: Jaxpr) -> bool:
     """Whether the lines in a jaxpr are those of a loop's body."""
-    code = getattr(inspect.unwrap(partial_of(loop.body)), "__code__", None)
-    equations = open_jaxpr(jaxpr).eqns
+    code, equations = code_of(loop.body), open_jaxpr(jaxpr).eqns
     return code is None or not equations or any(passes(eqn, code) for eqn in equations)
 
 

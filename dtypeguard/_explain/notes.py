@@ -61,7 +61,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
         [
             (
                 each.path,
-                " -> ".join(map(_type, each.avals)),
+                " -> ".join(map(type_text, each.avals)),
                 *places(each.origin, each.cause, each.begun),
             )
             for each in found
@@ -80,7 +80,7 @@ def _of_branches(call: Call, leaves: Sequence[Sequence[Variant]]) -> str:
             (
                 each.path if n == 0 else "",
                 each.branch,
-                _type(each.aval),
+                type_text(each.aval),
                 *_made(each),
             )
             for leaf in leaves
@@ -154,7 +154,7 @@ def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:
     can_start = not others or can_start_as_returned(call) is not False
     for each in others:
         if each in reshaped:
-            before, after = map(_type, each.avals)
+            before, after = map(type_text, each.avals)
             ways = [f"return {each.path} as {before}", f"start it as {after}"]
         else:
             before, after = (aval.dtype for aval in each.avals)
@@ -276,7 +276,8 @@ def _fits(source: Aval, target: Aval) -> bool:
     return fits(source.dtype, target.dtype)
 
 
-def _type(aval: Aval) -> str:
+def type_text(aval: Aval) -> str:
+    """The dtype and shape, as `float32[3]`."""
     return describe(aval).removesuffix(",weak")
 
 

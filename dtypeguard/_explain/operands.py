@@ -15,13 +15,12 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.files import is_installed, package
-from .._leaves.rows import describe
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin, frame_of, is_update, places
 from .._program.source import text_of
 from .casts import Cast, casts_of_users, casts_to_meet, sentences
 from .made import Makers
-from .notes import note_text
+from .notes import note_text, type_text
 from .results import refused_result, result_note
 from .sites import Argument, Site, arguments, sites, users_sites
 
@@ -240,7 +239,7 @@ def _label(argument: Argument, site: Site) -> str:
 def _type(value: Leaf) -> str:
     if is_python_number(value):
         return type(value).__name__
-    return describe(value).removesuffix(",weak")
+    return type_text(value)
 
 
 def _names(value: Leaf) -> set[str]:

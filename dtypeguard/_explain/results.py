@@ -1,7 +1,6 @@
 """Notes on functions that return another kind than JAX wants: a condition, a loss."""
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,15 +9,14 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import kind
 from .._leaves.files import is_installed, short_path
-from .._leaves.rows import describe
 from .._leaves.types import DType, Function, PyTree
 from .._program.origins import places
 from .._program.source import returned, text_of
 from .again import inside
 from .casts import cast_text
-from .control_flow import calls
+from .control_flow import calls, code_of
 from .made import Made
-from .notes import note_text
+from .notes import note_text, type_text
 from .sites import Argument, Site
 
 _TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"
@@ -60,7 +58,7 @@ def result_note(error: BaseException, site: Site, refused: str) -> str | None:
     made, shown = Made(), refused
     found = inside(result.function, result.inputs, result.is_pair)
     if found is not None:
-        made, shown = Made(**found.of(0)), describe(found.aval(0)).removesuffix(",weak")
+        made, shown = Made(**found.of(0)), type_text(found.aval(0))
     wanted = f"a {kind(result.wanted)}"
     return note_text(
         f"{result.called} of {site.name or 'a call'} has to return {wanted}.",
@@ -87,8 +85,7 @@ def _results(error: BaseException, site: Site) -> Iterator[_Result]:
 
 def _advice(result: _Result, refused: str) -> Iterator[str]:
     """What to write where the function returns."""
-    function = inspect.unwrap(getattr(result.function, "func", result.function))
-    code = getattr(function, "__code__", None)
+    code = code_of(result.function)
     if code is None or is_installed(code.co_filename):
         return
     node = returned(code)

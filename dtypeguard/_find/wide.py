@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from .._leaves.dtypes import is_weak, is_wide
+from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.rows import describe
 from .._leaves.types import Aval
 from .._program.graph import Equation
@@ -46,7 +46,7 @@ def _operations(program: Program) -> Iterator[tuple[Aval, Equation]]:
     for graph in filter(None, graphs):
         for value, equation in graph.made_by.items():
             aval = graph.avals[value]
-            if str(getattr(aval, "dtype", "")) in ("float64", "complex128"):
+            if bits(getattr(aval, "dtype", None)) == 64:
                 yield aval, equation
 
 

@@ -94,49 +94,6 @@ def test_jax_keeps_its_frames_where_the_user_wants_them():
     assert any(file.startswith(JAX) for file in files)
 
 
-def _structure():
-    scan(lambda c, _: ((c, c), None), BF16, None, 3)
-
-
-def _not_a_pair():
-    scan(lambda c, _: c, BF16, None, 3)
-
-
-def _lengths():
-    scan(lambda c, x: (c * SCALE, x), BF16, (jnp.ones(3), jnp.ones(4)))
-
-
-def _inside():
-    scan(lambda c, _: (jnp.dot(c, jnp.ones(4)) * SCALE, None), BF16, None, 3)
-
-
-def _no_types():
-    def body(carry):
-        raise TypeError("the float32 and bfloat16 in this message are the body's own")
-
-    jax.lax.while_loop(lambda c: True, body, BF16)
-
-
-def _not_scalar():
-    jax.lax.while_loop(lambda c: c > 0, lambda c: c * SCALE, BF16)
-
-
-def _in_an_argument():
-    fail_with = {}
-    scan(fail_with["float32 and bfloat16"], {"w": BF16}, None, 3)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [_structure, _not_a_pair, _lengths, _inside, _no_types, _not_scalar, _in_an_argument],
-)
-def test_other_errors_pass_without_a_note(call):
-    bare = raised(call, context=contextlib.nullcontext)
-    error = raised(call)
-    assert notes(error) == []
-    assert (type(error), str(error)) == (type(bare), str(bare))
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
 def test_what_is_no_error_passes(error):
     with pytest.raises(type(error)) as info, explain():

@@ -147,6 +147,9 @@ def test_wide_inputs_that_a_function_of_the_users_returned():
     for wide in (xs, ys):
         found = row(lambda: lax.scan(widened, jnp.zeros(3, BF16), wide))  # noqa: B023
         assert f"forced by {line('wide: returned')}  begins" in found
+    zs = jax.tree.map(jnp.asarray, data())
+    found = row(lambda: lax.scan(widened, jnp.zeros(3, BF16), zs))
+    assert f"forced by {line('wide: returned')}  begins" in found
 
 
 def test_wide_inputs_that_a_line_computes_from_what_was_returned():

@@ -113,6 +113,39 @@ def test_the_line_is_named_and_what_is_printed_mends_it(name, mode, tmp_path):
 
 
 BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
+SCALE = np.float32(2)
+
+
+def _structure():
+    lax.scan(lambda c, _: ((c, c), None), BF16, None, 3)
+
+
+def _not_a_pair():
+    lax.scan(lambda c, _: c, BF16, None, 3)
+
+
+def _lengths():
+    lax.scan(lambda c, x: (c * SCALE, x), BF16, (jnp.ones(3), jnp.ones(4)))
+
+
+def _inside():
+    lax.scan(lambda c, _: (jnp.dot(c, jnp.ones(4)) * SCALE, None), BF16, None, 3)
+
+
+def _no_types():
+    def body(carry):
+        raise TypeError("the float32 and bfloat16 in this message are the body's own")
+
+    lax.while_loop(lambda c: True, body, BF16)
+
+
+def _not_scalar():
+    lax.while_loop(lambda c: c > 0, lambda c: c * SCALE, BF16)
+
+
+def _in_an_argument():
+    fail_with = {}
+    lax.scan(fail_with["float32 and bfloat16"], {"w": BF16}, None, 3)
 
 
 def _shapes():
@@ -125,10 +158,6 @@ def _ranks():
 
 def _condition_of_many():
     lax.while_loop(lambda x: x > 0, lambda x: x, F32)
-
-
-def _length():
-    lax.scan(lambda c, x: (c, x), F32, (jnp.ones(3), jnp.ones(4)))
 
 
 def _raised_by_the_user():
@@ -158,10 +187,16 @@ def _missing_argument():
 
 
 OTHERS = [
+    _structure,
+    _not_a_pair,
+    _lengths,
+    _inside,
+    _no_types,
+    _not_scalar,
+    _in_an_argument,
     _shapes,
     _ranks,
     _condition_of_many,
-    _length,
     _raised_by_the_user,
     _raised_by_the_body,
     _string,

@@ -50,6 +50,8 @@ def found_in(source, known):
 
 
 CALL = "w = find(frame()) or np.ones(3)\n"
+ITEM = "w = [0]\nx = 1\n"
+LOOP = "w = np.zeros(3)\nfor n in 'ab':\n    find(frame())\n"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,16 @@ CALL = "w = find(frame()) or np.ones(3)\n"
         (f"w = np.ones(3)\n{CALL}loss = 1\n", [1]),
         (f"w = np.ones(3)\nfor _ in 'ab':\n    {CALL}    n = 1\nloss = 1\n", [1, 3]),
         ("w = np.ones(3)\nfind(frame())\nw = 1\n", [1]),
+    ],
+)
+def test_a_cell_of_a_notebook_that_has_run_before(source, lines):
+    assert found_in(source, {"loss": 0.0}) == lines
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        # Branches, of which one has run.
         ("if 1:\n    w = np.ones(3)\nfind(frame())\n", [2]),
         ("if 1:\n    w = np.ones(3)\nelse:\n    w = 1\nfind(frame())\n", [None]),
         ("x = 1\nif 1:\n    w = np.ones(3)\nelse:\n    w = x\nfind(frame())\n", [None]),
@@ -70,18 +82,7 @@ CALL = "w = find(frame()) or np.ones(3)\n"
             "match 1:\n  case 1:\n    w = np.ones(3)\n  case _:\n    w = 1\nfind(frame())",
             [None],
         ),
-    ],
-)
-def test_a_cell_of_a_notebook(source, lines):
-    assert found_in(source, {"loss": 0.0}) == lines
-
-
-ITEM = "w = [0]\nx = 1\n"
-
-
-@pytest.mark.parametrize(
-    ("source", "lines"),
-    [
+        # Assignments to an item.
         (f"{ITEM}find(frame())\nw[0] = 1\n", [1]),
         (f"{ITEM}w[0] = find(frame())\n", [1]),
         (f"{ITEM}w[0] = x\nfind(frame())\n", [None]),
@@ -93,15 +94,7 @@ ITEM = "w = [0]\nx = 1\n"
         ("w = {'a': {}}\nw['a'].update(b=1)\nfind(frame())\n", [None]),
         (f"{ITEM}del w[0]\nfind(frame())\n", [None]),
         ("w = {0}\nx = 1\nif w:\n    w.add(x)\nfind(frame())\n", [None]),
-    ],
-)
-def test_an_assignment_to_an_item(source, lines):
-    assert found_in(source, {}) == lines
-
-
-@pytest.mark.parametrize(
-    ("source", "lines"),
-    [
+        # Another name for what a variable held.
         ("x = np.ones(3)\nw = x\nx = 1\nfind(frame())\n", [1]),
         ("x = np.ones(3)\ny = x\nw = y\nx = y = 1\nfind(frame())\n", [1]),
         (
@@ -113,24 +106,13 @@ def test_an_assignment_to_an_item(source, lines):
         ("x = [1]\nw = x\nw[0] = 2\nx = 1\nfind(frame())\n", [None]),
         ("x = [1]\nw = x\nx[0] = 2\nx = 1\nfind(frame())\n", [None]),
         ("x = w = np.ones(3)\nx = w\nw = x\nx = 1\nfind(frame())\n", [1]),
-    ],
-)
-def test_another_name_for_what_a_variable_held(source, lines):
-    assert found_in(source, {}) == lines
-
-
-LOOP = "w = np.zeros(3)\nfor n in 'ab':\n    find(frame())\n"
-
-
-@pytest.mark.parametrize(
-    ("source", "lines"),
-    [
+        # A line of the loop that comes after.
         (f"{LOOP}    loss = 1\n    w = np.ones(3)\n", [1, 5]),
         (f"{LOOP}    w = np.ones(3)\n", [None, None]),
         (f"{LOOP}    w = np.ones(3)\n    loss = 1\n", [1, 4]),
     ],
 )
-def test_a_line_of_the_loop_that_comes_after(source, lines):
+def test_the_definition_that_reaches_a_line(source, lines):
     assert found_in(source, {}) == lines
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,14 +13,14 @@ import numpy as np
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
-from .._leaves.arguments import check_arrays, check_number, shown
+from .._leaves.arguments import check_arrays, check_kwargs, check_number, shown
 from .._leaves.casts import shown as shown_casts
-from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
+from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import is_wide, kind
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.graph import Graph, open_jaxpr
+from .._program.graph import Graph
 from .._program.origins import origin_of
 from .costs import input_names, line_costs
 from .finite import Birth
@@ -29,7 +29,7 @@ from .meant import Meant
 from .measure import Measures
 from .mended import Mended
 from .pair import Paired
-from .primitives import is_inexact, jaxprs_in
+from .primitives import is_inexact
 from .remedies import remedy
 from .report import LineLoss, PrecisionReport
 from .values import Formats, Line
@@ -127,11 +127,7 @@ def audit_call(
             f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
             "function of arrays."
         )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise TypeError(
-            f"audit_precision got kwargs={shown(kwargs)}. Write a dict of the function's "
-            'keyword arguments, such as kwargs={"train": True}.'
-        )
+    check_kwargs("audit_precision", {} if kwargs is None else kwargs)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 1e-3"
         check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
@@ -155,7 +151,7 @@ def audit_call(
         show_status("tracing")
         runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
         # What JAX has traced before it does not trace again, and no number is seen.
-        with _never_traced(), Meant() if runs else contextlib.nullcontext(Meant()) as meant:
+        with traced_anew(), Meant() if runs else contextlib.nullcontext(Meant()) as meant:
             try:
                 program = jax.make_jaxpr(run)(*given.arrays)
             except Exception as error:
@@ -164,24 +160,22 @@ def audit_call(
                 error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
                 raise
         has_double = has_float64()
-    formats = Formats(*_formats(program, wide, narrow))
+    graph = Graph(program)
+    formats = _formats(graph.avals, wide, narrow)
     paths = [p for p, x in zip(outputs["paths"], program.out_avals) if is_inexact(x)]
     if not paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
-    graph = Graph(program)
     work = work_of(graph, narrow)
     flow = None
     if work.narrow is not None and work.wide:
-        narrow_dtype = jnp.dtype(work.narrow)
-        names = input_names(f, given.paths, given.arrays, narrow_dtype)
-        flow = Flow(graph, narrow_dtype, names)
+        flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, given.paths))
     if not runs:
         costs = line_costs(flow, lambda _: math.nan) if flow else ()
         return PrecisionReport(**formats.names, work=work, costs=costs)
-    needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
+    needs_x64 = formats.wide == np.float64 or any(map(is_wide, graph.avals))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
         paired = Paired(program, formats, meant)
@@ -291,15 +285,6 @@ def _harms(
     return harm
 
 
-# A new one would be one more key for all that is jitted, whenever it is made.
-_CONTEXT = jax.make_user_context() if hasattr(jax, "make_user_context") else None
-
-
-def _never_traced() -> contextlib.AbstractContextManager[None]:
-    """A context that is part of the keys of JAX's caches, and that no trace was made in."""
-    return contextlib.nullcontext() if _CONTEXT is None else _CONTEXT(object())
-
-
 def _report(
     paired: Paired,
     measures: Measures,
@@ -385,10 +370,8 @@ def _check_given(given: SplitTree) -> None:
         )
 
 
-def _formats(
-    program: Jaxpr, wide: DType, narrow: DType
-) -> tuple[np.dtype, np.dtype | None]:
-    """The wide and the narrow dtype of an audit.
+def _formats(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
+    """The dtypes of an audit of a program with these values.
 
     Raises:
         TypeError: if one is not a floating dtype.
@@ -405,32 +388,20 @@ def _formats(
                 f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
             )
     is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
-    has_narrow = narrow is not None or any(map(is_narrow, _avals(program)))
+    has_narrow = narrow is not None or any(map(is_narrow, avals))
     default = np.dtype("float32" if has_narrow else "float64")
-    formats = default if wide is None else jnp.dtype(wide)
+    target = default if wide is None else jnp.dtype(wide)
     narrower = None if narrow is None else jnp.dtype(narrow)
-    if formats.itemsize < 4:
+    if target.itemsize < 4:
         raise ValueError(
-            f"audit_precision got wide={formats}, which rounds. Write wide=jnp.float32 or "
+            f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "
             "wide=jnp.float64."
         )
-    if narrower is not None and narrower.itemsize >= formats.itemsize:
-        beside = (
-            f"the {formats} that it compares with" if wide is None else f"wide={formats}"
-        )
+    if narrower is not None and narrower.itemsize >= target.itemsize:
+        beside = f"the {target} that it compares with" if wide is None else f"wide={target}"
         wider = ", or wide=jnp.float64" if narrower.itemsize < 8 else ""
         raise ValueError(
             f"audit_precision got narrow={narrower}, which is not narrower than {beside}. "
             f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
         )
-    return formats, narrower
-
-
-def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
-    """The abstract values of a jaxpr and of those inside it."""
-    jaxpr = open_jaxpr(jaxpr)
-    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
-    for eqn in jaxpr.eqns:
-        yield from (var.aval for var in eqn.outvars)
-        for inside in jaxprs_in(eqn.params):
-            yield from _avals(inside)
+    return Formats(target, narrower)

@@ -251,8 +251,7 @@ def test_a_function_that_was_traced_before():
     args = jnp.ones(3, BF16), jnp.zeros((300, 3), BF16)
     f(*args)
     first, second = (audit_precision(f, *args) for _ in range(2))
-    if hasattr(jax, "make_user_context"):
-        assert first.error == second.error > 0.1
+    assert first.error == second.error > 0.1
 
 
 def test_float32_sums_that_xla_would_reorder():

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from .._find import wide
 from .._find.drift import Drift
-from .._leaves.page import document
+from .._leaves.page import Cell, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._program.origins import places
-from .table import Cell, html_table, markdown_code, markdown_table
+from .table import markdown_code, markdown_table
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]

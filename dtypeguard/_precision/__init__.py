@@ -10,8 +10,9 @@ decompositions.
 stop being finite.
 
 `measure.py` asks that program for errors, shares and the lines that are worth computing
-wider. For costs, `work.py` counts operations, `flow.py` pushes the sources of wide values
-forward through the graph, and `mended.py` computes what they make wide in a narrow dtype;
-`costs.py` puts that together. `remedies.py` says what to write, `report.py` prints,
-`html.py` shows the source, and `audit.py` has the public function.
+wider; `losses.py` puts that together. For costs, `work.py` counts operations, `flow.py`
+pushes the sources of wide values forward through the graph, and `mended.py` computes what
+they make wide in a narrow dtype; `costs.py` puts that together. `remedies.py` says what to
+write, `report.py` prints, `html.py` shows the source, and `audit.py` has the public
+function.
 """

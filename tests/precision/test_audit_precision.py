@@ -2,14 +2,12 @@
 
 import json
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from healthy import spread
-from helpers import need
 from jax import lax
 
 from dtypeguard import audit_precision, guard_step
@@ -84,34 +82,6 @@ def test_steps_of_an_optimizer_lose_where_the_params_are_rounded():
     report = audit_precision(train, params, normal(1, 16, 8))
     assert str(report.fix[0].origin) == "optax/_src/update.py:42"
     assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
-
-
-def test_modules_of_equinox_and_of_flax():
-    class Model(eqx.Module):
-        linear: eqx.nn.Linear
-        scale: float = 2.0
-
-        def __call__(self, x):
-            return jax.vmap(self.linear)(x) * self.scale
-
-    model = Model(eqx.nn.Linear(4, 3, dtype=BF16, key=jax.random.key(0)))
-    x = normal(0, 5, 4)
-    loss = lambda model, x: jnp.mean(model(x) ** 2)
-    report = audit_precision(eqx.filter_grad(loss), model, x)
-    assert 0 < report.error < 0.1
-    assert all("linear" in path for path in report.outputs)
-
-    nnx = need("flax.nnx")
-    layer = nnx.Linear(4, 3, param_dtype=BF16, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(layer, optax.sgd(0.1), wrt=nnx.Param)
-
-    def step(layer, optimizer, x):
-        optimizer.update(layer, nnx.grad(lambda m: jnp.mean(m(x) ** 2))(layer))
-
-    before = layer.kernel[...]
-    report = audit_precision(step, layer, optimizer, x)
-    assert layer.kernel[...] is before
-    assert any("kernel" in path for path in report.outputs), report.outputs
 
 
 @pytest.mark.parametrize(

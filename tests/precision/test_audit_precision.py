@@ -84,15 +84,9 @@ def test_steps_of_an_optimizer_lose_where_the_params_are_rounded():
     assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"),
-        "custom_root",
-    ],
-)
+@pytest.mark.parametrize("name", ["custom_vjp", "sort", "top_k", "custom_root"])
 def test_the_program_with_all_lines_rounding_is_the_program(name):
-    """And what is inside of a call or a branch has its own line."""
+    """The forms that no generated program has."""
     x = normal(0, 4, 6)
 
     @jax.custom_vjp
@@ -107,14 +101,9 @@ def test_the_program_with_all_lines_rounding_is_the_program(name):
         return lax.custom_root(lambda y: y + 0.1 * y**3 - x, jnp.tanh(x), solve, tangent)
 
     f = {
-        "cond": lambda x: lax.cond(x[0, 0] < 9, lambda x: x * 1.7, lambda x: x, x),
-        "switch": lambda x: lax.switch(1, [jnp.sin, lambda x: x * 1.7], x),
-        "custom_jvp": lambda x: jax.nn.relu(x * 1.7),
         "custom_vjp": jax.grad(lambda x: jnp.sum(twice(x) ** 2)),
-        "remat": jax.grad(lambda x: jnp.sum(jax.checkpoint(jnp.tanh)(x * 1.7))),
         "sort": lambda x: jnp.sort(x * 1.7, axis=1),
         "top_k": lambda x: lax.top_k(x * 1.7, 2)[0],
-        "jit": jax.jit(lambda x: jnp.exp(x) * 1.7),
         "custom_root": jax.grad(lambda x: jnp.sum(root(1.7 * x * x))),
     }[name]
     report = audit_precision(f, x)

@@ -29,7 +29,6 @@ from .measure import Measures
 from .mended import Mended
 from .pair import Paired
 from .primitives import is_inexact
-from .remedies import remedy
 from .report import PrecisionReport
 from .values import Formats
 from .work import work_of
@@ -163,8 +162,7 @@ def audit_call(
         vanishing = measures.vanishing()
         left_out = vanishing if len(vanishing) < len(paths) else []
         measures.leave_out(left_out)
-        write = functools.partial(remedy, formats=formats, has_float64=has_double)
-        found = line_losses(measures, write, tolerance, show_status)
+        found = line_losses(measures, has_double, tolerance, show_status)
         show_status("measuring costs")
         costs = line_costs(flow, _harms(program, flow, arrays, left_out)) if flow else ()
     errors = dict(zip(paths, measures.by_output))

@@ -253,8 +253,8 @@ class Flow:
         if aval.shape and not is_weak(aval):
             self._set(value, _State.PURE, self._of_line(stack).bit)
         else:
-            known = is_weak(aval) or self._is_backward(stack)
             self._literals.add(id(stack))
+            known = is_weak(aval) or self._is_backward(stack)
             self._set(value, _State.CONSTANT, maker=None if known else stack)
 
     def _crossing(self, value: int) -> None:
@@ -263,13 +263,12 @@ class Flow:
         if not others:
             return
         states = {self._state[v] for v in others}
-        mask = self._masks(others)
-        constants = [v for v in others if self._state[v] == _State.CONSTANT]
-        makers = [m for m in (self._maker[v] for v in constants) if m is not None]
+        makers = [maker for v in others if (maker := self._maker[v]) is not None]
         if states <= {_State.CONSTANT}:
             return self._set(value, _State.CONSTANT, maker=makers[0] if makers else None)
         if states <= {_State.NARROW, _State.CONSTANT}:
             return self._set(value, _State.NARROW)
+        mask = self._masks(others)
         for maker in makers:
             mask |= self._of_line(maker).bit
         is_pure = states <= {_State.PURE, _State.CONSTANT}
@@ -285,11 +284,10 @@ class Flow:
             return self._conversion(value, equation, bool(floats))
         is_shape = equation.primitive in SHAPES and len(floats) == 1
         if is_conversion or is_shape:
-            (operand,) = floats
-            maker = self._maker[operand]
+            (v,) = floats
+            maker = self._maker[v]
             maker = equation.stack if id(maker) in self._literals else maker
-            state, mask = self._state[operand], self._mask[operand]
-            return self._set(value, state, mask, None if is_conversion else maker)
+            return self._set(value, self._state[v], self._mask[v], maker)
         states = {self._state[v] for v in floats}
         if states <= {_State.CONSTANT} and self._is_scalar_of_optimizer(value, equation):
             return self._set(value, _State.CONSTANT)
@@ -397,7 +395,7 @@ class Flow:
         backward: dict[_Place, list[Equation]] = defaultdict(list)
         for each in products:
             line, operands = self._line(each.stack), each.inputs[:2]
-            places: list[_Place] = [(line, self._root(v)) for v in operands]
+            places: list[_Place] = [(line, v) for v in operands]
             if self._is_backward(each.stack):
                 known = [place for place in places if place in forward]
                 shapes = {(line, self._graph.avals[v].shape) for v in operands}
@@ -416,21 +414,6 @@ class Flow:
             else:
                 found |= {id(each): others for each in group}
         return found
-
-    def _root(self, value: int) -> int:
-        """The value that this one is a copy of, in another shape, dtype or place."""
-        for _ in range(64):
-            equation = self._graph.made_by.get(value)
-            same = self._graph.same.get(value, ())
-            if equation is None and len(same) == 1:
-                value = same[0]
-            elif equation is not None and (
-                equation.primitive in SHAPES or equation.primitive == "convert_element_type"
-            ):
-                value = equation.inputs[0]
-            else:
-                break
-        return value
 
     def _masks(self, values: Iterable[int]) -> int:
         mask = 0

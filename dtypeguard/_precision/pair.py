@@ -22,11 +22,10 @@ from .._program.origins import (
 from . import primitives
 from .algebra import ALIGNED
 from .control import ControlFlow, split
-from .evaluate import evaluate, own_dtype
+from .evaluate import evaluate, own_dtype, rounded_as
 from .finite import Finite
 from .meant import Meant
 from .primitives import COMBINES, is_inexact, jaxprs_in
-from .rounding import rounded_as
 from .values import NOWHERE, Formats, Line, Value
 
 # The function of `_rounding` that rounds stochastically; `jit` keeps its name.

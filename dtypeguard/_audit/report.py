@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 from .._find import wide
 from .._find.drift import Drift
-from .._leaves.page import document
+from .._leaves.page import Cell, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._program.origins import places
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
-_Cell = tuple[str, str]  # a text and the code below it; either may be empty
 _EXPLAIN = (
     " Call it within dtypeguard.explain(): the note on the error names the line to change."
 )
@@ -112,7 +111,7 @@ class AuditReport:
         lost = rounding(cast, self.advice) if self.is_mended else ""
         return [text for text in (*self.summaries, self.advice, lost) if text]
 
-    def _cells(self) -> Iterator[Sequence[_Cell]]:
+    def _cells(self) -> Iterator[Sequence[Cell]]:
         """Path, types, origin and cause of every drift."""
         for d in self.drifts:
             lines = (
@@ -160,7 +159,7 @@ class AuditReport:
         if self.error is not None:
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
-        parts += [_html_table(_HEAD, self._cells())] if self.drifts else []
+        parts += [html_table(_HEAD, self._cells())] if self.drifts else []
         parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
         return document("dtypeguard audit", "\n".join(parts))
 
@@ -173,25 +172,12 @@ _LEAVES = {
 }
 
 
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> list[str]:
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
     """The lines of a table."""
     show = lambda text, code: " ".join(filter(None, (text, code and _markdown_code(code))))
     lines = [head, *([show(*cell) for cell in row] for row in rows)]
     first, *others = (f"| {' | '.join(line)} |" for line in lines)
     return [first, "|---" * len(head) + "|", *others]
-
-
-def _html_table(head: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> str:
-    """A `table` element."""
-
-    def show(text, code):
-        code = code and f"<code>{escape(code)}</code>"
-        return f"<td>{'<br>'.join(filter(None, (escape(text), code)))}</td>"
-
-    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = ("<tr>" + "".join(show(*cell) for cell in row) + "</tr>" for row in rows)
-    body = "\n".join(body)
-    return f"<table>\n<thead><tr>{names}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def _markdown_code(text: str) -> str:

@@ -1,6 +1,9 @@
-"""The frame of all HTML pages: one file each, light and dark, nothing from a network."""
+"""What HTML pages share: one file each, light and dark, nothing from a network."""
 
-import html
+from collections.abc import Iterable, Sequence
+from html import escape
+
+Cell = tuple[str, str]  # a text and the code below it; either may be empty
 
 _STYLE = """
 :root { color-scheme: light dark;
@@ -33,6 +36,19 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
         '<link rel="icon" href="data:,">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n{body}\n{script}</body>\n</html>\n"
     )
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """A `table` element."""
+
+    def show(text, code):
+        code = code and f"<code>{escape(code)}</code>"
+        return f"<td>{'<br>'.join(filter(None, (escape(text), code)))}</td>"
+
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = ("<tr>" + "".join(show(*cell) for cell in row) + "</tr>" for row in rows)
+    body = "\n".join(body)
+    return f"<table>\n<thead><tr>{names}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"

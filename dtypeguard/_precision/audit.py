@@ -1,11 +1,10 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import contextlib
-import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,29 +12,27 @@ import numpy as np
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
-from .._leaves.arguments import check_arrays, check_number, shown
-from .._leaves.casts import shown as shown_casts
-from .._leaves.compat import HAS_BARRIER, has_float64, set_x64
+from .._leaves.arguments import check_arrays, check_kwargs, check_number, shown
+from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import is_wide, kind
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.graph import Graph, open_jaxpr
-from .._program.origins import origin_of
+from .._program.graph import Graph
+from .._program.origins import Origin, origin_of
 from .costs import input_names, line_costs
 from .finite import Birth
 from .flow import Flow
+from .losses import line_losses
 from .meant import Meant
 from .measure import Measures
 from .mended import Mended
 from .pair import Paired
-from .primitives import is_inexact, jaxprs_in
-from .remedies import remedy
-from .report import LineLoss, PrecisionReport
-from .values import Formats, Line
+from .primitives import is_inexact
+from .report import PrecisionReport
+from .values import Formats
 from .work import work_of
 
-_LEAST_SHARE = 0.01
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
 )
@@ -127,137 +124,143 @@ def audit_call(
             f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
             "function of arrays."
         )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise TypeError(
-            f"audit_precision got kwargs={shown(kwargs)}. Write a dict of the function's "
-            'keyword arguments, such as kwargs={"train": True}.'
-        )
+    check_kwargs("audit_precision", {} if kwargs is None else kwargs)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 1e-3"
         check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
     given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
-    _check_given(given)
-    with contextlib.nullcontext() if x64 is None else set_x64(x64):
-        outputs: dict[str, Any] = {}
-
-        def run(*arrays):
-            args, kwargs = gathered(given.merged(arrays))
-            result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
-            # What the function changes in place is an output as well.
-            made = [
-                (path.removeprefix("[0]"), leaf)
-                for path, leaf in zip(result.paths, result.arrays)
-                if path.startswith("[0]") or not any(leaf is x for x in arrays)
-            ]
-            outputs["paths"] = [path for path, _ in made]
-            return [leaf for _, leaf in made]
-
-        show_status("tracing")
-        runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
-        # What JAX has traced before it does not trace again, and no number is seen.
-        with _never_traced(), Meant() if runs else contextlib.nullcontext(Meant()) as meant:
-            try:
-                program = jax.make_jaxpr(run)(*given.arrays)
-            except Exception as error:
-                of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
-                is_of_value = isinstance(error, of_values) or "hashable" in str(error)
-                error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
-                raise
-        has_double = has_float64()
-    formats = Formats(*_formats(program, wide, narrow))
-    paths = [p for p, x in zip(outputs["paths"], program.out_avals) if is_inexact(x)]
+    check_arrays("audit_precision", "args", list(given.arrays))
+    if any(isinstance(leaf, Tracer) for leaf in given.arrays):
+        raise TypeError(
+            "audit_precision needs values and got tracers: call it outside of jax.jit, "
+            "jax.grad and other transformations, with the transformed function."
+        )
+    runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
+    show_status("tracing")
+    program, paths, meant, has_double = _traced(f, given, x64, runs)
+    graph = Graph(program)
+    formats = _formats(graph.avals, wide, narrow)
     if not paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
-    graph = Graph(program)
     work = work_of(graph, narrow)
     flow = None
     if work.narrow is not None and work.wide:
-        narrow_dtype = jnp.dtype(work.narrow)
-        names = input_names(f, given.paths, given.arrays, narrow_dtype)
-        flow = Flow(graph, narrow_dtype, names)
+        flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, given.paths))
     if not runs:
         costs = line_costs(flow, lambda _: math.nan) if flow else ()
         return PrecisionReport(**formats.names, work=work, costs=costs)
-    needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
+    needs_x64 = formats.wide == np.float64 or any(map(is_wide, graph.avals))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
-        paired = Paired(program, formats, meant)
         show_status("compiling")
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
-        measures = Measures(paired, arrays)
-        if paired.unknown and not measures.is_repeatable():
-            names = ", ".join(sorted(paired.unknown))
-            raise ValueError(
-                f"audit_precision: {shown(f)} returns other numbers each time it runs on "
-                f"the same arguments, and {names} runs as written. Draw random numbers "
-                "with jax.random and a key, and let a callback return the same for the "
-                "same arguments."
-            )
-        is_known = math.isfinite(measures.total) and all(
-            bool(jnp.isfinite(x).all()) for x in measures.exact
-        )
-        written, in_wide = ([], []) if is_known else measures.not_finite()
-        if in_wide:
-            wrong = [p for p, x in zip(paths, measures.exact) if not jnp.isfinite(x).all()]
-            raise ValueError(
-                f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
-                f"{shown(f)} is not finite in {formats.wide} either. First "
-                f"{_cause(in_wide[0], given.paths)} is not. Give it arguments for which "
-                "all are finite."
-            )
-        where = origin_of(written[0].stack) if written else None
-        vanishing = _vanishing(
-            measures, lambda other: Paired(program, other, meant), formats, arrays
-        )
+        measures = Measures(Paired(program, formats, meant), arrays)
+        not_finite = _checked(f, measures, given.paths, paths)
+        vanishing = measures.vanishing()
         left_out = vanishing if len(vanishing) < len(paths) else []
         measures.leave_out(left_out)
-        write = functools.partial(remedy, formats=formats, has_float64=has_double)
-        report = _report(paired, measures, write, paths, tolerance, show_status)
+        found = line_losses(measures, has_double, tolerance, show_status)
         show_status("measuring costs")
         costs = line_costs(flow, _harms(program, flow, arrays, left_out)) if flow else ()
-        return dataclasses.replace(
-            report,
-            **formats.names,
-            outputs={
-                p: x for n, (p, x) in enumerate(report.outputs.items()) if n not in left_out
-            },
-            vanishing=tuple(paths[n] for n in vanishing),
-            not_finite=where,
-            work=work,
-            costs=costs,
-        )
+    errors = dict(zip(paths, measures.by_output))
+    return PrecisionReport(
+        **found._asdict(),
+        **formats.names,
+        error=measures.total,
+        outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
+        lines=measures.lines,
+        tolerance=tolerance,
+        not_examined=tuple(sorted(measures.paired.unknown)),
+        vanishing=tuple(paths[n] for n in vanishing),
+        not_finite=not_finite,
+        work=work,
+        costs=costs,
+    )
 
 
-# An error above the first suggests an output that is exactly 0. It is one if its norm
-# shrinks by the second from float32 to float64, where rounding is 5e8 times smaller.
-_LEAST_ERROR, _LEAST_RATIO = 100, 1e8
+class _Traced(NamedTuple):
+    """A traced function.
 
-
-def _vanishing(
-    measures: Measures,
-    paired: Callable[[Formats], Paired],
-    formats: Formats,
-    arrays: list[Leaf],
-) -> list[int]:
-    """The outputs that are 0 but for rounding, on the wide side as well.
-
-    An output that is lost may be as far off, but the wide side has its value: float32 and
-    float64 agree on it. Pure rounding differs between them.
+    Attributes:
+        program: its jaxpr.
+        paths: of its floating outputs.
+        meant: the Python numbers that it gave to JAX; none if it does not run.
+        has_float64: whether JAX makes a float64 array for the caller who names that dtype.
     """
-    is_double = formats.wide == np.float64
-    far = [
-        n for n, error in enumerate(measures.by_output) if _LEAST_ERROR < error < math.inf
-    ]
-    if not far:
-        return []
-    with set_x64(True):
-        other = formats._replace(wide=np.dtype("float32" if is_double else "float64"))
-        sizes = measures.sizes, Measures(paired(other), arrays).sizes
-    single, double = reversed(sizes) if is_double else sizes
-    return [n for n in far if double[n] < single[n] / _LEAST_RATIO]
+
+    program: Jaxpr
+    paths: list[str]
+    meant: Meant
+    has_float64: bool
+
+
+def _traced(f: Function, given: SplitTree, x64: bool | None, runs: bool) -> _Traced:
+    outputs: list[str] = []
+
+    def run(*arrays):
+        args, kwargs = gathered(given.merged(arrays))
+        result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
+        # What the function changes in place is an output as well.
+        made = [
+            (path.removeprefix("[0]"), leaf)
+            for path, leaf in zip(result.paths, result.arrays)
+            if path.startswith("[0]") or not any(leaf is x for x in arrays)
+        ]
+        outputs[:] = [path for path, _ in made]
+        return [leaf for _, leaf in made]
+
+    meant = Meant()
+    with contextlib.ExitStack() as stack:
+        if x64 is not None:
+            stack.enter_context(set_x64(x64))
+        # What JAX has traced before it does not trace again, and no number is seen.
+        stack.enter_context(traced_anew())
+        if runs:
+            stack.enter_context(meant)
+        try:
+            program = jax.make_jaxpr(run)(*given.arrays)
+        except Exception as error:
+            of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
+            is_of_value = isinstance(error, of_values) or "hashable" in str(error)
+            error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
+            raise
+        has_double = has_float64()
+    paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
+    return _Traced(program, paths, meant, has_double)
+
+
+def _checked(
+    f: Function, measures: Measures, given: Sequence[str], outputs: Sequence[str]
+) -> Origin | None:
+    """The line that makes the first value that is not finite as written, if there is one.
+
+    Raises:
+        ValueError: if a value is not finite in wide types either, or the program returns
+            other numbers each time.
+    """
+    unknown = measures.paired.unknown
+    if unknown and not measures.is_repeatable():
+        raise ValueError(
+            f"audit_precision: {shown(f)} returns other numbers each time it runs on "
+            f"the same arguments, and {', '.join(sorted(unknown))} runs as written. Draw "
+            "random numbers with jax.random and a key, and let a callback return the same "
+            "for the same arguments."
+        )
+    wrong = [p for p, x in zip(outputs, measures.exact) if not jnp.isfinite(x).all()]
+    if math.isfinite(measures.total) and not wrong:
+        return None
+    written, in_wide = measures.not_finite()
+    if in_wide:
+        raise ValueError(
+            f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
+            f"{shown(f)} is not finite in {measures.paired.formats.wide} either. First "
+            f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
+            "finite."
+        )
+    return origin_of(written[0].stack) if written else None
 
 
 def _cause(birth: Birth, paths: Sequence[str]) -> str:
@@ -291,104 +294,8 @@ def _harms(
     return harm
 
 
-# A new one would be one more key for all that is jitted, whenever it is made.
-_CONTEXT = jax.make_user_context() if hasattr(jax, "make_user_context") else None
-
-
-def _never_traced() -> contextlib.AbstractContextManager[None]:
-    """A context that is part of the keys of JAX's caches, and that no trace was made in."""
-    return contextlib.nullcontext() if _CONTEXT is None else _CONTEXT(object())
-
-
-def _report(
-    paired: Paired,
-    measures: Measures,
-    write: Callable[[Line], str],
-    paths: list[str],
-    tolerance: float | None,
-    show_status: Callable[[str], None],
-) -> PrecisionReport:
-    numbers = range(measures.lines if measures.total else 0)
-    shares = []
-    for number in numbers:
-        show_status(f"measuring line {number + 1} of {measures.lines}")
-        shares.append(measures.share(number))
-    is_finite = bool(np.isfinite(shares).all())
-    one = functools.cache(measures.alone)
-    if not is_finite:  # what overflows first, then by the error alone
-        alone = [one(number) for number in numbers]
-        worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
-        squares = [min(x / worst, 1e3) ** 2 for x in alone]
-        shares = [x / (sum(squares) or 1.0) for x in squares]
-    # Where roundings cancel, a share depends on the lines before.
-    cancel = sum(map(abs, shares)) > 2
-    weight = one if cancel else lambda number: abs(shares[number])
-    order = sorted(numbers, key=lambda number: -weight(number))
-    show_status("looking for a small set of lines")
-    important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
-    fix = measures.fix(order, important, tolerance)
-    losses = {
-        number: _loss(
-            paired.lines[number],
-            write,
-            measures.constant(number),
-            share=shares[number],
-            alone=one(number),
-            left=measures.left([number]),
-        )
-        for number in order
-        if number in important or number in fix
-    }
-    return PrecisionReport(
-        error=measures.total,
-        outputs=dict(zip(paths, measures.by_output)),
-        losses=tuple(losses.values()),
-        fix=tuple(losses[number] for number in fix),
-        left=measures.left(fix),
-        explained=float(sum(shares)) if is_finite else None,
-        lines=measures.lines,
-        tolerance=tolerance,
-        not_examined=tuple(sorted(paired.unknown)),
-    )
-
-
-def _loss(
-    line: Line,
-    write: Callable[[Line], str],
-    meant: float | None,
-    **measured: float,
-) -> LineLoss:
-    constant = None if meant is None else _rounded(meant, line.constants[meant])
-    return LineLoss(
-        origin=line.origin,
-        **measured,
-        dtypes=tuple(sorted(line.dtypes)),
-        constant=constant,
-        remedy=write(line),
-        cast=shown_casts([*line.casts]) if line.casts else None,
-    )
-
-
-def _rounded(meant: float, number: float) -> str:
-    """A number and what became of it, with digits in which they differ."""
-    texts = [f"{meant:.{digits}g} -> {number:.{digits}g}" for digits in (6, 9, 17)]
-    return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])
-
-
-def _check_given(given: SplitTree) -> None:
-    """Checks that there are arrays or shapes, and no tracers."""
-    check_arrays("audit_precision", "args", list(given.arrays))
-    if any(isinstance(leaf, Tracer) for leaf in given.arrays):
-        raise TypeError(
-            "audit_precision needs values and got tracers: call it outside of jax.jit, "
-            "jax.grad and other transformations, with the transformed function."
-        )
-
-
-def _formats(
-    program: Jaxpr, wide: DType, narrow: DType
-) -> tuple[np.dtype, np.dtype | None]:
-    """The wide and the narrow dtype of an audit.
+def _formats(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
+    """The dtypes of an audit of a program with these values.
 
     Raises:
         TypeError: if one is not a floating dtype.
@@ -405,32 +312,20 @@ def _formats(
                 f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
             )
     is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
-    has_narrow = narrow is not None or any(map(is_narrow, _avals(program)))
+    has_narrow = narrow is not None or any(map(is_narrow, avals))
     default = np.dtype("float32" if has_narrow else "float64")
-    formats = default if wide is None else jnp.dtype(wide)
+    target = default if wide is None else jnp.dtype(wide)
     narrower = None if narrow is None else jnp.dtype(narrow)
-    if formats.itemsize < 4:
+    if target.itemsize < 4:
         raise ValueError(
-            f"audit_precision got wide={formats}, which rounds. Write wide=jnp.float32 or "
+            f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "
             "wide=jnp.float64."
         )
-    if narrower is not None and narrower.itemsize >= formats.itemsize:
-        beside = (
-            f"the {formats} that it compares with" if wide is None else f"wide={formats}"
-        )
+    if narrower is not None and narrower.itemsize >= target.itemsize:
+        beside = f"the {target} that it compares with" if wide is None else f"wide={target}"
         wider = ", or wide=jnp.float64" if narrower.itemsize < 8 else ""
         raise ValueError(
             f"audit_precision got narrow={narrower}, which is not narrower than {beside}. "
             f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
         )
-    return formats, narrower
-
-
-def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
-    """The abstract values of a jaxpr and of those inside it."""
-    jaxpr = open_jaxpr(jaxpr)
-    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
-    for eqn in jaxpr.eqns:
-        yield from (var.aval for var in eqn.outvars)
-        for inside in jaxprs_in(eqn.params):
-            yield from _avals(inside)
+    return Formats(target, narrower)

@@ -1,15 +1,10 @@
 """What a report says of costs: which lines make a program compute wider than necessary."""
 
-import inspect
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-import numpy as np
-
-from .._leaves.dtypes import bits
-from .._leaves.types import Function, Leaf
+from .._carry.places import Names
+from .._leaves.types import Function
 from .._program.origins import Origin
 from .flow import Flow, Input, bits_of
 from .report import LineCost, place_of
@@ -19,64 +14,34 @@ _LEAST_SHARE = 0.01
 _MAKERS = ("random.", "one_hot(", "ones(", "zeros(", "full(", "eye(", "tri(")
 
 
-class Cost(NamedTuple):
-    """A source and what it costs: see `LineCost`.
-
-    Attributes:
-        number: of the source.
-        share: the share of the operations that it makes wide.
-        saves: those that it alone makes wide.
-        others: the numbers of the sources that make the same work wide.
-    """
-
-    number: int
-    share: float
-    saves: float
-    others: tuple[int, ...]
-
-
-def costs_of(flow: Flow) -> list[Cost]:
-    """The sources that make more than a hundredth of the work wide, the dearest first."""
-    total = sum(each.operations for each in flow.products)
-    by_mask: dict[int, float] = defaultdict(float)
-    for each in flow.products:
-        by_mask[each.sources] += each.operations
-    found = []
-    for number in range(len(flow.sources)):
-        mine = {mask: count for mask, count in by_mask.items() if mask >> number & 1}
-        others = 0
-        for mask in mine:
-            others |= mask & ~(1 << number)
-        share = sum(mine.values()) / total if total else 0.0
-        saves = mine.get(1 << number, 0.0) / total if total else 0.0
-        if share >= _LEAST_SHARE and not flow.sources[number].is_of_jax:
-            found.append(Cost(number, share, saves, tuple(bits_of(others))))
-    return sorted(found, key=lambda cost: (-cost.saves, -cost.share))
-
-
 def line_costs(flow: Flow, harm: Callable[[int], float]) -> tuple[LineCost, ...]:
-    """What a report says of the costs.
+    """The sources that make more than a hundredth of the work wide, the dearest first.
 
     Args:
         flow: of the program.
         harm: of a source, by its number.
     """
+    total = sum(flow.work.values())
     found = []
-    for cost in costs_of(flow):
-        source = flow.sources[cost.number]
+    for number, source in enumerate(flow.sources):
+        mine = {mask: count for mask, count in flow.work.items() if mask >> number & 1}
+        share = sum(mine.values()) / total
+        if share < _LEAST_SHARE or source.is_of_jax:
+            continue
+        others = {other for mask in mine for other in bits_of(mask)} - {number}
         found.append(
             LineCost(
                 origin=source.origin,
-                cause=_cause(flow, cost.number),
-                share=cost.share,
-                saves=cost.saves,
-                harm=harm(cost.number),
+                cause=_cause(flow, number),
+                share=share,
+                saves=mine.get(1 << number, 0.0) / total,
+                harm=harm(number),
                 is_cast=source.is_cast,
-                others=tuple(place_of(_cause(flow, n)) for n in cost.others),
-                remedy=_remedy(flow, cost.number),
+                others=tuple(place_of(_cause(flow, each)) for each in sorted(others)),
+                remedy=_remedy(flow, number),
             )
         )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda cost: (-cost.saves, -cost.share)))
 
 
 def _cause(flow: Flow, number: int) -> Origin | str:
@@ -123,43 +88,19 @@ def _remedy_of_inputs(flow: Flow, number: int, cast: str) -> str:
     return f"Give {_cause(flow, number)} in {flow.narrow}: {cast}{many}."
 
 
-def input_names(
-    f: Function, paths: Sequence[str], arrays: Sequence[Leaf], narrow: np.dtype
-) -> list[Input]:
-    """The names of the inputs of a program; one name for an argument that is all wide.
+def input_names(f: Function, paths: Sequence[str]) -> list[Input]:
+    """The names of the inputs of a function.
 
     Args:
         f: the function.
         paths: of its arguments, in a tree `(args, kwargs)`.
-        arrays: the inputs.
-        narrow: the dtype that the program is expected to compute in.
     """
-    positional = _positional(f)
-    parts = [_name(path, positional) for path in paths]
-    size = lambda x: bits(getattr(x, "dtype", None))
-    narrows = {a for (a, _), x in zip(parts, arrays) if 0 < size(x) <= bits(narrow)}
-    return [
-        Input(name if name not in narrows else name + rest, name + rest)
-        for name, rest in parts
-    ]
-
-
-def _name(path: str, positional: Sequence[str]) -> tuple[str, str]:
-    """The name of an argument, and the path of a leaf inside of it."""
-    place, key, rest = _PATH.fullmatch(path).groups()  # pyright: ignore[reportOptionalMemberAccess]: paths of a tuple have two keys
-    if place == "1":
-        return key.strip("'"), rest
-    number = int(key)
-    return positional[number] if number < len(positional) else f"args[{number}]", rest
+    names, found = Names.of(f), []
+    for path in paths:
+        place, key, rest = _PATH.fullmatch(path).groups()  # pyright: ignore[reportOptionalMemberAccess]: paths of a tuple have two keys
+        argument = key.strip("'") if place == "1" else names.at(int(key))
+        found.append(Input(argument, argument + rest))
+    return found
 
 
 _PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)
-
-
-def _positional(f: Function) -> list[str]:
-    try:
-        given = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [each.name for each in given if each.kind in kinds]

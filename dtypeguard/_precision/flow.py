@@ -3,6 +3,7 @@
 Over 300 lines, since all rules are about the same few states of a value.
 """
 
+import dataclasses
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from .._program.origins import (
     is_of_ours,
     origin_of,
 )
+from .values import NOWHERE
 from .work import equations, operations, repetitions
 
 _Key = tuple[str, int, str, int]
@@ -38,10 +40,12 @@ class _State(enum.IntEnum):
     MIXED = 4  # something narrow as well, which a source made wide
 
 
+@dataclasses.dataclass(eq=False)
 class Source:
     """A line or an input that makes values wide.
 
     Attributes:
+        number: its place among the sources.
         cause: the line that makes the wide values, or the argument that holds them.
         is_cast: whether it is an explicit cast of narrow values.
         is_policy: whether that is a cast of dtypeguard's, which a policy asks for.
@@ -51,14 +55,19 @@ class Source:
         entered: the equations, by identity, at which it makes narrow values wide.
     """
 
-    def __init__(self, cause: Origin | str):
-        self.cause = cause
-        self.is_cast = False
-        self.is_policy = False
-        self.is_number = False
-        self.is_product = False
-        self.is_of_jax = False
-        self.entered: dict[int, Equation] = {}
+    number: int
+    cause: Origin | str
+    is_cast: bool = False
+    is_policy: bool = False
+    is_number: bool = False
+    is_product: bool = False
+    is_of_jax: bool = False
+    entered: dict[int, Equation] = dataclasses.field(default_factory=dict)
+
+    @property
+    def bit(self) -> int:
+        """The mask of this source alone."""
+        return 1 << self.number
 
     @property
     def origin(self) -> Origin | None:
@@ -72,27 +81,12 @@ class Input(NamedTuple):
     """The names of an input of a program.
 
     Attributes:
-        argument: that which holds it, and counts as one source; the path where that holds
-            narrow values as well.
+        argument: that which holds it.
         path: its own.
     """
 
     argument: str
     path: str
-
-
-class Product(NamedTuple):
-    """A matrix product or convolution.
-
-    Attributes:
-        equation: what computes it.
-        operations: its floating point operations.
-        sources: what makes it wide, as the bits of an integer; 0 if it is narrow.
-    """
-
-    equation: Equation
-    operations: float
-    sources: int
 
 
 class Flow:
@@ -104,11 +98,13 @@ class Flow:
     so. Equations of a backward pass have the sources of the forward one that they belong
     to: a gradient has the dtype of its value.
 
+    An argument that is all wide is one source; of another, each wide leaf is one.
+
     Attributes:
-        graph: the program.
-        narrow: the dtype that it is expected to compute in.
+        narrow: the dtype that the program is expected to compute in.
         sources: what makes values wide.
-        products: all matrix products and convolutions.
+        work: the operations of matrix products and convolutions, by what makes them wide:
+            the numbers of these sources, as the bits of an integer.
         inputs: the names of its inputs.
 
     Args:
@@ -118,11 +114,11 @@ class Flow:
     """
 
     def __init__(self, graph: Graph, narrow: np.dtype, inputs: Sequence[Input]):
-        self.graph = graph
         self.narrow = narrow
-        self.sources: list[Source] = []
         self.inputs = inputs
-        self._numbers: dict[tuple[_Key, bool] | str, int] = {}
+        self._graph = graph
+        self.sources: list[Source] = []
+        self._known: dict[tuple[_Key, bool] | str, Source] = {}
         count = len(graph.avals)
         sizes = [bits(getattr(aval, "dtype", None)) for aval in graph.avals]
         self._order = graph.sources_first()
@@ -137,18 +133,21 @@ class Flow:
         self._literals: set[int] = set()  # the stacks of literals
         self._backward: dict[int, bool] = {}
         self._keys: dict[int, _Key | None] = {}
+        narrows = zip(inputs, self._is_float, self._is_wide)
+        self._mixed = {x.argument for x, is_float, wide in narrows if is_float and not wide}
         products = [each for each, _ in equations(graph) if each.primitive in PRODUCTS]
+        self._products = products
         self._pairs = self._paired(products)
         self._product_mask = {id(each): 0 for each in products}
         self._result_mask = dict(self._product_mask)
         self._run()
-        count = lambda each: operations(each.stack[0]) * repetitions(each.stack)
-        self.products = [
-            Product(each, count(each), self._product_mask[id(each)]) for each in products
-        ]
+        self.work: dict[int, float] = defaultdict(float)
+        for each in products:
+            count = operations(each.stack[0]) * repetitions(each.stack)
+            self.work[self._product_mask[id(each)]] += count
 
     def _run(self) -> None:
-        graph = self.graph
+        graph = self._graph
         of_product = {
             value
             for value, equation in graph.made_by.items()
@@ -161,7 +160,7 @@ class Flow:
             for value in values:
                 before = self._state[value], self._mask[value]
                 if value in inputs:
-                    self._set(value, _State.PURE, self._of_input(value))
+                    self._set(value, _State.PURE, self._of_input(value).bit)
                 elif value in graph.constants:
                     self._constant(value)
                 elif value in of_product:
@@ -185,12 +184,12 @@ class Flow:
         These are the wide products, and what is computed for them from narrow values. What
         is wide after the last of them costs nothing, and may stay so.
         """
-        graph, leads = self.graph, set[int]()
+        graph, leads = self._graph, set[int]()
         for _ in range(2):  # again for what loops feed back
-            for product in self.products:
-                is_forward = not self._is_backward(product.equation.stack)
-                if product.sources and is_forward:
-                    leads.update(product.equation.inputs[:2])
+            for product in self._products:
+                is_forward = not self._is_backward(product.stack)
+                if self._product_mask[id(product)] and is_forward:
+                    leads.update(product.inputs[:2])
             for value in reversed(self._order):
                 if value not in leads or not self._is_wide[value]:
                     continue
@@ -200,9 +199,9 @@ class Flow:
                 elif not self._is_backward(equation.stack):
                     leads.update(equation.inputs)
         found = {
-            tuple(map(id, each.equation.stack)): each.sources
-            for each in self.products
-            if each.sources
+            tuple(map(id, each.stack)): mask
+            for each in self._products
+            if (mask := self._product_mask[id(each)])
         }
         for value in leads:
             equation = graph.made_by.get(value)
@@ -214,23 +213,19 @@ class Flow:
 
     # Sources
 
-    def _of_input(self, value: int) -> int:
-        name = self.inputs[value].argument
-        if name not in self._numbers:
-            self._numbers[name] = len(self.sources)
-            self.sources.append(Source(name))
-        return 1 << self._numbers[name]
+    def _of_input(self, value: int) -> Source:
+        argument, path = self.inputs[value]
+        return self._source(path if argument in self._mixed else argument)
 
-    def _of_line(self, stack: Stack, is_cast: bool = False, is_of_jax: bool = False) -> int:
-        origin = origin_of(stack) or Origin("", 0, "", "")
-        key = _key(origin), is_of_jax
-        if key not in self._numbers:
-            self._numbers[key] = len(self.sources)
-            self.sources.append(Source(origin))
-        source = self.sources[self._numbers[key]]
-        source.is_cast |= is_cast
-        source.is_of_jax = is_of_jax
-        return 1 << self._numbers[key]
+    def _of_line(self, stack: Stack, is_of_jax: bool = False) -> Source:
+        return self._source(origin_of(stack) or NOWHERE, is_of_jax)
+
+    def _source(self, cause: Origin | str, is_of_jax: bool = False) -> Source:
+        key = cause if isinstance(cause, str) else (_key(cause), is_of_jax)
+        if key not in self._known:
+            self._known[key] = Source(len(self.sources), cause, is_of_jax=is_of_jax)
+            self.sources.append(self._known[key])
+        return self._known[key]
 
     def _enter(self, mask: int, equation: Equation) -> int:
         for number in bits_of(mask):
@@ -243,7 +238,7 @@ class Flow:
         for equation in self.sources[number].entered.values():
             wide = [v for v in equation.inputs if self._mask[v] >> number & 1]
             for value in wide:
-                used |= self.graph.dependencies(value)
+                used |= self._graph.dependencies(value)
         name = self.sources[number].cause
         mine = [v for v, each in enumerate(self.inputs) if each.argument == name]
         mine = [value for value in mine if self._is_wide[value]]
@@ -253,30 +248,29 @@ class Flow:
     # Values
 
     def _constant(self, value: int) -> None:
-        stack = self.graph.constants[value]
-        aval = self.graph.avals[value]
+        stack = self._graph.constants[value]
+        aval = self._graph.avals[value]
         if aval.shape and not is_weak(aval):
-            self._set(value, _State.PURE, self._of_line(stack))
+            self._set(value, _State.PURE, self._of_line(stack).bit)
         else:
-            known = is_weak(aval) or self._is_backward(stack)
             self._literals.add(id(stack))
+            known = is_weak(aval) or self._is_backward(stack)
             self._set(value, _State.CONSTANT, maker=None if known else stack)
 
     def _crossing(self, value: int) -> None:
         """A value that crosses the boundary of a loop or a branch."""
-        others = [v for v in self.graph.same.get(value, ()) if self._state[v]]
+        others = [v for v in self._graph.same.get(value, ()) if self._state[v]]
         if not others:
             return
         states = {self._state[v] for v in others}
-        mask = self._masks(others)
-        constants = [v for v in others if self._state[v] == _State.CONSTANT]
-        makers = [m for m in (self._maker[v] for v in constants) if m is not None]
+        makers = [maker for v in others if (maker := self._maker[v]) is not None]
         if states <= {_State.CONSTANT}:
             return self._set(value, _State.CONSTANT, maker=makers[0] if makers else None)
         if states <= {_State.NARROW, _State.CONSTANT}:
             return self._set(value, _State.NARROW)
+        mask = self._masks(others)
         for maker in makers:
-            mask |= self._of_line(maker)
+            mask |= self._of_line(maker).bit
         is_pure = states <= {_State.PURE, _State.CONSTANT}
         self._set(value, _State.PURE if is_pure else _State.MIXED, mask)
 
@@ -284,17 +278,16 @@ class Flow:
         """A wide value that an equation computes."""
         floats = [v for v in equation.inputs if self._is_float[v]]
         is_conversion = equation.primitive == "convert_element_type"
-        if is_weak(self.graph.avals[value]):
+        if is_weak(self._graph.avals[value]):
             return self._set(value, _State.CONSTANT)
         if is_conversion and not (floats and self._is_wide[floats[0]]):
             return self._conversion(value, equation, bool(floats))
         is_shape = equation.primitive in SHAPES and len(floats) == 1
         if is_conversion or is_shape:
-            (operand,) = floats
-            maker = self._maker[operand]
+            (v,) = floats
+            maker = self._maker[v]
             maker = equation.stack if id(maker) in self._literals else maker
-            state, mask = self._state[operand], self._mask[operand]
-            return self._set(value, state, mask, None if is_conversion else maker)
+            return self._set(value, self._state[v], self._mask[v], maker)
         states = {self._state[v] for v in floats}
         if states <= {_State.CONSTANT} and self._is_scalar_of_optimizer(value, equation):
             return self._set(value, _State.CONSTANT)
@@ -310,7 +303,7 @@ class Flow:
         else:
             masks = {self._mask[v] for v in hard}
             is_joined = len(masks) > 1 or self._elsewhere(floats, equation)
-            mask = self._of_line(equation.stack) if is_joined else masks.pop()
+            mask = self._of_line(equation.stack).bit if is_joined else masks.pop()
             self._set(value, _State.PURE, mask)
 
     def _is_scalar_of_optimizer(self, value: int, equation: Equation) -> bool:
@@ -319,7 +312,7 @@ class Flow:
         Optax casts it to the dtype of what it scales: if both are wide there is no cast to
         see.
         """
-        if self.graph.avals[value].shape:
+        if self._graph.avals[value].shape:
             return False
         origin = origin_of(equation.stack)
         return origin is not None and origin.is_of_optimizer
@@ -334,13 +327,14 @@ class Flow:
         promotes = origin is not None and "promote" in origin.function
         is_cast = is_explicit(stack) and not promotes
         if is_float and is_cast:
-            mask = self._enter(self._of_line(stack, is_cast=True), equation)
-            self.sources[mask.bit_length() - 1].is_policy |= is_of_ours(stack)
-            return self._set(value, _State.MIXED, mask)
+            source = self._of_line(stack)
+            source.is_cast = True
+            source.is_policy |= is_of_ours(stack)
+            return self._set(value, _State.MIXED, self._enter(source.bit, equation))
         if is_float:
             return self._set(value, _State.NARROW)
         if is_cast:
-            return self._set(value, _State.PURE, self._of_line(stack))
+            return self._set(value, _State.PURE, self._of_line(stack).bit)
         self._set(value, _State.CONSTANT, maker=stack)
 
     def _first(
@@ -356,13 +350,13 @@ class Flow:
         makers = [each for each in makers if self._line(each) != line] or makers
         mask = 0
         for maker in makers or [equation.stack]:
-            mask |= (bit := self._of_line(maker))
-            if is_mixed and id(maker) in self._literals:
-                self.sources[bit.bit_length() - 1].is_number = True
+            source = self._of_line(maker)
+            source.is_number |= is_mixed and id(maker) in self._literals
+            mask |= source.bit
         if is_mixed:
             self._enter(mask, equation)
         elif mask & (mask - 1):
-            mask = self._of_line(equation.stack)
+            mask = self._of_line(equation.stack).bit
         self._set(value, state, mask)
 
     def _product(self, value: int, equation: Equation) -> None:
@@ -373,21 +367,21 @@ class Flow:
         mask, matched = self._masks(wide), 0
         for maker in (self._maker[v] for v in wide):
             if maker is not None and is_forward:
-                mask |= self._of_line(maker)
+                mask |= self._of_line(maker).bit
         if wide:
             if not is_forward:
                 for each in self._pairs[id(equation)]:
                     matched |= self._product_mask[id(each)] | self._result_mask[id(each)]
                 mask = matched or mask
-            mask = mask or self._of_line(stack)
+            mask = mask or self._of_line(stack).bit
             pure = [v for v in wide if self._state[v] != _State.MIXED]
             self._enter(self._masks(pure) or mask, equation)
         self._product_mask[id(equation)] = mask
         if self._is_wide[value]:
             if not wide and is_forward:
-                of_jax = is_of_jax_nn(stack)
-                mask = self._enter(self._of_line(stack, is_of_jax=of_jax), equation)
-                self.sources[mask.bit_length() - 1].is_product = True
+                source = self._of_line(stack, is_of_jax_nn(stack))
+                source.is_product = True
+                mask = self._enter(source.bit, equation)
             self._set(value, _State.MIXED, mask)
         self._result_mask[id(equation)] = self._mask[value]
 
@@ -401,14 +395,14 @@ class Flow:
         backward: dict[_Place, list[Equation]] = defaultdict(list)
         for each in products:
             line, operands = self._line(each.stack), each.inputs[:2]
-            places: list[_Place] = [(line, self._root(v)) for v in operands]
+            places: list[_Place] = [(line, v) for v in operands]
             if self._is_backward(each.stack):
                 known = [place for place in places if place in forward]
-                shapes = {(line, self.graph.avals[v].shape) for v in operands}
+                shapes = {(line, self._graph.avals[v].shape) for v in operands}
                 known = known or [place for place in shapes if place in forward]
                 backward[known[0] if known else (line, -1)].append(each)
                 continue
-            places += {(line, self.graph.avals[v].shape) for v in operands}
+            places += {(line, self._graph.avals[v].shape) for v in operands}
             for place in dict.fromkeys(places):
                 forward[place].append(each)
         found = {}
@@ -420,21 +414,6 @@ class Flow:
             else:
                 found |= {id(each): others for each in group}
         return found
-
-    def _root(self, value: int) -> int:
-        """The value that this one is a copy of, in another shape, dtype or place."""
-        for _ in range(64):
-            equation = self.graph.made_by.get(value)
-            same = self.graph.same.get(value, ())
-            if equation is None and len(same) == 1:
-                value = same[0]
-            elif equation is not None and (
-                equation.primitive in SHAPES or equation.primitive == "convert_element_type"
-            ):
-                value = equation.inputs[0]
-            else:
-                break
-        return value
 
     def _masks(self, values: Iterable[int]) -> int:
         mask = 0
@@ -450,10 +429,10 @@ class Flow:
         mask = 0
         for value in values:
             maker = self._maker[value]
-            if maker is None or not self.graph.avals[value].shape:
+            if maker is None or not self._graph.avals[value].shape:
                 continue
             if self._line(maker) != self._line(equation.stack):
-                mask |= self._enter(self._of_line(maker), equation)
+                mask |= self._enter(self._of_line(maker).bit, equation)
         return mask
 
     def _line(self, stack: Stack) -> _Key | None:

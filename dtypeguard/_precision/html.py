@@ -2,7 +2,7 @@
 
 import itertools
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -78,27 +78,13 @@ class Mark(NamedTuple):
     is_chosen: bool = False
 
 
-class Figures(NamedTuple):
-    """A table of numbers that opens on demand.
-
-    Attributes:
-        title: what they are.
-        head: the names of the columns.
-        rows: a name and the numbers, as they are shown.
-    """
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def page(
     headline: str,
     marks: Sequence[Mark],
     advice: Mapping[str, Sequence[str]],
     notes: Sequence[str],
-    figures: Iterable[Figures] = (),
-    is_healthy: bool = False,
+    figures: Mapping[str, str],
+    is_healthy: bool,
 ) -> str:
     """A page that loads nothing.
 
@@ -107,7 +93,7 @@ def page(
         marks: what is said of lines, the most important first.
         advice: what to write, lists by their headings.
         notes: sentences below it.
-        figures: tables behind the source.
+        figures: tables behind the source that open on demand, by their titles.
         is_healthy: whether no line stands out; then no color says that one is wrong.
     """
     parts = [f"<h1>precision: {escape(headline)}</h1>"]
@@ -127,7 +113,9 @@ def page(
             elsewhere += [mark for each in of_file.values() for mark in each]
     if elsewhere:
         parts.append(_without_source(elsewhere, columns))
-    parts += [_figures(each) for each in figures if each.rows]
+    for title, table in figures.items():
+        summary = f"<summary>{escape(title)}</summary>"
+        parts.append(f'<details class="figures">{summary}\n{table}\n</details>')
     kind = ' class="healthy"' if is_healthy else ""
     body = f"<main{kind}>\n" + "\n".join(parts) + "\n</main>"
     return document("dtypeguard precision", body, _STYLE)
@@ -249,19 +237,3 @@ def _bar(kind: str, marks: Sequence[Mark]) -> str:
 def _gap(count: int, columns: list[str]) -> str:
     said = "1 line" if count == 1 else f"{count} lines"
     return f'<tr class="gap"><td colspan="{2 + len(columns)}">{said}</td></tr>'
-
-
-def _figures(figures: Figures) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in figures.head)
-    return (
-        f"<details><summary>{escape(figures.title)}</summary>\n"
-        f'<table class="figures">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
-        + "\n".join(_figure_rows(figures.rows))
-        + "\n</tbody>\n</table>\n</details>"
-    )
-
-
-def _figure_rows(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    for name, *numbers in rows:
-        cells = "".join(f"<td>{escape(number)}</td>" for number in numbers)
-        yield f"<tr><td><code>{escape(name)}</code></td>{cells}</tr>"

@@ -1,17 +1,21 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.compat import set_x64
 from .._leaves.types import Leaf
 from .finite import Birth, Finite
 from .pair import Paired
 
+# An error above the first suggests an output that is exactly 0. It is one if its norm
+# shrinks by the second from float32 to float64, where rounding is 5e8 times smaller.
+_LEAST_ERROR, _LEAST_RATIO = 100, 1e8
 # A trace has numbers for at least so many.
 _FEW_LINES = 128
 # How much of the squared error the small set of lines may leave.
@@ -26,6 +30,7 @@ class Measures:
     """A paired program on some inputs, compiled once.
 
     Attributes:
+        paired: the program.
         lines: how many lines of source round.
         exact: the float outputs of the program in wide types.
         sizes: their norms.
@@ -38,8 +43,7 @@ class Measures:
     """
 
     def __init__(self, paired: Paired, arrays: Sequence[Leaf]):
-        self._paired, self._arrays = paired, list(arrays)
-        self._left: dict[frozenset[int], float] = {}
+        self.paired, self._arrays = paired, list(arrays)
 
         def wide(amounts, arrays):
             values = paired(amounts, arrays)
@@ -63,8 +67,9 @@ class Measures:
         """Counts no error of these outputs from now on."""
         for number in numbers:
             self._norms[number] = math.inf
-        self.by_output = self._distances(self._written, self.exact)
+        self.by_output = self._distances(self._written)
         self.total = self._mean(self.by_output)
+        self._errors = {frozenset(range(self.lines)): self.total}
 
     def is_repeatable(self) -> bool:
         """Whether the program returns the same again."""
@@ -81,7 +86,7 @@ class Measures:
         finite = Finite()
 
         def causes(arrays):
-            values = self._paired(self._amounts(()), arrays, finite)
+            values = self.paired(self._amounts(()), arrays, finite)
             return [v.cause for v in values if v.wide is not None]
 
         written, wide = zip(*jax.jit(causes)(self._arrays))
@@ -93,16 +98,35 @@ class Measures:
         analysis: Any = self._run.memory_analysis()
         return analysis.temp_size_in_bytes
 
-    def error(self, rounding: Sequence[int]) -> float:
-        """The error of the program if these lines round and the others are wide."""
-        return self._mean(self._distances(self._outputs(rounding), self.exact))
+    def vanishing(self) -> list[int]:
+        """The outputs that are 0 but for rounding, on the wide side as well.
 
-    def left(self, wide: Sequence[int]) -> float:
+        An output that is lost may be as far off, but the wide side has its value: float32
+        and float64 agree on it. Pure rounding differs between them.
+        """
+        is_far = lambda error: _LEAST_ERROR < error < math.inf
+        far = [n for n, error in enumerate(self.by_output) if is_far(error)]
+        if not far:
+            return []
+        with set_x64(True):
+            other = Measures(self.paired.in_other_format(), self._arrays)
+        is_double = self.paired.formats.wide == np.float64
+        single, double = (x.sizes for x in ((other, self) if is_double else (self, other)))
+        return [n for n in far if double[n] < single[n] / _LEAST_RATIO]
+
+    def error(self, rounding: Iterable[int]) -> float:
+        """The error of the program if these lines round and the others are wide."""
+        key = frozenset(rounding)
+        if key not in self._errors:
+            self._errors[key] = self._mean(self._distances(self._outputs(key)))
+        return self._errors[key]
+
+    def left(self, wide: Iterable[int]) -> float:
         """The share of the squared error that is left if these lines are wide."""
-        key = frozenset(wide)
-        if key not in self._left:
-            self._left[key] = self._relative(self.error(sorted({*range(self.lines)} - key)))
-        return self._left[key]
+        error = self.error({*range(self.lines)} - {*wide})
+        if not (self.total and np.isfinite(error)):
+            return 1.0 if self.total else 0.0
+        return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
 
     def share(self, number: int) -> float:
         """The share of a line in the squared error; infinity if that is not finite.
@@ -135,7 +159,7 @@ class Measures:
 
         None if that is less than a hundredth of what the line causes alone.
         """
-        places = enumerate(self._paired.constants, 1)
+        places = enumerate(self.paired.constants, 1)
         mine = {meant: -place for place, (line, meant) in places if line == number}
         errors = {meant: self.alone(place) for meant, place in mine.items()}
         most = max(errors, key=errors.__getitem__, default=None)
@@ -147,9 +171,9 @@ class Measures:
     ) -> list[int]:
         """A small set of lines that is worth computing wider, the most important first.
 
-        First come the most important lines, as few as it takes. Then these round again, the
-        least important first, as long as the error stays within bounds. If the few
-        important lines that mend most alone are enough, and fewer, they are the set.
+        All lines are wide at first. One after another rounds again, the least important
+        first, as long as the error stays within bounds. If the few important lines that
+        mend most alone are enough, and fewer, they are the set.
 
         Args:
             order: the lines, the most important first.
@@ -158,21 +182,14 @@ class Measures:
                 the squared error, or any finite one if that is not finite.
         """
         bound = _LEFT**0.5 * self.total if tolerance is None else tolerance
-        if self.total <= bound and np.isfinite(self.total):
-            return []
+        rounding: list[int] = []
 
-        def is_within(rounding: Sequence[int]) -> bool:
+        def is_within(rounding: Iterable[int]) -> bool:
             error = self.error(rounding)
             return bool(np.isfinite(error)) and error <= bound
 
-        # With no line wide it is not within bounds, and with all it is.
-        few, many = 0, len(order)
-        while many - few > 1:
-            middle = (few + many) // 2
-            few, many = (few, middle) if is_within(order[middle:]) else (middle, many)
-        rounding = [*order[many:]]
-
         def admit(lines: Sequence[int]) -> None:
+            """Lets all of these lines round, or else of each half as many as it can."""
             if is_within([*rounding, *lines]):
                 rounding.extend(lines)
             elif len(lines) > 1:
@@ -180,9 +197,7 @@ class Measures:
                 admit(lines[:middle])
                 admit(lines[middle:])
 
-        # The search has shown that all of `order[:many]` cannot round.
-        for lines in (order[many // 2 : many], order[: many // 2]) if many > 1 else ():
-            admit(list(reversed(lines)))
+        admit(order[::-1])
         left = {*order} - {*rounding}
         found = [line for line in order if line in left]
         best = sorted(important, key=lambda line: self.left([line]))[:_FEW]
@@ -193,20 +208,20 @@ class Measures:
 
     @property
     def _switches(self) -> int:
-        return len(self._paired.lines) + len(self._paired.constants)
+        return len(self.paired.lines) + len(self.paired.constants)
 
-    def _amounts(self, rounding: Sequence[int]) -> Leaf:
+    def _amounts(self, rounding: Iterable[int]) -> Leaf:
         amounts = np.zeros(self._length, np.float32)
         amounts[list(rounding)] = 1
-        for place, (line, _) in enumerate(self._paired.constants, 1):
+        for place, (line, _) in enumerate(self.paired.constants, 1):
             amounts[-place] = max(amounts[-place], amounts[line])
         return jnp.asarray(amounts)
 
-    def _outputs(self, rounding: Sequence[int]) -> list[Leaf]:
+    def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         return self._run(self._amounts(rounding), self._arrays)
 
-    def _distances(self, made: Sequence[Leaf], exact: Sequence[Leaf]) -> list[float]:
-        pairs = zip(made, exact, self._norms)
+    def _distances(self, made: Sequence[Leaf]) -> list[float]:
+        pairs = zip(made, self.exact, self._norms)
         found = [float(_distance(x, e)) / norm for x, e, norm in pairs]
         return [error if np.isfinite(error) else np.inf for error in found]
 
@@ -214,11 +229,6 @@ class Measures:
         """The root mean square of the errors of the outputs that count."""
         known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
         return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
-
-    def _relative(self, error: float) -> float:
-        if not (self.total and np.isfinite(error)):
-            return 1.0 if self.total else 0.0
-        return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
 
 
 def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

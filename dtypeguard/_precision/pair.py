@@ -22,11 +22,10 @@ from .._program.origins import (
 from . import primitives
 from .algebra import ALIGNED
 from .control import ControlFlow, split
-from .evaluate import evaluate, own_dtype
+from .evaluate import evaluate, own_dtype, rounded_as
 from .finite import Finite
 from .meant import Meant
 from .primitives import COMBINES, is_inexact, jaxprs_in
-from .rounding import rounded_as
 from .values import NOWHERE, Formats, Line, Value
 
 # The function of `_rounding` that rounds stochastically; `jit` keeps its name.
@@ -43,6 +42,7 @@ class Paired(ControlFlow):
     the program in wide types; with all lines rounding, those of the program as written.
 
     Attributes:
+        formats: its dtypes.
         lines: the lines that can round, numbered. Complete after one trace.
         constants: the lines and numbers that a trace rounds there; each has a switch.
         unknown: the primitives that are run as written, since they have no wide form here.
@@ -58,7 +58,7 @@ class Paired(ControlFlow):
         self.constants: list[tuple[int, float]] = []
         self.unknown: set[str] = set()
         self._program = closed_jaxpr
-        self._formats = formats
+        self.formats = formats
         self._meant = meant
         self._numbers: dict[tuple[object, ...] | None, int] = {}
         self._rounds: list[Leaf] = []
@@ -90,6 +90,11 @@ class Paired(ControlFlow):
                 return self._run(self._program, given, ())
         finally:  # no tracer outlives its trace
             self._rounds, self._finite, self._scalars = [], None, {}
+
+    def in_other_format(self) -> "Paired":
+        """The same program with float64 values in place of float32 ones, or the reverse."""
+        other = np.dtype("float32" if self.formats.wide == np.float64 else "float64")
+        return Paired(self._program, self.formats._replace(wide=other), self._meant)
 
     # Lines
 
@@ -126,8 +131,8 @@ class Paired(ControlFlow):
         dtype = array.dtype
         if kind(dtype) not in ("float", "complex"):
             return Value(array)
-        wide = lax.convert_element_type(array, self._formats.widened(dtype))
-        narrow = lax.convert_element_type(array, self._formats.written(dtype))
+        wide = lax.convert_element_type(array, self.formats.widened(dtype))
+        narrow = lax.convert_element_type(array, self.formats.written(dtype))
         if number is not None and narrow.dtype != dtype:
             self.lines[number].dtypes.add(str(narrow.dtype))
             wide = self._rounded(number, wide, narrow, wide)
@@ -160,7 +165,7 @@ class Paired(ControlFlow):
         if (number, meant) not in self.constants:
             self.constants.append((number, meant))
         switch = -1 - self.constants.index((number, meant))
-        exact = jnp.asarray(meant, self._formats.widened(narrow.dtype))
+        exact = jnp.asarray(meant, self.formats.widened(narrow.dtype))
         return Value(narrow, self._rounded(switch, exact, narrow, exact))
 
     # Equations
@@ -244,18 +249,18 @@ class Paired(ControlFlow):
 
     def _as_computed(self, eqn: Equation, values: Sequence[Value]) -> list[Leaf]:
         """The results of an equation as the program computes them."""
-        as_if = self._formats.narrow
+        as_if = self.formats.narrow
         is_own = eqn.primitive.name in primitives.OF_OWN_DTYPES
         # Nothing computes in 8 bits: results are rounded to them.
         if as_if is not None and (is_own or as_if.itemsize < 2):
             return [self._given(x, None).narrow for x in self._own(eqn, values)]
-        made = evaluate(eqn, [v.narrow for v in values], self._formats.written)
+        made = evaluate(eqn, [v.narrow for v in values], self.formats.written)
         # XLA may leave out a rounding that is undone at once, or reorder sums.
         return [lax.optimization_barrier(x) if self._rounds_to(x) else x for x in made]
 
     def _rounds_to(self, made: Leaf) -> bool:
         """Whether a dtype is narrower than the wide one beside it."""
-        return is_inexact(made) and self._formats.widened(made.dtype) != made.dtype
+        return is_inexact(made) and self.formats.widened(made.dtype) != made.dtype
 
     def _own(
         self, eqn: Equation, values: Sequence[Value], wide: bool = False
@@ -286,7 +291,7 @@ class Paired(ControlFlow):
         stack: Sequence[Equation],
     ) -> list[Value]:
         """The results of an equation without others inside it."""
-        widened, name = self._formats.widened, eqn.primitive.name
+        widened, name = self.formats.widened, eqn.primitive.name
         operands = [v.narrow for v in values]
         if name == "convert_element_type" and kind(narrow[0].dtype) == "float":
             _, number = self._scalars.get(id(operands[0]), (None, 0.0))
@@ -329,7 +334,7 @@ class Paired(ControlFlow):
         """
         if any(kind(x.dtype) != "float" for x in known):
             return False
-        wide = {self._formats.widened(x.dtype) for x in known}
+        wide = {self.formats.widened(x.dtype) for x in known}
         return len(wide) == 1 and primitives.is_correct(eqn, known[0].dtype)
 
     def _widened(
@@ -350,7 +355,7 @@ class Paired(ControlFlow):
             meant = self._meant_by(var.val, var.aval.dtype, (user, *stack))
             return var.val if meant is None else meant
 
-        made = evaluate(eqn, operands, self._formats.widened, number_of)
+        made = evaluate(eqn, operands, self.formats.widened, number_of)
         return ALIGNED[name](operands, made, narrow) if name in ALIGNED else made
 
     def _numbered(self, eqn: Equation, result: Leaf, stack: Sequence[Equation]) -> int:
@@ -376,7 +381,7 @@ class Paired(ControlFlow):
         self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
     ):
         (value,) = values
-        (narrow,) = evaluate(eqn, [value.narrow], self._formats.written)
+        (narrow,) = evaluate(eqn, [value.narrow], self.formats.written)
         (rounded,) = evaluate(eqn, [value.wide], own_dtype)
         rounds = self._does_round(self._numbered(eqn, narrow, stack))
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
@@ -399,7 +404,7 @@ class Paired(ControlFlow):
 
     def _top_k(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         (value,) = values
-        narrow, order = evaluate(eqn, [value.narrow], self._formats.written)
+        narrow, order = evaluate(eqn, [value.narrow], self.formats.written)
         if value.wide is None:
             return [Value(narrow), Value(order)]
         axis = eqn.params.get("axis", -1)

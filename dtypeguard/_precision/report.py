@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 
+from .._leaves.page import html_table
 from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
 from .._program.origins import Origin
@@ -318,11 +319,16 @@ class PrecisionReport:
         """One page that needs no network: the source, with what each line loses."""
         marks = [self._mark(loss) for loss in self.losses]
         marks += [mark for cost in self.costs for mark in _marks_of_cost(cost)]
-        outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
-        errors = [(path or "the output", _percent(error)) for path, error in outputs]
-        figures = [html.Figures("The error of each output", ("output", "error"), errors)]
-        if self.work is not None:
-            figures.append(_work_figures(self.work))
+        figures = {}
+        if self.outputs:
+            outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
+            rows = [
+                (("", path or "the output"), (_percent(error), ""))
+                for path, error in outputs
+            ]
+            figures["The error of each output"] = html_table(("output", "error"), rows)
+        if self.work is not None and self.work.bytes:
+            figures["What it computes, by dtype"] = _work_table(self.work)
         cheaper = self._cost_advice()
         if cheaper and not math.isnan(self.error):
             cheaper.append(self._headline_of_costs().capitalize())
@@ -371,16 +377,13 @@ def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
     return marks
 
 
-def _work_figures(work: Work) -> html.Figures:
+def _work_table(work: Work) -> str:
     """The work by dtype, as shares."""
-    totals = [sum(each.values()) or 1.0 for each in (work.flops, work.bytes)]
-    rows = []
-    for dtype in dict.fromkeys((*work.flops, *work.bytes)):
-        counts = work.flops.get(dtype, 0.0), work.bytes.get(dtype, 0.0)
-        shares = (html.percent(n / total) for n, total in zip(counts, totals))
-        rows.append((dtype, *shares))
-    head = ("dtype", "matrix products", "bytes read and written")
-    return html.Figures("What it computes, by dtype", head, rows)
+    kinds = [(each, sum(each.values()) or 1.0) for each in (work.flops, work.bytes)]
+    shares = lambda dtype: [html.percent(n.get(dtype, 0.0) / total) for n, total in kinds]
+    dtypes = dict.fromkeys((*work.flops, *work.bytes))
+    rows = [(("", dtype), *((share, "") for share in shares(dtype))) for dtype in dtypes]
+    return html_table(("dtype", "matrix products", "bytes read and written"), rows)
 
 
 # Of the table of costs.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import Aval, DType, Equation as JaxEquation
+from .._leaves.types import DType, Equation as JaxEquation
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .primitives import COMBINES, jaxprs_in
 from .report import Work
@@ -31,7 +31,8 @@ def work_of(graph: Graph, narrow: DType = None) -> Work:
         avals = [graph.avals[value] for value in equation.inputs]
         count = operations(equation.stack[0])
         if count:
-            flops[str(widest(avals))] += times * count
+            widest = max((aval.dtype for aval in avals), key=bits)
+            flops[str(widest)] += times * count
         elif equation.primitive not in uncounted and _is_closed(equation.stack[0]):
             uncounted.add(equation.primitive)
         for aval in (*avals, *(graph.avals[value] for value in results)):
@@ -119,11 +120,6 @@ def operations(eqn: JaxEquation) -> float:
     else:  # each row of the left operand goes to one group
         count = math.prod(left.shape) * right.shape[-1]
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
-
-
-def widest(avals: list[Aval]) -> np.dtype:
-    """The dtype of the widest floating operand."""
-    return max((aval.dtype for aval in avals), key=bits)
 
 
 def _is_closed(eqn: JaxEquation) -> bool:

@@ -2,14 +2,12 @@
 
 import json
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from healthy import spread
-from helpers import need
 from jax import lax
 
 from dtypeguard import audit_precision, guard_step
@@ -86,43 +84,9 @@ def test_steps_of_an_optimizer_lose_where_the_params_are_rounded():
     assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
 
 
-def test_modules_of_equinox_and_of_flax():
-    class Model(eqx.Module):
-        linear: eqx.nn.Linear
-        scale: float = 2.0
-
-        def __call__(self, x):
-            return jax.vmap(self.linear)(x) * self.scale
-
-    model = Model(eqx.nn.Linear(4, 3, dtype=BF16, key=jax.random.key(0)))
-    x = normal(0, 5, 4)
-    loss = lambda model, x: jnp.mean(model(x) ** 2)
-    report = audit_precision(eqx.filter_grad(loss), model, x)
-    assert 0 < report.error < 0.1
-    assert all("linear" in path for path in report.outputs)
-
-    nnx = need("flax.nnx")
-    layer = nnx.Linear(4, 3, param_dtype=BF16, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(layer, optax.sgd(0.1), wrt=nnx.Param)
-
-    def step(layer, optimizer, x):
-        optimizer.update(layer, nnx.grad(lambda m: jnp.mean(m(x) ** 2))(layer))
-
-    before = layer.kernel[...]
-    report = audit_precision(step, layer, optimizer, x)
-    assert layer.kernel[...] is before
-    assert any("kernel" in path for path in report.outputs), report.outputs
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("cond", "switch", "custom_jvp", "custom_vjp", "remat", "sort", "top_k", "jit"),
-        "custom_root",
-    ],
-)
+@pytest.mark.parametrize("name", ["custom_vjp", "sort", "top_k", "custom_root"])
 def test_the_program_with_all_lines_rounding_is_the_program(name):
-    """And what is inside of a call or a branch has its own line."""
+    """The forms that no generated program has."""
     x = normal(0, 4, 6)
 
     @jax.custom_vjp
@@ -137,14 +101,9 @@ def test_the_program_with_all_lines_rounding_is_the_program(name):
         return lax.custom_root(lambda y: y + 0.1 * y**3 - x, jnp.tanh(x), solve, tangent)
 
     f = {
-        "cond": lambda x: lax.cond(x[0, 0] < 9, lambda x: x * 1.7, lambda x: x, x),
-        "switch": lambda x: lax.switch(1, [jnp.sin, lambda x: x * 1.7], x),
-        "custom_jvp": lambda x: jax.nn.relu(x * 1.7),
         "custom_vjp": jax.grad(lambda x: jnp.sum(twice(x) ** 2)),
-        "remat": jax.grad(lambda x: jnp.sum(jax.checkpoint(jnp.tanh)(x * 1.7))),
         "sort": lambda x: jnp.sort(x * 1.7, axis=1),
         "top_k": lambda x: lax.top_k(x * 1.7, 2)[0],
-        "jit": jax.jit(lambda x: jnp.exp(x) * 1.7),
         "custom_root": jax.grad(lambda x: jnp.sum(root(1.7 * x * x))),
     }[name]
     report = audit_precision(f, x)
@@ -251,8 +210,7 @@ def test_a_function_that_was_traced_before():
     args = jnp.ones(3, BF16), jnp.zeros((300, 3), BF16)
     f(*args)
     first, second = (audit_precision(f, *args) for _ in range(2))
-    if hasattr(jax, "make_user_context"):
-        assert first.error == second.error > 0.1
+    assert first.error == second.error > 0.1
 
 
 def test_float32_sums_that_xla_would_reorder():

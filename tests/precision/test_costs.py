@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import need
+from helpers import marked, need
 from jax import lax
 
 import dtypeguard
@@ -207,13 +207,6 @@ PLANTED = [
 ]
 
 
-def marked(function, mark="# cause"):
-    """The line of a function that ends in a mark; None if there is none."""
-    lines, first = inspect.getsourcelines(function)
-    found = [n for n, line in enumerate(lines) if line.endswith(f"{mark}\n")]
-    return first + found[0] if found else None
-
-
 def remat(f):
     return jax.grad(jax.checkpoint(f))
 
@@ -233,7 +226,7 @@ def test_the_source_is_found_and_what_mending_it_saves(plant, transform):
     if plant is weights:
         assert cost.cause == "params['b']"
     else:
-        assert cost.cause.line == marked(plant), report
+        assert cost.cause.line == marked(plant, "# cause"), report
     total = sum(report.work.flops.values())
     saved = after.work.flops["bfloat16"] - report.work.flops.get("bfloat16", 0)
     assert saved == pytest.approx(cost.saves * total), (report, after)
@@ -272,63 +265,6 @@ def test_two_sources_of_one_product(gradient):
     assert f"50% more only together with {first.cause.place}" in str(report)
     assert "Write a Python number" in second.remedy
     assert "dtype=jnp.bfloat16" in first.remedy
-
-
-def transformer(stray, layers=2, scanned=False):
-    """The gradient of a bfloat16 transformer, with one float32 table of positions."""
-    width, length, words = 16, 12, 20
-
-    def normed(x):
-        wide = x.astype(F32)
-        scale = lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)
-        return (wide * scale).astype(x.dtype)
-
-    def block(x, p):
-        q, k, v = (normed(x) @ p[name] for name in "qkv")
-        scores = (q @ k.T).astype(F32) / np.sqrt(width)
-        x = x + jax.nn.softmax(scores).astype(x.dtype) @ v @ p["o"]
-        return x + jax.nn.gelu(normed(x) @ p["up"]) @ p["down"]
-
-    def loss(params, tokens):
-        x = params["embed"][tokens]
-        table = jnp.sin(jnp.arange(length)[:, None] / jnp.arange(1, width + 1))  # cause
-        x = x + (table if stray else table.astype(x.dtype))
-        if scanned:
-            x, _ = lax.scan(lambda x, p: (block(x, p), None), x, params["blocks"])
-        else:
-            for number in range(layers):
-                x = block(
-                    x, {name: leaf[number] for name, leaf in params["blocks"].items()}
-                )
-        logits = (normed(x) @ params["embed"].T).astype(F32)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits[:-1], tokens[1:])
-        return losses.mean()
-
-    def init(key):
-        key = iter(jax.random.split(key, 7))
-        new = lambda *sizes: (0.3 * jax.random.normal(next(key), sizes)).astype(BF16)
-        blocks = {name: new(layers, width, width) for name in "qkvo"}
-        blocks |= {"up": new(layers, width, 64), "down": new(layers, 64, width)}
-        return {"embed": new(words, width), "blocks": blocks}
-
-    return jax.grad(loss), (init(jax.random.key(0)), jnp.arange(length) % words)
-
-
-@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
-def test_a_transformer_with_one_stray_array(scanned):
-    f, args = transformer(True, scanned=scanned)
-    report = audit_precision(f, *shapes(args))
-    (cost,) = report.costs
-    assert cost.cause.line == marked(transformer)
-    assert "x = x + (table" in cost.origin.code
-    f, _ = transformer(False, scanned=scanned)
-    mended = audit_precision(f, *shapes(args))
-    assert mended.work.wide == 0
-    assert mended.costs == ()
-    # All of it but the products with the embedding's gradient run wide.
-    total = sum(mended.work.flops.values())
-    saved = mended.work.flops["bfloat16"] - report.work.flops.get("bfloat16", 0)
-    assert cost.saves == pytest.approx(saved / total) == report.work.wide > 0.9
 
 
 def test_harm_is_what_mending_does_to_the_outputs():

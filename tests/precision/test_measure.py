@@ -16,7 +16,7 @@ class Measured(Measures):
     """The errors of a program by the lines that round; that of all of them is 1."""
 
     def __init__(self, lines, errors):
-        self.lines, self.total, self._errors, self._left = lines, 1.0, errors, {}
+        self.lines, self.total, self._errors = lines, 1.0, errors
 
     def error(self, rounding):
         return self._errors.get(frozenset(rounding), 1.0)

@@ -46,37 +46,6 @@ ROUNDED = {  # a decay that is 1 in bfloat16, beside what is 1 as well
 }
 
 
-@pytest.mark.parametrize("name", ROUNDED)
-def test_a_decay_beside_other_numbers(name):
-    f = ROUNDED[name]
-    exact = f(np.asarray(X, np.float32) + jnp.zeros((), F32))
-    if name == "made an array":
-        exact = np.asarray(X, np.float32) * 0.999
-    off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
-    report = audit_precision(f, X)
-    assert report.error == pytest.approx(off, rel=0.01)
-    if name != "an update":  # whose number stands inside an equation
-        assert report.losses[0].constant == "0.999 -> 1"
-
-
-def test_a_derivatives_own_1_is_no_rounded_number():
-    """That of tanh is 1 - tanh^2, on the line of 0.999."""
-    f = lambda x: 0.999 * jnp.tanh(x)
-    x = jnp.array([0.01, 0.02], BF16)
-    slope = lambda x: 0.999 * (1 - np.tanh(np.asarray(x, np.float64)) ** 2)
-    off = np.asarray(jax.vmap(jax.grad(f))(x), np.float64) - slope(x)
-    report = audit_precision(jax.vmap(jax.grad(f)), x)
-    expected = np.linalg.norm(off) / np.linalg.norm(slope(x))
-    assert report.error == pytest.approx(expected, rel=0.01)
-
-
-def test_a_number_that_makes_no_difference_is_not_shown():
-    x = jnp.linspace(1, 2, 64).astype(BF16)
-    scaled = lambda x: x * lax.rsqrt(jnp.mean(x * x) + 1e-6)
-    (loss,) = audit_precision(scaled, x).losses
-    assert loss.constant is None
-
-
 def scaled(x, by):
     return x * by
 
@@ -98,9 +67,32 @@ APART = {
 }
 
 
-@pytest.mark.parametrize("name", APART)
-def test_numbers_of_a_line_that_different_calls_give(name):
-    f, wide = APART[name], jnp.asarray(X, F32)
-    exact = np.asarray(f(wide))
+@pytest.mark.parametrize("name", [*ROUNDED, *APART])
+def test_a_number_beside_others(name):
+    f = {**ROUNDED, **APART}[name]
+    exact = f(np.asarray(X, np.float32) + jnp.zeros((), F32))
+    if name == "made an array":
+        exact = np.asarray(X, np.float32) * 0.999
     off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
-    assert audit_precision(f, X).error == pytest.approx(off, rel=0.01)
+    report = audit_precision(f, X)
+    assert report.error == pytest.approx(off, rel=0.01)
+    if name in ROUNDED and name != "an update":  # whose number stands inside an equation
+        assert report.losses[0].constant == "0.999 -> 1"
+
+
+def test_a_derivatives_own_1_is_no_rounded_number():
+    """That of tanh is 1 - tanh^2, on the line of 0.999."""
+    f = lambda x: 0.999 * jnp.tanh(x)
+    x = jnp.array([0.01, 0.02], BF16)
+    slope = lambda x: 0.999 * (1 - np.tanh(np.asarray(x, np.float64)) ** 2)
+    off = np.asarray(jax.vmap(jax.grad(f))(x), np.float64) - slope(x)
+    report = audit_precision(jax.vmap(jax.grad(f)), x)
+    expected = np.linalg.norm(off) / np.linalg.norm(slope(x))
+    assert report.error == pytest.approx(expected, rel=0.01)
+
+
+def test_a_number_that_makes_no_difference_is_not_shown():
+    x = jnp.linspace(1, 2, 64).astype(BF16)
+    scaled = lambda x: x * lax.rsqrt(jnp.mean(x * x) + 1e-6)
+    (loss,) = audit_precision(scaled, x).losses
+    assert loss.constant is None

@@ -145,7 +145,9 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
         nnx.update(model, jax.tree.map(lambda p, g: p - 0.01 * g, nnx.state(model), grads))
         return loss
 
+    before = model.kernel[...]
     report = audit_precision(in_place, model, X)
+    assert model.kernel[...] is before
     assert "" in report.outputs
     assert any("kernel" in path for path in report.outputs), report.outputs
     assert 0 < report.error < 0.1
@@ -153,6 +155,8 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
     linear = eqx.nn.Linear(4, 3, dtype=BF16, key=jax.random.key(0))
     jitted = eqx.filter_jit(lambda m, x: total(jax.vmap(m)(x) ** 2) * m.in_features)
     assert 0 < audit_precision(jitted, linear, X).error < 0.1
+    grad = eqx.filter_grad(jitted)
+    assert [*audit_precision(grad, linear, X).outputs] == [".weight", ".bias"]
 
 
 def test_two_uses_of_one_primitive_that_jax_expands_when_it_compiles():

@@ -121,8 +121,8 @@ def _bits(leaf: Any) -> bytes:
     return np.asarray(leaf).tobytes()
 
 
-def marked(function: Callable) -> int:
-    """The line of a function that ends in "# loses"."""
+def marked(function: Callable, mark: str = "# loses") -> int:
+    """The line of a function that ends in a mark."""
     lines, first = inspect.getsourcelines(function)
-    (found,) = (n for n, line in enumerate(lines) if line.endswith("# loses\n"))
+    (found,) = (n for n, line in enumerate(lines) if line.endswith(f"{mark}\n"))
     return first + found

@@ -304,6 +304,16 @@ audit_precision(jnp.sin, jnp.ones(2, jnp.bfloat16), narrow=jnp.float32)
     ValueError: got narrow=float32, which is not narrower than the float32 that it compares
     with. Write a narrower dtype for narrow, such as narrow=jnp.bfloat16, or
     wide=jnp.float64
+audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.float32, wide=jnp.float32)
+    ValueError: narrower than wide=float32. Write a narrower dtype for narrow
+audit_precision(jnp.sin, jnp.ones(2), tolerance='1e-3')
+    TypeError: write a relative error from 0 up, such as 1e-3
+audit_precision(jnp.sin, jnp.ones(2), tolerance=-1.0)
+    ValueError: write a relative error from 0 up, such as 1e-3
+audit_precision(jnp.sin, jnp.ones(2), kwargs=[1])
+    TypeError: audit_precision got kwargs=[1]. Write a dict of arguments by name
+audit_precision(jnp.sin, jnp.array([jnp.nan]))
+    ValueError: First the input args[0] is not. Give it arguments for which all are finite
 audit_precision(lambda x: {'a': jnp.log(x)}, -jnp.ones(2, jnp.bfloat16))
     ValueError: ['a'] of ... is not finite in float32 either. First ... is not. Give it
     arguments for which all are finite

@@ -58,9 +58,11 @@ class Call(NamedTuple):
     def operands(self) -> tuple[PyTree, ...]:
         """The arguments of the branches of a `cond` or `switch`."""
         given = tuple(self.arguments.get("operands") or ())
-        one = self.arguments.get("operand")  # its deprecated name
-        is_given = not given and all(map(is_array, tree_util.tree_leaves(one)))
-        return (one,) if is_given and one is not None else given
+        if given or "operand" not in self.arguments:
+            return given
+        one = self.arguments["operand"]  # its deprecated name; None is one, too
+        is_given = all(map(is_array, tree_util.tree_leaves(one)))
+        return (one,) if is_given else ()
 
     def given(self) -> tuple[str, Kwargs]:
         """The public function of JAX that contains the call, and its arguments.

@@ -132,7 +132,10 @@ def test_a_cond_of_optax(run):
     assert re.search(
         r"  result\[1\]\[0\]\.trace\['w'\]  true_fun   float32\[3\]   optax/", note
     )
-    assert re.search(r"false_fun  bfloat16\[3\]  inner_state.*, closed over, optax", note)
+    given = (
+        r"false_fun  bfloat16\[3\]  inner_state.*, closed over, .*apply_if_finite.py:8\n"
+    )
+    assert re.search(given, note)
     assert "Wrap the optimizer: dtypeguard.guard(opt).\nA cast to bfloat16 rounds" in note
 
 

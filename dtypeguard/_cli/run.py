@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         (run_module if is_module else run_script)(rest[0])
     except NotFound as error:
-        raise UsageError(f"{error}. {USAGE}") from None
+        raise UsageError(f"{str(error).rstrip('.')}. {USAGE}") from None
     except SystemExit:
         raise
     except BaseException as error:

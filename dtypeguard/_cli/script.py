@@ -38,7 +38,7 @@ def run_script(file: str) -> None:
     else:
         path = os.path.join(os.getcwd(), file)
         if hasattr(pkgutil.get_importer(path), "find_spec"):
-            _look_in(os.path.abspath(file))
+            _look_in(os.path.abspath(file), always=True)
             _, spec, code = _runpy._get_main_module_details(NotFound)
             return _run_found(spec, code)
         try:
@@ -65,10 +65,15 @@ def run_module(name: str) -> None:
     _run_found(spec, code)
 
 
-def _look_in(folder: str) -> None:
-    """Has imports look in a folder first, where those of the command did."""
+def _look_in(folder: str, always: bool = False) -> None:
+    """Has imports look in a folder first, where those of the command did.
+
+    Under `python -P` Python itself looks in none but a folder that it runs.
+    """
     if not sys.flags.safe_path:
         sys.path[0] = folder
+    elif always:
+        sys.path.insert(0, folder)
 
 
 def _run_found(spec: importlib.machinery.ModuleSpec, code: CodeType) -> None:

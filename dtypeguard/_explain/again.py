@@ -1,5 +1,6 @@
 """Traces a function again after the tracers that it closes over have died."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
@@ -45,7 +46,6 @@ def retrace(
     """
     returned: list[SplitTree] = []
     results: list[Leaf] = []
-    closed_over, call = _opened(function)
 
     def again(values, *inputs):  # a new function: JAX may have kept the trace of the old
         result = call(values, *inputs)
@@ -55,6 +55,7 @@ def retrace(
         return returned[-1].arrays
 
     try:
+        closed_over, call = _opened(function)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first trace has warned
             types = tree_util.tree_map(strong_type, (closed_over, *inputs))
@@ -122,7 +123,7 @@ def _opened(function: Step) -> tuple[list[Tracer], Step]:
     """The tracers that a function closes over, and the function of them and its arguments.
 
     A function that closes over functions closes over what those close over. What an object
-    holds that is no tree stays as it is.
+    holds that is not a tree stays as it is, as does a tree that JAX cannot flatten.
     """
     found: list[Tracer] = []
 
@@ -157,7 +158,9 @@ def _renewed(function: Step, renew: Callable[[Tracer], Leaf]) -> Step:
                     contents = old.cell_contents
                 except ValueError:  # not assigned yet
                     continue
-                cell.cell_contents = tree_util.tree_map(new, contents)
+                cell.cell_contents = contents
+                with contextlib.suppress(Exception):  # a dict of keys that do not sort
+                    cell.cell_contents = tree_util.tree_map(new, contents)
         else:
             return leaf
         return known[id(leaf)]

@@ -350,7 +350,7 @@ def _before(node: ast.AST, frame: FrameType, line: Origin) -> Origin | None:
         return None
     file = frame.f_code.co_filename
     found = definition(file, target.id, line.line, frame.f_locals)
-    is_it = found and found.is_certain and found.line < line.line
+    is_it = found and found.is_certain and found.line < line.line and not found.is_parameter
     return origin_at(file, found.line, found.function) if found and is_it else None
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import kind
 from .._leaves.files import is_installed, short_path
-from .._leaves.types import DType, Function, PyTree
+from .._leaves.types import DType, Function, Jaxpr, PyTree
 from .._program.origins import places
 from .._program.source import returned, text_of
 from .again import inside
@@ -35,6 +35,7 @@ class _Result(NamedTuple):
         inputs: what it was called with.
         is_pair: whether it returns a pair, of which only the first item counts.
         wanted: the dtype that JAX takes.
+        jaxpr: of the function, if the error holds it.
     """
 
     called: str
@@ -42,6 +43,7 @@ class _Result(NamedTuple):
     inputs: tuple[PyTree, ...]
     is_pair: bool
     wanted: DType
+    jaxpr: Jaxpr | None = None
 
 
 def refused_result(message: str) -> str | None:
@@ -56,7 +58,7 @@ def result_note(error: BaseException, site: Site, refused: str) -> str | None:
     if result is None:
         return None
     made, shown = Made(), refused
-    found = inside(result.function, result.inputs, result.is_pair)
+    found = inside(result.function, result.inputs, result.is_pair, result.jaxpr)
     if found is not None:
         made, shown = Made(**found.of(0)), type_text(found.aval(0))
     wanted = f"a {kind(result.wanted)}"
@@ -73,8 +75,10 @@ def _results(error: BaseException, site: Site) -> Iterator[_Result]:
     for call in calls(error):
         given = call.arguments
         if "cond_fun" in given and "init_val" in given:
+            held = (jaxpr for name, jaxpr in call.jaxprs() if "cond" in name)
             function, inputs = given["cond_fun"], (given["init_val"],)
-            yield _Result("cond_fun", function, inputs, False, jnp.dtype(bool))
+            about = False, jnp.dtype(bool), next(held, None)
+            yield _Result("cond_fun", function, inputs, *about)
     for frame in site.inside:
         values = frame.f_locals
         if callable(values.get("fun")) and "holomorphic" in values:

@@ -11,7 +11,7 @@ import optax
 
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
-from .._leaves.dtypes import canonical_float, canonical_scalar, is_wide_scalar
+from .._leaves.dtypes import canonical_scalar, is_wide_scalar, narrow
 from .._leaves.errors import DtypeDriftError, WarnOnce, first_line, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
@@ -197,9 +197,7 @@ def _guard_transformation(
             given, extra = all_given, own_extra_args
             if callers_x64 and not x64_enabled():
                 given = given[0], given[1].map(canonical_scalar), given[2]
-                extra = lambda: convert_extra_args(
-                    own_extra_args(), canonical_float, x64=True
-                )
+                extra = lambda: convert_extra_args(own_extra_args(), narrow, x64=True)
             own = lambda: (*(tree.copy() for tree in given), extra())
             try:
                 outputs = update_inner(*own())

@@ -17,7 +17,11 @@ _FAMILIES = {
     "complex": np.complexfloating,
 }
 _SCALARS = (bool, int, float, complex)
-_WIDE = {*map(np.dtype, ("int64", "uint64", "float64", "complex128"))}
+_NARROW = {
+    np.dtype("float64"): np.dtype("float32"),
+    np.dtype("complex128"): np.dtype("complex64"),
+}
+_WIDE = {np.dtype("int64"), np.dtype("uint64"), *_NARROW}
 
 
 @functools.cache
@@ -79,9 +83,8 @@ def is_python_number(leaf: Leaf) -> bool:
 
 
 def is_weak(leaf: Leaf) -> bool:
-    """Whether a leaf promotes like a Python number. JAX has no weakly typed bools."""
-    is_number = is_python_number(leaf) and not isinstance(leaf, bool)
-    return is_number or getattr(leaf, "weak_type", False)
+    """Whether a leaf promotes like a Python scalar, as Python scalars do."""
+    return is_python_number(leaf) or getattr(leaf, "weak_type", False)
 
 
 def is_wide(leaf: Leaf) -> bool:
@@ -118,10 +121,14 @@ def canonical_scalar(leaf: Leaf) -> Leaf:
     return canonical(leaf) if is_wide_scalar(leaf) else leaf
 
 
-def canonical_float(leaf: Leaf) -> Leaf:
-    """A floating or complex JAX array as a `canonical` one; any other leaf as it is."""
-    is_float = isinstance(leaf, jax.Array) and kind(leaf.dtype) in ("float", "complex")
-    return canonical(leaf) if is_float and is_wide(leaf) else leaf
+def narrow(leaf: Leaf) -> Leaf:
+    """Casts a 64-bit floating or complex JAX array to 32 bits; returns any other leaf.
+
+    Whatever the x64 flag is: a callable may be called where it is on.
+    """
+    if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
+        return cast(leaf, _NARROW[leaf.dtype])
+    return leaf
 
 
 def fits(source: DType, target: DType) -> bool:

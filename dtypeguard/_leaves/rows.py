@@ -48,7 +48,8 @@ def describe(leaf: Leaf) -> str:
 def type_name(leaf: Leaf) -> str | None:
     """The dtype of a leaf and whether it is weak; None if it is not an array leaf."""
     dtype = dtype_of(leaf)
-    return None if dtype is None else f"{dtype}{' (weak)' * is_weak(leaf)}"
+    is_number = is_weak(leaf) and not isinstance(leaf, bool)  # JAX has no weak bools
+    return None if dtype is None else f"{dtype}{' (weak)' * is_number}"
 
 
 def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row]:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from .._leaves.dtypes import is_wide, kind
 from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.graph import Graph
+from .._program.graph import Graph, open_jaxpr
 from .._program.origins import Origin, origin_of
 from .costs import input_names, line_costs
 from .finite import Birth
@@ -28,7 +28,7 @@ from .meant import Meant
 from .measure import Measures
 from .mended import Mended
 from .pair import Paired
-from .primitives import is_inexact
+from .primitives import is_inexact, jaxprs_in
 from .report import PrecisionReport
 from .values import Formats
 from .work import work_of
@@ -139,7 +139,7 @@ def audit_call(
     show_status("tracing")
     program, paths, meant, has_double = _traced(f, given, x64, runs)
     graph = Graph(program)
-    formats = _formats(graph.avals, wide, narrow)
+    formats = _formats(list(_avals(program)), wide, narrow)
     if not paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
@@ -152,7 +152,7 @@ def audit_call(
     if not runs:
         costs = line_costs(flow, lambda _: math.nan) if flow else ()
         return PrecisionReport(**formats.names, work=work, costs=costs)
-    needs_x64 = formats.wide == np.float64 or any(map(is_wide, graph.avals))
+    needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
         show_status("compiling")
@@ -329,3 +329,16 @@ def _formats(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
             f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
         )
     return Formats(target, narrower)
+
+
+def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
+    """The abstract values of a jaxpr and of all inside it.
+
+    A `Graph` leaves out the condition of a loop, and what a scatter applies.
+    """
+    jaxpr = open_jaxpr(jaxpr)
+    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
+    for eqn in jaxpr.eqns:
+        yield from (var.aval for var in eqn.outvars)
+        for inside in jaxprs_in(eqn.params):
+            yield from _avals(inside)

@@ -48,7 +48,9 @@ def definition(
         # A function may be called after the last line of its module has run.
         is_over = scope is inside[0] is not inside[-1]
         is_repeated = _is_repeated(scope.node, name, line, names)
-        found = _reaching(scope.node, name, None if is_over else line, is_repeated)
+        ran = frozenset(each for each in _targets(scope.node) if each[1] in names)
+        place = None if is_over else line
+        found = _reaching(scope.node, name, place, is_repeated, ran)
         found = {each for each in found if of_items or not each.is_change}
         made = [each for each in found if not each.is_change]
         if not made:
@@ -130,10 +132,31 @@ def _loops_and_stores(
     return loops, stores
 
 
+@functools.lru_cache(1000)
+def _targets(function: _Function) -> list[tuple[int, str]]:
+    """The lines of `for` loops, each with a variable that only its header assigns.
+
+    The loop has run if that is known.
+    """
+    own = list(_own(function))
+    names = [x.id for x in own if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+    targets = [
+        (loop.lineno, each.id)
+        for loop in own
+        if isinstance(loop, (ast.For, ast.AsyncFor))
+        for each in ast.walk(loop.target)
+        if isinstance(each, ast.Name)
+    ]
+    only = lambda name: names.count(name) == 1 and name not in _parameters(function)
+    return [(line, name) for line, name in targets if only(name)]
+
+
 def _own(node: ast.AST) -> Iterator[ast.AST]:
     """What is in a node, but not in a function or a class inside of it."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+        if not isinstance(
+            child, (*_FUNCTIONS, ast.ClassDef, ast.Lambda, ast.comprehension)
+        ):
             yield child
             yield from _own(child)
 
@@ -158,18 +181,25 @@ class _Made(NamedTuple):
     is_change: bool = False
 
 
-_State = frozenset[_Made]
+_State = frozenset[_Made]  # empty where no way leads
+_UNSET = _Made(0)  # before the first definition
 
 
 @functools.lru_cache(1000)
 def _reaching(
-    function: _Function, name: str, line: int | None, is_repeated: bool | None
+    function: _Function,
+    name: str,
+    line: int | None,
+    is_repeated: bool | None,
+    ran: frozenset[tuple[int, str]],
 ) -> _State:
     """The definitions of a variable that reach a line of a function, or its end if None."""
-    flow, parameters = _Flow(name, line, is_repeated), _parameters(function)
-    first = [_Made(parameters[name], is_parameter=True)] if name in parameters else []
-    end = flow.run(function.body, frozenset(first))
-    return end if line is None else flow.found
+    loops = {each for each, _ in ran}
+    flow, parameters = _Flow(name, line, is_repeated, loops), _parameters(function)
+    is_known = name in parameters
+    first = _Made(parameters[name], is_parameter=True) if is_known else _UNSET
+    end = flow.run(function.body, frozenset([first]))
+    return ((end or flow.ended) if line is None else flow.found) - {_UNSET}
 
 
 class _Flow:
@@ -179,22 +209,41 @@ class _Flow:
         name: of the variable.
         line: where to stop.
         is_repeated: whether a loop around the line has run before; None if not known.
+        ran: the lines of loops that are known to have run.
+
+    Attributes:
+        found: the definitions before the line.
+        seen: those in what runs: an error may leave it anywhere.
+        ended: those where the function returns or raises.
+        broken: those where the loop that runs is left.
+        continued: those where it goes to its next turn.
     """
 
-    def __init__(self, name: str, line: int | None, is_repeated: bool | None):
+    def __init__(
+        self, name: str, line: int | None, is_repeated: bool | None, ran: set[int]
+    ):
         self.name, self.line, self.is_repeated = name, line, is_repeated
+        self.ran = ran
         self.found: _State = frozenset()
+        self.seen: _State = frozenset()
+        self.ended: _State = frozenset()
+        self.broken: _State = frozenset()
+        self.continued: _State = frozenset()
 
     def run(self, body: Sequence[ast.stmt], state: _State) -> _State:
         """The definitions after some statements, of those before."""
         for node in body:
             if self._is_at(node):
                 self.found = state
+            self.seen |= state
             state = self._after(node, state)
+            self.seen |= state
         return state
 
     def _is_at(self, node: ast.stmt) -> bool:
-        return self.line is not None and contains(node, self.line)
+        decorators = getattr(node, "decorator_list", ())
+        first = min([node.lineno, *(each.lineno for each in decorators)])
+        return self.line is not None and first <= self.line <= (node.end_lineno or 0)
 
     def _after(self, node: ast.stmt, state: _State) -> _State:
         match node:
@@ -205,19 +254,37 @@ class _Flow:
         state = self._assigned(node, state)
         match node:
             case ast.Return() | ast.Raise():
+                self.ended |= state
+                return frozenset()
+            case ast.Break():
+                self.broken |= state
+                return frozenset()
+            case ast.Continue():
+                self.continued |= state
                 return frozenset()
             case ast.With() | ast.AsyncWith():
-                return self.run(node.body, state)
+                done, seen = self._attempt(node.body, state)
+                return done or seen  # it may suppress what its body raises
             case ast.If():
                 return self.run(node.body, state) | self.run(node.orelse, state)
             case ast.Match():
                 return state.union(*(self.run(each.body, state) for each in node.cases))
             case ast.Try() | ast.TryStar():
-                done = self.run(node.body, state)
-                handled = [self.run(each.body, state | done) for each in node.handlers]
-                ends = self.run(node.orelse, done).union(*handled)
-                return self.run(node.finalbody, ends)
+                done, seen = self._attempt(node.body, state)
+                handled = [self._attempt(each.body, seen) for each in node.handlers]
+                rest, more = self._attempt(node.orelse, done)
+                ends = rest.union(*(each for each, _ in handled))
+                after = self.run(node.finalbody, ends)
+                self.run(node.finalbody, seen.union(more, *(each for _, each in handled)))
+                return after
         return state
+
+    def _attempt(self, body: Sequence[ast.stmt], state: _State) -> tuple[_State, _State]:
+        """The definitions after some statements, and those where one of them may raise."""
+        outer, self.seen = self.seen, state
+        done = self.run(body, state)
+        seen, self.seen = self.seen, outer | self.seen
+        return done, seen
 
     def _after_loop(
         self, node: ast.For | ast.AsyncFor | ast.While, state: _State
@@ -226,20 +293,33 @@ class _Flow:
         def turn(start: _State) -> _State:
             if self._is_at(node):
                 self.found = start
-            return self.run(node.body, self._assigned(node, start))
+            before, self.continued = self.continued, frozenset()
+            end = self.run(node.body, self._assigned(node, start))
+            end, self.continued = end | self.continued, before
+            return end
 
         known = self.is_repeated if self._is_at(node) else None
         self.is_repeated = None if known else self.is_repeated  # of the outermost loop
-        start = state
+        start, broken, self.broken = state, self.broken, frozenset()
         if known is not False:
             start = turn(state) if known else state | turn(state)
-        return self.run(node.orelse, state | turn(start))
+        end = turn(start)
+        out, self.broken = self.broken, broken
+        if isinstance(node, ast.While) and isinstance(node.test, ast.Constant):
+            end = frozenset()  # `while True` ends by a `break`
+        elif self._is_at(node) or node.lineno not in self.ran:
+            end |= state
+        return self.run(node.orelse, end) | out
 
     def _assigned(self, node: ast.stmt, state: _State) -> _State:
         """The definitions after what a statement itself assigns, before its body runs."""
+        if not state:
+            return state
         value = node.value if isinstance(node, ast.Assign) else None
         source = value.id if isinstance(value, ast.Name) else ""
         made, changed = [], []
+        if isinstance(node, ast.AnnAssign) and node.value is None:
+            return state
         for each in [node, *_header(node)]:
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                 made += [_Made(each.lineno, source)] * (each.id == self.name)

@@ -186,7 +186,9 @@ class Watch(Calls):
 def _is_named_tuple(frame: FrameType) -> bool:
     """Whether a function makes a NamedTuple. Its code has no file, as in `python -c`."""
     is_without_file = frame.f_code.co_filename == "<string>"
-    return is_without_file and frame.f_globals["__name__"].startswith("namedtuple_")
+    return is_without_file and str(frame.f_globals.get("__name__")).startswith(
+        "namedtuple_"
+    )
 
 
 def _is_own(code: CodeType) -> bool:

@@ -200,6 +200,15 @@ def test_main_is_as_under_python(run, script, arguments, monkeypatch, tmp_path):
         del sys.modules[name]
 
 
+@pytest.mark.parametrize("name", ["folder", "archive.pyz"])
+def test_a_folder_is_found_under_the_safe_path(script, tmp_path, name):
+    script("import other; print(other.name)", "folder/__main__.py")
+    script("name = 'its own'", "folder/other.py")
+    zipapp.create_archive(tmp_path / "folder", tmp_path / "archive.pyz")
+    given = {"cwd": tmp_path, "env": {"PYTHONSAFEPATH": "1"}}
+    assert _command(name, **given) == _python(name, **given) == (0, "its own\n", "")
+
+
 def test_a_script_from_standard_input(tmp_path):
     raising = """
 import jax, jax.numpy as jnp

@@ -378,3 +378,16 @@ def test_a_constant_that_is_returned():
     (note,) = notes(raised(lambda: scan(body, {"w": BF16}, None, 3)))
     row = f"  carry['w']  bfloat16[3] -> float32[3]  {line('returned: constant')}"
     assert f"{row}  begins at {line('first value')}" in note.splitlines()
+
+
+@pytest.mark.parametrize("held", [{1: 0, "a": 1.0}, {}], ids=["unsortable", "empty"])
+def test_a_condition_is_not_run_again_for_its_note(held):
+    runs = []
+
+    def cond_fun(x):
+        runs.append(held)
+        return x.sum()
+
+    error = raised(lambda: jax.lax.while_loop(cond_fun, lambda x: x, jnp.ones(3)))
+    assert "cond_fun of jax.lax.while_loop has to return a bool" in "".join(notes(error))
+    assert len(runs) == 1

@@ -247,8 +247,18 @@ def test_extra_args_reach_who_takes_them():
 
 
 @pytest.mark.third_party
-@needs_optax("scale_by_zoom_linesearch")
-def test_a_train_step_compiles_once():
+@pytest.mark.parametrize(
+    "factory",
+    [
+        pytest.param(lambda: optax.lbfgs(), id="lbfgs", marks=needs_optax("lbfgs")),
+        pytest.param(
+            lambda: optax.scale_by_zoom_linesearch(5),
+            id="zoom",
+            marks=needs_optax("scale_by_zoom_linesearch"),
+        ),
+    ],
+)
+def test_a_train_step_compiles_once(factory):
     def compilations(opt):
         params = {"w": jnp.linspace(0, 1, 5)}
         loss = lambda params: jnp.sum(params["w"] ** 2)
@@ -266,8 +276,8 @@ def test_a_train_step_compiles_once():
             params, state = step(params, state)
         return step._cache_size()
 
-    assert compilations(optax.scale_by_zoom_linesearch(5)) == 2
-    assert compilations(guard(optax.scale_by_zoom_linesearch(5))) == 1
+    assert compilations(factory()) == 2
+    assert compilations(guard(factory())) == 1
 
 
 def test_what_wraps_a_guarded_update_is_guarded_anew():

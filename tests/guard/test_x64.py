@@ -505,3 +505,33 @@ def test_nested_guards_are_blind_together():
         outer.update(params, outer.init(params), params)
         assert jax.config.jax_enable_x64
     assert seen == [False]
+
+
+@needs_x64_scope
+def test_init_that_needs_x64_gets_it():
+    opt = guard(transformation(init=lambda params: {"n": jnp.asarray(2**40)}))
+    with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
+        assert opt.init(PARAMS)["n"] == 2**40
+
+
+@needs_x64_scope
+def test_python_scalars_do_not_lift_the_scope():
+    seen = []
+    with set_x64(True):
+        _, state = guard(noting(seen)).update(PARAMS, {"lr": 0.1, "n": 1}, PARAMS)
+    assert seen == [False]
+    assert types(state) == {"lr": ("float32", False, ()), "n": ("int32", False, ())}
+
+
+@needs_x64_scope
+def test_a_callable_that_runs_where_x64_is_on_returns_32_bits():
+    def update(updates, state, params=None, *, value_fn):
+        with set_x64(True):
+            seen.append(value_fn(params).dtype)
+        return updates, state
+
+    seen = []
+    value_fn = lambda params: jnp.mean(params["w"].astype(jnp.float64))
+    with set_x64(True):
+        guard(transformation(update)).update(PARAMS, (), PARAMS, value_fn=value_fn)
+    assert seen == [jnp.float32]

@@ -464,3 +464,17 @@ def test_what_is_computed_where_it_is_stored_rounds():
     x = normal(0, 16, dtype=BF16)
     losses = audit_precision(lambda x: x.at[:4].apply(lambda y: jnp.exp(3 * y)), x).losses
     assert losses[0].alone > 0
+
+
+def grown(dtype, bound):
+    """A loop whose condition alone computes in a dtype."""
+    go = lambda x: (x.astype(dtype) < bound).all()
+    return lambda x: lax.while_loop(go, lambda x: x * 1.5, x)
+
+
+def test_the_condition_of_a_loop_has_dtypes_of_its_own():
+    assert audit_precision(grown(jnp.bfloat16, 50), jnp.ones(4)).wide == "float32"
+    if HAS_X64_SCOPE:
+        x = jnp.ones(4, jnp.bfloat16)
+        report = audit_precision(grown(jnp.float64, np.float64(50)), x, x64=True)
+        assert report.wide == "float32"

@@ -38,9 +38,12 @@ def test_in_a_loop_it_has_assigned_in_an_earlier_turn():
 def found_in(source, known):
     """Where `find` finds the array `w`, in a module that knows variables already."""
     names = known | {"np": np, "frame": inspect.currentframe, "found": []}
-    names["find"] = lambda frame: names["found"].append(
-        bound_in(frame, frame.f_globals["w"], frame.f_lineno)
-    )
+    names["find"] = lambda at: names["found"].append(look(at, inspect.currentframe()))
+
+    def look(at, inside):
+        frame = inside.f_back if inspect.isfunction(at) else at  # a decorator
+        return bound_in(frame, frame.f_globals["w"], frame.f_lineno)
+
     linecache.cache["<cell>"] = len(source), None, source.splitlines(True), "<cell>"
     try:
         exec(compile(source, "<cell>", "exec"), names)
@@ -82,6 +85,37 @@ def test_a_cell_of_a_notebook_that_has_run_before(source, lines):
             "match 1:\n  case 1:\n    w = np.ones(3)\n  case _:\n    w = 1\nfind(frame())",
             [None],
         ),
+        ("w = np.ones(3)\n@find\ndef f():\n    w = 1\n", [1]),
+        ("w = np.ones(3)\nw: object\nfind(frame())\n", [1]),
+        ("w = np.ones(3)\nv = [w for w in 'ab']\nfind(frame())\n", [1]),
+        # Errors, and what leaves a block or a loop.
+        (
+            "try:\n    w = np.ones(3)\n    if 1:\n        raise OSError\n    w = 1\n"
+            "except OSError:\n    find(frame())\n",
+            [None],
+        ),
+        (
+            "w = np.ones(3)\ntry:\n    v = 1\nexcept OSError:\n    w = 1\n    raise\n"
+            "finally:\n    find(frame())\n",
+            [None],
+        ),
+        (
+            "from contextlib import suppress\nw = np.ones(3)\nwith suppress(OSError):\n"
+            "    raise OSError\nfind(frame())\n",
+            [2],
+        ),
+        (
+            "w = np.ones(3)\nfor n in 'a':\n    break\nelse:\n    w = 1\nfind(frame())\n",
+            [1],
+        ),
+        (
+            "for n in 'ab':\n    w = np.ones(3)\n    find(frame())\n    if 1:\n"
+            "        continue\n    w = 1\n",
+            [2, 2],
+        ),
+        ("while True:\n    w = np.ones(3)\n    if 1:\n        break\nfind(frame())\n", [2]),
+        ("w = 0\nfor n in 'ab':\n    w = w + np.ones(3)\nfind(frame())\n", [3]),
+        ("w = 0\nfor n in 'ab':\n    w = np.ones(3)\nn = 1\nfind(frame())\n", [None]),
         # Assignments to an item.
         (f"{ITEM}find(frame())\nw[0] = 1\n", [1]),
         (f"{ITEM}w[0] = find(frame())\n", [1]),

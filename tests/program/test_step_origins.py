@@ -105,3 +105,16 @@ def test_the_graph_of_a_watched_trace_is_not_watched(monkeypatch):
     audit_step(decayed, [planted_steps.struct(jnp.bfloat16)])
     assert len(seen) > 1
     assert seen == [before] * len(seen)
+
+
+def test_code_without_a_module_hides_no_maker():
+    names = {}
+    exec("def same(x): return x + 1", names)
+    del names["__builtins__"]
+
+    def step(x):
+        factor = make_factor()
+        return names["same"](x) * factor
+
+    (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
+    assert drift.cause.code.endswith("# the factor")

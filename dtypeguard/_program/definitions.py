@@ -9,7 +9,7 @@ import functools
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
-from .source import contains, parsed, root
+from .source import contains, first_line, parsed, root
 
 
 class Definition(NamedTuple):
@@ -241,9 +241,9 @@ class _Flow:
         return state
 
     def _is_at(self, node: ast.stmt) -> bool:
-        decorators = getattr(node, "decorator_list", ())
-        first = min([node.lineno, *(each.lineno for each in decorators)])
-        return self.line is not None and first <= self.line <= (node.end_lineno or 0)
+        if self.line is None:
+            return False
+        return first_line(node) <= self.line <= (node.end_lineno or 0)
 
     def _after(self, node: ast.stmt, state: _State) -> _State:
         match node:

@@ -46,6 +46,12 @@ def contains(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or 0)
 
 
+def first_line(node: ast.stmt) -> int:
+    """The first line of a statement, which may be that of a decorator."""
+    decorators = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
 def returned(code: CodeType) -> ast.expr | None:
     """What a function returns; None if it is not found, or is one of several."""
     line, name = code.co_firstlineno, code.co_name
@@ -56,10 +62,8 @@ def returned(code: CodeType) -> ast.expr | None:
         if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
             if [each.arg for each in node.args.args] == list(names):
                 found.append(node.body)
-        elif isinstance(node, ast.FunctionDef) and node.name == name:
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first == line:
-                found += _returns(node)
+        elif isinstance(node, ast.FunctionDef) and first_line(node) == line:
+            found += _returns(node)
     return found[0] if len(found) == 1 else None
 
 

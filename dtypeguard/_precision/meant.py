@@ -69,19 +69,19 @@ class Meant(Calls):
         self._found[key] += 1
         return None if number == rounded else number
 
-    def _call(self, frame: FrameType, event: str, arg: object):
+    def call(self, frame: FrameType) -> None:
         back = frame.f_back
         if back is None or is_users(frame.f_code.co_filename):
-            return None
-        file = back.f_code.co_filename
-        if is_users(file):
-            # What is made an array may go into any call on the line.
-            is_maker = frame.f_code.co_qualname in _MAKERS
-            if numbers := list(_numbers(frame.f_locals.values())):
-                chain = None if is_maker else calls_of_frame(back)
-                found = self._numbers.setdefault((file, back.f_lineno), [])
-                found.extend((chain, number) for number in numbers)
-        return None
+            return
+        if not is_users(back.f_code.co_filename):
+            return
+        # What is made an array may go into any call on the line.
+        is_maker = frame.f_code.co_qualname in _MAKERS
+        if numbers := list(_numbers(frame.f_locals.values())):
+            chain = None if is_maker else calls_of_frame(back)
+            line = back.f_code.co_filename, back.f_lineno
+            found = self._numbers.setdefault(line, [])
+            found.extend((chain, number) for number in numbers)
 
 
 _MAKERS = "array", "asarray", "_ScalarMeta.__call__"

@@ -99,7 +99,8 @@ def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
     file = frame.f_code.co_filename
     if is_python_number(value) or _is_argument_of_lambda(frame, value):
         return None
-    for names in (frame.f_locals, frame.f_globals):
+    # From Python 3.13 on, every look at `f_locals` looks into the frame.
+    for names in (dict(frame.f_locals), frame.f_globals):
         for name in [name for name, each in names.items() if each is value]:
             found = definition(file, name, line, names, of_items=not is_array(value))
             # In a package every branch leads to the same line of the user's.

@@ -43,7 +43,7 @@ def definition(
         of_items: whether an assignment to an item or an attribute changes the value.
     """
     module = parsed(file)
-    inside = [] if module is None else [each for each in _scopes(module) if each.has(line)]
+    inside = [] if module is None else _around(module, line)
     for scope in reversed(inside):
         # A function may be called after the last line of its module has run.
         is_over = scope is inside[0] is not inside[-1]
@@ -97,6 +97,12 @@ def _scopes(module: ast.Module) -> list[_Scope]:
 
     visit(module, "")
     return scopes
+
+
+@functools.lru_cache(1000)
+def _around(module: ast.Module, line: int) -> list[_Scope]:
+    """Those that a line is in, outside in."""
+    return [each for each in _scopes(module) if each.has(line)]
 
 
 def _is_repeated(

@@ -70,6 +70,16 @@ class Graph:
     """
 
     def __init__(self, jaxpr: Jaxpr, arguments: int | None = None):
+        self._of = jaxpr, arguments
+
+    def __getattr__(self, name: str) -> Any:
+        """Builds the graph when it is first asked for something, if it ever is."""
+        if "_of" not in vars(self):
+            raise AttributeError(name)
+        self._build(*vars(self).pop("_of"))
+        return getattr(self, name)
+
+    def _build(self, jaxpr: Jaxpr, arguments: int | None) -> None:
         self.avals: list[Aval] = []
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}

@@ -6,6 +6,7 @@ change it; without it audits still work and name no lines.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -241,9 +242,13 @@ def is_displaced(stack: Sequence[Equation]) -> bool:
     What the rules of a `custom_vjp` and the like compute has the line of the call that they
     belong to: no line of the call itself, which JAX replaces by what they compute.
     """
+    return _is_of_rule(_frames(stack))
+
+
+def _is_of_rule(frames: Iterable["_Frame"]) -> bool:
     return any(
         os.path.basename(frame.file) in _WITH_RULES and frame.function.endswith("__call__")
-        for frame in _inside_call(stack)
+        for frame in itertools.takewhile(lambda frame: not is_users(frame.file), frames)
     )
 
 
@@ -292,7 +297,11 @@ class _Frame(NamedTuple):
 
 def _frames(stack: Sequence[Equation]) -> Iterator[_Frame]:
     """The frames of an equation and of those that contain it, inside out."""
-    return itertools.chain.from_iterable(map(_own_frames, stack))
+    for number, equation in enumerate(stack):
+        frames = _own_frames(equation)
+        # What JAX kept of a function of its own may be from another user's rule.
+        is_kept = _is_of_rule(frames) and any(map(_is_jitted_by_jax, stack[number + 1 :]))
+        yield from () if is_kept else frames
 
 
 def _inside_call(stack: Sequence[Equation]) -> Iterator[_Frame]:
@@ -300,13 +309,24 @@ def _inside_call(stack: Sequence[Equation]) -> Iterator[_Frame]:
     return itertools.takewhile(lambda frame: not is_users(frame.file), _frames(stack))
 
 
-def _own_frames(equation: Equation) -> Iterator[_Frame]:
+def _own_frames(equation: Equation) -> Iterable[_Frame]:
     """The frames of an equation inside its own jaxpr, inside out."""
     try:
-        for frame in equation.source_info.traceback.frames:
-            found = _Frame(frame.file_name, frame.line_num, frame.function_name)
-            if not is_users(found.file) and _TRACING.fullmatch(found.function):
-                return
-            yield found
-    except AttributeError:  # there is no traceback, or this release keeps it elsewhere
-        return
+        return _frames_of(equation.source_info.traceback)
+    except (AttributeError, TypeError):  # there is none, or this release has it elsewhere
+        return ()
+
+
+def _is_jitted_by_jax(equation: Equation) -> bool:
+    """Whether an equation calls a function that JAX has jitted itself."""
+    jaxpr = equation.params.get("jaxpr")
+    about = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+    return not is_users(getattr(about, "func_filename", None) or "")
+
+
+# Equations on a line that runs in a loop have equal tracebacks.
+@functools.lru_cache(1000)
+def _frames_of(called: Any) -> tuple[_Frame, ...]:
+    frames = [_Frame(x.file_name, x.line_num, x.function_name) for x in called.frames]
+    is_inside = lambda x: is_users(x.file) or not _TRACING.fullmatch(x.function)
+    return tuple(itertools.takewhile(is_inside, frames))

@@ -113,7 +113,15 @@ def text_of(node: ast.expr, file: str) -> str:
 
 def _text(file: str) -> str:
     linecache.checkcache(file)
-    return "".join(linecache.getlines(file))
+    lines = linecache.getlines(file)
+    if file not in _texts or _texts[file][0] is not lines:
+        _texts[file] = lines, "".join(lines)
+    return _texts[file][1]
+
+
+# The lines of a file, which `linecache` keeps until they change, and its text: a string
+# keeps its hash.
+_texts: dict[str, tuple[list[str], str]] = {}
 
 
 @functools.lru_cache

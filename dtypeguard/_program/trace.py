@@ -9,7 +9,6 @@ import numpy as np
 from .._carry.call import Call, SplitTree
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf, PyTree
-from .calls import unseen
 from .graph import Graph
 
 
@@ -101,9 +100,9 @@ def trace(
                 for name, p in zip(call.names, call.carried)
             ]
         jaxpr = jax.make_jaxpr(run)(arrays, call.rest.arrays)
-        with unseen():
-            traced["step"] = Graph(jaxpr)
-        traced.update(carried=call.carried, names=call.names, rest=call.rest)
+        traced.update(
+            step=Graph(jaxpr), carried=call.carried, names=call.names, rest=call.rest
+        )
         return arrays
 
     made = Graph(jax.make_jaxpr(first)(*inputs)) if is_made else first(*inputs)

@@ -6,7 +6,7 @@ the line that created it. `Watch` sees the calls from the user's code into JAX.
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 
 import jax
@@ -18,7 +18,7 @@ from .._leaves.files import is_installed, is_users
 from .._leaves.types import Aval, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
-from .calls import Calls
+from .calls import Calls, Left
 from .origins import Origin, OwnLines, callers, origin_of_frame
 from .trace import strong_type
 
@@ -31,8 +31,9 @@ class Watch(Calls):
 
     def __init__(self):
         self._lines = OwnLines()
-        self._is_inside = True  # of JAX, or of another function that is not the user's
         self._others: dict[int, CodeType] = {}  # by identity: to hash one takes long
+        # Calls inside of JAX, or of another function that is not the user's, to the like.
+        self.ignored: Container[int] = self._others
         # Keeps the values alive, so that no other gets the same id.
         self._made: dict[int, tuple[PyTree, Origin]] = {}
         self._used: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
@@ -103,21 +104,18 @@ class Watch(Calls):
         made = self._made.get(id(value))
         return made[1] if made else None
 
-    def _call(self, frame: FrameType, event: str, arg: PyTree):
+    def call(self, frame: FrameType) -> Left | None:
         code = frame.f_code
-        if self._is_inside and id(code) in self._others:
-            return None
         if is_users(code.co_filename) and not _is_named_tuple(frame):
-            frame.f_trace_lines = False
             leave = contextlib.ExitStack()
-            leave.callback(setattr, self, "_is_inside", self._is_inside)
-            self._is_inside = False
+            leave.callback(setattr, self, "ignored", self.ignored)
+            self.ignored = ()
             if _is_own(code) and not (frame.f_back and _is_own(frame.f_back.f_code)):
                 leave.push(self._lines.start())
-            return functools.partial(self._return_from_user, leave)
+            return functools.partial(self._return_from_user, leave, frame)
         self._others[id(code)] = code
         back = frame.f_back
-        if self._is_inside or back is None:
+        if self.ignored is self._others or back is None:
             return None
         for value in _arrays(frame.f_locals.values()):
             maker = self.made(value) or bound(back, value)
@@ -126,9 +124,8 @@ class Watch(Calls):
             if maker is not None:  # None for an argument of the traced function
                 key = back.f_code.co_filename, back.f_lineno
                 self._used.setdefault(key, []).append((value, maker))
-        self._is_inside = True
-        frame.f_trace_lines = False
-        return self._return_to_user
+        self.ignored = self._others
+        return functools.partial(self._return_to_user, back)
 
     def _computed(self, frame: FrameType, value: Leaf) -> Origin | None:
         """The line that created what NumPy, unseen, has computed a value from.
@@ -155,32 +152,29 @@ class Watch(Calls):
             self._origins[place] = origin_of_frame(frame), calls
         return self._origins[place][0]
 
-    def _return_to_user(self, frame: FrameType, event: str, arg: PyTree):
-        if event == "return":
-            self._is_inside = False
-            if frame.f_back is not None and _is_array(arg):
-                self._made.setdefault(id(arg), (arg, self._origin(frame.f_back)))
-        return self._return_to_user
+    def _return_to_user(self, back: FrameType, value: PyTree) -> None:
+        self.ignored = ()
+        if _is_array(value):
+            self._made.setdefault(id(value), (value, self._origin(back)))
 
     def _return_from_user(
-        self, leave: contextlib.ExitStack, frame: FrameType, event: str, arg: PyTree
-    ):
-        if event == "return":
-            leave.close()
+        self, leave: contextlib.ExitStack, frame: FrameType, value: PyTree
+    ) -> None:
+        leave.close()
         # Equal Python scalars may be one object, wherever they come from.
-        if event == "return" and arg is not None and not is_python_number(arg):
-            maker: FrameType | None = frame
-            while maker is not None and not _is_maker(maker, arg):
-                maker = maker.f_back
-            if maker is not None:
-                origin = self._origin(maker)
-                self._made.setdefault(id(arg), (arg, origin))
-                # The pair of new updates and new state is taken apart at once.
-                pair = arg if type(arg) is tuple else ()
-                for item in pair:
-                    if isinstance(item, (tuple, list, dict)):
-                        self._made.setdefault(id(item), (item, origin))
-        return functools.partial(self._return_from_user, leave)
+        if value is None or is_python_number(value):
+            return
+        maker: FrameType | None = frame
+        while maker is not None and not _is_maker(maker, value):
+            maker = maker.f_back
+        if maker is not None:
+            origin = self._origin(maker)
+            self._made.setdefault(id(value), (value, origin))
+            # The pair of new updates and new state is taken apart at once.
+            pair = value if type(value) is tuple else ()
+            for item in pair:
+                if isinstance(item, (tuple, list, dict)):
+                    self._made.setdefault(id(item), (item, origin))
 
 
 def _is_named_tuple(frame: FrameType) -> bool:
@@ -224,7 +218,7 @@ def _may_be(passed: Leaf, aval: Aval, value: Leaf) -> bool:
 
 def _content(passed: Leaf) -> Hashable:
     """The type and the value of an array; its identity where the value cannot be read."""
-    about = strong_type(passed), is_weak(passed)
+    about = passed.shape, passed.dtype, is_weak(passed)
     if isinstance(passed, Tracer):
         return *about, "tracer"
     is_readable = np.size(passed) <= _LARGE and kind(passed.dtype) is not None

@@ -240,3 +240,25 @@ def test_a_rule_that_raises_leaves_jax_as_it_was():
     (equation,) = jax.make_jaxpr(lambda x: x * 2)(1.0).eqns
     files = [frame.file_name for frame in equation.source_info.traceback.frames]
     assert __file__ in files
+
+
+def test_what_jax_kept_of_a_rule_has_the_line_of_its_caller():
+    """JAX 0.12 keeps the trace of `linspace` with the line of the call of the rule."""
+
+    @jax.jit
+    def choose(x):
+        other = jnp.linspace(0, 1, 5)  # made here
+        return lax.cond(True, lambda x: lax.mul(x, other), lambda x: x, x)
+
+    def backward(x, g, perturbed, _):
+        return x * jnp.linspace(0, 1, 5)
+
+    function = eqx.filter_custom_vjp(lambda x: jnp.sum(x))
+    function.def_fwd(lambda perturbed, x: (jnp.sum(x), x))
+    function.def_bwd(backward)
+    jax.make_jaxpr(lambda p: eqx.filter_grad(function)(p))(jnp.ones(5))
+    with pytest.raises(TypeError) as raised, explain():
+        choose(jnp.ones(5, BF16))
+    (note,) = raised.value.__notes__
+    assert "made here" in note
+    assert "filter_grad" not in note

@@ -85,7 +85,6 @@ if sys.version_info >= (3, 12):
                 for event in self._callbacks:
                     sys.monitoring.register_callback(self._tool, event, None)
                 sys.monitoring.free_tool_id(self._tool)
-                self._left.clear()
 
         def _enter(self, code: CodeType, instruction: int, *error: object) -> None:
             if id(code) in self.calls.ignored or get_ident() != self._thread:

@@ -48,6 +48,7 @@ TESTS = (
     "audit/test_report",
     "find/test_drift",
     "find/test_wide",
+    "program/test_calls",
     "program/test_graph",
     "program/test_origins",
     "program/test_rules",

@@ -94,11 +94,12 @@ class OptimizerSubject(Subject):
         """The optimizer's own update."""
         return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
 
-    def types(self) -> Hashable:
-        """All that a check can see of the update: what goes in, what comes out, effects.
+    def types(self) -> "Types | None":
+        """All that a check can see of the update, or None.
 
-        None if the update raises, if numbers go in that are no arrays, or if a tree has
-        metadata without a hash.
+        None if the update raises or changes the tree of the state, if numbers go in that
+        are no arrays, if a tree has metadata without a hash, or if JAX is too old to give
+        the trace of a jitted function.
         """
         arrays = eqx.filter(self.extra_args, eqx.is_array)
         given = self.grads, self.carry.state, self.carry.params, arrays
@@ -106,14 +107,33 @@ class OptimizerSubject(Subject):
         if not all(isinstance(leaf, jax.Array) for leaf in leaves):
             return None
         try:
-            jaxpr, out = jax.make_jaxpr(self._update, return_shape=True)(*given)
-            trees = treedef, tree_util.tree_structure(out), tuple(self.extra_args)
-            avals = *jaxpr.in_avals, *jaxpr.out_avals
-            types = trees, avals, frozenset(map(str, jaxpr.effects))
-            hash(types)
+            traced = self._update.trace(*given)
+            jaxpr, out = traced.jaxpr, tree_util.tree_structure(traced.out_info)
+            grads, state, *others = tree_util.tree_unflatten(treedef, jaxpr.in_avals)
+            updates, new_state = tree_util.tree_unflatten(out, jaxpr.out_avals)
+            old, structure = tree_util.tree_flatten(state)
+            new, new_structure = tree_util.tree_flatten(new_state)
+            if new_structure != structure:
+                return None
+            avals, trees = tree_util.tree_flatten((grads, others, updates))
+            effects = frozenset(map(str, jaxpr.effects))
+            around = trees, tuple(avals), tuple(self.extra_args), effects
+            hash(around)
+            return Types(around, frozenset(zip(old, new)))
         except Exception:  # which the checks report
             return None
-        return types
+
+
+class Types(NamedTuple):
+    """The types of an update.
+
+    Attributes:
+        around: what goes in and comes out besides the state, and the effects.
+        of_state: the types before and after of the leaves of the state.
+    """
+
+    around: Hashable
+    of_state: frozenset[Hashable]
 
 
 Check = Callable[[OptimizerSubject], None]

@@ -8,12 +8,15 @@ from .checks import Check, OptimizerSubject
 class Passed:
     """Checks that an update has passed; another one of the same types passes them, too.
 
+    Control flow and MultiSteps ask of each leaf of a state by itself whether it keeps its
+    type. So a state passes if its leaves have passed, in whatever states.
+
     A check for which the update was traced with other types than those of the training step
     depends on more, and is not remembered.
     """
 
     def __init__(self):
-        self._known: set[Hashable] = set()
+        self._known: dict[Hashable, frozenset[Hashable]] = {}
 
     def skipping(
         self, checks: Mapping[str, Check], subject: OptimizerSubject, *flags: object
@@ -25,16 +28,25 @@ class Passed:
         types = subject.types()
         if types is None:
             return dict(checks)
-        found = {name: (name, types, flags) for name in checks}
-        left = {name: x for name, x in checks.items() if found[name] not in self._known}
+        found = {name: (name, types.around, flags) for name in checks}
+        nothing: frozenset[Hashable] = frozenset()
+
+        def is_known(name: str) -> bool:
+            key = found[name]
+            return key in self._known and types.of_state <= self._known[key]
 
         def remembered(name: str, check: Check) -> Check:
             def run(subject: OptimizerSubject) -> None:
                 before = subject.traces
                 check(subject)
                 if subject.traces == before:
-                    self._known.add(found[name])
+                    known = self._known.get(found[name], nothing)
+                    self._known[found[name]] = known | types.of_state
 
             return run
 
-        return {name: remembered(name, check) for name, check in left.items()}
+        return {
+            name: remembered(name, check)
+            for name, check in checks.items()
+            if not is_known(name)
+        }

@@ -189,7 +189,9 @@ def examine(
             for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
                 found.update(new)
 
-        eqx.filter_eval_shape(run_checks, inputs)
+        # As `eqx.filter_eval_shape`, in half the time.
+        arrays, functions = eqx.partition(inputs, eqx.is_array)
+        jax.eval_shape(lambda arrays: run_checks(eqx.combine(arrays, functions)), arrays)
         found = _origins(make, inputs) if origins and failures else []
     rescues = sum(issubclass(w.category, DtypeGuardWarning) for w in caught)
     return Outcome(*about, rescues, found)
@@ -272,6 +274,8 @@ def _both_of_id(
 def _prepare_worker() -> None:
     # Nothing is computed, and every worker would reserve a share of its memory.
     jax.config.update("jax_platforms", "cpu")
+    # What `init` compiles runs once, and only its types count.
+    jax.config.update("jax_disable_most_optimizations", True)
     # Traces leave millions of objects behind. With the usual thresholds a tenth of the time
     # goes into looking at those that stay.
     gc.freeze()

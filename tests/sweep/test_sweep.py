@@ -403,3 +403,41 @@ def test_a_check_that_traces_other_types_is_not_remembered(monkeypatch, ran):
     for _ in range(2):
         assert not examine(FAULTS["none"][0], BF16, False, passed=passed).failures
     assert [ran.count(name) for name in CHECKS] == [1, 1, 1, 1, 1, 2]
+
+
+class _Pair(NamedTuple):
+    count: Any
+    mean: Any
+
+
+def test_a_state_passes_once_its_leaves_have_passed(ran):
+    """In whatever trees, and however often; a leaf that is new runs every check."""
+    mean = lambda: jnp.zeros((), jnp.float32)
+    half = lambda leaf: leaf * jnp.float32(0.5)
+    both = _planted(
+        lambda: _Pair(_counter(), mean()), lambda s: _Pair(s[0] + 1, half(s[1]))
+    )
+    others = [
+        _planted(_counter, _increment),
+        _planted(mean, half),
+        _planted(lambda: [mean(), mean()], lambda leaves: [*map(half, leaves)]),
+    ]
+    passed = Passed()
+    for entry in (both, *others):
+        assert not examine(entry, BF16, False, passed=passed).failures
+    assert ran == [*CHECKS]
+    ran.clear()
+    passed = Passed()
+    for entry in (*others, both):
+        assert not examine(entry, BF16, False, passed=passed).failures
+    assert ran == [*CHECKS] * 2  # a counter, then a mean
+
+
+def test_leaves_that_change_places_fail_where_each_type_has_passed():
+    both = lambda: [_counter(), jnp.zeros((), jnp.float32)]
+    passed = Passed()
+    kept = _planted(both, lambda leaves: leaves)
+    assert not examine(kept, BF16, False, passed=passed).failures
+    turned = _planted(both, lambda leaves: leaves[::-1])
+    failures = examine(turned, BF16, False, passed=passed).failures
+    assert set(failures) >= set(CHECKS) - {"MultiSteps"}

@@ -309,7 +309,11 @@ def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
             try:
                 if np.dtype(named) == dtype:
                     return True
-            except TypeError:  # another string
+            except (
+                TypeError,
+                ValueError,
+                SyntaxError,
+            ):  # another string, as NumPy reads it
                 continue
     return False
 

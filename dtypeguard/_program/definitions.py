@@ -168,7 +168,7 @@ def _bound(node: Any) -> str:
     return ""
 
 
-def _own(node: ast.AST) -> Iterator[ast.AST]:
+def _own(node: ast.AST) -> Iterator[Any]:
     """What is in a node, but not in a function or a class inside of it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(

@@ -128,7 +128,11 @@ class Makers:
         graph, output = found.graph, found.graph.outputs[0]
         matches = Has("dtype", value.dtype)
         if output in graph.inputs:
-            return self._of_outer(found, graph.inputs.index(output), depth)
+            outer = self._of_outer(found, graph.inputs.index(output), depth)
+            if outer.origin is None or outer.origin.called_from is None:
+                return outer
+            own = self._bound(value, False)  # nearer than a package's line
+            return outer if own is None else Made(own, outer.cause)
         if output in graph.constants:
             constant = found.value_of(found.output)
             return Made() if constant is None else self.of_value(constant, depth)
@@ -309,7 +313,11 @@ def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
             try:
                 if np.dtype(named) == dtype:
                     return True
-            except TypeError:  # another string
+            except (
+                TypeError,
+                ValueError,
+                SyntaxError,
+            ):  # another string, as NumPy reads it
                 continue
     return False
 

@@ -16,7 +16,7 @@ from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, canonical_scalar, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, WarnOnce, first_line
 from .._leaves.files import is_users
-from .._leaves.functions import copy_of
+from .._leaves.functions import copy_of, copy_of_partial
 from .._leaves.modules import closed, objects, opened
 from .._leaves.public import public
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
@@ -129,14 +129,16 @@ def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
     known = _known(step)
     if known is not None and known.options == (carry, returned, policy):
         return step
-    if not isinstance(step, types.FunctionType):
+    is_function = isinstance(step, types.FunctionType)
+    if not is_function and type(step) is not functools.partial:
         return _GuardedStep(step, carry, returned, policy)
     kept = vars(step).get(_STEPS)
     if kept is None or kept.owner() is not step:  # functools.wraps copies attributes
         kept = vars(step)[_STEPS] = _Kept(weakref.ref(step))
     made = _GuardedStep(step, carry, returned, policy, kept.token)
     if made not in kept.steps:
-        kept.steps[made] = _as_method(made) if _is_of_a_class(step) else made
+        is_method = is_function and _is_of_a_class(step)
+        kept.steps[made] = _as_method(made) if is_method else made
     return kept.steps[made]
 
 
@@ -207,7 +209,7 @@ class _GuardedStep:
     holds the function: no cycle of references delays the end of what it closes over.
 
     Attributes:
-        copy: of the step, if that is a function; else the step.
+        copy: of the step, if that is a function or a partial one; else the step.
         options: the other arguments that this was made from.
         carry: which arguments come back, as which results.
         policy: what to cast and what to report.
@@ -227,6 +229,9 @@ class _GuardedStep:
         self._original: Callable[[], Step | None] = lambda: None
         if isinstance(step, types.FunctionType):
             self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
+        elif isinstance(step, functools.partial) and token is not None:
+            self.copy = copy_of_partial(step, without=_STEPS)
+            self._original = weakref.ref(step)
         step = self.copy
         self.options = (carry, returned, policy)
         self.carry = carry_of("guard_step", step, carry, returned)

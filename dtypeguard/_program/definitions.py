@@ -7,7 +7,7 @@ some way through the branches and loops of the function. One alone is certain.
 import ast
 import functools
 from collections.abc import Container, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .source import contains, first_line, parsed, root
 
@@ -68,6 +68,7 @@ def definition(
 _Function = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 _LOOPS = ast.For, ast.AsyncFor, ast.While
+_Binding = ast.stmt | ast.ExceptHandler | ast.match_case
 
 
 class _Scope(NamedTuple):
@@ -133,8 +134,8 @@ def _loops_and_stores(
     for each in _own(function):
         if isinstance(each, _LOOPS):
             loops.append((each.lineno, each.end_lineno or 0))
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            stores[each.id] = min(each.lineno, stores.get(each.id, each.lineno))
+        elif name := _bound(each):
+            stores[name] = min(each.lineno, stores.get(name, each.lineno))
     return loops, stores
 
 
@@ -145,7 +146,7 @@ def _targets(function: _Function) -> list[tuple[int, str]]:
     The loop has run if that is known.
     """
     own = list(_own(function))
-    names = [x.id for x in own if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+    names = list(map(_bound, own))
     targets = [
         (loop.lineno, each.id)
         for loop in own
@@ -157,7 +158,23 @@ def _targets(function: _Function) -> list[tuple[int, str]]:
     return [(line, name) for line, name in targets if only(name)]
 
 
-def _own(node: ast.AST) -> Iterator[ast.AST]:
+def _bound(node: Any) -> str:
+    """The variable that a node itself binds; empty if none."""
+    match node:
+        case ast.Name(ctx=ast.Store()):
+            return node.id
+        case ast.alias():
+            return node.asname or node.name.partition(".")[0]
+        case ast.MatchMapping():
+            return node.rest or ""
+        case ast.MatchAs() | ast.MatchStar() | ast.ExceptHandler():
+            return node.name or ""
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return node.name
+    return ""
+
+
+def _own(node: ast.AST) -> Iterator[Any]:
     """What is in a node, but not in a function or a class inside of it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(
@@ -254,7 +271,7 @@ class _Flow:
     def _after(self, node: ast.stmt, state: _State) -> _State:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                return state
+                return self._assigned(node, state)
             case ast.For() | ast.AsyncFor() | ast.While():
                 return self._after_loop(node, state)
         state = self._assigned(node, state)
@@ -274,10 +291,18 @@ class _Flow:
             case ast.If():
                 return self.run(node.body, state) | self.run(node.orelse, state)
             case ast.Match():
-                return state.union(*(self.run(each.body, state) for each in node.cases))
+                cases: list[_State] = []
+                for each in node.cases:
+                    bound = self._assigned(each, state)
+                    cases.append(self.run(each.body, bound))
+                    state |= bound if each.guard else frozenset()
+                return state.union(*cases)
             case ast.Try() | ast.TryStar():
                 done, seen = self._attempt(node.body, state)
-                handled = [self._attempt(each.body, seen) for each in node.handlers]
+                handled = [
+                    self._attempt(each.body, self._assigned(each, seen))
+                    for each in node.handlers
+                ]
                 rest, more = self._attempt(node.orelse, done)
                 ends = rest.union(*(each for each, _ in handled))
                 after = self.run(node.finalbody, ends)
@@ -317,8 +342,8 @@ class _Flow:
             end |= state
         return self.run(node.orelse, end) | out
 
-    def _assigned(self, node: ast.stmt, state: _State) -> _State:
-        """The definitions after what a statement itself assigns, before its body runs."""
+    def _assigned(self, node: _Binding, state: _State) -> _State:
+        """The definitions after what a statement itself binds, before its body runs."""
         if not state:
             return state
         value = node.value if isinstance(node, ast.Assign) else None
@@ -327,8 +352,8 @@ class _Flow:
         if isinstance(node, ast.AnnAssign) and node.value is None:
             return state
         for each in [node, *_header(node)]:
-            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                made += [_Made(each.lineno, source)] * (each.id == self.name)
+            if _bound(each):
+                made += [_Made(each.lineno, source)] * (_bound(each) == self.name)
             elif isinstance(each, (ast.Subscript, ast.Attribute)):
                 changed += [] if isinstance(each.ctx, ast.Load) else [each]
             elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
@@ -345,7 +370,7 @@ class _Flow:
         }
 
 
-def _header(node: ast.stmt) -> Iterator[ast.AST]:
+def _header(node: _Binding) -> Iterator[ast.AST]:
     """The expressions of a statement that no statement inside of it contains."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):

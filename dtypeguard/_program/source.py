@@ -4,6 +4,7 @@ A file that cannot be parsed, such as a notebook with magic commands, has none o
 """
 
 import ast
+import copy
 import functools
 import itertools
 import linecache
@@ -31,14 +32,21 @@ def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | N
 
 
 def statement(file: str, line: int) -> ast.stmt | None:
-    """The innermost statement on a line."""
+    """The innermost statement on a line, without the statements inside of it."""
     module = parsed(file)
     found = [
         node
         for node in (ast.walk(module) if module else ())
         if isinstance(node, ast.stmt) and contains(node, line)
     ]
-    return max(found, key=lambda node: node.lineno) if found else None
+    if not found:
+        return None
+    node = copy.copy(max(found, key=lambda node: node.lineno))
+    vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
+    return node
+
+
+_INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}
 
 
 def contains(node: ast.stmt, line: int) -> bool:

@@ -7,7 +7,7 @@ import optax
 import pytest
 from advice import line as line_of, note_on
 from helpers import need
-from jax import tree_util
+from jax import lax, tree_util
 
 from dtypeguard import guard_step
 
@@ -104,3 +104,16 @@ def test_paths_are_those_of_the_users_objects_and_the_advice_works(loop):
     floating = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert all(leaf.dtype == BF16 for leaf in floating)
     assert int(optimizer.step[...]) == (1 if loop is cond else 2)
+
+
+def test_the_value_of_a_variable_that_a_branch_closes_over_has_the_users_own_line():
+    nnx = need("flax.nnx")
+
+    @nnx.jit
+    def average(model, x):
+        seen = model.seen[...]  # takes: seen
+        return lax.cond(x.sum() > 0, lambda: seen, lambda: x.mean(0).astype(F32))
+
+    model, _ = make(nnx)
+    note = note_on(lambda: average(model, X))
+    assert f"seen, closed over, {line('takes: seen')}" in note

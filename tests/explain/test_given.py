@@ -141,6 +141,27 @@ def data():
     return np.asarray(rows, np.float32)  # wide: returned
 
 
+def test_wide_inputs_that_a_loop_takes_and_its_body_prints():
+    @jax.jit
+    def train(start, inputs):
+        return lax.scan(widened, start, inputs)
+
+    for inputs in [jnp.ones((2, 3))]:  # wide: taken
+        narrow = jnp.ones(3, BF16)
+        found = row(lambda inputs=inputs, narrow=narrow: train(narrow, inputs))
+        assert f"forced by {line('wide: taken')}" in found, f"{found}, Loss: {narrow}"
+
+
+def test_wide_inputs_of_a_statement_with_a_text_that_numpy_does_not_read():
+    @jax.jit
+    def train(start, inputs):
+        return lax.scan(widened, start, inputs)
+
+    inputs = jnp.ones((2, 3), {", Loss: ": F32}[", Loss: "])  # wide: text
+    found = row(lambda: train(jnp.ones(3, BF16), inputs))
+    assert f"forced by {line('wide: text')}" in found
+
+
 def test_wide_inputs_that_a_function_of_the_users_returned():
     xs = data()
     ys = jnp.asarray(data())

@@ -291,13 +291,15 @@ def test_jit_outside_compiles_once_after_strong():
     assert len(traces) == 1
 
 
-def test_guarding_a_body_anew_in_each_turn_traces_it_once():
+@pytest.mark.parametrize("made", [lambda body: body, functools.partial])
+def test_guarding_a_body_anew_in_each_turn_traces_it_once(made):
     traces = []
 
     def body(carry, x):
         traces.append(1)
         return carry + x, None
 
+    body = made(body)
     for _ in range(3):
         lax.scan(guard_step(body), jnp.zeros(3, BF16), jnp.ones((2, 3), BF16))
     assert len(traces) == 1
@@ -323,6 +325,18 @@ def test_an_abstract_method_stays_abstract():
 
     with pytest.raises(TypeError, match="abstract"):
         Env()
+
+
+def test_a_guarded_partial_goes_with_what_holds_it():
+    body = functools.partial(drifting, scale=jnp.ones(()))
+    assert guard_step(copy.copy(body)) is not guard_step(body)
+    gc.disable()
+    try:
+        gone = weakref.ref(body)
+        del body
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_kept_of_a_guarded_function_is_not_kept_of_those_that_wrap_it():

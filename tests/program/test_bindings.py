@@ -116,6 +116,21 @@ def test_a_cell_of_a_notebook_that_has_run_before(source, lines):
         ("while True:\n    w = np.ones(3)\n    if 1:\n        break\nfind(frame())\n", [2]),
         ("w = 0\nfor n in 'ab':\n    w = w + np.ones(3)\nfind(frame())\n", [3]),
         ("w = 0\nfor n in 'ab':\n    w = np.ones(3)\nn = 1\nfind(frame())\n", [None]),
+        # What else binds a variable.
+        ("match {'w': np.ones(3)}:\n  case {'w': w}:\n    find(frame())\n", [2]),
+        ("w = 1\nmatch [np.ones(3)]:\n  case [\n    w\n  ]:\n    find(frame())\n", [4]),
+        ("match np.ones(3):\n  case w:\n    pass\nfind(frame())\n", [2]),
+        ("match [np.ones(3)]:\n  case [*w]:\n    find(frame())\n", [2]),
+        ("w = 1\nfrom numpy import pi as v, ScalarType as w\nfind(frame())\n", [2]),
+        ("w = 1\nimport numpy as w\nfind(frame())\n", [2]),
+        ("w = np.ones(3)\nimport numpy.linalg as v\nfind(frame())\n", [1]),
+        ("w = 1\n@np.vectorize\ndef w():\n    pass\nfind(frame())\n", [3]),
+        ("w = 1\nclass w:\n    pass\nfind(frame())\n", [2]),
+        (
+            "w = 1\ntry:\n    1 / 0\nexcept OSError as w:\n    pass\n"
+            "except ArithmeticError as w:\n    find(frame())\n",
+            [6],
+        ),
         # Assignments to an item.
         (f"{ITEM}find(frame())\nw[0] = 1\n", [1]),
         (f"{ITEM}w[0] = find(frame())\n", [1]),

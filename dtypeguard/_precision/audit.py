@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
 from .._program.origins import Origin, origin_of
-from .costs import input_names, line_costs
+from .costs import Figures, figures_of, input_names, line_costs
 from .finite import Birth
 from .flow import Flow
 from .losses import line_losses
@@ -149,8 +150,11 @@ def audit_call(
     flow = None
     if work.narrow is not None and work.wide:
         flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, given.paths))
+    figures: list[Figures] = []
+    if flow is not None:
+        figures += figures_of(flow, functools.partial(_again, f, given, x64, flow))
     if not runs:
-        costs = line_costs(flow, lambda _: math.nan) if flow else ()
+        costs = line_costs(figures, lambda *_: math.nan)
         return PrecisionReport(**formats.names, work=work, costs=costs)
     needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
@@ -164,7 +168,8 @@ def audit_call(
         measures.leave_out(left_out)
         found = line_losses(measures, has_double, tolerance, show_status)
         show_status("measuring costs")
-        costs = line_costs(flow, _harms(program, flow, arrays, left_out)) if flow else ()
+        harm = _harms(program, flow, arrays, left_out) if flow else lambda *_: math.nan
+        costs = line_costs(figures, harm)
     errors = dict(zip(paths, measures.by_output))
     return PrecisionReport(
         **found._asdict(),
@@ -197,7 +202,13 @@ class _Traced(NamedTuple):
     has_float64: bool
 
 
-def _traced(f: Function, given: SplitTree, x64: bool | None, runs: bool) -> _Traced:
+def _traced(
+    f: Function,
+    given: SplitTree,
+    x64: bool | None,
+    runs: bool,
+    arrays: Sequence[Leaf] | None = None,
+) -> _Traced:
     outputs: list[str] = []
 
     def run(*arrays):
@@ -221,7 +232,7 @@ def _traced(f: Function, given: SplitTree, x64: bool | None, runs: bool) -> _Tra
         if runs:
             stack.enter_context(meant)
         try:
-            program = jax.make_jaxpr(run)(*given.arrays)
+            program = jax.make_jaxpr(run)(*(given.arrays if arrays is None else arrays))
         except Exception as error:
             of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
             is_of_value = isinstance(error, of_values) or "hashable" in str(error)
@@ -275,10 +286,34 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
 
 
+def _again(
+    f: Function,
+    given: SplitTree,
+    x64: bool | None,
+    flow: Flow,
+    inputs: Collection[int],
+) -> Flow | None:
+    """What makes a function wide if some of its inputs are narrow; None if it fails so."""
+    shapes = [
+        jax.ShapeDtypeStruct(jnp.shape(x), flow.narrow) if n in inputs else x
+        for n, x in enumerate(given.arrays)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first trace has warned
+        try:
+            program = _traced(f, given, x64, False, shapes).program
+        except Exception:
+            return None
+    return Flow(Graph(program), flow.narrow, flow.inputs)
+
+
 def _harms(
     program: Jaxpr, flow: Flow, arrays: list[Leaf], left_out: Sequence[int]
-) -> Callable[[int], float]:
-    """The error that it adds if what a source makes wide is narrow."""
+) -> Callable[[Flow, int], float]:
+    """The error that it adds if what a source makes wide is narrow.
+
+    Not a number for a source that shows only in another program.
+    """
 
     @functools.cache
     def measures() -> tuple[Mended, Measures]:
@@ -287,7 +322,9 @@ def _harms(
         measured.leave_out(left_out)
         return mended, measured
 
-    def harm(source: int) -> float:
+    def harm(known: Flow, source: int) -> float:
+        if known is not flow:
+            return math.nan
         mended, measured = measures()
         return measured.error([n for n, m in enumerate(mended.masks) if m >> source & 1])
 

@@ -1,7 +1,9 @@
 """What a report says of costs: which lines make a program compute wider than necessary."""
 
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from .._carry.places import Names
 from .._leaves.types import Function
@@ -10,38 +12,114 @@ from .flow import Flow, Input, bits_of
 from .report import LineCost, place_of
 
 _LEAST_SHARE = 0.01
+# Inputs that are traced each by itself. Of more, the program as it is tells their figures.
+_MOST_TRACED = 4
 # Calls that take a dtype. What `arange` makes is often an index, to be kept wide.
 _MAKERS = ("random.", "one_hot(", "ones(", "zeros(", "full(", "eye(", "tri(")
 
 
-def line_costs(flow: Flow, harm: Callable[[int], float]) -> tuple[LineCost, ...]:
+class Figures(NamedTuple):
+    """What is known of a source.
+
+    Attributes:
+        share: see `LineCost`, as the others.
+        saves: that of the others.
+        others: the places of the others.
+        flow: that which has it.
+        number: its own, there.
+    """
+
+    share: float
+    saves: float
+    others: frozenset[str]
+    flow: Flow
+    number: int
+
+
+def line_costs(
+    figures: Iterable[Figures], harm: Callable[[Flow, int], float]
+) -> tuple[LineCost, ...]:
     """The sources that make more than a hundredth of the work wide, the dearest first.
 
     Args:
-        flow: of the program.
-        harm: of a source, by its number.
+        figures: of all sources.
+        harm: of a source, by the flow that has it and its number.
     """
-    total = sum(flow.work.values())
     found = []
-    for number, source in enumerate(flow.sources):
-        mine = {mask: count for mask, count in flow.work.items() if mask >> number & 1}
-        share = sum(mine.values()) / total
+    for share, saves, others, known, number in figures:
+        source = known.sources[number]
         if share < _LEAST_SHARE or source.is_of_jax:
             continue
-        others = {other for mask in mine for other in bits_of(mask)} - {number}
         found.append(
             LineCost(
                 origin=source.origin,
-                cause=_cause(flow, number),
+                cause=_cause(known, number),
                 share=share,
-                saves=mine.get(1 << number, 0.0) / total,
-                harm=harm(number),
+                saves=saves,
+                harm=harm(known, number),
                 is_cast=source.is_cast,
-                others=tuple(place_of(_cause(flow, each)) for each in sorted(others)),
-                remedy=_remedy(flow, number),
+                others=tuple(sorted(others)),
+                remedy=_remedy(known, number),
             )
         )
     return tuple(sorted(found, key=lambda cost: (-cost.saves, -cost.share)))
+
+
+def figures_of(
+    flow: Flow, again: Callable[[frozenset[int]], Flow | None]
+) -> Iterator[Figures]:
+    """What each source costs: an input that of a program without it, which is traced.
+
+    What a line makes shows in the program without wide inputs. Beside these, it may look
+    like a number that takes their dtype, and `x.astype(y.dtype)` like a source.
+
+    Args:
+        flow: of the program.
+        again: the flow of the program with some of its inputs narrow, by their numbers;
+            None if it does not trace so.
+    """
+    again = functools.cache(again)
+    total = sum(flow.work.values())
+    inputs = {n: frozenset(flow.leaves(n)) for n in flow.used}
+    inputs = {n: leaves for n, leaves in inputs.items() if leaves}
+    every = frozenset[int]().union(*inputs.values())
+    bare = again(every) if inputs else flow
+    if bare is None:  # as written, it can be told apart less well
+        bare, inputs = flow, {}
+    lines = {bare.sources[n].key: n for n in bare.used}
+    if not inputs:
+        lines |= {flow.sources[n].key: n for n in flow.used}
+    false = flow.without({*lines, *(flow.sources[n].key for n in inputs)})
+    place = lambda flow, number: place_of(_cause(flow, number))
+    hidden = set(lines) - {flow.sources[n].key for n in flow.used}
+    hidden = {place(bare, lines[key]) for key in hidden}
+    # Where the lines are the same without wide inputs, these can be told apart as well.
+    is_traced = bool(false or hidden or flow.has_followers)
+    is_traced &= len(inputs) <= _MOST_TRACED
+    for number in flow.used:
+        bit, key = 1 << number, flow.sources[number].key
+        masks = [mask & ~false for mask in flow.work if mask & bit]
+        others = {other for mask in masks for other in bits_of(mask)} - {number}
+        others = frozenset(place(flow, other) for other in others)
+        if number not in inputs:
+            if key in lines:
+                share = bare.wide(1 << lines[key]) / total
+                saves = flow.alone(bit, false) / total
+                yield Figures(share, saves, others, flow, number)
+            continue
+        rest = every - inputs[number]
+        own = flow if not rest else again(rest) if is_traced else None
+        without = bare if not rest else again(inputs[number]) if is_traced else None
+        share = flow.wide(bit) if own is None else own.wide(own.without(lines))
+        left = flow.wide() - flow.alone(bit, false) if without is None else without.wide()
+        saves = flow.wide() - left
+        others |= hidden if share > saves else set()
+        yield Figures(share / total, saves / total, others, flow, number)
+    leaves = {place(flow, n) for n in inputs}
+    for key, number in lines.items():
+        if key not in {flow.sources[n].key for n in flow.used}:
+            share = bare.wide(1 << number) / total
+            yield Figures(share, 0.0, frozenset(leaves), bare, number)
 
 
 def _cause(flow: Flow, number: int) -> Origin | str:

@@ -6,7 +6,7 @@ Over 300 lines, since all rules are about the same few states of a value.
 import dataclasses
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,11 @@ from .._leaves.types import Equation as JaxEquation
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph, Stack
 from .._program.origins import (
     Origin,
+    calls_of,
     is_backward,
     is_explicit,
+    is_filled,
+    is_following,
     is_of_jax_nn,
     is_of_ours,
     origin_of,
@@ -46,6 +49,7 @@ class Source:
 
     Attributes:
         number: its place among the sources.
+        key: its name in any program of the same function.
         cause: the line that makes the wide values, or the argument that holds them.
         is_cast: whether it is an explicit cast of narrow values.
         is_policy: whether that is a cast of dtypeguard's, which a policy asks for.
@@ -56,6 +60,7 @@ class Source:
     """
 
     number: int
+    key: object
     cause: Origin | str
     is_cast: bool = False
     is_policy: bool = False
@@ -106,6 +111,7 @@ class Flow:
         work: the operations of matrix products and convolutions, by what makes them wide:
             the numbers of these sources, as the bits of an integer.
         inputs: the names of its inputs.
+        has_followers: whether it has casts to the dtypes of other values.
 
     Args:
         graph: the program.
@@ -129,12 +135,19 @@ class Flow:
             for size, wide in zip(sizes, self._is_wide)
         ]
         self._mask = [0] * count
+        self._leaves = 0  # the mask of all inputs
+        self.has_followers = False
         self._maker: list[Stack | None] = [None] * count  # of constants
         self._literals: set[int] = set()  # the stacks of literals
         self._backward: dict[int, bool] = {}
         self._keys: dict[int, _Key | None] = {}
         narrows = zip(inputs, self._is_float, self._is_wide)
         self._mixed = {x.argument for x, is_float, wide in narrows if is_float and not wide}
+        # A loop takes the constants of its body: the equation inside is what uses them.
+        self._uses: dict[int, Stack] = {}
+        for each, _ in equations(graph):
+            for value in graph.constants.keys() & set(each.inputs):
+                self._uses.setdefault(value, each.stack)
         products = [each for each, _ in equations(graph) if each.primitive in PRODUCTS]
         self._products = products
         self._pairs = self._paired(products)
@@ -178,6 +191,33 @@ class Flow:
     ) -> None:
         self._state[value], self._mask[value], self._maker[value] = state, mask, maker
 
+    @property
+    def used(self) -> list[int]:
+        """The sources that make work wide."""
+        mask = 0
+        for each in self.work:
+            mask |= each
+        return list(bits_of(mask))
+
+    def wide(self, mask: int = -1) -> float:
+        """The operations that run wide because of some sources, or of any."""
+        return sum(count for each, count in self.work.items() if each & mask)
+
+    def alone(self, mask: int, false: int) -> float:
+        """The operations that run wide because of some sources alone.
+
+        Args:
+            mask: of these sources.
+            false: of what only looks like a source.
+        """
+        work, others = self.work.items(), ~(mask | false)
+        return sum(count for each, count in work if each & mask and not each & others)
+
+    def without(self, keys: Container[object]) -> int:
+        """The mask of all sources that make work wide but these."""
+        found = (self.sources[number] for number in self.used)
+        return sum(source.bit for source in found if source.key not in keys)
+
     def plan(self) -> dict[tuple[int, ...], int]:
         """The sources of the equations that could be narrow: see `mended.Plan`.
 
@@ -185,19 +225,18 @@ class Flow:
         is wide after the last of them costs nothing, and may stay so.
         """
         graph, leads = self._graph, set[int]()
-        for _ in range(2):  # again for what loops feed back
-            for product in self._products:
-                is_forward = not self._is_backward(product.stack)
-                if self._product_mask[id(product)] and is_forward:
-                    leads.update(product.inputs[:2])
-            for value in reversed(self._order):
-                if value not in leads or not self._is_wide[value]:
-                    continue
-                equation = graph.made_by.get(value)
-                if equation is None:
-                    leads.update(graph.same.get(value, ()))
-                elif not self._is_backward(equation.stack):
-                    leads.update(equation.inputs)
+        for product in self._products:
+            is_forward = not self._is_backward(product.stack)
+            if self._product_mask[id(product)] and is_forward:
+                leads.update(product.inputs[:2])
+        for value in reversed(self._order):
+            if value not in leads or not self._is_wide[value]:
+                continue
+            equation = graph.made_by.get(value)
+            if equation is None:
+                leads.update(graph.same.get(value, ()))
+            elif not self._is_backward(equation.stack):
+                leads.update(equation.inputs)
         found = {
             tuple(map(id, each.stack)): mask
             for each in self._products
@@ -215,7 +254,9 @@ class Flow:
 
     def _of_input(self, value: int) -> Source:
         argument, path = self.inputs[value]
-        return self._source(path if argument in self._mixed else argument)
+        source = self._source(path if argument in self._mixed else argument)
+        self._leaves |= source.bit
+        return source
 
     def _of_line(self, stack: Stack, is_of_jax: bool = False) -> Source:
         return self._source(origin_of(stack) or NOWHERE, is_of_jax)
@@ -223,14 +264,21 @@ class Flow:
     def _source(self, cause: Origin | str, is_of_jax: bool = False) -> Source:
         key = cause if isinstance(cause, str) else (_key(cause), is_of_jax)
         if key not in self._known:
-            self._known[key] = Source(len(self.sources), cause, is_of_jax=is_of_jax)
-            self.sources.append(self._known[key])
+            made = Source(len(self.sources), key, cause, is_of_jax=is_of_jax)
+            self._known[key] = made
+            self.sources.append(made)
         return self._known[key]
 
     def _enter(self, mask: int, equation: Equation) -> int:
         for number in bits_of(mask):
             self.sources[number].entered.setdefault(id(equation), equation)
         return mask
+
+    def leaves(self, number: int) -> list[int]:
+        """The inputs that are a source; none if that is a line."""
+        name = self.sources[number].cause
+        wide = [value for value in self._graph.inputs if self._is_wide[value]]
+        return [value for value in wide if name in self.inputs[value]]
 
     def paths(self, number: int) -> list[str]:
         """The paths of the inputs that a source stands for; its own name if all do."""
@@ -240,8 +288,7 @@ class Flow:
             for value in wide:
                 used |= self._graph.dependencies(value)
         name = self.sources[number].cause
-        mine = [v for v, each in enumerate(self.inputs) if each.argument == name]
-        mine = [value for value in mine if self._is_wide[value]]
+        mine = self.leaves(number)
         found = [self.inputs[value].path for value in mine if used >> value & 1]
         return found if 0 < len(found) < len(mine) else [str(name)]
 
@@ -250,12 +297,13 @@ class Flow:
     def _constant(self, value: int) -> None:
         stack = self._graph.constants[value]
         aval = self._graph.avals[value]
-        if aval.shape and not is_weak(aval):
+        if aval.shape:
+            stack = self._uses.get(value, stack)
             self._set(value, _State.PURE, self._of_line(stack).bit)
         else:
             self._literals.add(id(stack))
-            known = is_weak(aval) or self._is_backward(stack)
-            self._set(value, _State.CONSTANT, maker=None if known else stack)
+            is_known = self._is_backward(stack)
+            self._set(value, _State.CONSTANT, maker=None if is_known else stack)
 
     def _crossing(self, value: int) -> None:
         """A value that crosses the boundary of a loop or a branch."""
@@ -266,11 +314,7 @@ class Flow:
         makers = [maker for v in others if (maker := self._maker[v]) is not None]
         if states <= {_State.CONSTANT}:
             return self._set(value, _State.CONSTANT, maker=makers[0] if makers else None)
-        if states <= {_State.NARROW, _State.CONSTANT}:
-            return self._set(value, _State.NARROW)
         mask = self._masks(others)
-        for maker in makers:
-            mask |= self._of_line(maker).bit
         is_pure = states <= {_State.PURE, _State.CONSTANT}
         self._set(value, _State.PURE if is_pure else _State.MIXED, mask)
 
@@ -289,43 +333,31 @@ class Flow:
             maker = equation.stack if id(maker) in self._literals else maker
             return self._set(value, self._state[v], self._mask[v], maker)
         states = {self._state[v] for v in floats}
-        if states <= {_State.CONSTANT} and self._is_scalar_of_optimizer(value, equation):
-            return self._set(value, _State.CONSTANT)
         hard = [v for v in floats if self._state[v] >= _State.PURE]
         is_mixed = bool(states & {_State.NARROW, _State.MIXED})
         if not hard:
             self._first(value, equation, floats, is_mixed)
         elif is_mixed:
             pure = [v for v in hard if self._state[v] == _State.PURE]
-            mask = self._masks(hard) | self._elsewhere(floats, equation)
+            mask = self._masks(hard) | self._arrays(floats, equation)
             self._enter(self._masks(pure), equation)
             self._set(value, _State.MIXED, mask)
         else:
-            masks = {self._mask[v] for v in hard}
-            is_joined = len(masks) > 1 or self._elsewhere(floats, equation)
-            mask = self._of_line(equation.stack).bit if is_joined else masks.pop()
-            self._set(value, _State.PURE, mask)
-
-    def _is_scalar_of_optimizer(self, value: int, equation: Equation) -> bool:
-        """Whether an optimizer computes a scalar, of a count for example.
-
-        Optax casts it to the dtype of what it scales: if both are wide there is no cast to
-        see.
-        """
-        if self._graph.avals[value].shape:
-            return False
-        origin = origin_of(equation.stack)
-        return origin is not None and origin.is_of_optimizer
+            # A cast here is enough for all lines, and an input has a place of its own.
+            masks = {self._mask[v] & ~self._leaves for v in hard}
+            is_joined = len(masks - {0}) > 1
+            lines = self._of_line(equation.stack).bit if is_joined else max(masks)
+            leaves = self._masks(hard) & self._leaves
+            self._set(value, _State.PURE, leaves | lines)
 
     def _conversion(self, value: int, equation: Equation, is_float: bool) -> None:
         """A value that becomes wide by a conversion."""
         stack = equation.stack
         if self._is_backward(stack):
             return self._set(value, _State.NARROW)
-        origin = origin_of(stack)
-        # Flax promotes by casts, in a function of this name.
-        promotes = origin is not None and "promote" in origin.function
-        is_cast = is_explicit(stack) and not promotes
+        is_cast = is_explicit(stack) or is_of_ours(stack)
+        if is_cast and is_following(stack):
+            is_cast, self.has_followers = False, True
         if is_float and is_cast:
             source = self._of_line(stack)
             source.is_cast = True
@@ -342,21 +374,14 @@ class Flow:
     ) -> None:
         """A wide value with no operand that has a source."""
         state = _State.MIXED if is_mixed else _State.PURE
-        if self._is_backward(equation.stack):
-            return self._set(value, _State.MIXED)
         makers = [self._maker[v] for v in floats if self._state[v] == _State.CONSTANT]
         makers = [maker for maker in makers if maker is not None]
         line = self._line(equation.stack)
         makers = [each for each in makers if self._line(each) != line] or makers
-        mask = 0
-        for maker in makers or [equation.stack]:
-            source = self._of_line(maker)
-            source.is_number |= is_mixed and id(maker) in self._literals
-            mask |= source.bit
-        if is_mixed:
-            self._enter(mask, equation)
-        elif mask & (mask - 1):
-            mask = self._of_line(equation.stack).bit
+        maker = next(iter(makers), equation.stack)
+        source = self._of_line(maker)
+        source.is_number |= is_mixed and id(maker) in self._literals
+        mask = self._enter(source.bit, equation) if is_mixed else source.bit
         self._set(value, state, mask)
 
     def _product(self, value: int, equation: Equation) -> None:
@@ -365,17 +390,13 @@ class Flow:
         stack = equation.stack
         is_forward = not self._is_backward(stack)
         mask, matched = self._masks(wide), 0
-        for maker in (self._maker[v] for v in wide):
-            if maker is not None and is_forward:
-                mask |= self._of_line(maker).bit
         if wide:
             if not is_forward:
                 for each in self._pairs[id(equation)]:
                     matched |= self._product_mask[id(each)] | self._result_mask[id(each)]
                 mask = matched or mask
             mask = mask or self._of_line(stack).bit
-            pure = [v for v in wide if self._state[v] != _State.MIXED]
-            self._enter(self._masks(pure) or mask, equation)
+            self._enter(mask, equation)
         self._product_mask[id(equation)] = mask
         if self._is_wide[value]:
             if not wide and is_forward:
@@ -388,32 +409,37 @@ class Flow:
     def _paired(self, products: Iterable[Equation]) -> dict[int, list[Equation]]:
         """The forward products that each product of a backward pass belongs to.
 
-        They are on one line and share an operand. Of several, the backward pass has the
-        last one first.
+        The same call made them, and they share an operand. If a loop in Python made
+        several, the backward pass has the last one first.
         """
-        forward: dict[_Place, list[Equation]] = defaultdict(list)
-        backward: dict[_Place, list[Equation]] = defaultdict(list)
+        forward: dict[object, list[Equation]] = defaultdict(list)
+        backward: dict[tuple[int, ...], list[Equation]] = defaultdict(list)
+        roots = {id(each): set(map(self._root, each.inputs[:2])) for each in products}
         for each in products:
-            line, operands = self._line(each.stack), each.inputs[:2]
-            places: list[_Place] = [(line, v) for v in operands]
+            if not self._is_backward(each.stack):
+                chain = calls_of(each.stack)
+                for n in range(len(chain)):  # a rule has the line of the call that has it
+                    forward[chain[n:]].append(each)
+        known = {id(each): each for each in products}
+        for each in products:
             if self._is_backward(each.stack):
-                known = [place for place in places if place in forward]
-                shapes = {(line, self._graph.avals[v].shape) for v in operands}
-                known = known or [place for place in shapes if place in forward]
-                backward[known[0] if known else (line, -1)].append(each)
-                continue
-            places += {(line, self._graph.avals[v].shape) for v in operands}
-            for place in dict.fromkeys(places):
-                forward[place].append(each)
-        found = {}
-        for place, group in backward.items():
-            others = forward.get(place, [])
-            if others and isinstance(place[1], int) and len(others) % len(group) == 0:
-                last = reversed(others[-len(group) :])
-                found |= {id(each): [other] for each, other in zip(group, last)}
-            else:
-                found |= {id(each): others for each in group}
+                others = forward[calls_of(each.stack)]
+                share = [x for x in others if roots[id(x)] & roots[id(each)]]
+                backward[tuple(map(id, share or others))].append(each)
+        found: dict[int, list[Equation]] = {}
+        for numbers, group in backward.items():
+            others = [known[number] for number in numbers]
+            last = others[: -len(group) - 1 : -1]
+            is_one = len(last) == len(group)
+            for n, each in enumerate(group):
+                found[id(each)] = [last[n]] if is_one else others
         return found
+
+    def _root(self, value: int) -> int:
+        """The value that one inside of loops stands for."""
+        while len(same := self._graph.same.get(value, ())) == 1:
+            value = same[0]
+        return value
 
     def _masks(self, values: Iterable[int]) -> int:
         mask = 0
@@ -421,17 +447,18 @@ class Flow:
             mask |= self._mask[value]
         return mask
 
-    def _elsewhere(self, values: list[int], equation: Equation) -> int:
-        """The sources of arrays that other lines made of constants.
+    def _arrays(self, values: list[int], equation: Equation) -> int:
+        """The sources of arrays that calls for them made of constants.
 
-        A literal takes the dtype of its neighbor, and `jnp.where` makes it an array.
+        A literal takes the dtype of its neighbor, and so does what `jnp.where` or
+        `jnp.zeros_like` makes of it.
         """
         mask = 0
         for value in values:
             maker = self._maker[value]
             if maker is None or not self._graph.avals[value].shape:
                 continue
-            if self._line(maker) != self._line(equation.stack):
+            if is_filled(maker):
                 mask |= self._enter(self._of_line(maker).bit, equation)
         return mask
 

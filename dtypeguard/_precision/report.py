@@ -64,7 +64,8 @@ class LineCost:
         saves: the share that is narrow again if this source alone is.
         harm: the error that is added to the outputs if the products that it makes wide,
             and what is computed for them, are rounded to the narrow dtype: measured, and
-            relative to the outputs as written. Not a number if nothing was run.
+            relative to the outputs as written. Not a number if nothing was run, or if the
+            source shows only where the inputs that are sources are narrow.
         is_cast: whether it is an explicit cast of narrow values.
         others: the other sources that make some of the same work wide. What `saves` lacks
             in `share` is narrow only if they are as well.

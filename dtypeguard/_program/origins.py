@@ -216,6 +216,30 @@ def is_explicit(stack: Sequence[Equation]) -> bool:
     )
 
 
+def is_filled(stack: Sequence[Equation]) -> bool:
+    """Whether `ones`, `zeros` or `full` makes an array, in a dtype of its own."""
+    called = [frame.function for frame in _inside_call(stack)]
+    is_like = any(name.endswith("_like") for name in called)
+    return not is_like and not _FILLS.isdisjoint(called)
+
+
+_FILLS = frozenset(("ones", "zeros", "full", "empty"))
+
+
+def is_following(stack: Sequence[Equation]) -> bool:
+    """Whether a cast takes the dtype of another value, as `x.astype(y.dtype)` does."""
+    origin = origin_of(stack)
+    if origin is None or is_of_ours(stack):
+        return False
+    dtypes = _ASTYPE.findall(origin.code)
+    is_of_value = bool(dtypes) and all(each.endswith(".dtype") for each in dtypes)
+    # Flax promotes by casts, in a function of this name.
+    return is_of_value or "promote" in origin.function
+
+
+_ASTYPE = re.compile(r"astype\(((?:[^()]|\([^()]*\))*)\)")
+
+
 def is_of_ours(stack: Sequence[Equation]) -> bool:
     """Whether dtypeguard made an equation, for the line of the user's that called it."""
     return any(is_ours(frame.file) for frame in _inside_call(stack))

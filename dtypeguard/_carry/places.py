@@ -1,5 +1,6 @@
 """The arguments of a step that are carried: their positions and names."""
 
+import functools
 import inspect
 from typing import NamedTuple
 
@@ -177,6 +178,8 @@ def places_of(
 
 def name_of_step(step: Step) -> str:
     """The name of a step in messages: its own, or that of its type."""
-    inner = getattr(step, "func", step)  # of a functools.partial
+    inner = getattr(step, "func", step)  # of a partial function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
     name = getattr(inner, "__name__", type(inner).__name__)
     return "step" if name == "<lambda>" else name

@@ -327,6 +327,16 @@ def test_an_abstract_method_stays_abstract():
         Env()
 
 
+def test_a_partial_of_a_guarded_partial_is_named_by_its_function():
+    def shifted(state, by, scale=1):
+        return state * scale + by
+
+    body = functools.partial(shifted, scale=2)
+    guard_step(body)  # which it keeps: Python no longer makes one of the two
+    with pytest.raises(ValueError, match="but shifted takes"):
+        guard_step(functools.partial(body), carry="missing")
+
+
 def test_a_guarded_partial_goes_with_what_holds_it():
     body = functools.partial(drifting, scale=jnp.ones(()))
     assert guard_step(copy.copy(body)) is not guard_step(body)

@@ -293,7 +293,11 @@ def _again(
     flow: Flow,
     inputs: Collection[int],
 ) -> Flow | None:
-    """What makes a function wide if some of its inputs are narrow; None if it fails so."""
+    """What makes a function wide if some of its inputs are narrow.
+
+    None if it does not trace so, or is another program then: it may ask for dtypes, or keep
+    something from one trace to the next.
+    """
     shapes = [
         jax.ShapeDtypeStruct(jnp.shape(x), flow.narrow) if n in inputs else x
         for n, x in enumerate(given.arrays)
@@ -302,9 +306,11 @@ def _again(
         warnings.simplefilter("ignore")  # the first trace has warned
         try:
             program = _traced(f, given, x64, False, shapes).program
+            found = Flow(Graph(program), flow.narrow, flow.inputs)
         except Exception:
             return None
-    return Flow(Graph(program), flow.narrow, flow.inputs)
+    work, same_work = (sum(each.work.values()) for each in (found, flow))
+    return found if math.isclose(work, same_work) else None
 
 
 def _harms(

@@ -86,7 +86,7 @@ def figures_of(
     bare = again(every) if inputs else flow
     if bare is None:  # as written, it can be told apart less well
         bare, inputs = flow, {}
-    lines = {bare.sources[n].key: n for n in bare.used}
+    lines = {bare.sources[n].key: n for n in bare.used if not bare.leaves(n)}
     if not inputs:
         lines |= {flow.sources[n].key: n for n in flow.used}
     false = flow.without({*lines, *(flow.sources[n].key for n in inputs)})
@@ -110,6 +110,8 @@ def figures_of(
         rest = every - inputs[number]
         own = flow if not rest else again(rest) if is_traced else None
         without = bare if not rest else again(inputs[number]) if is_traced else None
+        if own is None or without is None:
+            own = without = None
         share = flow.wide(bit) if own is None else own.wide(own.without(lines))
         left = flow.wide() - flow.alone(bit, false) if without is None else without.wide()
         saves = flow.wide() - left

@@ -633,3 +633,21 @@ def test_a_policy_that_widens_is_named():
     (cast,) = [cost for cost in report.costs if cost.is_cast]
     assert "Leave out the compute_dtype of the policy at " in cast.remedy
     assert mended.costs == ()
+
+
+def test_a_function_that_is_another_one_when_it_is_traced_again():
+    """It asks for a dtype, or counts its calls: what it was at first tells the costs."""
+    stray = np.ones((8, 8), np.float32)
+    calls = []
+
+    def by_dtype(x, w):
+        return x @ w if x.dtype == F32 else x @ (w * stray) @ (w * stray)
+
+    def by_call(x, w):
+        calls.append(x)
+        return x @ w if len(calls) == 1 else x @ w @ (w * stray)
+
+    types = jax.ShapeDtypeStruct((4, 8), F32), jax.ShapeDtypeStruct((8, 8), BF16)
+    for function in (by_dtype, by_call):
+        (cost,) = audit_precision(function, *types).costs
+        assert (cost.cause, cost.share, cost.saves) == ("x", 1, 1)

@@ -313,11 +313,7 @@ def _asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
             try:
                 if np.dtype(named) == dtype:
                     return True
-            except (
-                TypeError,
-                ValueError,
-                SyntaxError,
-            ):  # another string, as NumPy reads it
+            except (TypeError, ValueError, SyntaxError):  # another string
                 continue
     return False
 

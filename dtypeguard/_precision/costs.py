@@ -80,6 +80,7 @@ def figures_of(
     """
     again = functools.cache(again)
     total = sum(flow.work.values())
+    shown = {flow.sources[n].key: n for n in flow.used}
     inputs = {n: frozenset(flow.leaves(n)) for n in flow.used}
     inputs = {n: leaves for n, leaves in inputs.items() if leaves}
     every = frozenset[int]().union(*inputs.values())
@@ -88,16 +89,15 @@ def figures_of(
         bare, inputs = flow, {}
     lines = {bare.sources[n].key: n for n in bare.used if not bare.leaves(n)}
     if not inputs:
-        lines |= {flow.sources[n].key: n for n in flow.used}
+        lines |= shown
     false = flow.without({*lines, *(flow.sources[n].key for n in inputs)})
     place = lambda flow, number: place_of(_cause(flow, number))
-    hidden = set(lines) - {flow.sources[n].key for n in flow.used}
-    hidden = {place(bare, lines[key]) for key in hidden}
+    hidden = {place(bare, n) for key, n in lines.items() if key not in shown}
     # Where the lines are the same without wide inputs, these can be told apart as well.
     is_traced = bool(false or hidden or flow.has_followers)
     is_traced &= len(inputs) <= _MOST_TRACED
-    for number in flow.used:
-        bit, key = 1 << number, flow.sources[number].key
+    for key, number in shown.items():
+        bit = 1 << number
         masks = [mask & ~false for mask in flow.work if mask & bit]
         others = {other for mask in masks for other in bits_of(mask)} - {number}
         others = frozenset(place(flow, other) for other in others)
@@ -119,7 +119,7 @@ def figures_of(
         yield Figures(share / total, saves / total, others, flow, number)
     leaves = {place(flow, n) for n in inputs}
     for key, number in lines.items():
-        if key not in {flow.sources[n].key for n in flow.used}:
+        if key not in shown:
             share = bare.wide(1 << number) / total
             yield Figures(share, 0.0, frozenset(leaves), bare, number)
 

@@ -352,8 +352,8 @@ class _Flow:
         if isinstance(node, ast.AnnAssign) and node.value is None:
             return state
         for each in [node, *_header(node)]:
-            if _bound(each):
-                made += [_Made(each.lineno, source)] * (_bound(each) == self.name)
+            if name := _bound(each):
+                made += [_Made(each.lineno, source)] * (name == self.name)
             elif isinstance(each, (ast.Subscript, ast.Attribute)):
                 changed += [] if isinstance(each.ctx, ast.Load) else [each]
             elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):

@@ -272,7 +272,7 @@ def is_displaced(stack: Sequence[Equation]) -> bool:
 def _is_of_rule(frames: Iterable["_Frame"]) -> bool:
     return any(
         os.path.basename(frame.file) in _WITH_RULES and frame.function.endswith("__call__")
-        for frame in itertools.takewhile(lambda frame: not is_users(frame.file), frames)
+        for frame in _until_users(frames)
     )
 
 
@@ -330,7 +330,11 @@ def _frames(stack: Sequence[Equation]) -> Iterator[_Frame]:
 
 def _inside_call(stack: Sequence[Equation]) -> Iterator[_Frame]:
     """The frames inside the innermost line of the user's."""
-    return itertools.takewhile(lambda frame: not is_users(frame.file), _frames(stack))
+    return _until_users(_frames(stack))
+
+
+def _until_users(frames: Iterable[_Frame]) -> Iterator[_Frame]:
+    return itertools.takewhile(lambda frame: not is_users(frame.file), frames)
 
 
 def _own_frames(equation: Equation) -> Iterable[_Frame]:

@@ -16,7 +16,7 @@ class Passed:
     """
 
     def __init__(self):
-        self._known: dict[Hashable, frozenset[Hashable]] = {}
+        self._known: dict[Hashable, set[Hashable]] = {}
 
     def skipping(
         self, checks: Mapping[str, Check], subject: OptimizerSubject, *flags: object
@@ -28,25 +28,22 @@ class Passed:
         types = subject.types()
         if types is None:
             return dict(checks)
-        found = {name: (name, types.around, flags) for name in checks}
-        nothing: frozenset[Hashable] = frozenset()
+        keys = {name: (name, types.around, flags) for name in checks}
 
-        def is_known(name: str) -> bool:
-            key = found[name]
-            return key in self._known and types.of_state <= self._known[key]
+        def is_known(key: Hashable) -> bool:
+            return key in self._known and self._known[key] >= types.of_state
 
-        def remembered(name: str, check: Check) -> Check:
+        def remembered(key: Hashable, check: Check) -> Check:
             def run(subject: OptimizerSubject) -> None:
                 before = subject.traces
                 check(subject)
                 if subject.traces == before:
-                    known = self._known.get(found[name], nothing)
-                    self._known[found[name]] = known | types.of_state
+                    self._known.setdefault(key, set()).update(types.of_state)
 
             return run
 
         return {
-            name: remembered(name, check)
+            name: remembered(keys[name], check)
             for name, check in checks.items()
-            if not is_known(name)
+            if not is_known(keys[name])
         }

@@ -4,6 +4,7 @@ JAX keeps a traceback for every equation, `eqn.source_info.traceback`. Any relea
 change it; without it audits still work and name no lines.
 """
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -20,7 +21,7 @@ from jax.extend import source_info_util
 from .._leaves.casts import Cast, cast_of
 from .._leaves.files import is_installed, is_ours, is_users, short_path
 from .._leaves.types import Equation
-from .source import line_at
+from .source import expression, line_at
 
 # JAX traces a jaxpr inside these. Frames further out belong to its first caller: JAX caches
 # traces, so that may be somebody else.
@@ -231,13 +232,18 @@ def is_following(stack: Sequence[Equation]) -> bool:
     origin = origin_of(stack)
     if origin is None or is_of_ours(stack):
         return False
-    dtypes = _ASTYPE.findall(origin.code)
-    is_of_value = bool(dtypes) and all(each.endswith(".dtype") for each in dtypes)
+    calls = (expression(*called) for called in calls_of(stack)[:1])
+    is_of_value = any(isinstance(call, ast.Call) and _follows(call) for call in calls)
     # Flax promotes by casts, in a function of this name.
     return is_of_value or "promote" in origin.function
 
 
-_ASTYPE = re.compile(r"astype\(((?:[^()]|\([^()]*\))*)\)")
+def _follows(call: ast.Call) -> bool:
+    """Whether a call is `x.astype(y.dtype)`."""
+    if not ast.unparse(call.func).endswith(".astype"):
+        return False
+    given = (*call.args, *(each.value for each in call.keywords))
+    return any(isinstance(each, ast.Attribute) and each.attr == "dtype" for each in given)
 
 
 def is_of_ours(stack: Sequence[Equation]) -> bool:

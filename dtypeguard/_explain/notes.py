@@ -53,6 +53,7 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
     verb = "comes" if len(found) == 1 else "come"
     loop = loop_of(call)
     is_of_jax = loop is not None and loop.is_of_jax
+    is_of_others = is_of_jax or _is_of_package(call, found)
     if is_of_jax and call.caller is not None:  # no line in it is anything to the user
         line = origin_of_frame(call.caller)
         found = [dataclasses.replace(each, origin=each.origin or line) for each in found]
@@ -68,7 +69,9 @@ def _of_loop(call: Call, found: Sequence[Drift]) -> str:
         ],
         found,
         (str(each.avals[0].dtype) for each in found if each.kind == "dtype"),
-        _advice_on_jaxs(call, found) if is_of_jax else _loop_advice(call, found),
+        [_advice_on_others(call, found, is_of_jax)]
+        if is_of_others
+        else _loop_advice(call, found),
     )
 
 
@@ -120,13 +123,26 @@ def note_text(
     )
 
 
-def _advice_on_jaxs(call: Call, found: Sequence[Drift]) -> list[str]:
-    """What to give to a function of JAX that contains the loop."""
+def _is_of_package(call: Call, found: Sequence[Drift]) -> bool:
+    """Whether a package wrote a loop, and no line of the user's runs in it."""
+    lines = [each.origin for each in found]
+    return (
+        is_installed(call.caller_file)
+        and not _is_of_optimizer(call, lines)
+        and all(each.kind == "dtype" for each in found)
+        and not any(line and line.outermost for line in lines)
+    )
+
+
+def _advice_on_others(call: Call, found: Sequence[Drift], is_of_jax: bool = False) -> str:
+    """What to give to a function of JAX or of a package that contains the loop."""
     function, arguments = call.given()
-    # The wider type loses nothing, whichever of the two the loop starts with.
     pairs = [[aval.dtype for aval in each.avals] for each in found]
+    # A package may start the loop in a type of its own, which what it is given has to have.
+    is_meant = not is_of_jax and all(x.is_castable and _is_own(x.cause) for x in found)
+    # The wider type loses nothing, whichever of the two the loop starts with.
     is_narrowed = lambda old, new: fits(old, new) and old.itemsize > new.itemsize
-    pairs = [pair[::-1] if is_narrowed(*pair) else pair for pair in pairs]
+    pairs = [pair[::-1] if is_meant or is_narrowed(*pair) else pair for pair in pairs]
     narrow = {pair[0] for pair in pairs}
     names = [
         name
@@ -139,7 +155,7 @@ def _advice_on_jaxs(call: Call, found: Sequence[Drift]) -> list[str]:
     line = origin_of_frame(call.caller).called_from if call.caller else None
     if line is not None and is_installed(call.caller_file):
         function, what = package(call.caller_file), f"its arrays at {line}"
-    return [f"Give {function or 'JAX'} {what} as {' or '.join(dtypes)}: {casts}."]
+    return f"Give {function or 'JAX'} {what} as {' or '.join(dtypes)}: {casts}."
 
 
 def _loop_advice(call: Call, found: Sequence[Drift]) -> list[str]:
@@ -177,13 +193,13 @@ def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
     guard = ""
     if not is_installed(call.caller_file):
         guard = f"Write {_guarded(call)}"
-    elif lines and (frame := lines[0].outermost):
+    elif frame := next((line.outermost for line in lines if line.outermost), None):
         owner, name = package(call.caller_file), _argument(frame.function)
         carry = ", carry=1" if call.name == "fori_loop" else ""
         guard = f"Guard what you give to {owner}: dtypeguard.guard_step({name}{carry})"
-    own = [line.users for line in lines if not is_installed(line.users.file)]
+    own = [line.users for line in lines if _is_own(line)]
     if not own:  # no line that the user could edit
-        return f"{guard}." if guard else _start(castable)
+        return f"{guard}." if guard else _advice_on_others(call, castable)
     named = list(dict.fromkeys(map(str, own)))
     if all(line.called_from is None for line in lines):
         where = f"on the line{'s that are' if len(named) > 1 else ' that is'} named"
@@ -192,8 +208,9 @@ def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
     return f"{guard}, or cast {where}: {casts}." if guard else f"Cast {where}: {casts}."
 
 
-def _start(found: Sequence[Drift]) -> str:
-    return " ".join(f"Start {each.path} as {each.avals[1].dtype}." for each in found)
+def _is_own(line: Origin | None) -> bool:
+    """Whether a line, or the one that called its package, is in the user's own code."""
+    return line is not None and not is_installed(line.users.file)
 
 
 def _argument(name: str) -> str:

@@ -138,10 +138,19 @@ def passes(equation: Equation, code: CodeType) -> bool:
     )
 
 
-def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
-    """The current line of a running function, or another line of it."""
+def origin_of_frame(
+    frame: FrameType, line: int | None = None, within: FrameType | None = None
+) -> Origin:
+    """The current line of a running function, or another line of it.
+
+    Args:
+        frame: of the function.
+        line: the current line by default.
+        within: a caller of it; the program that is traced starts there.
+    """
     first = frame_of(frame, line)
-    outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
+    inner = itertools.takewhile(lambda each: each is not within, callers(frame))
+    outer = (each for each in inner if is_users(each.f_code.co_filename))
     found = _origin_of_frames(itertools.chain([first], map(frame_of, outer)))
     assert found is not None
     return found

@@ -6,6 +6,8 @@ the line that created it. `Watch` sees the calls from the user's code into JAX.
 
 import contextlib
 import functools
+import itertools
+import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 
@@ -42,10 +44,12 @@ class Watch(Calls):
 
     def __enter__(self):
         self._lines.__enter__()
+        self._entered = sys._getframe(1)
         return super().__enter__()
 
     def __exit__(self, *exception):
         super().__exit__(*exception)
+        del self._entered
         self._lines.__exit__()
 
     def saw(self, line: Origin) -> bool:
@@ -144,12 +148,13 @@ class Watch(Calls):
 
     def _origin(self, frame: FrameType) -> Origin:
         """The current line of a running function."""
-        outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
+        inner = itertools.takewhile(lambda each: each is not self._entered, callers(frame))
+        outer = (each for each in inner if is_users(each.f_code.co_filename))
         calls = [(each.f_code, each.f_lineno) for each in (frame, *outer)]
         place = tuple((id(code), line) for code, line in calls)
         if place not in self._origins:
             # Keeps the code alive, so that no other gets the same id.
-            self._origins[place] = origin_of_frame(frame), calls
+            self._origins[place] = origin_of_frame(frame, within=self._entered), calls
         return self._origins[place][0]
 
     def _return_to_user(self, back: FrameType, value: PyTree) -> None:

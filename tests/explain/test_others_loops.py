@@ -77,25 +77,70 @@ def test_a_loop_that_jax_wrote(program):
     assert applied(program, *changes)().dtype == F32
 
 
-def test_a_loop_of_jax_that_a_package_calls(monkeypatch):
-    source = (
-        "import jax\ndef solve(f, b):\n    return jax.scipy.sparse.linalg.cg(f, b)[0]\n"
-    )
-    file = os.path.join(sysconfig.get_path("purelib"), "solving", "cg.py")
-    monkeypatch.setitem(
-        linecache.cache, file, (len(source), None, source.splitlines(), file)
-    )
-    exec(compile(source, file, "exec"), solving := {"__name__": "solving.cg"})
+CONJUGATE = """
+import jax
+def solve(f, b):
+    return jax.scipy.sparse.linalg.cg(f, b)[0]
+"""
+RETURNS = """
+import jax
+def solve(values, rewards):
+    def body(acc, x):
+        return 0.9 * acc + x, None
+    return jax.lax.scan(body, values[-1], rewards)[0]
+"""
+SCALED = """
+import jax, numpy as np
+SCALE = np.float32(2)
+def solve(values):
+    return jax.lax.fori_loop(0, 2, lambda i, acc: acc * SCALE, values)
+"""
+ZEROS = """
+import jax, jax.numpy as jnp
+def solve(rewards):
+    return jax.lax.while_loop(lambda c: c < 1, lambda c: c + rewards.sum(), jnp.bfloat16(0))
+"""
 
-    def program(dtype=BF16):
-        b = jnp.ones(3, BF16).astype(dtype)
-        return solving["solve"](lambda v: v * DOUBLE, b)  # the call of the package
 
-    _, row, code, advice = note_on(program).splitlines()
-    line = re.search(r"\S+test_others_loops.py:\d+", row)[0]
-    assert code.endswith("# the call of the package")
-    assert advice == f"Give solving its arrays at {line} as float32: x.astype(jnp.float32)."
-    assert program(F32).dtype == F32
+@pytest.fixture
+def package(monkeypatch):
+    """Makes the function `solve` of an installed package from its source."""
+
+    def install(source):
+        file = os.path.join(sysconfig.get_path("purelib"), "solving", "solve.py")
+        lines = (len(source), None, source.splitlines(), file)
+        monkeypatch.setitem(linecache.cache, file, lines)
+        exec(compile(source, file, "exec"), solving := {"__name__": "solving.solve"})
+        return solving["solve"]
+
+    return install
+
+
+ONES = jnp.ones(3)
+PACKAGES = {
+    "jax's": (CONJUGATE, (lambda v: v * DOUBLE, ONES.astype(BF16)), F32),
+    "by what it is given": (RETURNS, (ONES.astype(BF16), ONES), BF16),
+    "an int": (RETURNS, (ONES.astype(int), ONES.astype(int)), F32),
+    "by its own constant": (SCALED, (ONES.astype(BF16),), F32),
+    "that starts by itself": (ZEROS, (ONES,), BF16),
+}
+
+
+@pytest.mark.parametrize("case", PACKAGES)
+def test_a_loop_that_a_package_calls(package, case):
+    source, given, dtype = PACKAGES[case]
+    solve = package(source)
+
+    def program(convert=lambda x: x):
+        args = [convert(x) if isinstance(x, jax.Array) else x for x in given]
+        return solve(*args)  # the call of the package
+
+    note = note_on(program)
+    name = jnp.dtype(dtype).name
+    advice = rf"Give solving its arrays at \S+:(\d+) as {name}: x.astype\(jnp.{name}\)."
+    (line,) = re.findall(advice, note)
+    assert linecache.getline(__file__, int(line)).endswith("# the call of the package\n")
+    assert program(lambda x: x.astype(dtype)).dtype == dtype
 
 
 def with_backward(backward):

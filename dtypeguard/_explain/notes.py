@@ -2,22 +2,25 @@
 
 import dataclasses
 import itertools
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Protocol
 
+import jax.numpy as jnp
 from jax import tree_util
 
 from .._find.drift import Drift
 from .._leaves.dtypes import dtype_of, fits, kind
-from .._leaves.files import is_installed, package
+from .._leaves.files import is_installed, package, short_path
 from .._leaves.rows import columns, describe, lost, return_as, rounding
-from .._leaves.types import Aval
+from .._leaves.types import Aval, DType
 from .._program.origins import Origin, callers, frame_of, is_update, origin_of_frame, places
 from .branches import Variant, variants
 from .control_flow import Call
 from .loops import can_start_as_returned, drifts, loop_of
 from .made import Makers
+from .paths import is_users_function
 
 
 class _Lined(Protocol):
@@ -136,20 +139,24 @@ def _is_of_package(call: Call, found: Sequence[Drift]) -> bool:
 
 def _advice_on_others(call: Call, found: Sequence[Drift], is_of_jax: bool = False) -> str:
     """What to give to a function of JAX or of a package that contains the loop."""
-    function, arguments = call.given()
     pairs = [[aval.dtype for aval in each.avals] for each in found]
     # A package may start the loop in a type of its own, which what it is given has to have.
     is_meant = not is_of_jax and all(x.is_castable and _is_own(x.cause) for x in found)
     # The wider type loses nothing, whichever of the two the loop starts with.
     is_narrowed = lambda old, new: fits(old, new) and old.itemsize > new.itemsize
     pairs = [pair[::-1] if is_meant or is_narrowed(*pair) else pair for pair in pairs]
-    narrow = {pair[0] for pair in pairs}
+    return _give(call, [new for _, new in pairs], {old for old, _ in pairs})
+
+
+def _give(call: Call, dtypes: Iterable[DType], wrong: Container[DType] = ()) -> str:
+    """Says in which dtypes to give what, to the function that contains a call."""
+    function, arguments = call.given()
     names = [
         name
         for name, value in arguments.items()
-        if any(dtype_of(leaf) in narrow for leaf in tree_util.tree_leaves(value))
+        if any(dtype_of(leaf) in wrong for leaf in tree_util.tree_leaves(value))
     ]
-    dtypes = dict.fromkeys(str(pair[1]) for pair in pairs)
+    dtypes = dict.fromkeys(map(str, dtypes))
     casts = " or ".join(f"x.astype(jnp.{dtype})" for dtype in dtypes)
     what = f"its {' and its '.join(names)}" if names else "arrays"
     line = origin_of_frame(call.caller).called_from if call.caller else None
@@ -194,9 +201,8 @@ def _cast_advice(call: Call, castable: Sequence[Drift]) -> str:
     if not is_installed(call.caller_file):
         guard = f"Write {_guarded(call)}"
     elif frame := next((line.outermost for line in lines if line.outermost), None):
-        owner, name = package(call.caller_file), _argument(frame.function)
-        carry = ", carry=1" if call.name == "fori_loop" else ""
-        guard = f"Guard what you give to {owner}: dtypeguard.guard_step({name}{carry})"
+        guard = f"Guard what you give to {package(call.caller_file)}: "
+        guard += _guard_of(call, frame.function)
     own = [line.users for line in lines if _is_own(line)]
     if not own:  # no line that the user could edit
         return f"{guard}." if guard else _advice_on_others(call, castable)
@@ -213,9 +219,25 @@ def _is_own(line: Origin | None) -> bool:
     return line is not None and not is_installed(line.users.file)
 
 
+def _guard_of(call: Call, function: str) -> str:
+    """A guard of a function by its qualified name; as a decorator, of a method."""
+    owner, _, name = function.rpartition(".")
+    owner = owner.rpartition(".")[2]
+    is_method = owner.isidentifier()
+    if short_path(call.caller_file).startswith(os.path.join("flax", "core")):
+        position = int(not is_method)  # Flax Linen gives it the module first
+    else:
+        # Flax NNX lets the user choose it for a scan.
+        chosen = getattr(call.arguments.get("f"), "input_carry_argnum", 0)
+        position = 1 if call.name == "fori_loop" else chosen if type(chosen) is int else 0
+    carry = f"carry={position}" if position else ""
+    if is_method:
+        return f"@dtypeguard.guard_step{carry and f'({carry})'} on {owner}.{name}"
+    return f"dtypeguard.guard_step({', '.join(filter(None, [_argument(name), carry]))})"
+
+
 def _argument(name: str) -> str:
     """What to write for a function: its name, or "body" where it has none."""
-    name = name.rpartition(".")[2]
     return name if name.isidentifier() else "body"
 
 
@@ -244,6 +266,8 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
         return [f"Guard what you give to {package(call.caller_file)}: {changed}."]
     if one.aval.shape != other.aval.shape:
         return ["Return one shape from all branches."]
+    if is_installed(call.caller_file) and not _has_users_branch(call):
+        return [_advice_on_packages(call, one, other)]
     made = [each for each in (one, other) if each.is_made]
     kept = [each for each in (one, other) if not each.is_made]
     if made and kept:  # the value that was there before has the type that is meant
@@ -256,6 +280,26 @@ def _branch_advice(call: Call, leaves: Sequence[Sequence[Variant]]) -> list[str]
         if _fits(each.aval, to.aval) or kind(to.aval.dtype) in ("float", "complex")
     ]
     return [f"Let {' or '.join(ways)}."] if ways else []
+
+
+def _has_users_branch(call: Call) -> bool:
+    """Whether the user gave a branch to the package that made a call."""
+    outer = [] if call.caller is None else [call.caller, *callers(call.caller)]
+    own = itertools.takewhile(lambda frame: is_installed(frame.f_code.co_filename), outer)
+    given = [call.arguments, *(frame.f_locals for frame in own)]
+    found = [each.get(name) for each in given for name in ("true_fun", "false_fun")]
+    lists = [each.get("branches") for each in given]
+    found += itertools.chain(*(each for each in lists if isinstance(each, (list, tuple))))
+    return any(map(is_users_function, found))
+
+
+def _advice_on_packages(call: Call, one: Variant, other: Variant) -> str:
+    """What to write where a package wrote the branches."""
+    for each, to in ((one, other), (other, one)):
+        if each.origin and each.cause and _is_own(each.origin):
+            cast = f"x.astype(jnp.{to.aval.dtype}){_lost(each, to)}"
+            return f"Cast what {each.origin.users} computes: {cast}."
+    return _give(call, [jnp.promote_types(one.aval.dtype, other.aval.dtype)])
 
 
 def _kept_advice(made: Variant, kept: Variant) -> str:

@@ -68,14 +68,15 @@ def _arguments(caller: FrameType | None) -> Iterator[tuple[str, PyTree]]:
             yield Names.of(names["body_fun"]).at(position), names["init_val"]
             return
     functions = [names.get(name) for names in own for name in ("true_fun", "f")]
-    names = Names.of(next(filter(_is_users, functions), None) or (lambda: None))
+    names = Names.of(next(filter(is_users_function, functions), None) or (lambda: None))
     given = [names.get(name) for names in own for name in ("operands", "args")]
     given = next((x for x in reversed(given) if isinstance(x, tuple) and objects(x)), ())
     for position, value in enumerate(given):
         yield names.at(position), value
 
 
-def _is_users(function: object) -> bool:
+def is_users_function(function: object) -> bool:
+    """Whether the user wrote a function."""
     code = getattr(function, "__code__", None)
     return code is not None and not is_installed(code.co_filename)
 

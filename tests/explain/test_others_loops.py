@@ -100,6 +100,11 @@ import jax, jax.numpy as jnp
 def solve(rewards):
     return jax.lax.while_loop(lambda c: c < 1, lambda c: c + rewards.sum(), jnp.bfloat16(0))
 """
+BRANCHES = """
+import jax, jax.numpy as jnp
+def solve(x, y, loss=jnp.sum):
+    return jax.lax.cond(x.sum() > 0, lambda: loss(x), lambda: y.sum())
+"""
 
 
 @pytest.fixture
@@ -123,6 +128,7 @@ PACKAGES = {
     "an int": (RETURNS, (ONES.astype(int), ONES.astype(int)), F32),
     "by its own constant": (SCALED, (ONES.astype(BF16),), F32),
     "that starts by itself": (ZEROS, (ONES,), BF16),
+    "over branches": (BRANCHES, (ONES.astype(BF16), ONES), F32),
 }
 
 
@@ -141,6 +147,19 @@ def test_a_loop_that_a_package_calls(package, case):
     (line,) = re.findall(advice, note)
     assert linecache.getline(__file__, int(line)).endswith("# the call of the package\n")
     assert program(lambda x: x.astype(dtype)).dtype == dtype
+
+
+def test_a_branch_of_a_package_that_calls_the_users_function(package):
+    def program(cast=lambda x: x):
+        loss = lambda x: cast(jnp.sum(x * DOUBLE))  # the loss
+        x = jnp.ones(3, BF16)
+        return package(BRANCHES)(x, x, loss)
+
+    note = note_on(program)
+    advice = r"Cast what \S+:(\d+) computes: x.astype\(jnp.bfloat16\)."
+    (line,) = re.findall(advice, note)
+    assert linecache.getline(__file__, int(line)).endswith("# the loss\n")
+    assert program(lambda x: x.astype(BF16)).dtype == BF16
 
 
 def with_backward(backward):

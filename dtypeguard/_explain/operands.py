@@ -15,12 +15,13 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.files import is_installed, package
+from .._leaves.rows import type_text
 from .._leaves.types import DType, Leaf
 from .._program.origins import Origin, frame_of, is_update, places
 from .._program.source import text_of
 from .casts import Cast, casts_of_users, casts_to_meet, sentences
 from .made import Makers
-from .notes import note_text, type_text
+from .notes import note_text
 from .results import refused_result, result_note
 from .sites import Argument, Site, arguments, sites, users_sites
 

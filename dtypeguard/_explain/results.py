@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import kind
 from .._leaves.files import is_installed, short_path
+from .._leaves.rows import type_text
 from .._leaves.types import DType, Function, Jaxpr, PyTree
 from .._program.origins import places
 from .._program.source import returned, text_of
@@ -16,7 +17,7 @@ from .again import inside
 from .casts import cast_text
 from .control_flow import calls, code_of
 from .made import Made
-from .notes import note_text, type_text
+from .notes import note_text
 from .sites import Argument, Site
 
 _TYPE = r"((?:bool|u?int|bfloat|float|complex)\w*)"

@@ -10,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, is_weak, kind
-from .types import DType, Leaf, PyTree
+from .types import Aval, DType, Leaf, PyTree
 
 ABSENT = "(absent)"
 
@@ -43,6 +43,11 @@ def describe(leaf: Leaf) -> str:
         return type(leaf).__name__
     shape = ",".join(map(str, np.shape(leaf)))
     return f"{dtype}[{shape}]" + (",weak" if is_weak(leaf) else "")
+
+
+def type_text(aval: Aval) -> str:
+    """The dtype and shape, as `float32[3]`."""
+    return describe(aval).removesuffix(",weak")
 
 
 def type_name(leaf: Leaf) -> str | None:

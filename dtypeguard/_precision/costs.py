@@ -148,8 +148,12 @@ def _remedy(flow: Flow, number: int) -> str:
         return f"Leave out preferred_element_type at {where}, or cast its result: {cast}."
     if source.is_number:
         return f"Write a Python number at {where}, float(...): NumPy's scalars promote."
-    use = source.origin or source.cause
-    at = f"{use.place} uses it" if use != source.cause else "it is used"
+    if source.is_array:
+        return f"Cast the array that {where} closes over: {cast}."
+    places = flow.uses(number)
+    is_elsewhere = bool(places) and places != [where]
+    verb = "uses" if len(places) == 1 else "use"
+    at = f"{' and '.join(places)} {verb} it" if is_elsewhere else "it is used"
     text = f"Cast what {where} makes, where {at}: {cast}"
     if any(name in code for name in _MAKERS):
         text += f", or give the call dtype=jnp.{narrow}"
@@ -159,8 +163,10 @@ def _remedy(flow: Flow, number: int) -> str:
 def _remedy_of_inputs(flow: Flow, number: int, cast: str) -> str:
     paths, many = flow.paths(number), ""
     if any(each.argument == paths[0] != each.path for each in flow.inputs):
-        is_float = "if jnp.issubdtype(x.dtype, jnp.floating) else x"
-        cast = f"jax.tree.map(lambda x: {cast} {is_float}, {paths[0]})"
+        dtypes = [f"jnp.{dtype}" for dtype in flow.dtypes(number)]
+        are = f"in ({', '.join(dtypes)})" if len(dtypes) > 1 else f"== {dtypes[0]}"
+        is_wide = f'if getattr(x, "dtype", None) {are} else x'
+        cast = f"jax.tree.map(lambda x: {cast} {is_wide}, {paths[0]})"
     elif len(paths) == 1:
         cast = f"{paths[0]}{cast[1:]}"
     else:

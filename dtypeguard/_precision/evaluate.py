@@ -87,8 +87,8 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf | None) -> Leaf:
             the program's result before rounding.
     """
     if from_narrow is None:
-        return _round(exact, narrow.dtype)
-    rounded, as_narrow = (_round(x, narrow.dtype) for x in (exact, from_narrow))
+        return round_to(exact, narrow.dtype)
+    rounded, as_narrow = (round_to(x, narrow.dtype) for x in (exact, from_narrow))
     given = lax.convert_element_type(narrow, exact.dtype)
     # The program may do more than round: bfloat16 sums, for example. That is added, but
     # for the sign's sake no more than half of the value: a variance stays positive. What
@@ -101,7 +101,7 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf | None) -> Leaf:
     return lax.select(lax.eq(rounded, as_narrow), given, lax.add(rounded, more))
 
 
-def _round(array: Leaf, dtype: DType) -> Leaf:
+def round_to(array: Leaf, dtype: DType) -> Leaf:
     """A wide array rounded to a narrow dtype."""
     if array.dtype == dtype:
         return array

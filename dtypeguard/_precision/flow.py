@@ -54,6 +54,7 @@ class Source:
         is_cast: whether it is an explicit cast of narrow values.
         is_policy: whether that is a cast of dtypeguard's, which a policy asks for.
         is_number: whether it is a scalar constant.
+        is_array: whether it is an array that the function closes over.
         is_product: whether it is a product that is delivered wide.
         is_of_jax: whether a function of `jax.nn` makes them, which narrows them again.
         entered: the equations, by identity, at which it makes narrow values wide.
@@ -65,6 +66,7 @@ class Source:
     is_cast: bool = False
     is_policy: bool = False
     is_number: bool = False
+    is_array: bool = False
     is_product: bool = False
     is_of_jax: bool = False
     entered: dict[int, Equation] = dataclasses.field(default_factory=dict)
@@ -280,16 +282,32 @@ class Flow:
         wide = [value for value in self._graph.inputs if self._is_wide[value]]
         return [value for value in wide if name in self.inputs[value]]
 
+    def uses(self, number: int) -> list[str]:
+        """The lines that use what a source makes, before anything narrow has met it."""
+        is_mixed = lambda v: self._mask[v] >> number & 1 and self._state[v] == _State.MIXED
+        entered = self.sources[number].entered.values()
+        first = [each for each in entered if not any(map(is_mixed, each.inputs))]
+        lines = [origin_of(each.stack) for each in first]
+        return [*dict.fromkeys(line.place for line in lines if line is not None)]
+
+    def dtypes(self, number: int) -> list[str]:
+        """The dtypes of the inputs that are a source."""
+        avals = self._graph.avals
+        return sorted({str(avals[value].dtype) for value in self.leaves(number)})
+
     def paths(self, number: int) -> list[str]:
         """The paths of the inputs that a source stands for; its own name if all do."""
-        used = 0
-        for equation in self.sources[number].entered.values():
-            wide = [v for v in equation.inputs if self._mask[v] >> number & 1]
-            for value in wide:
-                used |= self._graph.dependencies(value)
-        name = self.sources[number].cause
+        graph, seen = self._graph, set[int]()
+        queue = [v for x in self.sources[number].entered.values() for v in x.inputs]
+        while queue:
+            value = queue.pop()
+            if value not in seen and self._mask[value] >> number & 1:
+                seen.add(value)
+                made = graph.made_by.get(value)
+                queue += made.inputs if made else graph.same.get(value, ())
         mine = self.leaves(number)
-        found = [self.inputs[value].path for value in mine if used >> value & 1]
+        found = [self.inputs[value].path for value in mine if value in seen]
+        name = self.sources[number].cause
         return found if 0 < len(found) < len(mine) else [str(name)]
 
     # Values
@@ -299,7 +317,9 @@ class Flow:
         aval = self._graph.avals[value]
         if aval.shape:
             stack = self._uses.get(value, stack)
-            self._set(value, _State.PURE, self._of_line(stack).bit)
+            source = self._of_line(stack)
+            source.is_array = True
+            self._set(value, _State.PURE, source.bit)
         else:
             self._literals.add(id(stack))
             is_known = self._is_backward(stack)
@@ -395,7 +415,7 @@ class Flow:
                 for each in self._pairs[id(equation)]:
                     matched |= self._product_mask[id(each)] | self._result_mask[id(each)]
                 mask = matched or mask
-            mask = mask or self._of_line(stack).bit
+            mask = mask or self._arrays(wide, equation) or self._of_line(stack).bit
             self._enter(mask, equation)
         self._product_mask[id(equation)] = mask
         if self._is_wide[value]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.casts import Cast, shown as shown_casts
+from .._leaves.dtypes import kind
 from .._leaves.files import package, short_path
 from .._program.origins import Origin
 from .measure import Measures
@@ -93,7 +94,10 @@ def _rounded(meant: float, number: float) -> str:
 
 def _remedy(line: Line, formats: Formats, has_float64: bool) -> str:
     """What to write for a line."""
-    wide = f"jnp.{formats.wide}"
+    name = str(formats.wide)
+    if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
+        name = f"complex{16 * formats.wide.itemsize}"
+    wide = f"jnp.{name}"
     if line.origin is None:
         return f"Keep the inputs in {wide}."
     if line.casts:
@@ -120,18 +124,18 @@ def _remedy(line: Line, formats: Formats, has_float64: bool) -> str:
     needs_x64 = " That needs jax_enable_x64." if needs else ""
     if line.origin.called_from:
         given = f"{package(line.origin.file)} at {line.origin.users}"
-        return f"Give {given} arrays of {formats.wide}: x.astype({wide}).{needs_x64}"
+        return f"Give {given} arrays of {name}: x.astype({wide}).{needs_x64}"
     if line.primitives == {"dot_general"}:
         how = f"jnp.dot(..., preferred_element_type={wide})"
     else:
         how = f"x.astype({wide})"
         if "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
             how = f"dtype={wide}"
-    text = f"Compute {where} in {formats.wide}, and keep what it makes so: {how}."
+    text = f"Compute {where} in {name}, and keep what it makes so: {how}."
     if is_cast:
         text = f"Leave out the cast on {where}, or cast to {wide}."
     if line.is_in_loop:
-        text += f" Where a loop carries it, start the carry in {formats.wide} as well."
+        text += f" Where a loop carries it, start the carry in {name} as well."
     return text + needs_x64
 
 

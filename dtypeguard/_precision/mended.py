@@ -8,7 +8,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .evaluate import evaluate, own_dtype
+from .evaluate import evaluate, own_dtype, round_to
 from .finite import Finite
 from .meant import Meant
 from .pair import Paired
@@ -68,13 +68,13 @@ class Mended(Paired):
         number = self._plan.get(tuple(map(id, stack)))
         if number is None:
             return [Value(x) for x in narrow]
-        rounds, format = self._does_round(number), jnp.finfo(self._narrow)
+        rounds = self._does_round(number)
 
         def switched(x: Leaf) -> Leaf:
             is_float = jnp.issubdtype(x.dtype, np.floating)
             if not is_float or bits(x.dtype) <= bits(self._narrow):
                 return x
-            return lax.select(rounds, lax.reduce_precision(x, format.nexp, format.nmant), x)
+            return lax.select(rounds, round_to(x, self._narrow), x)
 
         operands = [switched(v.narrow) for v in values]
         made = evaluate(eqn, operands, own_dtype)

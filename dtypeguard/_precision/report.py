@@ -416,4 +416,5 @@ def _plain(value: object) -> object:
 def _percent(value: float) -> str:
     if math.isinf(value):
         return "inf"
-    return f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"
+    text = f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"
+    return "0%" if text == "-0%" else text

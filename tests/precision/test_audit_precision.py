@@ -276,6 +276,12 @@ def test_a_remedy_in_float64_says_what_that_needs(x64):
     assert advice.endswith(" That needs jax_enable_x64.") is not x64
 
 
+def test_complex_numbers_are_computed_in_complex_ones():
+    z = jnp.arange(1, 4) + 0.3j
+    report = audit_precision(lambda z: z * jnp.exp(1j * z), z.astype(jnp.complex64))
+    assert "x.astype(jnp.complex128)" in report.fix[0].remedy
+
+
 def test_remedies_are_for_what_the_line_computes():
     positions = lambda dtype: lambda x: jnp.arange(600, dtype=dtype) * x
     report = audit_precision(positions(BF16), jnp.ones((), BF16), wide=F32)

@@ -191,6 +191,30 @@ def carried(mended):
     return f, (W, X)
 
 
+def started(mended):
+    """Zeros that a loop starts with go into a product in the first turn."""
+
+    def f(w, x):
+        start = jnp.zeros(8, BF16 if mended else F32)  # cause
+        step = lambda h, x: (jnp.tanh(x @ w + h @ w), None)
+        return mean(lax.scan(step, start, x)[0])
+
+    return f, (W, X)
+
+
+def forgotten(mended):
+    """Params are float32 and cast where they are used, but for one."""
+
+    def f(params, x):
+        params = {name: p.astype(BF16) for name, p in params.items() if name != "b"} | {
+            "b": params["b"].astype(BF16) if mended else params["b"]
+        }
+        return mean(jnp.tanh(x @ params["a"] + params["b"]) @ params["c"])
+
+    wide = shape(8, 8, dtype=F32)
+    return f, ({"a": wide, "b": shape(8, dtype=F32), "c": wide}, X)
+
+
 PLANTED = [
     noise,
     rotary,
@@ -204,6 +228,8 @@ PLANTED = [
     closed_over,
     delivered,
     carried,
+    started,
+    forgotten,
 ]
 
 
@@ -223,7 +249,7 @@ def test_the_source_is_found_and_what_mending_it_saves(plant, transform):
     after = audit_precision(change(mended), *args)
     assert len(report.costs) == 1, report
     (cost,) = report.costs
-    if plant is weights:
+    if plant in (weights, forgotten):
         assert cost.cause == "params['b']"
     else:
         assert cost.cause.line == marked(plant, "# cause"), report
@@ -265,6 +291,42 @@ def test_two_sources_of_one_product(gradient):
     assert f"50% more only together with {first.cause.place}" in str(report)
     assert "Write a Python number" in second.remedy
     assert "dtype=jnp.bfloat16" in first.remedy
+
+
+def test_a_cast_is_advised_where_it_works():
+    """At each line that uses what is wide; to an array that the function closes over."""
+
+    def f(w, x):
+        table = jnp.cos(jnp.arange(8.0))  # table
+        h = x * table  # first
+        k = x + table  # second
+        return h @ w, k @ w
+
+    place = lambda name: (
+        f"test_costs.py:{marked(test_a_cast_is_advised_where_it_works, name)}"
+    )
+    (cost,) = audit_precision(f, W, X).costs
+    assert f"{place('# table')} makes, where " in cost.remedy
+    assert f"{place('# first')} and " in cost.remedy
+    assert f"{place('# second')} use it: " in cost.remedy
+    (cost,) = audit_precision(lambda x: x @ TABLE, shape(8, 16)).costs
+    assert "Cast the array that " in cost.remedy
+
+
+def test_params_beside_what_is_no_array_are_given_narrow():
+    model = eqx.nn.MLP(8, 8, 8, 1, key=jax.random.key(0))
+    f = lambda model, x: jax.vmap(model)(x)
+    (cost,) = audit_precision(f, model, jnp.ones((99, 8), BF16)).costs
+    narrow = eval(cost.remedy.partition("bfloat16: ")[2].rstrip("."))
+    assert audit_precision(f, narrow, jnp.ones((99, 8), BF16)).costs == ()
+
+
+def test_harm_of_subnormals():
+    """float16 has them, and XLA's `reduce_precision` makes them zero."""
+    x, w = jnp.linspace(1e-5, 3e-5, 64, dtype=F16).reshape(8, 8), jnp.eye(8, dtype=F16)
+    report = audit_precision(lambda x, w: (x.astype(F32) * 1.5) @ w, x, w)
+    (cost,) = report.costs
+    assert 0 < cost.harm < 0.01
 
 
 def test_harm_is_what_mending_does_to_the_outputs():

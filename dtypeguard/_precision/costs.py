@@ -52,7 +52,7 @@ def line_costs(
             continue
         found.append(
             LineCost(
-                origin=source.origin,
+                origin=known.origin(number),
                 cause=_cause(known, number),
                 share=share,
                 saves=saves,
@@ -87,6 +87,8 @@ def figures_of(
     bare = again(every) if inputs else flow
     if bare is None:  # as written, it can be told apart less well
         bare, inputs = flow, {}
+    if len(inputs) <= _MOST_TRACED:
+        flow.named.update((n, _named(flow, n, inputs[n], again)) for n in inputs)
     lines = {bare.sources[n].key: n for n in bare.used if not bare.leaves(n)}
     if not inputs:
         lines |= shown
@@ -122,6 +124,29 @@ def figures_of(
         if key not in shown:
             share = bare.wide(1 << number) / total
             yield Figures(share, 0.0, frozenset(leaves), bare, number)
+
+
+def _named(
+    flow: Flow,
+    number: int,
+    leaves: frozenset[int],
+    again: Callable[[frozenset[int]], Flow | None],
+) -> frozenset[int]:
+    """The inputs of a source to be given narrow: all, or without some that are cast.
+
+    The fewest of those that were tried, and do.
+    """
+    holder = lambda value: _LAST_KEY.sub("", flow.inputs[value].path)
+    close = flow.met_by_products(number)
+    holders = set(map(holder, close))
+    beside = frozenset(value for value in leaves if holder(value) in holders)
+    # A layer casts its bias and its kernel to one dtype.
+    tried = [each for each in (close, beside, flow.met(number)) if each]
+    if not flow.cast(leaves - close) or not (mended := again(leaves)):
+        return leaves
+    wide = mended.wide()
+    enough = lambda each: (found := again(each)) is not None and found.wide() <= wide
+    return next(filter(enough, tried), leaves)
 
 
 def _cause(flow: Flow, number: int) -> Origin | str:
@@ -189,4 +214,5 @@ def input_names(f: Function, paths: Sequence[str]) -> list[Input]:
     return found
 
 
+_LAST_KEY = re.compile(r"(\[[^\[\]]*\]|\.\w+)$")
 _PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)

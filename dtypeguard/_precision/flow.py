@@ -76,13 +76,6 @@ class Source:
         """The mask of this source alone."""
         return 1 << self.number
 
-    @property
-    def origin(self) -> Origin | None:
-        """The line at which narrow values become wide because of it."""
-        for equation in self.entered.values():
-            return origin_of(equation.stack)
-        return None if isinstance(self.cause, str) else self.cause
-
 
 class Input(NamedTuple):
     """The names of an input of a program.
@@ -114,6 +107,7 @@ class Flow:
             the numbers of these sources, as the bits of an integer.
         inputs: the names of its inputs.
         has_followers: whether it has casts to the dtypes of other values.
+        named: the inputs that are to be named for a source, if that is known.
 
     Args:
         graph: the program.
@@ -139,6 +133,7 @@ class Flow:
         self._mask = [0] * count
         self._leaves = 0  # the mask of all inputs
         self.has_followers = False
+        self.named: dict[int, frozenset[int]] = {}
         self._maker: list[Stack | None] = [None] * count  # of constants
         self._literals: set[int] = set()  # the stacks of literals
         self._backward: dict[int, bool] = {}
@@ -282,13 +277,39 @@ class Flow:
         wide = [value for value in self._graph.inputs if self._is_wide[value]]
         return [value for value in wide if name in self.inputs[value]]
 
+    def origin(self, number: int) -> Origin | None:
+        """The line at which narrow values become wide because of a source."""
+        cause = self.sources[number].cause
+        for equation in self._entered(number):
+            return origin_of(equation.stack)
+        return None if isinstance(cause, str) else cause
+
     def uses(self, number: int) -> list[str]:
         """The lines that use what a source makes, before anything narrow has met it."""
         is_mixed = lambda v: self._mask[v] >> number & 1 and self._state[v] == _State.MIXED
-        entered = self.sources[number].entered.values()
-        first = [each for each in entered if not any(map(is_mixed, each.inputs))]
+        first = [x for x in self._entered(number) if not any(map(is_mixed, x.inputs))]
         lines = [origin_of(each.stack) for each in first]
         return [*dict.fromkeys(line.place for line in lines if line is not None)]
+
+    def _entered(self, number: int) -> list[Equation]:
+        """The equations at which a source makes values wide that come to products."""
+        made = {id(self._graph.made_by.get(value)) for value in self._behind(number)}
+        every = self.sources[number].entered
+        led = [x for x in every.values() if id(x) in made or x.primitive in PRODUCTS]
+        return led or [*every.values()]
+
+    def _behind(self, number: int) -> frozenset[int]:
+        """The values that have a source, behind products and among their operands."""
+        graph, seen = self._graph, set[int]()
+        forward = (x for x in self._products if not self._is_backward(x.stack))
+        queue = [value for each in forward for value in each.inputs[:2]]
+        while queue:
+            value = queue.pop()
+            if value not in seen and self._mask[value] >> number & 1:
+                seen.add(value)
+                made = graph.made_by.get(value)
+                queue += made.inputs if made else graph.same.get(value, ())
+        return frozenset(seen)
 
     def dtypes(self, number: int) -> list[str]:
         """The dtypes of the inputs that are a source."""
@@ -297,18 +318,44 @@ class Flow:
 
     def paths(self, number: int) -> list[str]:
         """The paths of the inputs that a source stands for; its own name if all do."""
-        graph, seen = self._graph, set[int]()
-        queue = [v for x in self.sources[number].entered.values() for v in x.inputs]
-        while queue:
-            value = queue.pop()
-            if value not in seen and self._mask[value] >> number & 1:
-                seen.add(value)
-                made = graph.made_by.get(value)
-                queue += made.inputs if made else graph.same.get(value, ())
         mine = self.leaves(number)
-        found = [self.inputs[value].path for value in mine if value in seen]
+        named = self.named.get(number) or self.met(number)
+        found = [self.inputs[value].path for value in mine if value in named]
         name = self.sources[number].cause
         return found if 0 < len(found) < len(mine) else [str(name)]
+
+    def met(self, number: int) -> frozenset[int]:
+        """The inputs of a source behind the values that meet narrow ones."""
+        used, entered = 0, self.sources[number].entered.values()
+        for value in {v for each in entered for v in each.inputs}:
+            if self._mask[value] >> number & 1:
+                used |= self._graph.dependencies(value)
+        return frozenset(v for v in self.leaves(number) if used >> v & 1)
+
+    def met_by_products(self, number: int) -> frozenset[int]:
+        """Those that come to products, but for what is cast on the way."""
+        return self._behind(number).intersection(self.leaves(number))
+
+    def cast(self, values: Iterable[int]) -> frozenset[int]:
+        """Those of some inputs that are cast before anything else uses them."""
+        graph, users = self._graph, defaultdict[int, list[int]](list)
+        for value, equation in graph.made_by.items():
+            for operand in equation.inputs:
+                users[operand].append(value)
+        for value, others in graph.same.items():
+            for other in others:
+                users[other].append(value)
+
+        def is_cast(value: int, seen: frozenset[int] = frozenset()) -> bool:
+            return bool(users[value]) and all(
+                user in seen or is_cast(user, seen | {user})
+                if user in graph.same
+                else graph.made_by[user].primitive == "convert_element_type"
+                and not self._is_wide[user]
+                for user in users[value]
+            )
+
+        return frozenset(filter(is_cast, values))
 
     # Values
 

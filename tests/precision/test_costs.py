@@ -313,6 +313,32 @@ def test_a_cast_is_advised_where_it_works():
     assert "Cast the array that " in cost.remedy
 
 
+def test_a_use_that_is_cast_back_is_not_the_line():
+    def f(x, scale):
+        h = (x * scale).astype(BF16) @ x.T
+        return (h * scale) @ x  # cause
+
+    (cost,) = audit_precision(f, shape(16, 8), shape(dtype=F32)).costs
+    assert cost.origin.line == marked(
+        test_a_use_that_is_cast_back_is_not_the_line, "# cause"
+    )
+
+
+def test_a_layer_without_a_dtype_among_layers_that_have_one():
+    """Its bias alone keeps its product wide: the kernel and the bias are named together."""
+    nn = need("flax.linen")
+    dense = lambda **dtype: nn.Dense(8, **dtype)
+    model = nn.Sequential([dense(dtype=BF16), dense(), dense(dtype=BF16)])
+    x = shape(16, 8)
+    params = jax.eval_shape(model.init, KEY, x)
+    (cost,) = audit_precision(model.apply, params, x).costs
+    layer = "variables['params']['layers_1']"
+    assert cost.cause == f"{layer}['bias'], {layer}['kernel']"
+    narrow = jax.tree.map(lambda x: shape(*x.shape), params["params"]["layers_1"])
+    params = {"params": {**params["params"], "layers_1": narrow}}
+    assert audit_precision(model.apply, params, x).costs == ()
+
+
 def test_params_beside_what_is_no_array_are_given_narrow():
     model = eqx.nn.MLP(8, 8, 8, 1, key=jax.random.key(0))
     f = lambda model, x: jax.vmap(model)(x)

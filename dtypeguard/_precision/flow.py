@@ -294,9 +294,10 @@ class Flow:
     def _entered(self, number: int) -> list[Equation]:
         """The equations at which a source makes values wide that come to products."""
         made = {id(self._graph.made_by.get(value)) for value in self._behind(number)}
-        every = self.sources[number].entered
-        led = [x for x in every.values() if id(x) in made or x.primitive in PRODUCTS]
-        return led or [*every.values()]
+        every = [*self.sources[number].entered.values()]
+        forward = [each for each in every if not self._is_backward(each.stack)]
+        led = [x for x in forward if id(x) in made or x.primitive in PRODUCTS]
+        return led or every
 
     def _behind(self, number: int) -> frozenset[int]:
         """The values that have a source, behind products and among their operands."""

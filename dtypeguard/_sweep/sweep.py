@@ -1,11 +1,13 @@
 """Every optimizer, bare and guarded, in every configuration of dtypes."""
 
+import atexit
 import collections
 import contextlib
 import dataclasses
 import functools
 import gc
 import multiprocessing
+import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -312,6 +314,9 @@ def _both_of_id(
 
 
 def _prepare_worker() -> None:
+    # Python would free what a worker holds, object by object. This runs before all else
+    # that runs at exit, when the worker has delivered its outcomes.
+    atexit.register(os._exit, 0)
     # Nothing is computed, and every worker would reserve a share of its memory.
     jax.config.update("jax_platforms", "cpu")
     # What `init` compiles runs once, and only its types count.

@@ -322,6 +322,5 @@ def _prepare_worker() -> None:
     # What `init` compiles runs once, and only its types count.
     jax.config.update("jax_disable_most_optimizations", True)
     # Traces leave millions of objects behind. With the usual thresholds a tenth of the time
-    # goes into looking at those that stay.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    # goes into looking at those that stay, which are nearly all of the memory.
+    gc.disable()

@@ -1,14 +1,17 @@
 """Every optimizer, bare and guarded, in every configuration of dtypes."""
 
+import atexit
 import collections
 import contextlib
 import dataclasses
 import functools
 import gc
 import multiprocessing
+import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent import futures
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,10 +21,10 @@ from .._audit.audit import audit
 from .._guard.guard import guard
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.errors import DtypeGuardWarning
-from .._leaves.types import Optimizer
+from .._leaves.types import Optimizer, State
 from . import catalog, checks
 from .checks import CHECKS, NAMES, Check, OptimizerSubject, one_line
-from .entry import DTypes, Entry, Inputs
+from .entry import DTypes, Entry, Inputs, in_turn
 from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
@@ -55,6 +58,11 @@ class Configuration:
         """
         left_out = ("MultiSteps",) if self.explicit == "allow" else ()
         return {name: check for name, check in CHECKS.items() if name not in left_out}
+
+    @property
+    def of_init(self) -> tuple[DTypes, bool, str]:
+        """What the first state depends on."""
+        return self.params, self.x64, self.explicit
 
     @contextlib.contextmanager
     def flags(self) -> Iterator[None]:
@@ -166,17 +174,16 @@ def examine(
     if configuration.explicit == "allow" and entry.name in NO_EXPLICIT_FLOAT64:
         skipped["explicit float64"] = NO_EXPLICIT_FLOAT64[entry.name]
         return Outcome(*about, rescues=0)
-    make = lambda: guard(entry.build()) if guarded else entry.build()
+    make = _maker(entry, guarded)
     with configuration.flags(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         inputs = _inputs(entry, configuration)
         before: dict[str, Check] = {}
-        try:
-            eager = make().init(checks.some_zeros(inputs.params))
-        except Exception as error:
-            failures["init"] = one_line(error)
+        eager = _run_init(entry, guarded, *configuration.of_init)
+        if eager.error:
+            failures["init"] = eager.error
         else:
-            before["init"] = lambda subject: checks.init(eager, subject.carry.state)
+            before["init"] = lambda subject: checks.init(eager.state, subject.carry.state)
 
         def run_checks(inputs: Inputs) -> None:
             try:
@@ -193,8 +200,40 @@ def examine(
         arrays, functions = eqx.partition(inputs, eqx.is_array)
         jax.eval_shape(lambda arrays: run_checks(eqx.combine(arrays, functions)), arrays)
         found = _origins(make, inputs) if origins and failures else []
-    rescues = sum(issubclass(w.category, DtypeGuardWarning) for w in caught)
-    return Outcome(*about, rescues, found)
+    return Outcome(*about, eager.rescues + _rescues(caught), found)
+
+
+def _maker(entry: Entry, guarded: bool) -> Callable[[], Optimizer]:
+    return lambda: guard(entry.build()) if guarded else entry.build()
+
+
+def _rescues(caught: Iterable[warnings.WarningMessage]) -> int:
+    return sum(issubclass(w.category, DtypeGuardWarning) for w in caught)
+
+
+class _Eager(NamedTuple):
+    """What `init` returns when it runs; or its error, in one line, and no state."""
+
+    state: State
+    error: str
+    rescues: int
+
+
+@functools.lru_cache(maxsize=2)
+def _run_init(
+    entry: Entry, guarded: bool, params: DTypes, x64: bool, explicit: str
+) -> _Eager:
+    """Runs `init`, under these flags; once for the configurations that differ in grads."""
+    del x64, explicit  # which are on, and tell one run from another
+    state, reason = None, ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            zeros = checks.some_zeros(in_turn(entry.recipe.params, params))
+            state = _maker(entry, guarded)().init(zeros)
+        except Exception as error:
+            reason = one_line(error)
+    return _Eager(state, reason, _rescues(caught))
 
 
 @functools.lru_cache(maxsize=1)
@@ -218,7 +257,7 @@ def sweep(
 
     What JAX compiled or traced under other flags, it does not use again, and what an update
     has passed holds for its types. So each process goes through one configuration after
-    another.
+    another, but takes those in which an entry has the same first state together.
 
     Args:
         chosen: entries of the catalogue.
@@ -226,7 +265,10 @@ def sweep(
             1 stays in this process, where an entry need not be in the catalogue.
         origins: whether to look for the lines of source behind each failure.
     """
-    tasks = [(entry, c) for c in CONFIGURATIONS for entry in chosen]
+    alike: dict[object, list[Configuration]] = {}
+    for configuration in CONFIGURATIONS:
+        alike.setdefault(configuration.of_init, []).append(configuration)
+    tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
     if jobs == 1:
         passed = Passed()
         for entry, configuration in tasks:
@@ -272,11 +314,13 @@ def _both_of_id(
 
 
 def _prepare_worker() -> None:
+    # Python would free what a worker holds, object by object. This runs before all else
+    # that runs at exit, when the worker has delivered its outcomes.
+    atexit.register(os._exit, 0)
     # Nothing is computed, and every worker would reserve a share of its memory.
     jax.config.update("jax_platforms", "cpu")
     # What `init` compiles runs once, and only its types count.
     jax.config.update("jax_disable_most_optimizations", True)
     # Traces leave millions of objects behind. With the usual thresholds a tenth of the time
-    # goes into looking at those that stay.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    # goes into looking at those that stay, which are nearly all of the memory.
+    gc.disable()

@@ -441,3 +441,17 @@ def test_leaves_that_change_places_fail_where_each_type_has_passed():
     turned = _planted(both, lambda leaves: leaves[::-1])
     failures = examine(turned, BF16, False, passed=passed).failures
     assert set(failures) >= set(CHECKS) - {"MultiSteps"}
+
+
+def test_an_init_runs_once_for_the_configurations_that_share_its_state():
+    runs = []
+
+    def first(params):
+        if not isinstance(params["b"], jax.core.Tracer):
+            runs.append(params["b"].dtype)
+        return jnp.zeros([], jnp.int32)
+
+    entry = _planted(None, lambda leaf: leaf, of_params=first)
+    outcomes = [o for some in sweep([entry], 1) for o in some]
+    assert len(outcomes) == 2 * len(CONFIGURATIONS)
+    assert len(runs) == 2 * len({c.of_init for c in CONFIGURATIONS})

@@ -7,6 +7,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._leaves.arguments import shown
+from .._leaves.compat import CAN_COPY
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.modules import closed, constants, contents, objects, opened, put_contents
 from .._leaves.public import public
@@ -131,6 +132,9 @@ def own_buffers(state: State, params: Params) -> State:
 
 
 def _copied(leaf: Leaf) -> Leaf:
+    is_here = not isinstance(leaf, Tracer) and leaf.is_fully_addressable
+    if is_here and CAN_COPY:  # where it is, and nothing compiles
+        return jax.device_put(leaf, may_alias=False)
     copy = jnp.array(leaf, copy=True)
     if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy

@@ -87,6 +87,10 @@ def _explicit_x64() -> str:
     return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
 
 
+# Whether `jax.device_put` has `may_alias=False`, which copies an array.
+CAN_COPY = _JAX >= (0, 5)
+
+
 # The public one, which audits of precision need to keep roundings from being left out.
 HAS_BARRIER = _JAX >= (0, 5)
 

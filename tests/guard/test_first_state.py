@@ -14,6 +14,7 @@ from one_leaf import dict_leaf, transformation
 
 from dtypeguard import guard
 from dtypeguard._guard import strong
+from dtypeguard._leaves.compat import CAN_COPY
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}
@@ -130,3 +131,15 @@ def test_a_copy_stays_in_the_memory_of_the_host():
         held = jax.device_put(make_rates(), sharding)
         state = guard(transformation(init=lambda params, held=held: held)).init(PARAMS)
         assert state.sharding == held.sharding
+
+
+@pytest.mark.skipif(not CAN_COPY, reason="needs JAX >= 0.5")
+def test_a_copy_compiles_nothing(caplog):
+    """A shape of its own for each leaf would compile a copy for each."""
+    state = [jax.device_put(np.ones((17, n), np.float32)) for n in range(1, 9)]
+    keep = optax.GradientTransformation(lambda params: state, lambda u, s, p: (u, s))
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        copies = guard(keep).init({})
+    assert not [each for each in caplog.messages if "ompil" in each]
+    pointers = {each.unsafe_buffer_pointer() for each in (*state, *copies)}
+    assert len(pointers) == 16

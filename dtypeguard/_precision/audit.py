@@ -355,10 +355,11 @@ def _formats(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
                 f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
             )
     is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
-    has_narrow = narrow is not None or any(map(is_narrow, avals))
+    narrower = None if narrow is None else jnp.dtype(narrow)
+    has_narrow = narrower is not None and narrower.itemsize < 4
+    has_narrow = has_narrow or any(map(is_narrow, avals))
     default = np.dtype("float32" if has_narrow else "float64")
     target = default if wide is None else jnp.dtype(wide)
-    narrower = None if narrow is None else jnp.dtype(narrow)
     if target.itemsize < 4:
         raise ValueError(
             f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "

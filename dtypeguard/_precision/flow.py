@@ -363,7 +363,9 @@ class Flow:
     def _constant(self, value: int) -> None:
         stack = self._graph.constants[value]
         aval = self._graph.avals[value]
-        if aval.shape:
+        if aval.shape and is_weak(aval):
+            self._set(value, _State.CONSTANT)
+        elif aval.shape:
             stack = self._uses.get(value, stack)
             source = self._of_line(stack)
             source.is_array = True

@@ -313,6 +313,20 @@ def test_a_cast_is_advised_where_it_works():
     assert "Cast the array that " in cost.remedy
 
 
+def test_a_weak_array_that_a_function_closes_over_is_no_source():
+    causal = jnp.where(jnp.tril(jnp.ones((16, 16), bool)), 0.0, -1e9)  # weakly typed
+
+    def f(w, x, scale):
+        return jax.nn.softmax(x @ x.T / scale + causal) @ (x @ w)  # cause
+
+    (cost,) = audit_precision(lambda w, x: f(w, x, np.sqrt(8)), W, X).costs
+    assert cost.cause.line == marked(
+        test_a_weak_array_that_a_function_closes_over_is_no_source, "# cause"
+    )
+    assert "Write a Python number" in cost.remedy
+    assert audit_precision(lambda w, x: f(w, x, 2.8), W, X).costs == ()
+
+
 def test_a_use_that_is_cast_back_is_not_the_line():
     def f(x, scale):
         h = (x * scale).astype(BF16) @ x.T

@@ -175,14 +175,17 @@ def _remedy(flow: Flow, number: int) -> str:
         return f"Write a Python number at {where}, float(...): NumPy's scalars promote."
     if source.is_array:
         return f"Cast the array that {where} closes over: {cast}."
-    places = flow.uses(number)
-    is_elsewhere = bool(places) and places != [where]
-    verb = "uses" if len(places) == 1 else "use"
-    at = f"{' and '.join(places)} {verb} it" if is_elsewhere else "it is used"
-    text = f"Cast what {where} makes, where {at}: {cast}"
-    if any(name in code for name in _MAKERS):
+    uses, makers = flow.uses(number), flow.makers(number) or [where]
+    is_elsewhere = bool(uses) and uses != makers
+    at = f"{_and(uses, 'use')} it" if is_elsewhere else "it is used"
+    text = f"Cast what {_and(makers, 'make')}, where {at}: {cast}"
+    if makers == [where] and any(name in code for name in _MAKERS):
         text += f", or give the call dtype=jnp.{narrow}"
     return f"{text}."
+
+
+def _and(places: Sequence[str], verb: str) -> str:
+    return f"{' and '.join(places)} {verb}{'s' * (len(places) == 1)}"
 
 
 def _remedy_of_inputs(flow: Flow, number: int, cast: str) -> str:

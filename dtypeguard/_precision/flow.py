@@ -286,10 +286,29 @@ class Flow:
 
     def uses(self, number: int) -> list[str]:
         """The lines that use what a source makes, before anything narrow has met it."""
+        return _places(each.stack for each in self._first_entered(number))
+
+    def makers(self, number: int) -> list[str]:
+        """The last lines that make what these lines use."""
+        uses, seen = self.uses(number), set[int]()
+        found: list[Equation] = []
+        queue = [value for each in self._first_entered(number) for value in each.inputs]
+        for value in queue:
+            if value in seen or not self._mask[value] >> number & 1:
+                continue
+            seen.add(value)
+            made = self._graph.made_by.get(value)
+            if made is None:
+                queue += self._graph.same.get(value, ())
+            elif _places([made.stack])[0] in uses:
+                queue += made.inputs
+            else:
+                found.append(made)
+        return _places(each.stack for each in found)
+
+    def _first_entered(self, number: int) -> list[Equation]:
         is_mixed = lambda v: self._mask[v] >> number & 1 and self._state[v] == _State.MIXED
-        first = [x for x in self._entered(number) if not any(map(is_mixed, x.inputs))]
-        lines = [origin_of(each.stack) for each in first]
-        return [*dict.fromkeys(line.place for line in lines if line is not None)]
+        return [x for x in self._entered(number) if not any(map(is_mixed, x.inputs))]
 
     def _entered(self, number: int) -> list[Equation]:
         """The equations at which a source makes values wide that come to products."""
@@ -547,6 +566,10 @@ class Flow:
         if id(eqn) not in self._backward:
             self._backward[id(eqn)] = is_backward((eqn,))
         return self._backward[id(eqn)]
+
+
+def _places(stacks: Iterable[Stack]) -> list[str]:
+    return [*dict.fromkeys((origin_of(stack) or NOWHERE).place for stack in stacks)]
 
 
 def bits_of(mask: int) -> Iterator[int]:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import re
 
 import equinox as eqx
 import jax
@@ -311,6 +312,23 @@ def test_a_cast_is_advised_where_it_works():
     assert f"{place('# second')} use it: " in cost.remedy
     (cost,) = audit_precision(lambda x: x @ TABLE, shape(8, 16)).costs
     assert "Cast the array that " in cost.remedy
+
+
+def test_the_last_lines_that_make_it_are_cast():
+    """Of a rotation: angles that are cast themselves lose their positions."""
+
+    def f(w, x):
+        rates = 10000 ** -(jnp.arange(8.0) / 8)
+        angles = jnp.arange(16.0)[:, None] * rates
+        cos = jnp.cos(angles)  # cos
+        sin = jnp.sin(angles)  # sin
+        return (x * cos + x[:, ::-1] * sin) @ w  # use
+
+    (cost,) = audit_precision(f, W, X).costs
+    at = lambda name: marked(test_the_last_lines_that_make_it_are_cast, f"# {name}")
+    found = [int(line) for line in re.findall(r"test_costs.py:(\d+)", cost.remedy)]
+    assert sorted(found) == [at("cos"), at("sin"), at("use")]
+    assert " make, where " in cost.remedy
 
 
 def test_a_weak_array_that_a_function_closes_over_is_no_source():

@@ -107,7 +107,8 @@ def _remedy(line: Line, formats: Formats, has_float64: bool) -> str:
         made = ", ".join(sorted(line.primitives))
         return f"Call it with {wide}: no line outside JAX leads to {made}."
     where = line.origin.place
-    if short_path(line.origin.file) in _APPLY_UPDATES:
+    is_apply = "apply_update" in line.origin.function  # and not an average
+    if is_apply and short_path(line.origin.file) in _APPLY_UPDATES:
         return (
             f"{where} rounds the new params: write {_STOCHASTICALLY}, which rounds them "
             f"stochastically, or keep them in {wide}."

@@ -276,6 +276,12 @@ def test_a_remedy_in_float64_says_what_that_needs(x64):
     assert advice.endswith(" That needs jax_enable_x64.") is not x64
 
 
+def test_an_average_is_not_told_of_updates():
+    average = lambda old, new: optax.incremental_update(new, old, 0.001)
+    report = audit_precision(average, jnp.ones(3, BF16), jnp.zeros(3, BF16))
+    assert report.fix[0].remedy.startswith("Give optax at ")
+
+
 def test_a_program_as_if_it_were_in_float32_is_compared_with_float64():
     report = audit_precision(lambda x: x / 3, jnp.ones(3), narrow=F32)
     assert report.fix[0].remedy.endswith(

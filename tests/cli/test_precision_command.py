@@ -132,7 +132,12 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
             ["--wide", "bf16"],
             ["audit_precision got wide=bfloat16, which rounds"],
         ),
-        ("loss", "wide", ["--narrow", "f32"], ["narrower dtype", "or wide=jnp.float64"]),
+        (
+            "loss",
+            "wide",
+            ["--narrow", "f32", "--wide", "f32"],
+            ["narrower dtype", "or wide=jnp.float64"],
+        ),
         ("loss", "wide", ["--tolerance", "0"], ["'0' is not an error, such as 1e-3"]),
         ("loss", "shapes", ["--max-error", "1"], ["shapes gives a jax.ShapeDtypeStruct"]),
         ("loss", "wide", ["--max-error", "x"], ["'x' is not an error, such as 1e-3"]),

@@ -70,8 +70,8 @@ def examine(
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
         about: dict[str, Any] = {"name": subject.name, "subject": subject.kind}
-        # A watched trace takes three times as long. Where JAX can trace once more, that one
-        # is watched, and only if a constant turns up.
+        # A watched trace takes two to four times as long. Where JAX can trace once more, it
+        # watches that one, and only if a constant turns up.
         watch = None if CAN_TRACE_ANEW or subject.leaves > _MANY else Watch()
         try:
             with watch or contextlib.nullcontext():

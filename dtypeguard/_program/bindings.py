@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from types import FrameType, FunctionType, MethodType, ModuleType
 
+from jax.core import Tracer
+
 from .._leaves.dtypes import is_array, is_python_number
 from .._leaves.files import is_installed, is_users
 from .._leaves.types import PyTree
@@ -100,7 +102,9 @@ def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
     if is_python_number(value) or _is_argument_of_lambda(frame, value):
         return None
     # From Python 3.13 on, every look at `f_locals` looks into the frame.
-    for names in (dict(frame.f_locals), frame.f_globals):
+    inside = dict(frame.f_locals)
+    # No global holds a value of the trace.
+    for names in (inside,) if isinstance(value, Tracer) else (inside, frame.f_globals):
         for name in [name for name, each in names.items() if each is value]:
             found = definition(file, name, line, names, of_items=not is_array(value))
             # In a package every branch leads to the same line of the user's.
@@ -115,5 +119,7 @@ def _origin(file: str, found: Definition) -> Origin:
 
 def _is_argument_of_lambda(frame: FrameType, value: PyTree) -> bool:
     code = frame.f_code
+    if code.co_name != "<lambda>":
+        return False
     arguments = map(frame.f_locals.get, code.co_varnames[: code.co_argcount])
-    return code.co_name == "<lambda>" and any(each is value for each in arguments)
+    return any(each is value for each in arguments)

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Container
 from threading import get_ident
 from types import CodeType, FrameType
@@ -39,6 +40,14 @@ class Calls:
         """Sees a call; returns what sees its end, if that is of interest."""
         raise NotImplementedError
 
+    def is_inner(self, code: CodeType) -> bool:
+        """Whether calls of a function are of no interest for as long as `Calls` looks."""
+        return False
+
+
+# After so many calls of no interest `Calls` asks whether a function is ever of interest.
+_MANY = 10
+
 
 if sys.version_info >= (3, 12):
 
@@ -55,6 +64,7 @@ if sys.version_info >= (3, 12):
             self._left: dict[FrameType, Left] = {}
             # Of all that was in `_left`, by identity: to hash one takes long.
             self._codes: dict[int, CodeType] = {}
+            self._ignored: Counter[int] = Counter()
             events = sys.monitoring.events
             self._everywhere = {
                 events.PY_START: self._enter,
@@ -76,6 +86,7 @@ if sys.version_info >= (3, 12):
             for event, callback in self._callbacks.items():
                 sys.monitoring.register_callback(tool, event, callback)
             sys.monitoring.set_events(tool, sum(self._everywhere))
+            sys.monitoring.restart_events()
 
         def stop(self) -> None:
             if self._tool is not None:
@@ -86,17 +97,26 @@ if sys.version_info >= (3, 12):
                     sys.monitoring.register_callback(self._tool, event, None)
                 sys.monitoring.free_tool_id(self._tool)
 
-        def _enter(self, code: CodeType, instruction: int, *error: object) -> None:
-            if id(code) in self.calls.ignored or get_ident() != self._thread:
-                return
+        def _enter(self, code: CodeType, instruction: int, *error: object) -> object:
+            if get_ident() != self._thread:
+                return None
+            if id(code) in self.calls.ignored:
+                self._ignored[id(code)] += 1
+                if self._ignored[id(code)] > _MANY:
+                    if self.calls.is_inner(code) and id(code) not in self._codes:
+                        # Of the events, an error that is thrown in cannot be disabled.
+                        return None if error else sys.monitoring.DISABLE
+                    self._ignored[id(code)] = -sys.maxsize  # do not ask again
+                return None
             frame = sys._getframe(1)
             left = self.calls.call(frame)
             if left is None or self._tool is None:
-                return
+                return None
             if id(code) not in self._codes:
                 self._codes[id(code)] = code
                 sys.monitoring.set_local_events(self._tool, code, self._ENDS)
             self._left[frame] = left
+            return None
 
         def _leave(self, code: CodeType, instruction: int, value: PyTree) -> None:
             if left := self._left.pop(sys._getframe(1), None):

@@ -6,9 +6,19 @@ the line that created it. `Watch` sees the calls from the user's code into JAX.
 
 import contextlib
 import functools
+import inspect
 import itertools
+import re
 import sys
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from types import CodeType, FrameType
 
 import jax
@@ -16,7 +26,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_python_number, is_weak, kind
-from .._leaves.files import is_installed, is_users
+from .._leaves.files import is_installed, is_users, package
 from .._leaves.types import Aval, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
@@ -119,7 +129,11 @@ class Watch(Calls):
             return functools.partial(self._return_from_user, leave, frame)
         self._others[id(code)] = code
         back = frame.f_back
-        if self.ignored is self._others or back is None:
+        if self.ignored is self._others:
+            return None
+        while back is not None and not is_users(back.f_code.co_filename):
+            frame, back = back, back.f_back  # whose call was not seen
+        if back is None:
             return None
         for value in _arrays(frame.f_locals.values()):
             maker = self.made(value) or bound(back, value)
@@ -130,6 +144,14 @@ class Watch(Calls):
                 self._used.setdefault(key, []).append((value, maker))
         self.ignored = self._others
         return functools.partial(self._return_to_user, back)
+
+    def is_inner(self, code: CodeType) -> bool:
+        """Whether JAX calls a function, and users do not for arrays."""
+        return package(code.co_filename) != "numpy" and id(code) not in self._public
+
+    @functools.cached_property
+    def _public(self) -> Container[int]:
+        return _public_code(len(sys.modules))
 
     def _computed(self, frame: FrameType, value: Leaf) -> Origin | None:
         """The line that created what NumPy, unseen, has computed a value from.
@@ -180,6 +202,26 @@ class Watch(Calls):
             for item in pair:
                 if isinstance(item, (tuple, list, dict)):
                     self._made.setdefault(id(item), (item, origin))
+
+
+_FOR_USERS = re.compile(r"jax\.(image|lax|nn|numpy|random|scipy|tree)(\.[a-z]\w*)*")
+
+
+@functools.lru_cache(1)
+def _public_code(modules: int) -> Mapping[int, CodeType]:
+    """The code of JAX, by identity, that users call for arrays.
+
+    Args:
+        modules: how many are imported; JAX imports some late.
+    """
+    named = [*sys.modules.items()]
+    public = [module for name, module in named if _FOR_USERS.fullmatch(name)]
+    things = [thing for module in public for thing in vars(module).values()]
+    things += [vars(type(thing)).get("__call__") for thing in things]
+    attributes = [getattr(Tracer, each, None) for each in {*dir(jax.Array)} - {"__init__"}]
+    things += [getattr(each, "fget", None) or each for each in attributes]
+    codes = [each.__code__ for each in things if inspect.isfunction(each)]
+    return {id(code): code for code in codes}
 
 
 def _is_named_tuple(frame: FrameType) -> bool:

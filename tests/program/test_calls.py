@@ -14,6 +14,7 @@ import pytest
 
 from dtypeguard import audit_step
 from dtypeguard._program.calls import Calls
+from dtypeguard._program.watch import Watch
 
 pytestmark = pytest.mark.third_party  # the steps promote
 
@@ -146,6 +147,36 @@ class Seen(Calls):
 
     def call(self, frame):
         return self.values.append if frame.f_code is made.__code__ else None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a trace function sees all calls")
+def test_a_function_that_is_of_no_interest_is_not_seen_for_ever():
+    class Uninterested(Calls):
+        asked = 0
+
+        @property
+        def ignored(self):
+            self.asked += 1
+            return {id(made.__code__)}
+
+        def call(self, frame):
+            return None
+
+        def is_inner(self, code):
+            return code is made.__code__
+
+    for _ in range(2):  # the next watch sees it again
+        with Uninterested() as calls:
+            for _ in range(1000):
+                made()
+        assert 10 < calls.asked < 100
+
+
+def test_public_functions_of_jax_are_always_seen():
+    is_inner = Watch().is_inner
+    for public in (jnp.where, jax.lax.add, jax.core.Tracer.__mul__, type(jnp.add).__call__):
+        assert not is_inner(public.__code__)
+    assert is_inner(jax.typeof.__code__)
 
 
 def test_nothing_is_left_behind():

@@ -12,8 +12,9 @@ from .._leaves.dtypes import kind
 from .._leaves.files import package, short_path
 from .._program.origins import Origin
 from .measure import Measures
+from .pair import Paired
 from .report import LineLoss
-from .values import Formats, Line
+from .values import Line
 
 _LEAST_SHARE = 0.01
 _APPLY_UPDATES = (
@@ -75,7 +76,7 @@ def line_losses(
                 left=measures.left([number]),
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=_remedy(line, measures.paired.formats, has_float64),
+                remedy=_remedy(line, measures.paired, has_float64),
                 cast=shown_casts([*line.casts]) if line.casts else None,
             )
     return Losses(
@@ -92,8 +93,9 @@ def _rounded(meant: float, number: float) -> str:
     return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])
 
 
-def _remedy(line: Line, formats: Formats, has_float64: bool) -> str:
+def _remedy(line: Line, paired: Paired, has_float64: bool) -> str:
     """What to write for a line."""
+    formats = paired.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
         name = f"complex{16 * formats.wide.itemsize}"
@@ -125,6 +127,10 @@ def _remedy(line: Line, formats: Formats, has_float64: bool) -> str:
     needs_x64 = " That needs jax_enable_x64." if needs else ""
     if line.origin.called_from:
         given = f"{package(line.origin.file)} at {line.origin.users}"
+        if dtype := _narrowing(line.origin.users, paired):
+            how = f", by dtype={wide}" if package(line.origin.file) == "flax" else ""
+            told = f"casts what it is given to {dtype}: have it compute in {name}{how}."
+            return f"{given} {told}{needs_x64}"
         return f"Give {given} arrays of {name}: x.astype({wide}).{needs_x64}"
     if line.primitives == {"dot_general"}:
         how = f"jnp.dot(..., preferred_element_type={wide})"
@@ -138,6 +144,19 @@ def _remedy(line: Line, formats: Formats, has_float64: bool) -> str:
     if line.is_in_loop:
         text += f" Where a loop carries it, start the carry in {name} as well."
     return text + needs_x64
+
+
+def _narrowing(users: Origin, paired: Paired) -> str | None:
+    """The dtype to which a package, called on a line, casts what it is given."""
+    for line in paired.lines:
+        origin = line.origin
+        if origin is None or origin.called_from is None or origin.users != users:
+            continue
+        if line.only_casts and line.primitives:
+            dtypes = sorted(line.dtypes, key=lambda name: jnp.dtype(name).itemsize)
+            if jnp.dtype(dtypes[0]).itemsize < paired.formats.wide.itemsize:
+                return dtypes[0]
+    return None
 
 
 _STORED = (

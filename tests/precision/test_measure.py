@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from helpers import need
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
@@ -61,3 +62,19 @@ def test_of_a_line_in_a_package_the_remedy_is_what_to_give_it():
     assert advice.endswith(" arrays of float32: x.astype(jnp.float32).")
     followed = lambda x, y: optax.losses.softmax_cross_entropy(x.astype(jnp.float32), y)
     assert audit_precision(followed, logits, labels).error == 0
+
+
+@pytest.mark.third_party
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_a_package_that_casts_what_it_is_given_is_told_its_dtype():
+    linen = need("flax.linen")
+    x = jax.random.normal(jax.random.key(0), (8, 16))
+    weights = linen.Dense(16).init(jax.random.key(1), x)
+    in_dtype = lambda dtype: lambda w, x: linen.Dense(16, dtype=dtype).apply(w, x)
+    report = audit_precision(in_dtype(jnp.bfloat16), weights, x)
+    (advice,) = {line.remedy for line in report.fix}
+    assert "flax at " in advice
+    assert "casts what it is given to bfloat16: have it compute in float32" in advice
+    assert advice.endswith(", by dtype=jnp.float32.")
+    followed = audit_precision(in_dtype(jnp.float32), weights, x)
+    assert followed.error < report.error / 1000

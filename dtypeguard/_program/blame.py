@@ -1,5 +1,6 @@
 """Walks back from a value that drifted to the equation that made it drift."""
 
+import operator
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
 
@@ -234,26 +235,40 @@ def _partners(
     equation = graph.made_by[promoted]
     if equation.primitive in PRODUCTS:
         return equation, region.forcing(equation)
-    mine = {promoted}
+    # A function of JAX may convert its arguments, and compute with each before they meet.
+    same_kind = _kind(graph, promoted) in {_kind(graph, value) for value in equation.inputs}
+    is_near = lambda user: same_kind and _are_in_one_call(user, equation)
+    mine, computed = {promoted}, set[int]()
     size = 0
-    while size < len(mine):
-        size = len(mine)
+    while size < len(mine | computed):
+        size = len(mine | computed)
         for value in reversed(walked):
             user = graph.made_by.get(value)
             if user is None:
                 if mine & set(graph.same.get(value, ())):
                     mine.add(value)
-            elif mine & set(user.inputs):
-                others = [
-                    v
-                    for v in region.forcing(user)
-                    if v not in mine and not _is_implicit_cast(region, v)
-                ]
-                if others:
-                    return user, region.imposing(others)
-                if user.primitive in SHAPES:
-                    mine.add(value)
+                continue
+            is_mine = bool(mine & set(user.inputs))
+            if not is_mine and not (computed & set(user.inputs) and is_near(user)):
+                continue
+            others = [
+                v
+                for v in region.forcing(user)
+                if v not in mine | computed and not _is_implicit_cast(region, v)
+            ]
+            if others:
+                return user, region.imposing(others)
+            if is_mine and user.primitive in SHAPES:
+                mine.add(value)
+            elif is_near(user):
+                computed.add(value)
     return None, []
+
+
+def _are_in_one_call(one: Equation, other: Equation) -> bool:
+    """Whether two equations are in one call of a jitted function."""
+    calls = one.stack[1:], other.stack[1:]
+    return len(calls[0]) == len(calls[1]) > 0 and all(map(operator.is_, *calls))
 
 
 def _root(region: _Region, starts: list[int], user: Equation | None = None) -> Blame:

@@ -172,6 +172,7 @@ def test_a_function_that_is_of_no_interest_is_not_seen_for_ever():
         assert 10 < calls.asked < 100
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a trace function sees all calls")
 def test_public_functions_of_jax_are_always_seen():
     is_inner = Watch().is_inner
     for public in (jnp.where, jax.lax.add, jax.core.Tracer.__mul__, type(jnp.add).__call__):

@@ -120,3 +120,25 @@ def test_code_without_a_module_hides_no_maker():
 
     (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
     assert drift.cause.code.endswith("# the factor")
+
+
+def test_a_function_of_jax_may_compute_before_its_arguments_meet():
+    def step(x):
+        points = jnp.linspace(0, 1, 3)  # the points
+        area = jnp.trapezoid(x, points)  # converts both, and adds up neighbors first
+        return jnp.broadcast_to(area, x.shape)
+
+    (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
+    assert drift.origin.code.startswith("area = ")
+    assert drift.cause.code.endswith("# the points")
+
+
+def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause():
+    @jax.jit
+    def step(count):
+        grown = jnp.exp(count)  # of itself
+        return grown * 2.0 + make_factor()
+
+    (drift,) = audit_step(step, planted_steps.struct(jnp.int32)).drifts
+    assert drift.origin.code.endswith("# of itself")
+    assert drift.cause is None

@@ -60,7 +60,7 @@ class Paired(ControlFlow):
         self._program = closed_jaxpr
         self.formats = formats
         self._meant = meant
-        self._numbers: dict[tuple[object, ...] | None, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._rounds: list[Leaf] = []
         self._finite: Finite | None = None
         self._scalars: dict[int, tuple[Leaf, float]] = {}  # by identity, which they keep
@@ -85,7 +85,7 @@ class Paired(ControlFlow):
         self._rounds = [at(number) for number in range(amounts.shape[0])]
         try:
             with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-                given = [self._given(x, self._numbers.get(None)) for x in arrays]
+                given = [self._given(x, self._numbers.get(())) for x in arrays]
                 given = [self._followed((), [], v, n) for n, v in enumerate(given)]
                 return self._run(self._program, given, ())
         finally:  # no tracer outlives its trace
@@ -99,7 +99,9 @@ class Paired(ControlFlow):
     # Lines
 
     def _line(self, origin: Origin | None, cast: Cast | None = None) -> int:
-        key = None if origin is None else (origin.file, origin.line)
+        # Of a package, each line of the user's that calls it.
+        places = () if origin is None else (origin, origin.users)
+        key = tuple((each.file, each.line) for each in places)
         if cast is not None:
             # Each part of a tree by itself, but of many all others together.
             key = (key, cast.owner, cast.part)

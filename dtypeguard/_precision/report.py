@@ -289,6 +289,15 @@ class PrecisionReport:
         left = f"{_percent(self.left)} of the squared error is left."
         return [f"With {lines} in {self.wide}, {left}"]
 
+    def _worst(self) -> str | None:
+        """The path of the one output, of several, that has nearly all of the error."""
+        path = max(self.outputs, key=self.outputs.__getitem__, default="")
+        most = self.outputs.get(path, 0.0)
+        if len(self.outputs) < 3 or not 0 < most < math.inf:
+            return None
+        parts = [(error / most) ** 2 for error in self.outputs.values()]
+        return path if sum(parts) < 1 / _NEARLY_ALL else None
+
     def _notes(self) -> list[str]:
         notes = []
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
@@ -296,6 +305,12 @@ class PrecisionReport:
             notes.append(
                 "Some lines cause more error alone than all lines together: their "
                 "roundings cancel. A gradient, or several steps, tells more."
+            )
+        if worst := self._worst():
+            off = _percent(self.outputs[worst])
+            notes.append(
+                f"Nearly all of the squared error is that of {worst}, which is {off} off. "
+                "An audit without it tells of the others."
             )
         if self.vanishing and not self._all_vanish:
             which = ", ".join(path or "the output" for path in self.vanishing)
@@ -389,6 +404,8 @@ def _work_table(work: Work) -> str:
 
 # Of the table of costs.
 _MOST_ROWS = 10
+# The part of the squared error from which on an output hides those of the others.
+_NEARLY_ALL = 0.9
 
 
 def place_of(origin: Origin | str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -78,3 +79,34 @@ def test_a_package_that_casts_what_it_is_given_is_told_its_dtype():
     assert advice.endswith(", by dtype=jnp.float32.")
     followed = audit_precision(in_dtype(jnp.float32), weights, x)
     assert followed.error < report.error / 1000
+
+
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_of_a_package_each_line_that_calls_it_is_one_of_the_report():
+    def model(layer, x):
+        hidden = layer(jnp.tanh(x))
+        return layer(jnp.tanh(hidden))
+
+    layer = eqx.nn.Linear(64, 64, use_bias=False, key=jax.random.key(0))
+    layer = jax.tree.map(lambda w: w.astype(jnp.bfloat16), layer)
+    x = jax.random.normal(jax.random.key(1), (64,), jnp.bfloat16)
+    report = audit_precision(model, layer, x)
+    products = [each for each in report.losses if each.origin.called_from]
+    assert len({each.origin.line for each in products}) == 1
+    assert {each.origin.users.code.partition(" ")[0] for each in products} == {
+        "hidden",
+        "return",
+    }
+
+
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_an_output_that_hides_the_errors_of_the_others_is_named():
+    def metrics(x, offset):
+        cancels = (x + offset).mean() - offset
+        return {"mean": cancels, "square": x @ x, "greatest": jnp.exp(x)}
+
+    x = jax.random.uniform(jax.random.key(1), (256,), jnp.bfloat16)
+    note = "Nearly all of the squared error is that of ['mean'], which is "
+    zero, large = (jnp.asarray(each, jnp.bfloat16) for each in (0, 300))
+    assert note in str(audit_precision(metrics, x, large))
+    assert "Nearly all" not in str(audit_precision(metrics, x, zero))

@@ -160,9 +160,9 @@ class PrecisionReport:
 
     @property
     def is_spread(self) -> bool:
-        """Whether the error is spread over many lines, and none stands out."""
-        most = max((loss.share for loss in self.losses), default=0.0)
-        return len(self.fix) > 3 and most < 0.5
+        """Whether the error is spread over many lines, and not even a few stand out."""
+        most, *others = sorted((loss.share for loss in self.losses), reverse=True) or [0.0]
+        return len(self.fix) > 3 and most < 0.5 and most + sum(others[:2]) < 0.75
 
     @property
     def _all_vanish(self) -> bool:

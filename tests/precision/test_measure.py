@@ -1,5 +1,6 @@
 """The small set of lines that a report proposes."""
 
+import functools
 import math
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from helpers import need
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
 from dtypeguard._precision.measure import Measures
+from dtypeguard._precision.report import LineLoss, PrecisionReport
 
 
 class Measured(Measures):
@@ -110,3 +112,16 @@ def test_an_output_that_hides_the_errors_of_the_others_is_named():
     zero, large = (jnp.asarray(each, jnp.bfloat16) for each in (0, 300))
     assert note in str(audit_precision(metrics, x, large))
     assert "Nearly all" not in str(audit_precision(metrics, x, zero))
+
+
+FEW, MANY, ONE = (0.46, 0.35, 0.1, 0.05), (0.27, 0.12, 0.1, 0.1), (0.6, 0.1, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_spread"), [(FEW, False), (MANY, True), (ONE, False)]
+)
+def test_a_few_lines_that_cause_most_of_the_error_stand_out(shares, is_spread):
+    line = functools.partial(LineLoss, alone=0.01, left=1.0, dtypes=(), constant=None)
+    lines = tuple(line(None, share, remedy="") for share in shares)
+    report = PrecisionReport(error=0.01, losses=lines, fix=lines, lines=9)
+    assert report.is_spread == is_spread

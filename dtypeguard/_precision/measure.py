@@ -13,9 +13,12 @@ from .._leaves.types import Leaf
 from .finite import Birth, Finite
 from .pair import Paired
 
-# An error above the first suggests an output that is exactly 0. It is one if its norm
-# shrinks by the second from float32 to float64, where rounding is 5e8 times smaller.
-_LEAST_ERROR, _LEAST_RATIO = 100, 1e8
+# An error above this suggests an output that is exactly 0.
+_LEAST_ERROR = 100
+# It is one if its norm shrinks by this from float32 to float64, where rounding is 5e8 times
+# smaller; of a single number, up to a hundred times more or less. Beside float32 an output
+# that is far below its rounding says nothing, be it 0 or not.
+_LEAST_RATIOS = {"float32": 1e5, "float64": 1e7}
 # A trace has numbers for at least so many.
 _FEW_LINES = 128
 # How much of the squared error the small set of lines may leave.
@@ -112,7 +115,8 @@ class Measures:
             other = Measures(self.paired.in_other_format(), self._arrays)
         is_double = self.paired.formats.wide == np.float64
         single, double = (x.sizes for x in ((other, self) if is_double else (self, other)))
-        return [n for n in far if double[n] < single[n] / _LEAST_RATIO]
+        least = _LEAST_RATIOS[str(self.paired.formats.wide)]
+        return [n for n in far if double[n] < single[n] / least]
 
     def error(self, rounding: Iterable[int]) -> float:
         """The error of the program if these lines round and the others are wide."""

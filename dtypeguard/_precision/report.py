@@ -134,9 +134,9 @@ class PrecisionReport:
         vanishing: the paths of the outputs that are 0 but for rounding, on the wide side as
             well: the gradient of a bias without effect, a sum that cancels exactly. Such a
             norm measures nothing, so `error` and `outputs` leave them out, unless there is
-            no other output. They are those more than 100 times off that are 1e8 times
-            smaller in float64 than in float32. An output that is lost has a value in wide
-            types, and counts.
+            no other output. They are those more than 100 times off that are 1e7 times
+            smaller in float64 than in float32, 1e5 times if float32 is the wide dtype. An
+            output that is lost has a value in wide types, and counts.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.

@@ -34,7 +34,7 @@ def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
 
 
 def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | None:
-    """The first line of the user's that assigned something which holds a value.
+    """The first line of the user's that assigned a value, or else something which holds it.
 
     An optimizer's functions close over its learning rate.
 
@@ -42,7 +42,7 @@ def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | 
         places: functions and their current lines.
         value: looked for by identity.
     """
-    found: list[tuple[str, Definition]] = []
+    found: list[tuple[bool, str, Definition]] = []
     for frame, line in places:
         file = frame.f_code.co_filename
         if not is_users(file) or is_installed(file):
@@ -51,10 +51,13 @@ def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | 
             if _holds(each, value):
                 is_inside = each is not value
                 made = definition(file, name, line, frame.f_locals, of_items=is_inside)
-                found += [(file, made)] if made and not made.is_parameter else []
-    if len({file for file, _ in found}) != 1:
+                if made and not made.is_parameter:
+                    found.append((is_inside, file, made))
+    is_inside = all(each for each, *_ in found)
+    found = [each for each in found if each[0] == is_inside]
+    if len({file for _, file, _ in found}) != 1:
         return None
-    file, first = min(found, key=lambda each: each[1].line)
+    _, file, first = min(found, key=lambda each: each[2].line)
     return _origin(file, first) if first.is_certain else None
 
 

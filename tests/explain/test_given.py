@@ -207,3 +207,39 @@ def test_a_number_that_optax_was_given(name):
 
 
 X = jnp.ones((2, 3), F32)
+
+
+def scaled(matrix, offset, state, xs):
+    def step(state, x):
+        state = matrix * state + offset * x
+        return state, None
+
+    return lax.scan(step, state, xs)
+
+
+def test_what_a_body_closes_over_is_made_where_its_caller_got_it():
+    """And not where the function around the body declares its parameter."""
+
+    def make():
+        return jnp.full(3, 2, F32), jnp.zeros(3, BF16)
+
+    def program():
+        matrix, offset = make()  # closed over: matrix
+        return scaled(matrix, offset, jnp.zeros(3, BF16), X.astype(BF16))
+
+    assert f"forced by {line('closed over: matrix')}" in row(program)
+
+
+def test_what_a_body_is_made_with():
+    def make(factor):
+        def body(state, _):
+            return state * factor, None
+
+        return body
+
+    def program():
+        factor = jnp.float32(2)  # closed over: factor
+        body = make(factor)
+        return lax.scan(body, jnp.ones(3, BF16), None, 3)
+
+    assert f"forced by {line('closed over: factor')}" in row(program)

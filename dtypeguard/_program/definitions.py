@@ -65,6 +65,12 @@ def definition(
     return None
 
 
+def is_in_head(file: str, line: int) -> bool:
+    """Whether a line is of the head of a function, which declares its parameters."""
+    module = parsed(file)
+    return module is not None and line in _heads(module)
+
+
 _Function = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 _LOOPS = ast.For, ast.AsyncFor, ast.While
@@ -98,6 +104,18 @@ def _scopes(module: ast.Module) -> list[_Scope]:
 
     visit(module, "")
     return scopes
+
+
+@functools.lru_cache
+def _heads(module: ast.Module) -> frozenset[int]:
+    """The lines of the heads of all functions."""
+    nodes = [each.node for each in _scopes(module)]
+    functions = [each for each in nodes if not isinstance(each, ast.Module)]
+    return frozenset(
+        line
+        for each in functions
+        for line in (each.lineno, *range(each.lineno, each.body[0].lineno))
+    )
 
 
 @functools.lru_cache(1000)

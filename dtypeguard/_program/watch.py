@@ -4,7 +4,6 @@ A jaxpr holds the value of `jnp.asarray(0.9)` or of a closed-over `np.float32(2)
 the line that created it. `Watch` sees the calls from the user's code into JAX.
 """
 
-import ast
 import contextlib
 import functools
 import inspect
@@ -32,8 +31,8 @@ from .._leaves.types import Aval, Leaf, PyTree
 from .bindings import bound, words_of
 from .blame import Matches
 from .calls import Calls, Left
+from .definitions import is_in_head
 from .origins import Origin, OwnLines, callers, origin_of_frame
-from .source import statement
 from .trace import strong_type
 
 
@@ -98,7 +97,7 @@ class Watch(Calls):
         if len(makers) > 1:  # the line computes with a constant from another line
             makers = {each for each in makers if each.line != user.line}
         made = makers.pop() if len(makers) == 1 else user
-        if is_installed(made.file) or _declares_parameters(made):
+        if is_installed(made.file) or is_in_head(made.file, made.line):
             held = (holding(each) for each, _ in (*same, *alike))
             return next(filter(None, held), made)
         return made
@@ -250,13 +249,6 @@ def _is_maker(frame: FrameType, made: PyTree) -> bool:
         return False
     is_access = name in ("__getattribute__", "__getattr__")
     return file != "<string>" and is_users(file) and not is_access
-
-
-def _declares_parameters(line: Origin) -> bool:
-    """Whether a line is of the head of a function, where a caller tells more."""
-    return isinstance(
-        statement(line.file, line.line), (ast.FunctionDef, ast.AsyncFunctionDef)
-    )
 
 
 def _may_be(passed: Leaf, aval: Aval, value: Leaf) -> bool:

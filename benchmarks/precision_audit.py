@@ -7,9 +7,7 @@ a program that the audit runs. A float32 array makes the second step of each siz
 wide, so that its audit has costs, and one program more to measure their harm. With jax
 0.10.2 on two busy cores, over that wall time, that processor time, and the step's memory:
 
-     6 layers: 3.4, 3.1 and 0.9; with costs 3.9, 3.5 and 1.1   (11 and 11 s)
-    12 layers: 5.2, 4.7 and 0.8; with costs 5.0, 4.5 and 1.1   (17 and 17 s)
-    24 layers: 6.4, 4.7 and 0.8; with costs 9.3, 5.4 and 1.1   (42 and 53 s)
+    12 layers: 12.7, 9.9 and 0.8   (one round, beside a test suite)
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:
@@ -31,8 +29,8 @@ import optax
 from timing import temporary_bytes
 
 import dtypeguard
+from dtypeguard._paired.measure import Measures
 from dtypeguard._precision import audit
-from dtypeguard._precision.measure import Measures
 
 WIDTH, LENGTH, VOCABULARY = 64, 32, 128
 

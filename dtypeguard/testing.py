@@ -66,7 +66,8 @@ def check_contract(
         extra_args: further keyword arguments of `update`, passed on as they are. By default
             those of Optax (`value`, `value_fn` and so on) that it needs.
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
-            default all of `dtypeguard audit`.
+            default all of `dtypeguard audit`. Those that the policy of a guard refuses do
+            not count, such as float64 with x64 off, unless it refuses all of them.
         rules: which of `RULES` to check.
 
     Raises:
@@ -186,7 +187,8 @@ def check_precision(
         f: a function of arrays with floating outputs, as for
             [`dtypeguard.audit_precision`][].
         *args: its arguments. `jax.ShapeDtypeStruct`s suffice without `max_error`.
-        max_error: the relative error that is allowed, `PrecisionReport.error`.
+        max_error: the relative error that is allowed, `PrecisionReport.error`: that of two
+            plain runs, as written and in wide types.
         max_wide_work: the share of the operations of matrix products and convolutions that
             may run wider than the inputs or `narrow`, `PrecisionReport.work.wide`.
         **options: further arguments of `dtypeguard.audit_precision`.

@@ -7,12 +7,13 @@ from jax import tree_util
 
 from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
-from .._find.drift import Drift
-from .._guard.guard import bare, guard
+from .._guard.guard import bare, guard, policy_of
 from .._leaves.arguments import check_arrays, check_extra_args
+from .._leaves.dtypes import is_wide
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import DType, ExtraArgs, Optimizer, Params, Updates
+from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, Kind
@@ -104,7 +105,12 @@ class _Update:
             return Call(step, carry, args, kwargs, static={bool}, in_place=False)
 
         inputs = params, updates, extra.arrays
-        return trace(make, inputs, is_made=True, is_optimizer=True, types=types)
+        program = trace(make, inputs, is_made=True, is_optimizer=True, types=types)
+        policy = policy_of(self.opt)
+        state = [leaf for parts in program.carried for leaf in parts.arrays]
+        stores_wide = policy.state_dtype is not None and any(map(is_wide, state))
+        asks_wide = policy.asks_wide or stores_wide
+        return program._replace(updates_dtype=policy.updates_dtype, asks_wide=asks_wide)
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
         """A guard, if it mends the optimizer."""

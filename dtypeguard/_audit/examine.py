@@ -5,21 +5,22 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from .._find import drift, wide
-from .._find.drift import Drift
 from .._leaves.arguments import shown
 from .._leaves.compat import CAN_TRACE_ANEW, set_x64
 from .._leaves.types import DType, PyTree
-from .._program.lines import Lines
-from .._program.origins import Origin
+from .._lines import drift
+from .._lines.drift import Drift
+from .._lines.lines import Lines
+from .._lines.watch import Watch
 from .._program.trace import Program, TraceFailed
-from .._program.watch import Watch
+from .._source.origin import Origin
+from . import wide
 from .report import AuditReport, Kind
 from .trace_error import TraceError, reduce_error
 
 
 class Analysis(Protocol):
-    """A module of `_find`."""
+    """A module that looks for one kind of fault."""
 
     def find(self, program: Program, lines: Lines | None) -> Iterator[Any]:
         """Yields findings, each a dataclass."""
@@ -44,7 +45,7 @@ class Advice(NamedTuple):
 _MANY = 50  # leaves, of which JAX before 0.5 watches no first trace
 
 
-class Subject(Protocol):
+class Audited(Protocol):
     """The optimizer or step of an audit."""
 
     name: str
@@ -61,7 +62,7 @@ class Subject(Protocol):
 
 
 def examine(
-    subject: Subject,
+    subject: Audited,
     x64: bool | None,
     bound: Callable[[PyTree], Origin | None] = lambda _: None,
 ) -> AuditReport:

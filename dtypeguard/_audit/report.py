@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Literal
 
-from .._find import wide
-from .._find.drift import Drift
 from .._leaves.page import Cell, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
-from .._program.origins import places
+from .._lines.drift import Drift
+from .._source.origin import places
+from . import wide
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]

@@ -9,13 +9,13 @@ from jax import tree_util
 
 from .._carry.call import Call
 from .._carry.carry import carry_of
-from .._find.drift import Drift
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import check_kwargs
 from .._leaves.public import public
-from .._leaves.rows import lost
+from .._leaves.rows import array_text, lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
-from .._program.bindings import bound
+from .._lines.bindings import bound
+from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, Kind
@@ -160,7 +160,7 @@ class _Step:
     def _begin(self, drifts: Sequence[Drift]) -> str:
         """How the carry has to begin, for these leaves to have their types at once."""
         advice = [
-            f"Start {drift.path} as {drift.after}: jnp.asarray(x, jnp.{drift.after})"
+            f"Start {drift.path} as {drift.after}: {array_text(drift.after)}"
             f"{lost(*(aval.dtype for aval in drift.avals))}."
             for drift in drifts
             if drift.kind == "dtype"

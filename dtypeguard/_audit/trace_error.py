@@ -6,7 +6,7 @@ import traceback
 
 from .._guard import guard
 from .._leaves.errors import DtypeDriftError
-from .._program.origins import Origin, origin_of_error
+from .._source.origin import Origin, origin_of_error
 
 
 @dataclasses.dataclass(frozen=True)

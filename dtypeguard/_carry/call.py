@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 
 from jax import tree_util
 
-from .._leaves.modules import gathered, spread
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
+from .modules import gathered, spread
 from .split import SplitTree
 
 

@@ -6,10 +6,18 @@ from typing import Any, NamedTuple
 
 from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
-from .._leaves.modules import objects
 from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
+from .modules import objects
 from .places import Names, Place, name_of_step, places_of
-from .returned import Found, Items, is_alike, is_unregistered, structure
+from .returned import (
+    Items,
+    ReturnedCarry,
+    has_other_dtypes,
+    has_same_leaves,
+    is_alike,
+    is_unregistered,
+    structure,
+)
 from .snapshot import Held
 
 
@@ -91,7 +99,7 @@ class Carry(NamedTuple):
 
     def find(
         self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
-    ) -> Found:
+    ) -> ReturnedCarry:
         """Locates the carry in the result of a step.
 
         Args:
@@ -116,6 +124,35 @@ class Carry(NamedTuple):
         self._check_registered("returned", found.values)
         return found
 
+    def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
+        """What to ask the user about the items that were taken; "" if no other will do.
+
+        An item of another dtype than its carry may be a loss, and the carry another one.
+        """
+        items = found.items
+        if items is None or self.returned is not None:
+            return ""
+        keys = [items.keys[index] for index in found.indices]
+        for place, (number, index) in enumerate(zip(found.carried, found.indices)):
+            value, taken = values[number], items.values[index]
+            others = [
+                items.keys[i]
+                for i, item in enumerate(items.values)
+                if i not in found.indices
+                and is_alike(value, item)
+                and not has_same_leaves(taken, item)
+            ]
+            if others and has_other_dtypes(value, taken):
+                also, name = " and ".join(map(repr, others)), self.labels[number]
+                other = self._as_given((*keys[:place], others[0], *keys[place + 1 :]))
+                return (
+                    f"{self.step} returned {items.summary()}. {self.owner} takes item "
+                    f"{keys[place]!r} for the new {name} and casts it, but item {also} "
+                    f"could be {name} as well. Write {self.owner}(..., returned={other}) "
+                    f"if it is, and returned={self._as_given(tuple(keys))} if not."
+                )
+        return ""
+
     def _check_registered(self, what: str, values: Sequence[PyTree]) -> None:
         for value in values:
             if is_unregistered(value):
@@ -126,39 +163,41 @@ class Carry(NamedTuple):
                     "one."
                 )
 
-    def _find(self, result: PyTree, values: Sequence[PyTree], in_place: bool) -> Found:
+    def _find(
+        self, result: PyTree, values: Sequence[PyTree], in_place: bool
+    ) -> ReturnedCarry:
         structures = [structure(value) for value in values]
         may_be_whole = self.returned is None and self.is_one
         is_meant = lambda item: self._is_meant(item, values[0], in_place)
         if may_be_whole and structure(result) == structures[0] and is_meant(result):
-            return Found(result)
+            return ReturnedCarry(result)
         items, all_of_them = Items(result), range(len(values))
         if self.returned is not None:
             indices = self._indices(items, self.returned)
             if indices is None:
                 raise TypeError(self._no_such_items(items, structures))
-            return Found(result, items, indices, all_of_them)
+            return ReturnedCarry(result, items, indices, all_of_them)
         indices = self._first(items, len(values))
         is_first = indices is not None and items.have(indices, structures)
         if indices and is_first and is_meant(items.values[indices[0]]):
-            return Found(result, items, indices, all_of_them)
+            return ReturnedCarry(result, items, indices, all_of_them)
         optional = [bool(objects(value)) for value in values]
         if (self.is_default and in_place) or all(optional):
-            return Found(result, items, (), ())
+            return ReturnedCarry(result, items, (), ())
         if any(optional):
             rest = [number for number in all_of_them if not optional[number]]
             others = [structures[number] for number in rest]
             indices = self._first(items, len(rest))
             if indices and items.have(indices, others):
-                return Found(result, items, indices, rest)
+                return ReturnedCarry(result, items, indices, rest)
         if items.like(structures):
             indices = None
         elif may_be_whole and _is_likelier_whole(result, values[0]):
-            return Found(result)
+            return ReturnedCarry(result)
         if indices is None:
             self._check_registered("returned", [result])
             raise TypeError(self._no_such_items(items, structures))
-        return Found(result, items, indices, all_of_them)
+        return ReturnedCarry(result, items, indices, all_of_them)
 
     def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
         """Whether an item is the carry, and no loss of the same structure.

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, fits
-from .._leaves.modules import closed, is_in_place
+from .._leaves.dtypes import dtype_of, fits, is_weak
 from .._leaves.rows import describe
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
+from .modules import closed, is_in_place
+from .snapshot import DICTS
 
 
 def is_unregistered(value: object) -> bool:
@@ -39,6 +40,19 @@ def _is_alike_leaf(old: Leaf, new: Leaf) -> bool:
     return np.shape(old) == np.shape(new) and fits(source, target)
 
 
+def has_other_dtypes(before: PyTree, after: PyTree) -> bool:
+    """Whether a leaf that has chosen its dtype has another one after a step."""
+    old, new = (tree_util.tree_leaves(closed(tree)) for tree in (before, after))
+    pairs = zip(old, new)
+    return any(dtype_of(a) != dtype_of(b) for a, b in pairs if not is_weak(a))
+
+
+def has_same_leaves(tree: PyTree, other: PyTree) -> bool:
+    """Whether two trees of one structure hold the very same leaves."""
+    leaves = map(tree_util.tree_leaves, (tree, other))
+    return all(map(operator.is_, *leaves))
+
+
 class Items:
     """The items of a result: a tuple, a dict or any other node of a tree.
 
@@ -52,6 +66,11 @@ class Items:
         self.result = result
         if type(result) in (tuple, list):  # quick: eager steps pay for this in every call
             self.keys, self.values = [*range(len(result))], list(result)
+            return
+        if type(result) in DICTS:
+            # As JAX does, but JAX 0.4.25 gives the values of a defaultdict other keys.
+            self.keys = sorted(result)
+            self.values = [result[key] for key in self.keys]
             return
         if is_in_place(result):
             self.keys, self.values = [], []
@@ -89,7 +108,7 @@ class Items:
         """
         if all(self.values[i] is value for i, value in new.items()):
             return self.result
-        if type(self.result) is dict:  # which keeps its order
+        if type(self.result) in DICTS:  # which keep their order
             return self.result | {self.keys[i]: value for i, value in new.items()}
         values = [new.get(i, value) for i, value in enumerate(self.values)]
         if type(self.result) in (tuple, list):
@@ -104,7 +123,7 @@ class Items:
         return f"a {type(self.result).__name__} with the items {keys}"
 
 
-class Found(NamedTuple):
+class ReturnedCarry(NamedTuple):
     """The place of the carry in the result of a step.
 
     Attributes:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax import tree_util
 
-from .._leaves.modules import Contents, constants, contents, put_contents
 from .._leaves.rows import type_name
 from .._leaves.types import Leaf, NNXObject, PyTree, PyTreeDef
+from .modules import Contents, constants, contents, put_contents
 
 # JAX sorts the keys of these.
-_DICTS = (dict, defaultdict)
+DICTS = (dict, defaultdict)
 
 
 class Snapshot:
@@ -31,7 +31,7 @@ class Snapshot:
         orders = []
 
         def note(node):
-            if type(node) in _DICTS:
+            if type(node) in DICTS:
                 orders.append(list(node))
             return False
 
@@ -49,7 +49,7 @@ class Snapshot:
         orders = iter(self._orders)
 
         def reorder(node):
-            if type(node) in _DICTS:
+            if type(node) in DICTS:
                 for key in next(orders):
                     node[key] = node.pop(key)
             return False
@@ -57,6 +57,12 @@ class Snapshot:
         if self._orders:
             tree_util.tree_flatten(tree, is_leaf=reorder)
         return tree
+
+    def with_leaves(self, leaves: Sequence[Leaf]) -> PyTree:
+        """The tree in new containers, with these for its leaves."""
+        mapped = copy.copy(self)
+        mapped.leaves = leaves
+        return mapped.copy()
 
     def data(self) -> list[Leaf]:
         """The leaves without the constants."""

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
+from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.modules import constants
 from .._leaves.rows import paths
 from .._leaves.types import Leaf, PyTree
+from .modules import constants
 
 
 def _is_array(leaf: Leaf) -> bool:
@@ -95,14 +96,19 @@ def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
 
     Unlike `eqx.filter_eval_shape`, it does not import Equinox. The JAX arrays and
     `jax.ShapeDtypeStruct`s of `tree` are traced; other leaves, such as functions and Python
-    numbers, stay. The result has a `jax.ShapeDtypeStruct` for each JAX array.
+    numbers, stay. The result has a `jax.ShapeDtypeStruct` for each JAX array or reference.
     """
     is_traced = lambda leaf: isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
+    # A function cannot return a reference. One that it made must not outlive the trace.
+    closed = lambda leaf: (
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, Ref) else leaf
+    )
     split = SplitTree(tree, is_array=is_traced)
     returned = []
 
     def of_arrays(arrays):
-        out = SplitTree(function(split.merged(arrays)), is_array=is_traced)
+        result = tree_util.tree_map(closed, function(split.merged(arrays)))
+        out = SplitTree(result, is_array=is_traced)
         returned[:] = [out.emptied()]
         return out.arrays
 

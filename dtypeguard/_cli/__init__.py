@@ -2,7 +2,9 @@
 
 The top floor: it may import every room, and no room imports it. Read `main.py` first.
 `arguments.py` has the options, `load.py` finds what a target names, `target.py` audits it,
-`precision.py` audits its precision, `display.py` prints. `run.py` runs a script:
-`script.py` finds it as Python does, `hidden.py` lets it import JAX as if for the first
-time, and `recompiled.py` watches what JAX compiles.
+`precision.py` audits its precision, `reports.py` writes and `display.py` prints.
+
+`run.py` runs a script, which `script.py` finds as Python does, and does not import JAX:
+`watch.py` waits until the script does. `recompiled.py` then records what JAX compiles, and
+`explained.py` explains the error that ends the script.
 """

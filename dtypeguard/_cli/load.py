@@ -1,6 +1,5 @@
 """Finds what a target of the command line names, in a module or a file."""
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -49,6 +48,8 @@ def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any
         for part in name.split("."):
             found = getattr(found, part)
     except AttributeError:
+        import difflib
+
         like = difflib.get_close_matches(part, dir(found), 1)
         meant = f" Did you mean {like[0]}?" if like else ""
         raise UsageError(f"{where} has no {name}.{meant} {right}") from None

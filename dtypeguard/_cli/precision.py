@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .._leaves.types import DType
 from .._precision.audit import audit_call
 from .._precision.report import PrecisionReport
-from .._program.origins import origin_of_error
+from .._source.origin import origin_of_error
 from .load import PRECISION_FORMS, UsageError, load
 from .target import arguments, dtype_named
 

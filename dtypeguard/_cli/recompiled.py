@@ -12,29 +12,28 @@ changes them leaves the report empty, and nothing else.
 
 import functools
 import inspect
-import os
 import re
-import sys
 import weakref
 from collections.abc import Iterable
 from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
-from jax import monitoring, tree_util
+from jax import tree_util
 
+from .._carry.modules import spread
 from .._leaves.dtypes import is_array, is_python_number
-from .._leaves.files import is_installed, is_users, short_path
-from .._leaves.modules import spread
+from .._leaves.internals import COMPILING
 from .._leaves.rows import columns, type_name
 from .._leaves.types import Args, Function, Kwargs, Leaf
-from .._program.origins import origin_of_frame
+from .._source.files import is_installed, is_users, package, short_path
+from .._source.origin import origin_of_frame
 
 _MOST = 20  # leaves of one function that are listed
 _WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
 
 
-class Call(NamedTuple):
+class CompiledCall(NamedTuple):
     """A call that compiles a function.
 
     Attributes:
@@ -82,20 +81,17 @@ class Change(NamedTuple):
 
 
 class Recompiled:
-    """A context that records what functions are compiled for."""
+    """Records what functions are compiled for."""
 
     def __init__(self):
         self._found: dict[str, dict[str, Change]] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
-        self._is_open = False
 
-    def __enter__(self):
-        self._is_open = True
-        monitoring.register_event_duration_secs_listener(self._listen)
-        return self
-
-    def __exit__(self, *exception):
-        self._is_open = False  # before JAX 0.9 no listener can be taken away
+    def record(self, frame: FrameType) -> None:
+        """Records the call that compiles, if a frame inside of it belongs to one."""
+        call = _call(frame)
+        if call is not None and _is_listed(call):
+            self._record(call)
 
     def lines(self) -> list[str]:
         """The report; empty if no function was compiled again for its types."""
@@ -114,16 +110,7 @@ class Recompiled:
         changes = [pair for leaves in self._found.values() for pair in leaves.items()]
         return [*lines, *_advice(changes)]
 
-    def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
-        if self._is_open and event.endswith("/backend_compile_duration"):
-            try:
-                call = _call(sys._getframe(1))
-                if call is not None and _is_listed(call):
-                    self._record(call)
-            except Exception:  # the report lacks it; the script runs on
-                return
-
-    def _record(self, call: Call) -> None:
+    def _record(self, call: CompiledCall) -> None:
         now = _compiled(call)
         earlier = self._earlier.setdefault(call.key, [])
         alike = (each for each in reversed(earlier) if each.rest == now.rest)
@@ -133,7 +120,7 @@ class Recompiled:
             self._found.setdefault(_name(call.function), {}).update(least)
 
 
-def _call(frame: FrameType | None) -> Call | None:
+def _call(frame: FrameType | None) -> CompiledCall | None:
     """The call that compiles, of which a frame is the innermost."""
     traced = ()
     while frame is not None and not is_users(frame.f_code.co_filename):
@@ -141,29 +128,28 @@ def _call(frame: FrameType | None) -> Call | None:
         jaxpr = variables.get("jaxpr")
         info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
         traced = getattr(info, "arg_names", None) or traced
-        if frame.f_code.co_name == "cache_miss":
+        if frame.f_code.co_name in COMPILING:
             break
         frame = frame.f_back
     else:  # compiled ahead of time, or a backward pass
         return None
     key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
     found = key, variables["args"], variables["kwargs"]
-    wrapper = _package(_file(key))
+    wrapper = package(_file(key))
     wrapper = wrapper if wrapper in _WRAPPERS else ""
     callers = []
     while (frame := frame.f_back) is not None:
-        package = _package(frame.f_code.co_filename)
-        if callers or not wrapper or package != wrapper:
+        if callers or not wrapper or package(frame.f_code.co_filename) != wrapper:
             callers += [frame] if is_users(frame.f_code.co_filename) else []
             continue  # to read a user's variables would keep them alive
         wrapping = frame.f_locals.get("self")
         if wrapping is not None and hasattr(wrapping, "__wrapped__"):
             variables = frame.f_locals
             found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
-    return Call(key, *found, tuple(traced), wrapper, callers)
+    return CompiledCall(key, *found, tuple(traced), wrapper, callers)
 
 
-def _is_listed(call: Call) -> bool:
+def _is_listed(call: CompiledCall) -> bool:
     """Whether a function is the user's, or a package's that the user called."""
     file = _file(_unwrapped(call.function))
     is_theirs = is_installed(file) and any(
@@ -172,7 +158,7 @@ def _is_listed(call: Call) -> bool:
     return is_users(file) and not is_theirs
 
 
-def _compiled(call: Call) -> Compiled:
+def _compiled(call: CompiledCall) -> Compiled:
     try:
         bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
         named = dict(bound.arguments)
@@ -189,7 +175,7 @@ def _compiled(call: Call) -> Compiled:
             rest.append(np.shape(leaf))
         else:
             rest.append((type(leaf), _value(leaf)))
-    callers = (frame for frame in call.callers if not _package(frame.f_code.co_filename))
+    callers = (frame for frame in call.callers if not package(frame.f_code.co_filename))
     caller = next((str(origin_of_frame(frame)) for frame in callers), "")
     return Compiled((_value(call.function), treedef, *rest), types, caller)
 
@@ -256,8 +242,3 @@ def _file(function: Function) -> str:
     """The file of a function or of the `__call__` of an object; empty if it has none."""
     call = function if hasattr(function, "__code__") else type(function).__call__
     return getattr(getattr(call, "__code__", None), "co_filename", "")
-
-
-def _package(file: str) -> str:
-    """The installed package that a file belongs to; empty for the user's files."""
-    return short_path(file).partition(os.sep)[0] if is_installed(file) else ""

@@ -5,19 +5,12 @@ import contextlib
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 
-import jax
-
-from .._explain.explain import explain, explain_error, printed
-from .hidden import Hidden
 from .load import UsageError
-from .recompiled import Recompiled
 from .script import NotFound, run_module, run_script
+from .watch import ScriptWatch
 
-_FILTERING = "JAX_TRACEBACK_FILTERING"
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [-m] SCRIPT [ARGS ...]"
 HELP = """
@@ -46,13 +39,13 @@ def run(arguments: Sequence[str]) -> int:
     rest = arguments[is_module:]
     if not rest or (not is_module and rest[0].startswith("-") and rest[0] != "-"):
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
-    recompiled, watching = Recompiled(), contextlib.ExitStack()
-    for context in (Hidden(), recompiled, explain(), _explained_threads()):
-        watching.enter_context(context)
+    watching = contextlib.ExitStack()
+    watch = watching.enter_context(ScriptWatch())
+    watching.enter_context(_explained_threads())
 
     def end() -> None:
         watching.close()
-        if lines := recompiled.lines():
+        if lines := watch.lines():
             sys.stdout.flush()
             print(*lines, sep="\n", file=sys.stderr)
 
@@ -98,55 +91,15 @@ def _print(error: BaseException) -> None:
 
 def _explain(error: BaseException) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
-    parts = list(printed(error))
-    traces, option = [part.__traceback__ for part in parts], _FILTERING.lower()
-    with contextlib.suppress(Exception):  # better no note than another error
-        now = jax.config.values[option]
-        jax.config.update(option, os.environ.get(_FILTERING, "auto"))
-        filtered = [_filtered(part) for part in parts]
-        jax.config.update(option, now)
-        for part, trace in zip(parts, traces):
-            part.with_traceback(trace)
-        explain_error(error)
-        for part, trace in zip(parts, filtered):
-            part.with_traceback(trace)
-
-
-def _filtered(error: BaseException) -> TracebackType | None:
-    """The traceback as JAX filters it, without the frames of this command.
-
-    JAX filters what passes the outermost of its functions that do so: it is raised again
-    inside one.
-    """
-    frames = list(_frames(error.__traceback__))
-    boundary = getattr(jax.lax.scan, "__code__", None)
-    codes = [frame.tb_frame.f_code for frame in frames]
-    outside = traceback.walk_stack(frames[0].tb_frame.f_back) if frames else ()
-    is_inside = any(
-        frame.f_code is boundary for frame, _ in outside
-    )  # and was caught there
-    if boundary in codes and not is_inside:
-        first = codes.index(boundary)
-
-        def again() -> None:
-            raise error.with_traceback(frames[first])
-
-        with contextlib.suppress(BaseException):
-            jax.jit(again)()
-        raised = list(_frames(error.__traceback__))
-        start = [frame.tb_frame.f_code for frame in raised].index(again.__code__) + 1
-        frames = [*frames[:first], *raised[start:]]
-    trace = None
-    for frame in reversed(frames):
-        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
-            trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return trace
-
-
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
+    error.with_traceback(trace)
+    if "jax" in sys.modules:
+        with contextlib.suppress(Exception):  # better no note than another error
+            from .explained import explain
+
+            explain(error)
 
 
 @contextlib.contextmanager

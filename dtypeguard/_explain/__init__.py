@@ -1,10 +1,9 @@
 """Notes on JAX's type errors: which leaf, on which line, and what to write.
 
-May import `_find`, `_program` and below. Read `explain.py` first. `control_flow.py` reads
-the traceback of an error. `loops.py` makes a program of a loop for the analysis of drift,
-`branches.py` compares the results of branches, and `notes.py` writes the note. `again.py`
-traces a function once more, and `made.py` finds who made a value that an error holds.
-
-For errors over operands read `operands.py`. `sites.py` reads the call from its source,
-`casts.py` writes the cast, and `results.py` explains what a condition or a loss returns.
+May import `_lines` and below. Read `explain.py` first: a note is made in four stages, each
+with the whole result of the one before. `read.py` makes one value of an error, with what
+`messages.py` reads in its message, `frames.py` in JAX's frames and `paths.py` in Flax's.
+`find.py` and `arguments.py` find the leaves that JAX refuses and their lines; `finding.py`
+says what a finding is. `choose.py` and `casts.py` choose what to write for each line, and
+`render.py` writes the note. What finds lines is in `_lines`.
 """

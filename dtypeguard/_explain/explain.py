@@ -1,7 +1,7 @@
 """A context in which JAX's type errors name the lines of source they come from."""
 
 import contextlib
-import threading
+import traceback
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TypeVar, overload
@@ -12,10 +12,12 @@ from .._leaves.arguments import shown
 from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
-from .control_flow import calls, without_jax
-from .made import Makers
-from .notes import note
-from .operands import is_about_operands, operands_note
+from .choose import choose
+from .find import find
+from .frames import JAX
+from .read import read
+from .render import render
+from .unfiltered import UNFILTERED
 
 _F = TypeVar("_F", bound=Function)
 
@@ -68,7 +70,7 @@ def explain(function: Function | None = None) -> "Function | _Explaining":
 
 class _Explaining(contextlib.ContextDecorator):
     def __enter__(self) -> None:
-        _UNFILTERED.enter()
+        UNFILTERED.enter()
 
     def __exit__(
         self,
@@ -76,11 +78,11 @@ class _Explaining(contextlib.ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_filtered = _UNFILTERED.leave()
+        is_filtered = UNFILTERED.leave()
         if isinstance(error, Exception):
             explain_error(error)
             for part in printed(error) if is_filtered else ():
-                trace = without_jax(part.__traceback__)
+                trace = _without_jax(part.__traceback__)
                 if trace is not part.__traceback__:
                     with contextlib.suppress(Exception):  # an error may be frozen
                         part.__traceback__ = trace
@@ -106,13 +108,15 @@ def explain_error(error: BaseException) -> None:
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
         if isinstance(part, (TypeError, ValueError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
-                message = str(part)
-                if is_about_operands(message):
-                    found = iter([operands_note(part, message)])
-                else:
-                    found = (note(call, Makers(part), message) for call in calls(part))
-                if text := next(filter(None, found), None):
+                if (text := _note(part)) is not None:
                     part.add_note(text)
+
+
+def _note(error: BaseException) -> str | None:
+    """The note on an error in four stages; None if no leaf is found that is at fault."""
+    failure = read(error)
+    finding = find(failure) if failure else None
+    return render(choose(finding)) if finding else None
 
 
 def printed(error: BaseException) -> Iterator[BaseException]:
@@ -130,29 +134,16 @@ def printed(error: BaseException) -> Iterator[BaseException]:
         queue += part.exceptions if isinstance(part, BaseExceptionGroup) else ()
 
 
-class _Unfiltered:
-    """Keeps JAX's traceback filtering off while any context is open, in any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open = 0
-        self._before = ""
-
-    def enter(self) -> None:
-        with self._lock:
-            if not self._open:
-                self._before = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-                jax.config.update("jax_traceback_filtering", "off")
-            self._open += 1
-
-    def leave(self) -> bool:
-        """Leaves; returns whether JAX filters tracebacks outside of any context."""
-        with self._lock:
-            self._open -= 1
-            now = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-            if not self._open and now == "off":
-                jax.config.update("jax_traceback_filtering", self._before)
-            return self._before != "off"
-
-
-_UNFILTERED = _Unfiltered()
+def _without_jax(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback as JAX filters it: without its frames, if it passed a boundary of JAX."""
+    boundary = getattr(jax.lax.scan, "__code__", None)
+    if not any(frame.f_code is boundary for frame, _ in traceback.walk_tb(trace)):
+        return trace
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(JAX):
+            kept.append(trace)
+        trace = trace.tb_next
+    for old in reversed(kept):
+        trace = TracebackType(trace, old.tb_frame, old.tb_lasti, old.tb_lineno)
+    return trace

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NamedTuple
 
+from .._carry.modules import contents, objects
 from .._carry.places import Names
-from .._leaves.files import is_installed, short_path
-from .._leaves.modules import contents, objects
 from .._leaves.types import PyTree
-from .._program.origins import callers
+from .._source.files import is_installed, package
+from .._source.origin import callers
 
 
-class _Place(NamedTuple):
+class _VariablePath(NamedTuple):
     """A Variable of an NNX object.
 
     Attributes:
@@ -38,30 +38,30 @@ def users_path(caller: FrameType | None) -> Callable[[str], str]:
 
     def translated(path: str) -> str:
         plain = _plain(path)
-        fitting = [each for each in places if plain.endswith(each.inside)]
-        longest = max((len(each.inside) for each in fitting), default=0)
-        fitting = [each for each in fitting if len(each.inside) == longest]
+        fitting = [place for place in places if plain.endswith(place.inside)]
+        longest = max((len(place.inside) for place in fitting), default=0)
+        fitting = [place for place in fitting if len(place.inside) == longest]
         numbers = re.findall(r"\[(\d+)\]", plain[: len(plain) - longest])
-        of_object = [each for each in fitting if str(each.number) in numbers[-2:]]
+        of_object = [place for place in fitting if str(place.number) in numbers[-2:]]
         return (of_object or fitting)[0].path if fitting else path
 
     return translated
 
 
-def _places(caller: FrameType | None) -> Iterator[_Place]:
+def _places(caller: FrameType | None) -> Iterator[_VariablePath]:
     number = 0
     for label, given in _arguments(caller):
         for path, node in objects(given).items():
             for inside in contents(node).values:
-                yield _Place(label + path + inside, _plain(inside), number)
+                yield _VariablePath(label + path + inside, _plain(inside), number)
             number += 1
 
 
 def _arguments(caller: FrameType | None) -> Iterator[tuple[str, PyTree]]:
     """The arguments of the user's function in a loop or branch of Flax NNX, by name."""
     frames = [] if caller is None else [caller, *callers(caller)]
-    is_flax = lambda frame: short_path(frame.f_code.co_filename).startswith("flax")
-    own = [frame.f_locals for frame in itertools.takewhile(is_flax, frames)]
+    of_flax = itertools.takewhile(lambda x: _is_of_flax(x.f_code.co_filename), frames)
+    own = [frame.f_locals for frame in of_flax]
     for names in own:
         if "init_val" in names and "body_fun" in names:
             position = 1 if "lower" in names else 0
@@ -73,6 +73,10 @@ def _arguments(caller: FrameType | None) -> Iterator[tuple[str, PyTree]]:
     given = next((x for x in reversed(given) if isinstance(x, tuple) and objects(x)), ())
     for position, value in enumerate(given):
         yield names.at(position), value
+
+
+def _is_of_flax(file: str) -> bool:
+    return is_installed(file) and package(file) == "flax"
 
 
 def is_users_function(function: object) -> bool:

@@ -4,9 +4,10 @@ import jax
 from jax import tree_util
 from jax.core import Tracer
 
+from .._carry.snapshot import Snapshot
 from .._carry.split import eval_shape
 from .._leaves.dtypes import cast, dtype_of
-from .._leaves.rows import by_path
+from .._leaves.rows import by_path, paths
 from .._leaves.types import Convert, DType, Function, Params, PyTree, State
 
 
@@ -86,7 +87,8 @@ def cast_by_path(tree: PyTree, dtypes: dict[str, DType]) -> PyTree:
     """Casts the array leaves of a tree whose paths are given."""
 
     def convert(path, leaf):
-        dtype = dtypes.get(tree_util.keystr(path))
+        dtype = dtypes.get(path)
         return leaf if dtype is None or dtype_of(leaf) is None else cast(leaf, dtype)
 
-    return tree_util.tree_map_with_path(convert, tree)
+    snapshot = Snapshot(tree)
+    return snapshot.with_leaves([*map(convert, paths(tree), snapshot.leaves)])

@@ -12,10 +12,11 @@ import optax
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import canonical_scalar, is_wide_scalar, narrow
-from .._leaves.errors import DtypeDriftError, WarnOnce, first_line, more
+from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import Function, Optimizer
+from .._source.warn import WarnOnce
 from .extra_args import convert_extra_args, keep_extra_args, wide_integers
 from .policy import Policy, check_policy, float_dtype
 from .precision import check_available, in_precision
@@ -179,7 +180,7 @@ def _guard_transformation(
     policy = Policy() if policy is None else policy
     update_inner = _taking_extra_args(inner)
     # Asking for float64 updates counts as a 64-bit input.
-    asked = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
+    of_updates = (float_dtype(policy.updates_dtype) or np.dtype("float32")).type(0)
 
     def init(params):
         given = Snapshot(params)
@@ -187,7 +188,7 @@ def _guard_transformation(
         first = lambda _: as_arrays(inner.init(given.copy()))
         return own_buffers(without_x64(first, warn, params), given.leaves)
 
-    def update(updates, state, params=None, **extra_args):
+    def run(updates, state, params, extra_args, asked=None):
         callers_x64 = x64_enabled()
         check_available(policy)
         all_given = Snapshot(updates), Snapshot(state), Snapshot(params)
@@ -214,15 +215,18 @@ def _guard_transformation(
                 )
                 # The wider dtypes are ours and reported above: no drift of the optimizer.
                 return settle(outputs, given, replace(policy, on_drift="cast"), warn)
-            return settle(outputs, given, policy, warn)
+            return settle(outputs, given, policy, warn, asked)
 
         arrays = [leaf for leaf in all_given[1].leaves if not is_wide_scalar(leaf)]
-        inputs = (updates, arrays, params, wide_integers(extra_args), asked)
+        inputs = (updates, arrays, params, wide_integers(extra_args), of_updates)
         return without_x64(step, warn, *inputs)
 
-    guarded = optax.GradientTransformationExtraArgs(init, update)
+    def update(updates, state, params=None, **extra_args):
+        return run(updates, state, params, extra_args)
+
     if policy.changes_precision:
-        guarded = in_precision(guarded, policy)
+        init, update = in_precision(init, run, policy)
+    guarded = optax.GradientTransformationExtraArgs(init, update)
     guarded = _of_type_of(inner, guarded)
     setattr(guarded.update, _PARTS, (guarded.init, inner, policy))
     return guarded

@@ -11,15 +11,17 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import carry_of
+from .._carry.modules import closed, objects, opened
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, canonical_scalar, dtype_of, is_weak, is_wide
-from .._leaves.errors import DtypeDriftError, WarnOnce, first_line
-from .._leaves.files import is_users
+from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.functions import copy_of, copy_of_partial
-from .._leaves.modules import closed, objects, opened
+from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.public import public
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
+from .._source.files import is_users
+from .._source.warn import WarnOnce
 from .policy import Policy, check_policy
 from .repeat import Repeat, repeat_of
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
@@ -87,8 +89,10 @@ def guard_step(
         returned: the item of the result that the carry comes back as: an int, a key of a
             dict, or the name of a field; or a tuple with one for each carry. By default,
             one carry is the whole result if that has its tree, and the first item
-            otherwise; a tuple of carries is the first items in its order. The result keeps
-            its own type.
+            otherwise; a tuple of carries is the first items in its order. If such an item
+            is cast to another dtype, and the result has another item with the tree and the
+            shapes of the carry, a `DtypeGuardWarning` asks which of them it is:
+            `returned=0` names the first. The result keeps its own type.
         policy: `Policy(casting=..., on_drift=...)`: what to cast and what to report.
 
     Returns:
@@ -456,7 +460,8 @@ class _Call:
     def settled(self, result: PyTree) -> PyTree:
         """What the step returned, with its carry settled."""
         carry, policy = self.guarded.carry, self.guarded.policy
-        found = carry.find(result, self._values(), in_place=bool(self.held))
+        values = self._values()
+        found = carry.find(result, values, in_place=bool(self.held))
         parts = [self._part(label) for label in carry.labels]
         settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
         new = []
@@ -473,6 +478,10 @@ class _Call:
                 f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
                 f"carry. To name another: {carry.owner}(..., carry=NAME)."
             ) from None
+        # The first item of what a loop's body returns is the carry.
+        is_asked = any(each.drifted for each in new) and not self._loop
+        if is_asked and (question := carry.ambiguity(found, values)):
+            self.guarded.warn_once(question + more("Guard a step"))
         settled_result = found.put([opened(each.tree) for each in new])
         self.is_as_bare = settled_result is result and not self.held
         return settled_result
@@ -487,29 +496,28 @@ class _Call:
 
     def _part(self, label: str) -> Output:
         carry = self.guarded.carry
-        return Output(label, carry.step, carry.owner, starts_weak=not self._is_fixed)
+        # Unlike JAX's, Equinox's loops do not trace their body again if a weakly typed leaf
+        # comes back in another type. (Equinox 0.13.8)
+        is_fixed = self._loop == LOOPS_OF_EQUINOX
+        return Output(label, carry.step, carry.owner, starts_weak=not is_fixed)
 
     @functools.cached_property
-    def _is_fixed(self) -> bool:
-        """Whether the step is the body of an Equinox loop.
-
-        Unlike JAX's, these do not trace their body again if a weakly typed leaf comes back
-        in another type. (Equinox 0.13.8)
-        """
+    def _loop(self) -> str:
+        """Whose loop has the step as its body; empty if it is no body."""
         leaves = (leaf for each in self.carried for leaf in each.leaves)
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            return False  # an eager step is nobody's body
+            return ""  # an eager step is nobody's body
         frame, others, is_in_jax = sys._getframe(), 0, False
         while frame.f_back is not None and others < 2:  # a lambda may be around the step
             frame = frame.f_back
             module = frame.f_globals.get("__name__", "")
-            if module.startswith("equinox.internal._loop"):
-                return True
-            if module.startswith("jax._src.lax.control_flow"):
+            if module.startswith(LOOPS_OF_EQUINOX):
+                return LOOPS_OF_EQUINOX
+            if module.startswith(LOOPS_OF_JAX):
                 is_in_jax = True  # which Equinox may have called
             elif is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
                 others += 2 if is_in_jax else 1
-        return False
+        return LOOPS_OF_JAX if is_in_jax else ""
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
@@ -51,7 +52,7 @@ class Policy:
               pattern that matches the path of a leaf in the inner state counts; `*` stands
               for anything, `?` for one character, and everything else for itself. A leaf
               that no pattern matches is stored as with None. A pattern that matches no
-              leaf is an error;
+              leaf to which `state_dtype` applies is an error;
             - a function of the path and the leaf (a `jax.ShapeDtypeStruct`) that returns
               a dtype, or None;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
@@ -80,8 +81,10 @@ class Policy:
             `jax.lax.convert_element_type` does: float to int truncates, complex to real
             drops the imaginary part.
         on_drift: what to do if the inner optimizer changes the dtype or weak type of a leaf
-            of the state, or returns an update in another dtype than the policy asks for.
-            Casts that the policy asks for are not drifts. `"cast"` casts the leaf back;
+            of the state, or returns an update in another dtype than its param. Casts that
+            the policy asks for are not drifts: those to an `updates_dtype`, and those of
+            what the optimizer returns narrower than the state that it is shown, or wider
+            due to it. `"cast"` casts the leaf back;
             `"warn"` casts it back and names every such leaf in one `DtypeGuardWarning`;
             `"error"` names them in a `DtypeDriftError`.
         seed: the first seed of `rounding="stochastic"`, from 0 to 2**32 - 1.
@@ -140,9 +143,16 @@ class Policy:
 
     @property
     def widens_updates(self) -> bool:
-        """Whether the policy itself may change the dtypes of the updates."""
+        """Whether updates may come in other dtypes than the policy asks for, due to it."""
         shows_a_wide_state = self.changes_precision and self.compute_dtype is None
-        return shows_a_wide_state or float_dtype(self.updates_dtype) is not None
+        return shows_a_wide_state or self.updates_dtype not in (None, "params")
+
+    @property
+    def asks_wide(self) -> bool:
+        """Whether the optimizer is to compute, or its updates to come, in float64."""
+        # The scalar type: a dtype of float64 equals None.
+        asked = map(float_dtype, (self.compute_dtype, self.updates_dtype))
+        return any(dtype == np.float64 for dtype in asked)
 
     @property
     def changes_precision(self) -> bool:
@@ -159,6 +169,10 @@ class _Rule(dict[str, DType]):
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a dict has none
         return hash(tuple(self.items()))
+
+
+class Unavailable(ValueError):
+    """A policy does not go with the x64 flag, or with the dtypes of the params."""
 
 
 def check_policy(owner: str, policy: object) -> None:
@@ -178,6 +192,15 @@ def float_dtype(value: _DTypeLike) -> DType:
     except TypeError:
         return None
     return dtype if kind(dtype) == "float" else None
+
+
+def dtype_of_update(
+    updates_dtype: _DTypeLike | None, param: DType, gradient: DType
+) -> DType:
+    """The dtype that `Policy.updates_dtype` gives to the floating update of a param."""
+    if isinstance(updates_dtype, str):
+        return gradient if updates_dtype == "grads" else param
+    return param if updates_dtype is None else jnp.dtype(updates_dtype)
 
 
 def storable(value: _DTypeLike) -> DType:
@@ -222,7 +245,7 @@ def _state_dtype(value: _DTypeLike) -> DType:
 
 
 def refuse_blanket(dtype: DType, given: object = None) -> None:
-    """Raises a ValueError if all of a state would be stored in float16 or 8 bits.
+    """Raises `Unavailable` if all of a state would be stored in float16 or 8 bits.
 
     Args:
         dtype: the dtype that would store the state.
@@ -235,7 +258,7 @@ def refuse_blanket(dtype: DType, given: object = None) -> None:
         "up where they are read as 0. Write state_dtype=jnp.bfloat16, or name the leaves "
         f'that are to be so narrow, such as {{"*.mu*": jnp.{dtype}}}'
     )
-    raise _error("state_dtype", dtype if given is None else given, remedy)
+    raise Unavailable(_message("state_dtype", dtype if given is None else given, remedy))
 
 
 def _updates_dtype(value: _DTypeLike) -> DType:
@@ -254,7 +277,11 @@ def _is_function(value: object) -> bool:
 
 
 def _error(name: str, value: object, remedy: str) -> ValueError:
-    return ValueError(f"Policy({name}={_readable(value)}): {remedy}.")
+    return ValueError(_message(name, value, remedy))
+
+
+def _message(name: str, value: object, remedy: str) -> str:
+    return f"Policy({name}={_readable(value)}): {remedy}."
 
 
 def _readable(value: object) -> str:

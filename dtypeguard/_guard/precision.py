@@ -1,12 +1,12 @@
 """Wraps a guarded optimizer to compute in one dtype and store the state in another."""
 
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import tree_util
 
 from .._carry.snapshot import Snapshot
@@ -14,12 +14,12 @@ from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
-from .._leaves.rows import paths
-from .._leaves.types import Convert, DType, Leaf, State
+from .._leaves.rows import by_path, paths
+from .._leaves.types import Convert, DType, Function, Leaf, State
 from .._rounding.rounding import round_with
 from .extra_args import convert_extra_args
 from .follow import cast_by_path, cast_following, dtypes_of_init, followed
-from .policy import Policy, float_dtype
+from .policy import Policy, Unavailable, float_dtype
 from .settle import settle_updates
 from .state_dtypes import stored_dtypes
 
@@ -50,13 +50,19 @@ class RoundingState(NamedTuple):
 
 
 def in_precision(
-    guarded: optax.GradientTransformationExtraArgs, policy: Policy
-) -> optax.GradientTransformationExtraArgs:
+    init_inner: Function, update_inner: Function, policy: Policy
+) -> tuple[Function, Function]:
     """Gives an optimizer its inputs in one dtype and stores its state in another.
 
-    The optimizer is guarded: its outputs have the dtypes of its inputs. The updates of the
-    result have the dtypes that the policy asks for. Its state is that of `guarded`, or a
-    `RoundingState` around it.
+    Args:
+        init_inner: the init of a guarded optimizer.
+        update_inner: its update, of updates, state, params, extra args and `asked`, see
+            `settle`. Its outputs have the dtypes of its inputs.
+        policy: which dtypes.
+
+    Returns:
+        An init and an update, whose updates have the dtypes that the policy asks for. Their
+        state is that of the optimizer, or a `RoundingState` around it.
     """
     stochastic = policy.rounding == "stochastic"
     computes = policy.compute_dtype is not None
@@ -65,11 +71,13 @@ def in_precision(
 
     def init(params):
         check_available(policy)
-        state = guarded.init(tree_util.tree_map(widen, params))
-        if policy.state_dtype is not None:
-            own = lambda: dtypes_of_init(guarded.init, params, may_run=True)
-            paths = followed(guarded.init, params, _narrowest, widen_state, may_run=True)
-            dtypes = stored_dtypes(policy.state_dtype, state, paths, own)
+        state = init_inner(tree_util.tree_map(widen, params))
+        # Optax's `tree_map_params` gives an object in place of the params.
+        has_arrays = any(dtype_of(leaf) for leaf in tree_util.tree_leaves(params))
+        if policy.state_dtype is not None and has_arrays:
+            own = lambda: dtypes_of_init(init_inner, params, may_run=True)
+            following = followed(init_inner, params, _narrowest, widen_state, may_run=True)
+            dtypes = stored_dtypes(policy.state_dtype, state, following, own)
             state = cast_by_path(state, dtypes)
         if not stochastic:
             return state
@@ -79,12 +87,20 @@ def in_precision(
         check_available(policy)
         stored = _inner_state(state, stochastic)
         like_params = updates if params is None else params
-        seen = cast_following(stored, guarded.init, like_params, _narrowest, widen_state)
+        seen = cast_following(stored, init_inner, like_params, _narrowest, widen_state)
+
+        def asked():
+            """The dtypes besides that in `seen` in which each leaf may come back."""
+            own = {}
+            with contextlib.suppress(Exception):  # see `cast_following`
+                own = followed(init_inner, like_params, widen_state, widen)
+            return [{dtype_of(x), own.get(path)} for path, x in by_path(stored).items()]
+
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
         if computes:
             extra_args = convert_extra_args(extra_args, widen)
-        new_updates, new_state = guarded.update(
-            wide_updates, seen, wide_params, **extra_args
+        new_updates, new_state = update_inner(
+            wide_updates, seen, wide_params, extra_args, asked
         )
         if computes:
             given = Snapshot(updates), Snapshot(params)
@@ -92,12 +108,14 @@ def in_precision(
         if not stochastic:
             to_nearest = lambda leaf, dtype, _: cast(leaf, dtype)
             return new_updates, _store(new_state, seen, stored, to_nearest)
-        words = state.rounding_seed, state.rounding_step + jnp.uint32(1)
+        # uint32 at first. A loader without it gives other integers, which stay so too.
+        seed, step = (cast(x, dtype_of(x)) for x in state[1:])
+        words = seed, step + step.dtype.type(1)
         at_random = lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
         new_state = _store(new_state, seen, stored, at_random)
         return new_updates, RoundingState(new_state, *words)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return init, update
 
 
 def _at_least(dtype: DType) -> Convert:
@@ -118,7 +136,7 @@ def _narrowest(leaf: Leaf) -> Leaf:
 
 def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> State:
     """The new state, with each leaf that was widened back in the dtype that stored it."""
-    leaves, treedef = tree_util.tree_flatten(new_state)
+    leaves = tree_util.tree_leaves(new_state)
     casts = Casts("guard", "state", lambda: paths(new_state))
     for i, (was_seen, old) in enumerate(zip(*map(tree_util.tree_leaves, (seen, stored)))):
         # A Python number has no dtype to store it in, not even under `jit`.
@@ -127,7 +145,7 @@ def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> Sta
         if not is_as_seen and dtype_of(leaves[i]) is not None:
             with casts.of(i, leaves[i]):
                 leaves[i] = narrow(leaves[i], dtype_of(old), i)
-    return tree_util.tree_unflatten(treedef, leaves)
+    return Snapshot(new_state).with_leaves(leaves)
 
 
 def _inner_state(state: State, stochastic: bool) -> State:
@@ -145,10 +163,10 @@ def _inner_state(state: State, stochastic: bool) -> State:
 
 
 def check_available(policy: Policy) -> None:
-    """Raises a ValueError if a policy asks for float64 and JAX has none."""
+    """Raises `Unavailable` if a policy asks for float64 and JAX has none."""
     for name in ("compute_dtype", "updates_dtype"):
         if float_dtype(getattr(policy, name)) == np.float64 and not has_float64():
-            raise ValueError(
+            raise Unavailable(
                 f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
                 "jax_enable_x64."
             )

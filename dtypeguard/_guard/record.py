@@ -6,9 +6,11 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from .._carry.snapshot import Snapshot
 from .._carry.split import eval_shape
 from .._leaves.arguments import shown
-from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.compat import Ref
+from .._leaves.dtypes import cast, dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.public import public
 from .._leaves.rows import Row, count, describe, paths, table, tree_rows
@@ -80,7 +82,7 @@ def restore(state: State, record: PyTree) -> State:
         rows = tree_rows("state", record, state, "load into the recorded tree")
         headline = "The state has another tree than the record:"
         raise DtypeDriftError(table(headline, rows) + more("Load a checkpoint"))
-    leaves, treedef = tree_util.tree_flatten(state)
+    leaves = tree_util.tree_leaves(state)
     wanted = tree_util.tree_leaves(record)
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
     rows = [
@@ -91,7 +93,7 @@ def restore(state: State, record: PyTree) -> State:
     if rows:
         headline = f"{count(rows)} cannot be restored:"
         raise DtypeDriftError(table(headline, rows) + more("Load a checkpoint"))
-    return tree_util.tree_unflatten(treedef, [leaf for leaf, _ in outcomes])
+    return Snapshot(state).with_leaves([leaf for leaf, _ in outcomes])
 
 
 def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
@@ -99,10 +101,11 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     dtype = dtype_of(like)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf, "load its values, not only its dtype"
+    if isinstance(leaf, Ref):  # whose type nothing changes
+        return leaf, "" if describe(leaf) == describe(like) else f"load {describe(like)}"
+    leaf = native(leaf)
     if (dtype_of(leaf) is None) != (dtype is None):
-        is_key = jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key)
-        wrap = "wrap it: jax.random.wrap_key_data(x)"
-        return leaf, wrap if is_key else "load what was recorded"
+        return leaf, _loaded_as(leaf, like)
     if np.shape(leaf) != np.shape(like):
         return leaf, f"load it in shape {np.shape(like)}"
     if dtype is None:
@@ -129,6 +132,17 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
         return leaf, _cannot_hold(dtype, values[lost].flat[0])
     # A JAX array is cast where it is: it may be on several devices.
     return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), ""
+
+
+def _loaded_as(leaf: Leaf, like: Leaf) -> str:
+    """What to load in place of a leaf that is no array, or that should be none."""
+    if jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key):
+        return "wrap it: jax.random.wrap_key_data(x)"
+    held, wanted = getattr(leaf, "dtype", None), getattr(like, "dtype", None)
+    if isinstance(held, np.dtype) and isinstance(wanted, np.dtype) and held.char == "V":
+        dtype = wanted if wanted.itemsize == held.itemsize else "bfloat16"
+        return f"NumPy saved its bits alone: load x.view(jnp.{dtype}), if that it was"
+    return "load what was recorded"
 
 
 def _restored_large(number: int, dtype: DType) -> tuple[Leaf, str]:

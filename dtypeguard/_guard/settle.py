@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from .._carry.modules import put_contents
 from .._carry.snapshot import Held, Snapshot
 from .._leaves.casts import Casts
 from .._leaves.compat import Ref
@@ -19,9 +20,9 @@ from .._leaves.dtypes import (
     is_weak,
     kind,
     promoted_weakly,
+    wraps,
 )
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.modules import put_contents
 from .._leaves.rows import (
     Row,
     by_path,
@@ -79,6 +80,7 @@ class Settled(NamedTuple):
     drifted: list[Row]
 
 
+_Asked = Callable[[], Sequence[Collection[DType]]]
 _STATE = Output("state")
 _UPDATES = Output("updates", is_carried=False)
 
@@ -88,6 +90,7 @@ def settle(
     given: tuple[Snapshot, Snapshot, Snapshot],
     policy: Policy,
     warn: Callable[[str], None],
+    asked: _Asked | None = None,
 ) -> tuple[Updates, State]:
     """Casts the results of an update to the dtypes of its inputs.
 
@@ -100,6 +103,8 @@ def settle(
         given: the updates, the state and the params, which may be None.
         policy: which casts it allows, and what it reports.
         warn: called with the message if `policy.on_drift` is "warn".
+        asked: returns, for each leaf of the state, dtypes in which it may come back because
+            the policy changed what the optimizer sees. Called if a drift is reported.
 
     Raises:
         DtypeDriftError: if a tree, a shape or a kind changed, or a dtype while
@@ -108,7 +113,7 @@ def settle(
     (new_updates, new_state), (updates, state, params) = outputs, given
     if tree_util.tree_structure(new_state) != state.treedef:
         new_state = _keep_where_none(new_state, state, updates)
-    of_state = settle_carried(_STATE, new_state, state, policy)
+    of_state = settle_carried(_STATE, new_state, state, policy, asked)
     of_updates = settle_updates(new_updates, updates, params, policy)
     if policy.widens_updates:
         of_updates = of_updates._replace(drifted=[])
@@ -116,7 +121,13 @@ def settle(
     return of_updates.tree, of_state.tree
 
 
-def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) -> Settled:
+def settle_carried(
+    part: Output,
+    tree: PyTree,
+    given: Snapshot,
+    policy: Policy,
+    asked: _Asked | None = None,
+) -> Settled:
     """Casts a carry to the types with which it came in, every array leaf strongly typed.
 
     Raises:
@@ -130,7 +141,7 @@ def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) 
             raise DtypeDriftError(table(headline, rows) + part.page)
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
-    return _settle(part, tree, given.leaves, same, policy, given.constants)
+    return _settle(part, tree, given.leaves, same, policy, given.constants, asked)
 
 
 def settle_held(part: Output, held: Held, node: NNXObject, policy: Policy) -> Settled:
@@ -193,13 +204,16 @@ def _settle(
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
     constants: Collection[int] = (),
+    asked: _Asked | None = None,
 ) -> Settled:
     """Keeps, casts or refuses each leaf that came out. No other function does."""
-    leaves, treedef = tree_util.tree_flatten(tree)
+    leaves = tree_util.tree_leaves(tree)
     settled, refused, drifted = {}, [], []
     names = functools.cache(lambda: paths(tree))
     casts = Casts(part.wrapper, part.name, names)
     may_be_weak = part.starts_weak or not part.is_carried
+    # It traces `init`. Without a report nobody needs it.
+    asks = functools.cache(asked) if asked and policy.on_drift != "cast" else None
 
     def row(i: int, remedy: str, castable: bool = False) -> Row:
         before, after = describe(recorded[i]), describe(leaves[i])
@@ -229,15 +243,18 @@ def _settle(
             refused.append(row(i, f"return it in shape {np.shape(old)}"))
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
             refused.append(row(i, _other_kind(part, dtype, new_dtype), castable=True))
+        elif wraps(leaf, dtype):
+            refused.append(row(i, _SMALLER))
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
-            if new_dtype != dtype or weakened:
+            is_asked = asks is not None and new_dtype in asks()[i]
+            if weakened or not (new_dtype == dtype or is_asked):
                 drifted.append(row(i, _brought_back(dtype, new_dtype)))
             with casts.of(i, leaf):
                 settled[i] = cast(leaf, dtype)
     if settled:
         leaves = [settled.get(i, leaf) for i, leaf in enumerate(leaves)]
-        tree = tree_util.tree_unflatten(treedef, leaves)
+        tree = Snapshot(tree).with_leaves(leaves)
     return Settled(tree, refused, drifted)
 
 
@@ -297,7 +314,8 @@ def settle_updates(
         DtypeDriftError: if a leaf has neither a param nor an incoming update.
     """
     asked = policy.updates_dtype
-    recorded = _recorded(new_updates, updates, updates if asked == "grads" else params)
+    wanted, other = (updates, params) if asked == "grads" else (params, updates)
+    recorded = _recorded(new_updates, wanted, other)
     if not (asked is None or isinstance(asked, str)):
         is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
         like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
@@ -314,16 +332,17 @@ def settle_updates(
     return _settle(_UPDATES, new_updates, recorded, adds, policy)
 
 
-def _recorded(new_updates: Updates, updates: Snapshot, params: Snapshot) -> list[Leaf]:
-    """Pairs each leaf of the new updates with its param, or with the incoming update.
+def _recorded(new_updates: Updates, wanted: Snapshot, other: Snapshot) -> list[Leaf]:
+    """Pairs each leaf of the new updates with the one in its place in one of two trees.
 
-    `params` may lack leaves (None or `MaskedNode` in their place).
+    These are the params and the incoming updates. `wanted` may lack leaves (None or
+    `MaskedNode` in their place).
     """
-    record = params if params.leaves else updates
+    record = wanted if wanted.leaves else other
     if tree_util.tree_structure(new_updates) == record.treedef:
         return record.leaves
-    pairs = zip(_at_leaves(new_updates, params), _at_leaves(new_updates, updates))
-    found = [update if dtype_of(param) is None else param for param, update in pairs]
+    pairs = zip(_at_leaves(new_updates, wanted), _at_leaves(new_updates, other))
+    found = [second if dtype_of(first) is None else first for first, second in pairs]
     if any(leaf is None for leaf in found):
         rows = tree_rows("updates", record.copy(), new_updates, "return the tree of params")
         raise DtypeDriftError(table("update changed the tree of its updates:", rows))
@@ -336,6 +355,9 @@ def _at_leaves(tree: PyTree, other: Snapshot) -> list[Leaf]:
         return other.leaves
     known = by_path(other.copy())
     return [known.get(path) for path in paths(tree)]
+
+
+_SMALLER = "it does not fit: turn on jax_enable_x64, or return a smaller number"
 
 
 def _brought_back(dtype: DType, new_dtype: DType) -> str:

@@ -11,7 +11,7 @@ from .._leaves.compat import has_float64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import by_path, describe
 from .._leaves.types import DType, Function, Leaf, State
-from .policy import float_dtype, refuse_blanket, storable
+from .policy import Unavailable, float_dtype, refuse_blanket, storable
 
 
 def stored_dtypes(
@@ -33,9 +33,9 @@ def stored_dtypes(
         A dtype for each of these leaves; at least 32 bits for a scalar.
 
     Raises:
-        ValueError: if a pattern matches no leaf, if a function returns no floating dtype,
-            if the dtype is float64 without x64, or float16 or 8 bits because the params
-            are.
+        ValueError: if a pattern matches no leaf, or a function returns no floating dtype.
+        Unavailable: if the dtype is float64 without x64, or float16 or 8 bits because the
+            params are.
     """
     leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
     leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
@@ -56,7 +56,7 @@ def stored_dtypes(
         if state_dtype == "params":
             refuse_blanket(stored[path], given=state_dtype)
         if stored[path] == np.float64 and not has_float64():
-            raise ValueError(
+            raise Unavailable(
                 f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
                 "or turn on jax_enable_x64."
             )
@@ -66,12 +66,17 @@ def stored_dtypes(
 def _by_pattern(rule: dict[str, DType], leaves: dict[str, Leaf]) -> dict[str, DType]:
     # Escape brackets: paths are full of them.
     matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
-    idle = [p for p in rule if leaves and not any(matches(path, p) for path in leaves)]
+    idle = [p for p in rule if not any(matches(path, p) for path in leaves)]
     if idle:
-        lines = (f"  {path}  {describe(leaf)}" for path, leaf in leaves.items())
+        lines = [f"  {path}  {describe(leaf)}" for path, leaf in leaves.items()]
+        remedy = (
+            "Take them out, or match these paths:"
+            if lines
+            else ("Take them out: no floating leaf of this state follows the params.")
+        )
         raise ValueError(
             f"state_dtype has patterns that match no leaf: {', '.join(map(repr, idle))}. "
-            "Take them out, or match these paths:\n" + "\n".join(lines)
+            + "\n".join([remedy, *lines])
         )
     first = lambda path: next((rule[p] for p in rule if matches(path, p)), None)
     return {path: float_dtype(first(path)) for path in leaves}

@@ -2,14 +2,14 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
+from .._carry.modules import closed, contents, objects, opened, put_contents
+from .._carry.snapshot import Snapshot
 from .._leaves.arguments import shown
 from .._leaves.compat import CAN_COPY
-from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.modules import closed, constants, contents, objects, opened, put_contents
+from .._leaves.dtypes import cast, dtype_of, native, wraps
 from .._leaves.public import public
 from .._leaves.types import Leaf, Params, PyTree, State
 
@@ -25,8 +25,9 @@ def strong(tree: PyTree) -> PyTree:
     any carry.
 
     Args:
-        tree: the first carry. `None`, functions, dtypes and strings stay, and so do the
-            Python numbers of an Equinox module, which are constants to Equinox.
+        tree: the first carry. `None`, functions, dtypes, strings and JAX references stay,
+            and so do the Python numbers of an Equinox module, which are constants to
+            Equinox.
 
     Returns:
         The tree with each Python or NumPy number and each array as a strongly typed JAX
@@ -79,17 +80,17 @@ def as_arrays(
         is_ready = isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "weak_type")
         if dtype is None or is_ready:
             return leaf
-        if kind(dtype) == "int" and np.any(np.asarray(leaf).astype(dtype) != leaf):
+        if wraps(leaf, dtype):
             raise OverflowError(
                 f"{where}{tree_util.keystr(path)} is {shown(leaf)}, which does not fit "
                 f"into {dtype}: {remedy}."
             )
-        return jnp.array(leaf, dtype, copy=True)
+        return jnp.array(native(leaf), dtype, copy=True)
 
-    pairs, treedef = tree_util.tree_flatten_with_path(state)
-    kept = constants(state, [leaf for _, leaf in pairs])
+    pairs, snapshot = tree_util.tree_flatten_with_path(state)[0], Snapshot(state)
+    kept = snapshot.constants
     leaves = [x if i in kept else array(path, x) for i, (path, x) in enumerate(pairs)]
-    return tree_util.tree_unflatten(treedef, leaves)
+    return snapshot.with_leaves(leaves)
 
 
 def own_buffers(state: State, params: Params) -> State:
@@ -123,12 +124,12 @@ def own_buffers(state: State, params: Params) -> State:
         seen.add(id(leaf))
         return made
 
-    leaves, treedef = tree_util.tree_flatten(state)
-    kept = constants(state, leaves)
+    snapshot = Snapshot(state)
+    leaves = snapshot.leaves
     del state
     for i in range(len(leaves)):
-        leaves[i] = leaves[i] if i in kept else own(leaves[i])
-    return tree_util.tree_unflatten(treedef, leaves)
+        leaves[i] = leaves[i] if i in snapshot.constants else own(leaves[i])
+    return snapshot.copy()
 
 
 def _copied(leaf: Leaf) -> Leaf:

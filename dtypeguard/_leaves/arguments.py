@@ -58,9 +58,11 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
     try:
         grads = tree_util.tree_structure(params).flatten_up_to(updates)
     except ValueError:
+        grads = None
+    if grads is None or any(map(is_subtree, grads)):
         rows = tree_rows("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
-        raise ValueError(table(headline, rows)) from None
+        raise ValueError(table(headline, rows))
     pairs = list(zip(tree_util.tree_leaves(params), grads))
     wrong = [g is not None and np.shape(g) != np.shape(p) for p, g in pairs]
     if any(wrong):
@@ -71,6 +73,11 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
         ]
         headline = f"{owner} got updates in other shapes than the params:"
         raise ValueError(table(headline, rows))
+
+
+def is_subtree(value: PyTree) -> bool:
+    """Whether a value that stands where another tree has a leaf is no leaf, nor None."""
+    return value is not None and not tree_util.all_leaves([value])
 
 
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:

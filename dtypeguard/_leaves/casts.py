@@ -8,20 +8,18 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 from jax.core import Tracer
 
 from .types import Leaf
 
-_NAME = re.compile(r"(\w+)'s cast of (.+)", re.DOTALL)
 # The name of a tree and the attribute or key of one of its parts.
 _PART = re.compile(r"""\w+(\[\d+\])*(\.\w+|\['[^']*'\]|\["[^"]*"\])?""")
 
 
-class Cast(NamedTuple):
-    """A cast that dtypeguard makes.
+class Cast(str):
+    """The name of a cast that dtypeguard makes; a user's scope of that name is a `str`.
 
     Attributes:
         owner: the public function that makes it.
@@ -31,8 +29,10 @@ class Cast(NamedTuple):
     owner: str
     path: str
 
-    def __str__(self) -> str:
-        return f"{self.owner}'s cast of {self.path}"
+    def __new__(cls, owner: str, path: str):
+        cast = super().__new__(cls, f"{owner}'s cast of {path}")
+        cast.owner, cast.path = owner, path
+        return cast
 
     @property
     def part(self) -> str:
@@ -60,14 +60,7 @@ class Casts:
         """
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return contextlib.nullcontext()
-        cast = Cast(self._owner, self._name + self._paths()[number])
-        return jax.named_scope(str(cast))
-
-
-def cast_of(name: str) -> Cast | None:
-    """The cast that a scope is named after; None for another scope."""
-    found = _NAME.fullmatch(name)
-    return Cast(*found.groups()) if found else None
+        return jax.named_scope(Cast(self._owner, self._name + self._paths()[number]))
 
 
 def shown(casts: Sequence[Cast]) -> str:
@@ -77,4 +70,4 @@ def shown(casts: Sequence[Cast]) -> str:
         paths[2:] = [f"{len(paths) - 2} more"]
     *before, last = paths
     listed = f"{', '.join(before)} and {last}" if before else last
-    return str(casts[0]._replace(path=listed))
+    return Cast(casts[0].owner, listed)

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from .compat import Ref
 from .types import DType, Leaf
 
 _FAMILIES = {
@@ -30,9 +31,10 @@ def kind(dtype: DType) -> str | None:
 
     Signed, unsigned and 4-bit integers are "int"; bfloat16 and the 8-bit floats are
     "float". No cast applies to the rest: float0, PRNG keys and other extended dtypes,
-    strings, objects.
+    strings, dates, objects.
     """
-    if dtype is None:  # which is float64 to NumPy
+    # None is float64 to NumPy, and a difference of dates an integer.
+    if dtype is None or getattr(dtype, "kind", "") == "m":
         return None
     try:
         return next((k for k, f in _FAMILIES.items() if jnp.issubdtype(dtype, f)), None)
@@ -52,28 +54,55 @@ def dtype_of(leaf: Leaf) -> DType:
     Args:
         leaf: anything. JAX arrays, tracers and `ShapeDtypeStruct`s have their own dtype.
             NumPy arrays, NumPy scalars and Python scalars have the one that JAX gives them
-            under the current x64 flag.
+            under the current x64 flag; see `native`.
 
     Returns:
         A NumPy dtype of one of the four kinds of `kind`, or None.
     """
     if isinstance(leaf, (np.ndarray, np.generic)):
-        return jax.dtypes.canonicalize_dtype(leaf.dtype) if kind(leaf.dtype) else None
+        dtype = _native(leaf.dtype)
+        return jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else None
     if is_array(leaf):
         return leaf.dtype if kind(leaf.dtype) else None
     if isinstance(leaf, _SCALARS):
-        family = next(scalar for scalar in _SCALARS if isinstance(leaf, scalar))
-        return jax.dtypes.canonicalize_dtype(family)
+        return jax.dtypes.canonicalize_dtype(_scalar_type(leaf))
     return None
+
+
+def _scalar_type(number: Leaf) -> type:
+    """The Python type of a number, which may be of a subclass, such as an `IntEnum`."""
+    return next(scalar for scalar in _SCALARS if isinstance(number, scalar))
+
+
+def native(leaf: Leaf) -> Leaf:
+    """A NumPy array or scalar in a dtype that JAX has; any other leaf as it is.
+
+    Files hold big-endian numbers, and NumPy has long doubles, which become float64.
+    """
+    is_numpy = isinstance(leaf, (np.ndarray, np.generic))
+    return leaf.astype(_native(leaf.dtype), copy=False) if is_numpy else leaf
+
+
+_DOUBLES = {"g": np.dtype("float64"), "G": np.dtype("complex128")}
+
+
+@functools.cache
+def _native(dtype: DType) -> DType:
+    if kind(dtype) is None:
+        return dtype
+    return _DOUBLES.get(dtype.char, dtype.newbyteorder("="))
 
 
 def is_array(leaf: Leaf) -> bool:
     """Whether a leaf is an array or stands for one: it has a dtype and a shape.
 
-    `jnp.bfloat16` has a dtype but no shape. It is itself a dtype; a module may hold one.
+    `jnp.bfloat16` has a dtype but no shape. It is itself a dtype; a module may hold one. A
+    JAX reference has both, but holds an array whose type cannot change.
     """
+    if isinstance(leaf, jax.Array):
+        return True
     has_both = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
-    return has_both and not isinstance(leaf, type)
+    return has_both and not isinstance(leaf, (type, Ref))
 
 
 def is_python_number(leaf: Leaf) -> bool:
@@ -153,9 +182,20 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     """
     if getattr(leaf, "dtype", None) == dtype and getattr(leaf, "weak_type", True) is False:
         return leaf
+    leaf = native(leaf)
+    if is_python_number(leaf):
+        leaf = _scalar_type(leaf)(leaf)  # JAX makes a weakly typed array of a subclass
     if kind(dtype) != "complex" and kind(dtype_of(leaf)) == "complex":
         leaf = lax.real(leaf)
     return lax.convert_element_type(leaf, dtype)
+
+
+def wraps(leaf: Leaf, dtype: DType) -> bool:
+    """Whether a Python or NumPy integer does not fit into a dtype of integers."""
+    if isinstance(leaf, jax.Array) or {kind(dtype), kind(dtype_of(leaf))} != {"int"}:
+        return False
+    info, numbers = jnp.iinfo(dtype), np.asarray(leaf)
+    return bool(np.any((numbers < int(info.min)) | (numbers > int(info.max))))
 
 
 def promoted(*dtypes: DType) -> DType:

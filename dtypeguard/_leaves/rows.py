@@ -81,7 +81,7 @@ def table(headline: str, rows: Sequence[Row]) -> str:
     return "\n".join([headline, *(f"  {line}" for line in lines)])
 
 
-def count(rows: Sequence[Row]) -> str:
+def count(rows: Sequence[object]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
 
@@ -99,15 +99,38 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
 
 
+def dtype_text(dtype: DType) -> str:
+    """A dtype as it is written in source."""
+    return "bool" if str(dtype) == "bool" else f"jnp.{dtype}"
+
+
+def cast_text(
+    dtype: DType, text: str = "x", old: DType = None, *, is_atom: bool = True
+) -> str:
+    """A cast as it is written in source: `x.astype(jnp.float32)`.
+
+    Args:
+        dtype: the new dtype.
+        text: what is cast.
+        old: its dtype, if that is known.
+        is_atom: whether the text needs no brackets.
+    """
+    if old is not None and kind(old) == "complex" and kind(dtype) != "complex":
+        text = f"jnp.real({text})"
+    elif not is_atom:
+        text = f"({text})"
+    return f"{text}.astype({dtype_text(dtype)})"
+
+
+def array_text(dtype: DType, text: str = "x") -> str:
+    """An array of a number or of anything else, as it is written in source."""
+    return f"jnp.asarray({text}, {dtype_text(dtype)})"
+
+
 def return_as(dtype: DType, new_dtype: DType) -> str:
     """What to write for a leaf named x, to return it as it was, and what that loses."""
-    kinds = kind(dtype), kind(new_dtype)
-    x = "x"
-    if kinds == ("float", "complex"):
-        x = "jnp.real(x)"
-    elif kinds == ("int", "float"):
-        x = "jnp.round(x)"
-    return f"return {x}.astype(jnp.{dtype}){lost(new_dtype, dtype)}"
+    x = "jnp.round(x)" if (kind(dtype), kind(new_dtype)) == ("int", "float") else "x"
+    return f"return {cast_text(dtype, x, new_dtype)}{lost(new_dtype, dtype)}"
 
 
 def lost(source: DType, target: DType) -> str:
@@ -160,3 +183,12 @@ def shown_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, except those that its `repr` leaves out."""
     names = (field.name for field in dataclasses.fields(value) if field.repr)
     return {name: getattr(value, name) for name in names}
+
+
+def path_of(leaf: Leaf, tree: PyTree) -> str | None:
+    """The path of a leaf in a tree; None if the tree does not hold it."""
+    try:
+        pairs = tree_util.tree_flatten_with_path(tree)[0]
+    except Exception:  # keys that cannot be ordered
+        return None
+    return next((tree_util.keystr(path) for path, each in pairs if each is leaf), None)

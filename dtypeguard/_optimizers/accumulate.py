@@ -1,17 +1,20 @@
 """The accumulator, which sums or averages the gradients of several mini-steps."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
+from jax.core import Tracer
 
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
-from .._leaves.errors import WarnOnce
+from .._leaves.rows import by_path
 from .._leaves.types import DType, Leaf, Params, PyTree, Updates
+from .._source.warn import WarnOnce
 
 
 def check_accumulator_dtype(asked: DType) -> None:
@@ -49,10 +52,13 @@ def add_to(
 ) -> PyTree:
     """Adds one gradient to each sum, or to each mean, now over `number` gradients.
 
-    A gradient that is None, or the float0 of an integer param, does not change its sum.
+    A gradient that is None, or the float0 of an integer param, does not change its sum, and
+    counts as 0 in a mean.
     """
 
     def add(acc, grad):
+        if grad is None and use_grad_mean and kind(acc.dtype) in ("float", "complex"):
+            return cast(acc - acc / cast(number, acc.dtype), acc.dtype)
         if dtype_of(grad) is None:
             return acc
         _warn_if_narrowed(grad, acc, warn)
@@ -65,23 +71,64 @@ def add_to(
     return tree_util.tree_map(add, sums, updates)
 
 
-def as_gradients(sums: PyTree, updates: Updates, compute_dtype: DType) -> Updates:
+def late_dtypes(sums: PyTree, updates: Updates, params: Params) -> list[DType]:
+    """For each sum the dtype of a gradient that is None now, but may have come before.
+
+    That of the param if it is differentiable, else None. Without params nothing tells a
+    floating param from an integer one.
+    """
+    named, treedef = tree_util.tree_flatten_with_path(sums)
+    grads = treedef.flatten_up_to(updates)
+    held = by_path(params) if any(grad is None for grad in grads) else {}
+
+    def of(path, grad):
+        dtype = dtype_of(held.get(tree_util.keystr(path))) if grad is None else None
+        return dtype if kind(dtype) in ("float", "complex") else None
+
+    return [of(path, grad) for (path, _), grad in zip(named, grads)]
+
+
+def have_come(sums: PyTree, late: list[DType]) -> jax.Array | None:
+    """Whether a sum with a late dtype is not 0; None if there is no late dtype."""
+    pairs = zip(tree_util.tree_leaves(sums), late)
+    found = [jnp.any(acc != 0) for acc, dtype in pairs if dtype is not None]
+    return functools.reduce(jnp.logical_or, found) if found else None
+
+
+def as_gradients(
+    sums: PyTree, updates: Updates, late: list[DType], compute_dtype: DType
+) -> Updates:
     """The sums as gradients for the inner update.
 
-    They have the dtypes of the gradients, or the `compute_dtype` of the inner update where
-    that is wider: rounding a mean to bfloat16 would lose what the accumulator kept. None
-    and float0 gradients come back unchanged.
+    They have the dtypes of the gradients, or of `late_dtypes`, or the `compute_dtype` of
+    the inner update where that is wider: rounding a mean to bfloat16 would lose what the
+    accumulator kept. Other None and float0 gradients come back unchanged.
     """
 
-    def as_gradient(acc, grad):
-        dtype = dtype_of(grad)
+    def as_gradient(acc, grad, late):
+        dtype = dtype_of(grad) if late is None else late
         if dtype is None:
             return grad
         if compute_dtype is not None and kind(dtype) == "float":
             dtype = promoted(dtype, jnp.dtype(compute_dtype))
         return cast(acc, dtype)
 
-    return tree_util.tree_map(as_gradient, sums, updates)
+    leaves, treedef = tree_util.tree_flatten(sums)
+    grads = treedef.flatten_up_to(updates)
+    return treedef.unflatten(map(as_gradient, leaves, grads, late))
+
+
+def either(come: jax.Array, with_late: Updates, others: Updates, sums: PyTree) -> Updates:
+    """The first updates if late gradients have come, else the others; both emitted or 0."""
+    if not isinstance(come, Tracer):
+        return with_late if come else others
+    treedef = tree_util.tree_structure(sums)
+    pairs = zip(*map(treedef.flatten_up_to, (with_late, others)))
+    select = lambda a, b: jnp.where(come, a, cast(b, a.dtype))
+    return treedef.unflatten(
+        a if dtype_of(b) is None else b if dtype_of(a) is None else select(a, b)
+        for a, b in pairs
+    )
 
 
 def _sum_dtype(param: Leaf, asked: DType) -> DType:

@@ -10,9 +10,10 @@ from jax import lax, tree_util
 from .._guard.x64 import without_x64
 from .._leaves.arguments import check_number, check_rate
 from .._leaves.dtypes import cast
-from .._leaves.errors import warn_caller
+from .._leaves.norm import scaled_norm
 from .._leaves.public import public
 from .._leaves.types import Params
+from .._source.warn import warn_caller
 from .scalars import Scalar, at_least_float32, check_inputs, increment, rate_at, real_params
 
 
@@ -48,10 +49,11 @@ def fromage(
     The update is `shrink * p - lr * |p| / |g| / sqrt(1 + lr**2) * g`, where
     `shrink = 1 / sqrt(1 + lr**2) - 1`. It differs from `optax.fromage`:
 
-    - `shrink` is computed as `-lr**2 / (root * (1 + root))` with `root = sqrt(1 + lr**2)`,
-      which is accurate to a few ulp at any rate. The difference from 1 cancels: in float32
-      it is off by 5% at `lr=1e-3`, and it is 0 from 3e-4 down. (Optax computes it in
-      float32 if the learning rate is a schedule.)
+    - `shrink` is computed as `-(lr / root) * (lr / (1 + root))`, where `root` is
+      `sqrt(1 + lr**2)` without the square of a large rate. This is accurate to a few ulp
+      at any finite rate. The difference from 1 cancels: in float32 it is off by 5% at
+      `lr=1e-3`, and it is 0 from 3e-4 down. (Optax computes it in float32 if the learning
+      rate is a schedule.)
     - If the norm of a param or of its gradient is 0, the step is `-lr * g` before the
       division, as in the authors' code. (Optax multiplies by `min_norm`: a param that
       starts at zero stays there.) `min_norm` bounds other norms from below; it is 0 by
@@ -103,7 +105,7 @@ def fromage(
         params = real_params("fromage", params)
 
         def max_norm(p):
-            scale, root = _norm(cast(p, at_least_float32(p)))
+            scale, root = scaled_norm(cast(p, at_least_float32(p)))
             return cast(p_bound, scale.dtype) * scale * root
 
         return FromageState(
@@ -137,35 +139,24 @@ def fromage(
 
 def _step(p: jax.Array, g: jax.Array, rate: jax.Array, min_norm: jax.Array) -> jax.Array:
     """The update of one param, before the bound."""
-    root = jnp.sqrt(1 + rate**2)
-    shrink = -(rate**2) / (root * (1 + root))
-    scale_p, root_p = _norm(p)
-    scale_g, root_g = _norm(g)
+    # The root of 1 + rate**2; the square of a large rate overflows.
+    largest = lax.stop_gradient(jnp.maximum(1, jnp.abs(rate)))
+    root = largest * jnp.sqrt((1 / largest) ** 2 + (rate / largest) ** 2)
+    shrink = -(rate / root) * (rate / (1 + root))
+    (scale_p, root_p), (scale_g, root_g) = (scaled_norm(x, min_norm) for x in (p, g))
     plain = (root_p == 0) | (root_g == 0)
-    scale_g = jnp.where(plain, 1, scale_g)
-    # |p| / |g| may overflow; |p| / |g| * scale_g does not, and g / scale_g is at most 1.
-    ratio = jnp.maximum(scale_p * root_p, min_norm) / jnp.where(
-        plain, 1, jnp.maximum(root_g, min_norm / scale_g)
+    scale_p, scale_g, root_p, root_g = (
+        jnp.where(plain, 1, x) for x in (scale_p, scale_g, root_p, root_g)
     )
-    return shrink * p - rate * jnp.where(plain, 1, ratio) / root * (g / scale_g)
+    # |p|, |g| and |p| / |g| may overflow. The factor of g / scale_g does only if the update
+    # does: the largest entry of g / scale_g is near 1.
+    return shrink * p - rate / root * scale_p * (root_p / root_g) * (g / scale_g)
 
 
 def _bounded(p: jax.Array, u: jax.Array, max_norm: jax.Array) -> jax.Array:
     """The update itself, or the one that scales `p + u` down to a norm of `max_norm`."""
-    scale, root = _norm(p + u)
-    norm = scale * root
-    over = norm > max_norm
+    scale, norm = scaled_norm(p + u)
+    bound = max_norm / scale
+    over = norm > bound
     norm = jnp.where(over, norm, 1)
-    return jnp.where(over, (max_norm - norm) / norm * p + max_norm / norm * u, u)
-
-
-def _norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The Frobenius norm as `scale * root`.
-
-    `root` is the norm of `x / scale`. The largest entry of `x / scale` is 1, so its squares
-    neither overflow nor underflow. Where the norm is 0, so is its derivative.
-    """
-    largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
-    scale = jnp.where(largest == 0, 1, largest)
-    squares = jnp.sum((x / scale) ** 2)
-    return scale, jnp.where(largest == 0, 0, jnp.sqrt(jnp.where(largest == 0, 1, squares)))
+    return jnp.where(over, (bound - norm) / norm * p + bound / norm * u, u)

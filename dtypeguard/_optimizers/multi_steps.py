@@ -1,5 +1,6 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
+import functools
 from collections.abc import Callable
 from typing import TypeGuard
 
@@ -14,10 +15,18 @@ from .._guard.policy import Policy
 from .._leaves.arguments import check_grads, check_state, shown
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import cast, dtype_of
-from .._leaves.errors import WarnOnce
 from .._leaves.public import public
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
-from .accumulate import add_to, as_gradients, check_accumulator_dtype, first_sums
+from .._source.warn import WarnOnce
+from .accumulate import (
+    add_to,
+    as_gradients,
+    check_accumulator_dtype,
+    either,
+    first_sums,
+    have_come,
+    late_dtypes,
+)
 from .emit import emit_if
 from .scalars import Scalar, increment
 
@@ -47,6 +56,10 @@ def multi_steps(
       that emits; average them over the mini-steps yourself if you need their mean.
     - It does not narrow 64-bit gradients: see `accumulator_dtype`.
     - If k shrinks during an accumulation, the new k takes effect at once.
+
+    A gradient that is None on some mini-steps counts as 0 there, provided that `update`
+    gets the params. One that is None on all of them is None to the inner update; if the
+    update then is None too, it is negative zeros under `jit`.
 
     Under `jax.vmap` with a batched state, the inner update runs for all members if one of
     them emits, and each member gets its own result.
@@ -128,11 +141,20 @@ def multi_steps(
             keep = lambda old, new: jnp.where(skips, old, new)
             number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
 
-        def step(sums, inner_state):
-            grads = as_gradients(sums, updates, policy.compute_dtype)
+        def step(late, sums, inner_state):
+            grads = as_gradients(sums, updates, late, policy.compute_dtype)
             return inner.update(grads, inner_state, params, **extra_args)
 
-        new_updates, sums, inner_state = emit_if(emits, step, sums, inner_state)
+        late = late_dtypes(sums, updates, params)
+        come, none = have_come(sums, late), functools.partial(step, [None for _ in late])
+        if come is None:
+            new_updates, sums, inner_state = emit_if(emits, none, sums, inner_state)
+        else:  # a gradient that is None may have to be what was accumulated
+            carry = sums, inner_state
+            others, *carry = emit_if(emits & ~come, none, *carry)
+            with_late = functools.partial(step, late)
+            new_updates, sums, inner_state = emit_if(emits & come, with_late, *carry)
+            new_updates = either(come, new_updates, others, sums)
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),
             gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),

@@ -14,10 +14,10 @@ from jax import lax, tree_util
 
 from .._guard.x64 import without_x64
 from .._leaves.arguments import check_number, check_rate, shown
-from .._leaves.dtypes import cast
-from .._leaves.errors import warn_caller
+from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.public import public
 from .._leaves.types import Leaf, Params, PyTree
+from .._source.warn import warn_caller
 from .prodigy_precision import (
     from_units,
     narrowed,
@@ -39,13 +39,16 @@ class ProdigyState(NamedTuple):
     """State of `prodigy`: the fields of `optax.contrib.ProdigyState`, then two more.
 
     To continue from an `old` state of optax's Prodigy:
-    `ProdigyState(*old, steps_taken=old.count, estim_lr_max=old.estim_lr)`.
+    `ProdigyState(*old, steps_taken=old.count, estim_lr_max=old.estim_lr)`. This does not
+    hold for float16 params, `beta1=0` and `slice_p` above 1: see "Migrating" in the docs.
 
     Attributes:
         exp_avg: average of `d * g`, in the dtype of each param; `()` for `beta1=0`.
         exp_avg_sq: average of `(d * g)**2`, in the same dtypes.
         grad_sum: weighted sum of the gradients, `s` in the paper, in the same dtypes; with
-            `slice_p` above 1, of every `slice_p`-th entry, as a flat array.
+            `slice_p` above 1, of every `slice_p`-th entry, as a flat array. For params of a
+            smaller range than float32 (float16), these three are `m / d`, `sqrt(v) / d`,
+            and `s` in units of `d**2 / d0 / max(1 - beta3, 1e-4)`.
         params0: the initial params, sliced like `grad_sum`. A 0-d zero may stand for a
             param that started at zero: the authors' code and older versions save it so.
         estim_lr: the estimate `d`. Like the other floating scalars, it is float32, or
@@ -85,6 +88,7 @@ def prodigy(
     growth_rate: Scalar = math.inf,
     slice_p: int | np.integer = _EVERY_ENTRY,
     mask: PyTree | Callable[[Params], PyTree] | None = None,
+    seed: int | jax.Array | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adam that estimates its own learning rate, and that trains in low precision too.
 
@@ -112,13 +116,13 @@ def prodigy(
     state and the updates have the dtypes of the params. Round-to-nearest would lose a step
     of `d0` in a 16-bit param: `p0 - p` would stay zero, and `d` would never grow. For
     params narrower than float32, `p + u` is therefore rounded stochastically: the update
-    leads to one of the two neighbours of the exact result, with probabilities that make
+    leads to one of the two neighbours of the float32 result, with probabilities that make
     the mean exact. The state is rounded the same way. (Where a bfloat16 step more than
     halves or doubles a param, no update makes the mean exact; it is within 1 in 128 of the
     step. To avoid this, guard the optimizer with a [`dtypeguard.Policy`][] whose
     `compute_dtype` and `updates_dtype` are float32: the updates are then float32, and
     [`dtypeguard.apply_updates`][] rounds the sum.) Float16 cannot represent `d * g` or its
-    square, so the state of float16 params is in units of `d` (see `prodigy_precision.py`).
+    square, so the state of float16 params is in units of `d` (see `ProdigyState`).
 
     With sharded params and `slice_p=1`, the sums `<g, p0 - p>` and `|s|_1` are the only
     communication. A larger `slice_p` flattens each param, which may gather a sharded one;
@@ -129,7 +133,7 @@ def prodigy(
         betas: decay rates of the averages of the gradient and of its square.
         beta3: decay rate of `r` and `s`; `sqrt(beta2)` by default.
         eps: added to `sqrt(v)`, times `d`.
-        estim_lr0: `d0`, the first estimate; it should be small.
+        estim_lr0: `d0`, the first estimate; it should be small, but no less than 1.2e-38.
         estim_lr_coef: a factor on the estimate, for larger or smaller steps.
         weight_decay: decoupled weight decay, as in AdamW.
         safeguard_warmup: leaves the learning rate and the bias correction out of `s`.
@@ -142,6 +146,10 @@ def prodigy(
             `static_args`.
         mask: the params to decay: a tree of bools with the structure of the params or a
             prefix of it, or a function of the params that returns one. All by default.
+        seed: distinguishes the noise of stochastic rounding, which otherwise depends on the
+            number of updates, the leaf and the position alone. Members of a `vmap`, and
+            several `prodigy` in one `multi_transform`, get the same noise unless each has
+            its own seed: an int from 0 to 2**32 - 1, or a 0-d integer array.
 
     Returns:
         The corresponding `optax.GradientTransformationExtraArgs`. The updates have the
@@ -149,8 +157,8 @@ def prodigy(
         is None does not move.
 
     Raises:
-        TypeError: if `slice_p` is not an int or another argument is not a number; by `init`
-            and `update`, if a param is not floating point.
+        TypeError: if `slice_p` or `seed` is not an int or another argument is not a number;
+            by `init` and `update`, if a param is not floating point.
         ValueError: if a number is out of range; by `update`, if there are no params, or if
             the updates have another tree structure or other shapes.
 
@@ -178,12 +186,13 @@ def prodigy(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
     is_decay = lambda x: 0 <= x < 1
+    is_normal = lambda x: x >= np.finfo(np.float32).tiny  # XLA flushes others to 0
     for name, value, is_allowed, remedy in (
         ("beta1", beta1, is_decay, "write a number in [0, 1)"),
         ("beta2", beta2, is_decay, "write a number in [0, 1)"),
         ("beta3", 0 if beta3 is None else beta3, is_decay, "write a number in [0, 1)"),
         ("eps", eps, lambda x: x >= 0, "write a number from 0 up"),
-        ("estim_lr0", estim_lr0, lambda x: x > 0, "write a small number above 0"),
+        ("estim_lr0", estim_lr0, is_normal, "write a small number above 0, such as 1e-6"),
         ("estim_lr_coef", estim_lr_coef, lambda x: x > 0, "write a number above 0"),
         ("weight_decay", weight_decay, lambda _: True, "write a number"),
         ("growth_rate", growth_rate, lambda x: x >= 1, "write a number from 1 to math.inf"),
@@ -193,6 +202,7 @@ def prodigy(
     beta3 = beta2**0.5 if beta3 is None else beta3
     every = functools.partial(_every, _checked_slice(slice_p))
     averages = not _is_plain_zero(beta1)
+    seeds = () if seed is None else (_checked_seed(seed),)
 
     def init(params):
         params = real_params("prodigy", params)
@@ -275,7 +285,7 @@ def prodigy(
             move = own(d * lr) * (average / scale)
             if decays[i] and not _is_plain_zero(weight_decay):
                 move += own(scalar(weight_decay) * d * lr) * own(p)
-            noise = (state.count, i)
+            noise = (*seeds, state.count, i)
             gs[i] = rounded_step(p, jnp.where(moves, -move, 0), noise)
             new_units = units(p.dtype, own(new_d), own(d0), own(b3))
             old = ms[i], vs[i], ss[i]
@@ -286,7 +296,7 @@ def prodigy(
             return cast(jnp.where(moves, new, cast(old, new.dtype)), old.dtype)
 
         return tree_of(gs), ProdigyState(
-            exp_avg=tree_of(ms) if averages else (),
+            exp_avg=tree_of(ms) if averages else state.exp_avg,
             exp_avg_sq=tree_of(vs),
             grad_sum=tree_of(ss),
             params0=state.params0,
@@ -304,7 +314,7 @@ def _every(slice_p: int, leaf: Leaf) -> Leaf:
     """Every `slice_p`-th entry as a flat array; for 1 the leaf itself."""
     if slice_p == 1:
         return leaf
-    flat = jnp.reshape(leaf, (math.prod(leaf.shape),))
+    flat = jnp.reshape(leaf, (math.prod(jnp.shape(leaf)),))
     return lax.slice(flat, (0,), flat.shape, (slice_p,))
 
 
@@ -341,3 +351,14 @@ def _checked_slice(slice_p: int | np.integer) -> int:
     if number < 1:
         raise ValueError(f"prodigy got slice_p={number}: write slice_p=1 or above.")
     return number
+
+
+def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
+    remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
+    if kind(dtype_of(seed)) != "int":
+        raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
+    if not isinstance(seed, (int, np.integer)):
+        check_number("prodigy", "seed", seed, lambda _: True, remedy)  # a scalar
+        return seed
+    check_number("prodigy", "seed", int(seed), lambda x: 0 <= x < 2**32, remedy)
+    return np.uint32(seed)

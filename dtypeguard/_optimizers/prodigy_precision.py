@@ -27,7 +27,7 @@ def units(dtype: DType, d: jax.Array, d0: jax.Array, beta3: jax.Array) -> Units 
     """
     if jnp.finfo(dtype).minexp <= jnp.finfo(jnp.float32).minexp:
         return None
-    return d, d * d / d0 / jnp.maximum(1 - beta3, 1e-4)
+    return d, d / d0 * d / jnp.maximum(1 - beta3, 1e-4)  # d**2 may underflow
 
 
 def from_units(units: Units | None, m: Leaf, v: Leaf, s: Leaf) -> Moments:
@@ -82,7 +82,7 @@ def _needs_barrier(dtype: DType) -> bool:
 def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> jax.Array:
     """A step in the dtype of its param that moves the param by `step` on average.
 
-    The exact sum is rounded stochastically; what is returned is the difference to the
+    The float32 sum is rounded stochastically; what is returned is the difference to the
     param. With round-to-nearest, `p + u` loses every `u` below half the spacing at `p`,
     however often it is added.
 

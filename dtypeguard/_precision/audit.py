@@ -13,26 +13,28 @@ import numpy as np
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
+from .._carry.modules import gathered, spread
+from .._costs.costs import Figures, figures_of, input_names, line_costs
+from .._costs.flow import Flow
+from .._costs.work import work_of
 from .._leaves.arguments import check_arrays, check_kwargs, check_number, shown
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import is_wide, kind
-from .._leaves.modules import gathered, spread
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.graph import Graph, open_jaxpr
-from .._program.origins import Origin, origin_of
-from .costs import Figures, figures_of, input_names, line_costs
-from .finite import Birth
-from .flow import Flow
+from .._lines.equations import origin_of
+from .._paired.finite import Birth
+from .._paired.measure import Measures
+from .._paired.mended import Mended
+from .._paired.pair import Paired
+from .._paired.primitives import is_inexact
+from .._paired.python_numbers import PythonNumbers
+from .._paired.values import Formats
+from .._program.graph import Graph, jaxprs_in, open_jaxpr
+from .._source.origin import Origin
 from .losses import line_losses
-from .meant import Meant
-from .measure import Measures
-from .mended import Mended
-from .pair import Paired
-from .primitives import is_inexact, jaxprs_in
 from .report import PrecisionReport
-from .values import Formats
-from .work import work_of
+from .runs import Runs
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
@@ -138,7 +140,7 @@ def audit_call(
         )
     runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
     show_status("tracing")
-    program, paths, meant, has_double = _traced(f, given, x64, runs)
+    program, paths, numbers, has_double = _traced(f, given, x64, runs)
     graph = Graph(program)
     formats = _formats(list(_avals(program)), wide, narrow)
     if not paths:
@@ -161,20 +163,27 @@ def audit_call(
     with on, jax.disable_jit(False):
         show_status("compiling")
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
-        measures = Measures(Paired(program, formats, meant), arrays)
+        measures = Measures(Paired(program, formats, numbers), arrays)
         not_finite = _checked(f, measures, given.paths, paths)
         vanishing = measures.vanishing()
         left_out = vanishing if len(vanishing) < len(paths) else []
         measures.leave_out(left_out)
-        found = line_losses(measures, has_double, tolerance, show_status)
+        show_status("running it plainly")
+        runs = Runs(program, measures, arrays, left_out)
+        found = line_losses(measures, runs, has_double, tolerance, show_status)
         show_status("measuring costs")
         harm = _harms(program, flow, arrays, left_out) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
-    errors = dict(zip(paths, measures.by_output))
+    errors = dict(zip(paths, runs.by_output))
     return PrecisionReport(
         **found._asdict(),
         **formats.names,
-        error=measures.total,
+        error=runs.total,
+        flipped=runs.flipped,
+        decisions=runs.decisions,
+        turns_differ=runs.turns_differ,
+        compiled=runs.compiled,
+        once=runs.once,
         outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
         lines=measures.lines,
         tolerance=tolerance,
@@ -192,13 +201,13 @@ class _Traced(NamedTuple):
     Attributes:
         program: its jaxpr.
         paths: of its floating outputs.
-        meant: the Python numbers that it gave to JAX; none if it does not run.
+        numbers: the Python numbers that it gave to JAX; none if it does not run.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
     """
 
     program: Jaxpr
     paths: list[str]
-    meant: Meant
+    numbers: PythonNumbers
     has_float64: bool
 
 
@@ -223,14 +232,14 @@ def _traced(
         outputs[:] = [path for path, _ in made]
         return [leaf for _, leaf in made]
 
-    meant = Meant()
+    numbers = PythonNumbers()
     with contextlib.ExitStack() as stack:
         if x64 is not None:
             stack.enter_context(set_x64(x64))
         # What JAX has traced before it does not trace again, and no number is seen.
         stack.enter_context(traced_anew())
         if runs:
-            stack.enter_context(meant)
+            stack.enter_context(numbers)
         try:
             program = jax.make_jaxpr(run)(*(given.arrays if arrays is None else arrays))
         except Exception as error:
@@ -240,7 +249,7 @@ def _traced(
             raise
         has_double = has_float64()
     paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
-    return _Traced(program, paths, meant, has_double)
+    return _Traced(program, paths, numbers, has_double)
 
 
 def _checked(

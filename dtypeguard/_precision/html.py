@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from .._leaves.files import short_path
 from .._leaves.page import document
-from .._program.origins import Origin
+from .._source.files import short_path
+from .._source.origin import Origin
 
 # A file of at most so many lines is shown as a whole.
 _SHORT = 60

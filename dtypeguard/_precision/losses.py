@@ -1,7 +1,6 @@
 """What a report says of losses: which lines lose precision, and which to compute wider."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -9,18 +8,18 @@ import numpy as np
 
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.dtypes import kind
-from .._leaves.files import package, short_path
-from .._program.origins import Origin
-from .measure import Measures
-from .pair import Paired
+from .._leaves.rows import cast_text
+from .._paired.measure import LEFT, Measures
+from .._paired.pair import Paired
+from .._paired.values import Line
+from .._source.files import package
+from .._source.origin import Origin
 from .report import LineLoss
-from .values import Line
+from .runs import Mended, Runs
 
 _LEAST_SHARE = 0.01
-_APPLY_UPDATES = (
-    os.path.join("optax", "_src", "update.py"),
-    os.path.join("equinox", "_update.py"),
-)
+# Lines that are wide in a plain run of their own, which is compiled.
+_MOST_ALONE = 3
 _STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
 
@@ -29,12 +28,17 @@ class Losses(NamedTuple):
 
     losses: tuple[LineLoss, ...]
     fix: tuple[LineLoss, ...]
+    mended: float
     left: float
+    price: float
+    left_if_cast: float
+    price_if_cast: float
     explained: float | None
 
 
 def line_losses(
     measures: Measures,
+    runs: Runs,
     has_float64: bool,
     tolerance: float | None,
     show_status: Callable[[str], None],
@@ -43,6 +47,7 @@ def line_losses(
 
     Args:
         measures: of the program.
+        runs: of the same.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         tolerance: the error that the fix has to reach.
         show_status: called with what it is about to do.
@@ -64,16 +69,21 @@ def line_losses(
     order = sorted(numbers, key=lambda number: -weight(number))
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
-    fix = measures.fix(order, important, tolerance)
+    fix, kept, alone = _fix(measures, runs, order, important, tolerance)
+    cast = runs.with_wide(fix, keeps=False) if fix else kept
+    by_rounding = 1 - runs.flipped
     losses = {}
     for number in order:
         if number in important or number in fix:
             line, meant = measures.paired.lines[number], measures.constant(number)
+            left = measures.left([number]) * by_rounding + runs.flipped
+            mended = alone.get(number)
             losses[number] = LineLoss(
                 origin=line.origin,
-                share=shares[number],
+                share=shares[number] * by_rounding,
                 alone=measures.alone(number),
-                left=measures.left([number]),
+                left=left if mended is None else mended.left,
+                price=np.nan if mended is None else mended.price,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=_remedy(line, measures.paired, has_float64),
@@ -82,9 +92,49 @@ def line_losses(
     return Losses(
         tuple(losses.values()),
         tuple(losses[number] for number in fix),
-        measures.left(fix),
-        float(sum(shares)) if is_finite else None,
+        kept.error,
+        kept.left,
+        kept.price,
+        cast.left,
+        cast.price,
+        float(sum(shares)) * by_rounding if is_finite else None,
     )
+
+
+def _fix(
+    measures: Measures,
+    runs: Runs,
+    order: Sequence[int],
+    important: Sequence[int],
+    tolerance: float | None,
+) -> tuple[list[int], Mended, dict[int, Mended]]:
+    """A small set of lines that is worth computing wider, and plain runs with it.
+
+    The wide values beside a program tell which lines. They do not have the decisions that
+    these change: if the plain run is not within the tolerance, more lines are tried. Since
+    what a line makes stays wide, one of them may be enough.
+
+    Returns:
+        The lines, the plain run with all of them, and those with some of them alone.
+    """
+    fix, kept = [], Mended(runs.total, runs.left(runs.total), 0.0)
+    bounds = (None,) if tolerance is None else (tolerance, tolerance / 4, 0.0)
+    for bound in bounds:
+        if tolerance is not None and kept.error <= tolerance:
+            break
+        tried = measures.fix(order, important, bound)
+        if tried and tried != fix:
+            fix, kept = tried, runs.with_wide(tried, keeps=True)
+    if len(fix) == 1:
+        return fix, kept, {fix[0]: kept}
+    alone = {n: runs.with_wide([n], keeps=True) for n in (fix or important)[:_MOST_ALONE]}
+    allowed = LEFT**0.5 * runs.total if tolerance is None else tolerance
+    bound = max(allowed, kept.error)
+    enough = [n for n, each in alone.items() if n in fix and each.error <= bound]
+    if enough:
+        best = min(enough, key=lambda n: alone[n].price)
+        return [best], alone[best], alone
+    return fix, kept, alone
 
 
 def _rounded(meant: float, number: float) -> str:
@@ -109,8 +159,7 @@ def _remedy(line: Line, paired: Paired, has_float64: bool) -> str:
         made = ", ".join(sorted(line.primitives))
         return f"Call it with {wide}: no line outside JAX leads to {made}."
     where = line.origin.place
-    is_apply = "apply_update" in line.origin.function  # and not an average
-    if is_apply and short_path(line.origin.file) in _APPLY_UPDATES:
+    if line.origin.is_of_apply_updates:
         return (
             f"{where} rounds the new params: write {_STOCHASTICALLY}, which rounds them "
             f"stochastically, or keep them in {wide}."
@@ -131,15 +180,17 @@ def _remedy(line: Line, paired: Paired, has_float64: bool) -> str:
             how = f", by dtype={wide}" if package(line.origin.file) == "flax" else ""
             told = f"casts what it is given to {dtype}: have it compute in {name}{how}."
             return f"{given} {told}{needs_x64}"
-        return f"Give {given} arrays of {name}: x.astype({wide}).{needs_x64}"
+        return f"Give {given} arrays of {name}: {cast_text(name)}.{needs_x64}"
     if line.primitives == {"dot_general"}:
         how = f"jnp.dot(..., preferred_element_type={wide})"
     else:
-        how = f"x.astype({wide})"
+        how = cast_text(name)
         if "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
             how = f"dtype={wide}"
     text = f"Compute {where} in {name}, and keep what it makes so: {how}."
-    if is_cast:
+    if line.is_narrowed and line.primitives:
+        text = f"Keep {where} in {name}."
+    elif is_cast:
         text = f"Leave out the cast on {where}, or cast to {wide}."
     if line.is_in_loop:
         text += f" Where a loop carries it, start the carry in {name} as well."

@@ -5,11 +5,14 @@ import json
 import math
 from collections.abc import Sequence
 
+from .._costs.costs import LineCost
+from .._costs.work import Work
 from .._leaves.page import html_table
 from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
-from .._program.origins import Origin
+from .._source.origin import Origin, place_of
 from . import html
+from .runs import LineDecision
 
 
 @public
@@ -20,14 +23,18 @@ class LineLoss:
     Attributes:
         origin: the line; None for the inputs of the program, which `narrow` rounds. Without
             a file if no line outside JAX leads to it.
-        share: its share of the squared error of the outputs: what it adds to the lines
-            before it. Shares of one program add up to 1, and may be negative.
+        share: its share of the squared error of the outputs: what its rounding adds to the
+            lines before it. Shares add up to what decisions leave, and may be negative.
         alone: the error of the outputs if only this line rounds.
-        left: the share of the squared error that is left if only this line is wide.
+        left: the share of the squared error that is left if only this line is wide, and
+            what it makes up to an explicit cast. That of a plain run for the most important
+            lines; for others it is estimated from roundings alone.
         dtypes: the dtypes that it rounds to.
         constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
             if there is none.
         remedy: what to write, as a sentence.
+        price: the share of the operations of matrix products that such a plain run makes
+            wide; not a number if there was none.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
     """
@@ -39,6 +46,7 @@ class LineLoss:
     dtypes: tuple[str, ...]
     constant: str | None
     remedy: str
+    price: float = math.nan
     cast: str | None = None
 
     @property
@@ -52,78 +60,35 @@ class LineLoss:
 
 @public
 @dataclasses.dataclass(frozen=True)
-class LineCost:
-    """A source of wide values that makes a program compute wider than necessary.
-
-    Attributes:
-        origin: the line at which narrow values become wide because of it.
-        cause: the line that makes the wide values: a cast, a constant, `jax.random.normal`;
-            the name of an input if that is wide.
-        share: the share of the operations of matrix products and convolutions that run wide
-            because of it, alone or together with others.
-        saves: the share that is narrow again if this source alone is.
-        harm: the error that is added to the outputs if the products that it makes wide,
-            and what is computed for them, are rounded to the narrow dtype: measured, and
-            relative to the outputs as written. Not a number if nothing was run, or if the
-            source shows only where the inputs that are sources are narrow.
-        is_cast: whether it is an explicit cast of narrow values.
-        others: the other sources that make some of the same work wide. What `saves` lacks
-            in `share` is narrow only if they are as well.
-        remedy: what to write, as a sentence.
-    """
-
-    origin: Origin | None
-    cause: Origin | str
-    share: float
-    saves: float
-    harm: float
-    is_cast: bool
-    others: tuple[str, ...] = ()
-    remedy: str = ""
-
-
-@public
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """What a program computes, by dtype.
-
-    Attributes:
-        flops: the floating point operations of matrix products and convolutions, by the
-            dtype of the wider operand. The body of a scan counts as often as it runs, that
-            of a `while_loop` once; the branches of a `cond` count as their mean.
-        bytes: the bytes that its equations read and write, by dtype. XLA fuses equations
-            and then moves less.
-        has_while: whether there is a `while_loop`, which counts once.
-        not_counted: the primitives that hold programs which were not looked into.
-        narrow: the dtype that the program is expected to compute in; None if it has no
-            floating numbers.
-        wide: the share of the operations that run in wider dtypes.
-    """
-
-    flops: dict[str, float]
-    bytes: dict[str, float]
-    has_while: bool = False
-    not_counted: tuple[str, ...] = ()
-    narrow: str | None = None
-    wide: float = 0.0
-
-
-@public
-@dataclasses.dataclass(frozen=True)
 class PrecisionReport:
     """What `dtypeguard.audit_precision` found; `print` it.
 
     Attributes:
-        error: how far the outputs are from those in wide types, relative to their norms;
-            the root mean square over them. Infinity if one is not finite as written; not a
+        error: how far the outputs of a plain run as written are from those of one in wide
+            types, relative to the norms of these; the root mean square over them. Each run
+            makes its own decisions, and each equation rounds, as where they run one by one.
+            Infinity if an output is not finite as written; not a
             number if nothing was run, as `left` is then.
         outputs: the error of each floating output, by path, but for those that vanish.
         losses: the lines with a share above 1%, the most important first.
         fix: those of a small set of lines that is worth computing wider.
-        left: the share of the squared error that is left with these lines wide.
-        explained: what the shares of all lines add up to: 1, or 0 without an error. None if
-            an output is not finite as written; then `share` compares the squares of the
-            errors that lines cause alone.
+        mended: the error of a plain run with these lines wide, where what they make stays
+            wide up to an explicit cast.
+        left: the share of the squared error that it leaves.
+        price: the share of the operations of matrix products that it makes wide.
+        left_if_cast: as `left`, if what these lines make is cast back after them.
+        price_if_cast: as `price`, then.
+        flipped: the share of the squared error that other decisions cause than those in
+            wide types: masks, orders, branches, indices. Negative if they undo what
+            rounding causes.
+        decisions: the lines that decide otherwise, those that do most often first.
+        turns_differ: whether a loop turns another number of times than in wide types.
+        compiled: the error as XLA compiles the program here: it may leave out a rounding
+            that is undone at once.
+        once: the error if the wide outputs were rounded once to the dtypes as written.
+        explained: what the shares of all lines add up to: 1 less `flipped`, or 0 without an
+            error. None if an output is not finite as written; then `share` compares the
+            squares of the errors that lines cause alone.
         lines: how many lines round.
         wide: the wide dtype.
         narrow: the dtype that the whole program was run in; None if as written.
@@ -146,7 +111,16 @@ class PrecisionReport:
     outputs: dict[str, float] = dataclasses.field(default_factory=dict)
     losses: tuple[LineLoss, ...] = ()
     fix: tuple[LineLoss, ...] = ()
+    mended: float = math.nan
     left: float = math.nan
+    price: float = math.nan
+    left_if_cast: float = math.nan
+    price_if_cast: float = math.nan
+    flipped: float = 0.0
+    decisions: tuple[LineDecision, ...] = ()
+    turns_differ: bool = False
+    compiled: float = math.nan
+    once: float = math.nan
     explained: float | None = None
     lines: int = 0
     wide: str = ""
@@ -163,6 +137,12 @@ class PrecisionReport:
         """Whether the error is spread over many lines, and not even a few stand out."""
         most, *others = sorted((loss.share for loss in self.losses), reverse=True) or [0.0]
         return len(self.fix) > 3 and most < 0.5 and most + sum(others[:2]) < 0.75
+
+    @property
+    def rounding(self) -> float:
+        """The error that rounding alone causes, with the decisions as written."""
+        part = 1 - self.flipped
+        return self.error * part**0.5 if part > 0 else 0.0
 
     @property
     def _all_vanish(self) -> bool:
@@ -189,17 +169,62 @@ class PrecisionReport:
             )
         begin = "" if self.narrow is None else f"in {self.narrow} "
         off = f"{begin}the outputs are {_percent(self.error)} off"
+        if abs(self.compiled - self.error) > _MUCH * self.error:
+            off += f" ({_percent(self.compiled)} as XLA compiles it here)"
         if self.tolerance is not None and not self.fix:
             return f"{off}, within {_percent(self.tolerance)}."
+        if self.flipped > 0.5:
+            return f"{off}: {_percent(self.flipped)} of the squared error is decisions."
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
             return (
                 f"{off}. That is the cost of {' and '.join(dtypes)}: the error is spread "
                 f"over {len(self.fix)} lines, and none stands out."
             )
+        if not self.fix:
+            return f"{off}."
         if len(self.fix) == 1:
             return f"{off}, and one line of {self.lines} causes it."
         return f"{off}, and {len(self.fix)} lines of {self.lines} cause it."
+
+    def _answer(self) -> list[str]:
+        """What the lines of the fix do, against the tolerance if there is one."""
+        if self._all_vanish or not self.fix or (self.is_spread and self.tolerance is None):
+            return []
+        lines = "it" if len(self.fix) == 1 else f"these {len(self.fix)} lines"
+        begin = f"With {lines} in {self.wide} it is {_percent(self.mended)}"
+        if self.tolerance is None:
+            return [f"{begin}."]
+        allowed = f"your {_percent(self.tolerance)}"
+        if self.mended <= self.tolerance:
+            return [f"{begin}, within {allowed}."]
+        return [f"{begin}: no choice of lines reaches {allowed}."]
+
+    def _legend(self) -> str:
+        return (
+            "Off is |as written - wide| / |wide|, the root mean square over the outputs; "
+            "share: of its square; alone: off if only this line rounds; left: of the "
+            f"square with only this line in {self.wide}."
+        )
+
+    def _decided(self) -> list[str]:
+        """What decisions that flipped cause, and where."""
+        if not self.decisions:
+            return []
+        how = "cancels" if self.flipped < 0 else _percent(self.flipped)
+        text = f"decisions that flipped: {how}"
+        if self.turns_differ:
+            text += "; a loop turns another number of times"
+        rows = [
+            (
+                _percent(each.flipped / each.count),
+                f"of {each.count:,}",
+                "inside JAX" if each.origin is None else place_of(each.origin),
+                _code(each.origin),
+            )
+            for each in self.decisions[:_MOST_DECISIONS]
+        ]
+        return [text, *columns(rows)]
 
     def _headline_of_costs(self) -> str:
         if self.work is None or not self.work.flops:
@@ -239,6 +264,11 @@ class PrecisionReport:
         """The table of costs, and what to write."""
         if not self.costs:
             return []
+        if not math.isnan(self.error) and not any(c.saves >= 0.01 for c in self.costs):
+            causes = ", ".join(dict.fromkeys(place_of(c.cause) for c in self.costs))
+            if all(isinstance(cost.cause, str) for cost in self.costs):
+                begin = self._headline_of_costs().partition(";")[0]
+                return [f"costs: {begin}, since {causes} are wide."]
         lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
         lines += [f"  {row}" for row in self.cost_rows()]
         lines += self._cost_advice()
@@ -272,7 +302,9 @@ class PrecisionReport:
         return columns(rows)
 
     def __str__(self) -> str:
-        lines = [f"precision: {self.headline}", *(f"  {row}" for row in self.rows())]
+        lines = [" ".join([f"precision: {self.headline}", *self._answer()])]
+        lines += [f"  {row}" for row in (*self.rows(), *self._decided())]
+        lines += [self._legend()] * bool(self.losses)
         lines += [*self._advice(), *self._left(), *self._costs(), *self._notes()]
         return "\n".join(lines)
 
@@ -282,12 +314,19 @@ class PrecisionReport:
         return list(dict.fromkeys(loss.remedy for loss in fix))
 
     def _left(self) -> list[str]:
-        """What the advice leaves of the error."""
+        """What the advice leaves of the error, and what it costs."""
         if not self._advice():
             return []
         lines = "it" if len(self.fix) == 1 else "these lines"
-        left = f"{_percent(self.left)} of the squared error is left."
-        return [f"With {lines} in {self.wide}, {left}"]
+        text = f"With {lines} in {self.wide}, {_percent(self.left)} of the squared error"
+        if not self.price > 0:
+            return [f"{text} is left."]
+        products = "of the operations of matrix products"
+        kept = f"{text} is left, and {_percent(self.price)} {products} become so."
+        if any(loss.origin is None for loss in self.fix):  # inputs are not cast back
+            return [kept]
+        price = f"and {_percent(self.price_if_cast)} become so"
+        return [f"{kept} Cast back after, {_percent(self.left_if_cast)} is left, {price}."]
 
     def _worst(self) -> str | None:
         """The path of the one output, of several, that has nearly all of the error."""
@@ -300,6 +339,8 @@ class PrecisionReport:
 
     def _notes(self) -> list[str]:
         notes = []
+        if self.once > 0 and math.isfinite(self.error):
+            notes.append(f"Rounding the outputs once gives {_percent(self.once)}.")
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
             notes.append(
@@ -348,12 +389,29 @@ class PrecisionReport:
         cheaper = self._cost_advice()
         if cheaper and not math.isnan(self.error):
             cheaper.append(self._headline_of_costs().capitalize())
+        figures |= self._decisions_figure()
         advice = {
             "What to change": [*self._advice(), *self._left()],
             "What makes it cheaper": cheaper,
         }
         notes = self._notes()
-        return html.page(self.headline, marks, advice, notes, figures, self.is_spread)
+        headline = " ".join([self.headline, *self._answer()])
+        return html.page(headline, marks, advice, notes, figures, self.is_spread)
+
+    def _decisions_figure(self) -> dict[str, str]:
+        if not self.decisions:
+            return {}
+        rows = [
+            (
+                ("", "inside JAX" if each.origin is None else place_of(each.origin)),
+                (_percent(each.flipped / each.count), ""),
+                (f"{each.count:,}", ""),
+            )
+            for each in self.decisions
+        ]
+        how = "cancels" if self.flipped < 0 else _percent(self.flipped)
+        title = f"Decisions that flipped: {how} of the squared error"
+        return {title: html_table(("line", "flipped", "of"), rows)}
 
     def _mark(self, loss: LineLoss) -> html.Mark:
         said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
@@ -402,17 +460,14 @@ def _work_table(work: Work) -> str:
     return html_table(("dtype", "matrix products", "bytes read and written"), rows)
 
 
+# XLA leaves out roundings. From this part of the error on, that is said.
+_MUCH = 0.1
+# Of the lines that decide.
+_MOST_DECISIONS = 5
 # Of the table of costs.
 _MOST_ROWS = 10
 # The part of the squared error from which on an output hides those of the others.
 _NEARLY_ALL = 0.9
-
-
-def place_of(origin: Origin | str) -> str:
-    """A line or an input as reports print it."""
-    if isinstance(origin, str):
-        return origin
-    return origin.place if origin.file else "inside JAX"
 
 
 def _code(origin: Origin | None) -> str:

@@ -1,8 +1,9 @@
 """A jaxpr and all jaxprs inside it as one graph of values, to be walked backwards."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Leaf
 from .expand import expanded
 
@@ -11,16 +12,15 @@ from .expand import expanded
 _MOST, _FEW = 10, 100
 
 # The result of these is their operand, in another shape or place.
-SHAPES = frozenset(
-    (
-        *("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice"),
-        *("rev", "copy", "copy_p", "stop_gradient", "optimization_barrier"),
-        *("sharding_constraint", "device_put"),
-    )
+SHAPES = ForeignNames(
+    "broadcast_in_dim reshape squeeze transpose slice rev copy stop_gradient "
+    "optimization_barrier sharding_constraint device_put "
+    "reshard@jax>=0.7"
 )
 # Products and convolutions promote operands of different dtypes by themselves.
-PRODUCTS = frozenset(
-    ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
+PRODUCTS = ForeignNames(
+    "dot_general conv_general_dilated ragged_dot@jax>=0.4.31,<0.6 "
+    "ragged_dot_general@jax>=0.6.2"
 )
 
 Variable = Any  # of a jaxpr: a variable or a literal
@@ -272,10 +272,28 @@ def loop_parts(eqn: JaxEquation) -> LoopParts:
     return LoopParts(body, of_condition, len(inside.invars) - scanned - carried, carried)
 
 
+def manual_axes(eqn: JaxEquation) -> Collection[str]:
+    """The axes of the mesh of a `shard_map` over which it splits its operands."""
+    params = eqn.params
+    if "auto" in params:  # before JAX 0.6
+        return set(params["mesh"].axis_names) - params["auto"]
+    return params["newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"]
+
+
 def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
     """How many variables, the last ones, have one more axis outside a scan than inside."""
     axes = lambda variable: len(getattr(variable.aval, "shape", ()))
     return sum(axes(outer) > axes(inner) for outer, inner in zip(outside, inside))
+
+
+def jaxprs_in(params: object) -> list[Jaxpr]:
+    """The jaxprs among the parameters of an equation, also in tuples."""
+    if hasattr(open_jaxpr(params), "eqns"):
+        return [params]
+    if isinstance(params, dict):
+        params = list(params.values())
+    values = params if isinstance(params, (tuple, list)) else ()
+    return [jaxpr for value in values for jaxpr in jaxprs_in(value)]
 
 
 def _size(jaxpr: Jaxpr) -> int:
@@ -284,12 +302,10 @@ def _size(jaxpr: Jaxpr) -> int:
     queue = [jaxpr]
     for each in queue:
         for eqn in each.eqns:
-            for param in eqn.params.values():
-                for inner in param if isinstance(param, (tuple, list)) else (param,):
-                    inner = open_jaxpr(inner)
-                    if hasattr(inner, "eqns") and id(inner) not in jaxprs:
-                        jaxprs[id(inner)] = inner
-                        queue.append(inner)
+            for inner in map(open_jaxpr, jaxprs_in(eqn.params)):
+                if id(inner) not in jaxprs:
+                    jaxprs[id(inner)] = inner
+                    queue.append(inner)
     return sum(len(each.eqns) for each in jaxprs.values())
 
 

@@ -33,6 +33,8 @@ class Program(NamedTuple):
         rest: the other arguments.
         others: the other results.
         is_optimizer: whether the step is an `update`, and `first` its `init`.
+        updates_dtype: the `Policy.updates_dtype` of the optimizer.
+        asks_wide: whether the policy of the optimizer asks for 64 bits.
     """
 
     first: Graph | None
@@ -43,6 +45,8 @@ class Program(NamedTuple):
     rest: SplitTree = SplitTree(())
     others: SplitTree = SplitTree(())
     is_optimizer: bool = False
+    updates_dtype: DType | str | None = None
+    asks_wide: bool = False
 
     @property
     def carried_inputs(self) -> int:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from .._leaves.arguments import shown
+from .._leaves.arguments import is_subtree, shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
 from .._leaves.public import public
@@ -23,13 +23,14 @@ def apply_updates(
     It works like `optax.apply_updates`, in any promotion mode. Round-to-nearest loses an
     update below half the spacing at its param: in bfloat16, below 1/512 of the param. With
     a key, the sum is rounded stochastically if the param has fewer than 32 bits: the mean
-    is then the exact sum, and no update is lost.
+    is then the float32 sum, which loses what a float32 param loses: an update below half
+    the spacing of float32, at most 2**-24 of the param.
 
     Args:
         params: a tree of arrays.
         updates: their updates, of any floating dtype. float32 updates (see
-            `Policy(updates_dtype=...)`) are not rounded before the sum. None, or a float0
-            array, does not change its param.
+            `Policy(updates_dtype=...)`) are not rounded before the sum. None, also for a
+            whole subtree, or a float0 array does not change its param.
         key: a `jax.random` key, a new one at every step; None rounds to nearest. The noise
             does not depend on `jit`, `scan` or the number of devices.
 
@@ -55,9 +56,11 @@ def apply_updates(
     try:
         own = treedef.flatten_up_to(params)
     except ValueError:
+        own = None
+    if own is None or any(is_subtree(p) and u is not None for p, u in zip(own, leaves)):
         rows = tree_rows("updates", params, updates, "give one for each param, or None")
         headline = "apply_updates got updates in another tree than the params:"
-        raise ValueError(table(headline, rows)) from None
+        raise ValueError(table(headline, rows))
     _refuse(updates, own, leaves)
     added, casts = [], Casts("apply_updates", "params", lambda: _paths(updates))
     for number, (param, update) in enumerate(zip(own, leaves)):

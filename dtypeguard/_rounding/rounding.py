@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.types import DType, Leaf
+from .._leaves.types import DType, Function, Leaf
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
 
@@ -59,7 +59,14 @@ def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
     return _round(cast(x, jnp.float32), dtype, bits)
 
 
+def _with_own_name(function: Function) -> Function:
+    """A function with a name that no other has: `jit` keeps nothing else of it."""
+    function.__name__ = f"<dtypeguard.{function.__name__}>"
+    return function
+
+
 @functools.partial(jax.jit, static_argnums=1)
+@_with_own_name
 def round_with(
     x: jax.Array, dtype: DType, words: Sequence[Word], after: jax.Array | None = None
 ) -> jax.Array:

@@ -14,10 +14,13 @@ import optax
 from .._leaves.errors import first_line
 from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import Optimizer
+from .._optimizers.fromage import fromage
+from .._optimizers.multi_steps import multi_steps
+from .._optimizers.prodigy import prodigy
 from .entry import Entry
 from .recipes import ALWAYS, ARGUMENTS, LEFT_OUT, RECIPES, Factory, Recipe
 
-_OURS = ("fromage", "multi_steps", "prodigy")
+_OURS = fromage, multi_steps, prodigy
 
 
 class Unbuilt(NamedTuple):
@@ -126,11 +129,8 @@ def _factories() -> Iterator[tuple[str, Factory]]:
                 seen.add(id(member))
                 found[f"{path}.{name}"] = member
         yield from sorted(found.items())
-    import dtypeguard  # here, since its import may be what imports this module
-
-    for name in _OURS:
-        if hasattr(dtypeguard, name):
-            yield f"dtypeguard.{name}", getattr(dtypeguard, name)
+    for factory in _OURS:
+        yield f"dtypeguard.{factory.__name__}", factory
 
 
 def _may_make(member: object) -> bool:

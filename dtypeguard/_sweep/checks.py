@@ -6,6 +6,7 @@ and every check but `init` reads that trace or runs its own control flow over it
 check sees nothing but types, so what it says of an update holds for all of these types.
 """
 
+import functools
 import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -17,9 +18,11 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
+from .._guard.guard import policy_of
+from .._guard.policy import dtype_of_update
 from .._guard.strong import strong
 from .._leaves.dtypes import dtype_of
-from .._leaves.rows import paths, type_name
+from .._leaves.rows import by_path, paths, type_name
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Updates
 from .entry import Inputs
 
@@ -63,6 +66,7 @@ class OptimizerSubject(Subject):
 
     Attributes:
         traces: how often its update has been traced.
+        updates_dtype: the `Policy.updates_dtype` of the optimizer.
     """
 
     def __init__(self, opt: Optimizer, inputs: Inputs):
@@ -83,6 +87,7 @@ class OptimizerSubject(Subject):
         self.traces = 0
         self.init = opt.init
         self.grads, self.extra_args = inputs.updates, inputs.extra_args
+        self.updates_dtype = policy_of(opt).updates_dtype
         super().__init__(
             lambda carry: jitted(inputs.updates, carry, arrays),
             Training(inputs.params, opt.init(inputs.params)),
@@ -163,7 +168,7 @@ def eval_shape(subject: OptimizerSubject) -> None:
     params, before = subject.carry
     updates, state = subject.update(subject.grads, before, params, **subject.extra_args)
     same_types("state", before, state)
-    _no_promotion(params, updates)
+    _no_promotion(subject, updates)
 
 
 def scan(subject: Subject) -> None:
@@ -212,7 +217,7 @@ def multi_steps(subject: OptimizerSubject) -> None:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
     same_types("state", before, after)
-    _no_promotion(params, updates)
+    _no_promotion(subject, updates)
 
 
 # The sweep runs these inside one trace; `init` also needs a state from outside of it.
@@ -271,11 +276,14 @@ def _type_and_shape(leaf: Leaf) -> str:
     return f"{dtype} of shape {jnp.shape(leaf)}"
 
 
-def _no_promotion(params: Params, updates: Updates) -> None:
+def _no_promotion(subject: OptimizerSubject, updates: Updates) -> None:
+    gradients = by_path(subject.grads)
+    asked = functools.partial(dtype_of_update, subject.updates_dtype)
     raise_first(
         f"updates{path}: {type_name(update)} for a {type_name(param)} param"
-        for path, param, update in _pairs("updates", params, updates)
+        for path, param, update in _pairs("updates", subject.carry.params, updates)
         if dtype_of(param + update) != dtype_of(param)
+        and dtype_of(update) != asked(dtype_of(param), dtype_of(gradients.get(path)))
     )
 
 

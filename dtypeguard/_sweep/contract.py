@@ -19,11 +19,13 @@ from .._audit.audit import audit
 from .._audit.report import AuditReport
 from .._carry.call import Call, SplitTree
 from .._carry.carry import Carry
+from .._carry.modules import Contents
+from .._guard.guard import policy_of
+from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore
 from .._guard.strong import strong
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import cast, dtype_of, is_array, is_weak, promoted_weakly
-from .._leaves.modules import Contents
 from .._leaves.rows import by_path
 from .._leaves.types import Leaf, Optimizer, Step
 from . import checks
@@ -63,6 +65,16 @@ class Trial:
         """Runs a check while the optimizer is traced."""
         run = lambda inputs: check(OptimizerSubject(self.opt, inputs))
         eqx.filter_eval_shape(run, self.inputs)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a guard's policy does not go with these flags and dtypes."""
+        try:
+            if policy_of(self.opt) != Policy():
+                self.trace(checks.eval_shape)
+        except Exception as error:
+            return isinstance(error, Unavailable)
+        return False
 
 
 class StepTrial:
@@ -236,17 +248,24 @@ def broken(
         make: makes the optimizer, under the flags of a configuration.
         inputs: makes what it takes, likewise.
         rules: names of `RULES`.
-        configurations: of the sweep.
+        configurations: of the sweep. Those that a guard's policy refuses do not count,
+            unless it refuses all of them.
     """
-    found: dict[str, list[tuple[Configuration, str]]] = {}
     chosen = {rule: RULES[rule] for rule in rules}
+    refused: dict[str, list[tuple[Configuration, str]]] = {}
+    found: dict[str, list[tuple[Configuration, str]]] = {}
+    runs = False
     for configuration in configurations:
         with configuration.flags(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            failures, _ = failures_of(chosen, Trial(make(), inputs(configuration)))
+            trial = Trial(make(), inputs(configuration))
+            is_refused = trial.is_refused
+            failures, _ = failures_of(chosen, trial)
+        runs |= not is_refused
         for rule, reason in failures.items():
-            found.setdefault(rule, []).append((configuration, reason))
-    return found
+            where = refused if is_refused else found
+            where.setdefault(rule, []).append((configuration, reason))
+    return found if runs else refused
 
 
 def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, str]:

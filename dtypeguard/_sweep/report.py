@@ -13,7 +13,7 @@ from .catalog import Unbuilt
 from .sweep import Outcome, where
 
 
-class Row(NamedTuple):
+class OptimizerRow(NamedTuple):
     """One line of the table: counts of configurations, and the checks that failed."""
 
     id: str
@@ -55,7 +55,7 @@ class Report:
         """In how many configurations the guarded optimizer fails a check."""
         return _failed(self.outcomes, guarded=True)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[OptimizerRow]:
         """One row per optimizer, in alphabetical order."""
         names = sorted({outcome.id for outcome in self.outcomes})
         return [_row(name, self.of(name)) for name in names]
@@ -113,7 +113,7 @@ class Report:
         }
 
 
-def _row(name: str, outcomes: Sequence[Outcome]) -> Row:
+def _row(name: str, outcomes: Sequence[Outcome]) -> OptimizerRow:
     failed = []
     for prefix, guarded in (("", False), ("guarded: ", True)):
         of_kind = [outcome for outcome in outcomes if outcome.guarded is guarded]
@@ -122,7 +122,7 @@ def _row(name: str, outcomes: Sequence[Outcome]) -> Row:
         failed += [prefix + checks] if checks else []
     bare, guarded = (_failed(outcomes, guarded=flag) for flag in (False, True))
     rescued = sum(outcome.rescues > 0 for outcome in outcomes)
-    return Row(name, bare, guarded, rescued, "; ".join(failed))
+    return OptimizerRow(name, bare, guarded, rescued, "; ".join(failed))
 
 
 def _failed(outcomes: Iterable[Outcome], *, guarded: bool) -> int:

@@ -20,8 +20,8 @@ from dtypeguard._leaves.compat import (
     traced_anew,
     x64_enabled,
 )
-from dtypeguard._program import lines
-from dtypeguard._program.watch import Watch
+from dtypeguard._lines import lines
+from dtypeguard._lines.watch import Watch
 
 pytestmark = pytest.mark.third_party
 

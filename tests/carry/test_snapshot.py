@@ -13,7 +13,15 @@ import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, guard
+from dtypeguard import (
+    DtypeDriftError,
+    DtypeGuardWarning,
+    Policy,
+    guard,
+    guard_step,
+    restore,
+    strong,
+)
 from dtypeguard._carry.snapshot import Snapshot
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
@@ -209,6 +217,61 @@ def test_dicts_keep_the_order_of_their_keys():
     batch = collections.defaultdict(int, {"y": F32(1), "x": F32(2)})
     opt.update(params, (), params, batch=batch)
     assert seen == [[["w", "a", "in"], ["w", "a", "in"], ["z", "b", "a"], ["y", "x"]]]
+
+
+class Registered(dict):
+    """A subclass of dict that keeps its order, as JAX is told."""
+
+
+tree_util.register_pytree_with_keys(
+    Registered,
+    lambda d: ([(tree_util.DictKey(k), v) for k, v in d.items()], tuple(d)),
+    lambda keys, values: Registered(zip(keys, values)),
+)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        dict,
+        lambda d: collections.defaultdict(list, d),
+        collections.OrderedDict,
+        Registered,
+    ],
+    ids=["dict", "defaultdict", "OrderedDict", "registered"],
+)
+def test_keys_keep_their_order_where_leaves_are_cast(make, jitted):
+    """As they come back bare. `jit` itself sorts those of dict and defaultdict."""
+
+    def carry(dtype):
+        leaf = jnp.ones((), dtype)
+        return make({"z": leaf, "a": make({"y": leaf, "b": leaf})})
+
+    def orders(tree):
+        return [(type(node), [*node]) for node in (tree, tree["a"])]
+
+    def step(carry_in, x):
+        return make({"state": carry(F32), "loss": x})
+
+    run = jax.jit if jitted else lambda f: f
+    result = run(guard_step(step, returned="state"))(carry(BF16), F32(0))
+    bare = run(step)(carry(BF16), F32(0))
+    assert [*result] == [*bare]
+    assert orders(result["state"]) == orders(bare["state"])
+    assert result["state"]["a"]["y"].dtype == BF16
+    update = lambda updates, state, params=None: (carry(F32), carry(F32))
+    bare = optax.GradientTransformation(lambda params: carry(BF16), update)
+    for policy in (None, Policy(compute_dtype=F32, state_dtype=BF16)):
+        opt = guard(bare, policy=policy)
+        state = run(opt.init)(carry(BF16))
+        updates, new_state = run(opt.update)(carry(BF16), state, carry(BF16))
+        trees = updates, state, new_state
+        if not jitted:
+            trees += strong(carry(F32)), restore(carry(F32), new_state)
+        expected = orders(run(bare.update)(carry(BF16), state, carry(BF16))[1])
+        assert [orders(tree) for tree in trees] == [expected] * len(trees)
+        assert updates["a"]["y"].dtype == new_state["a"]["y"].dtype == BF16
 
 
 def test_only_containers_are_new():

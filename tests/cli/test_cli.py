@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dtypeguard._cli import display, main as cli
+from dtypeguard._cli import display, reports
 from dtypeguard._cli.arguments import check_options, parser
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
@@ -183,7 +183,7 @@ def test_help_and_version_exit_0(capsys):
 )
 def test_filters(pattern, names):
     everything = ["optax.adam", "optax.adam[schedule]", "optax.contrib.acme.adam"]
-    assert [name for name in everything if cli._matches(name, pattern)] == names
+    assert [name for name in everything if reports._matches(name, pattern)] == names
 
 
 def test_counts_and_rows():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from dtypeguard._cli.recompiled import Call, Change, Recompiled, _is_listed
+from dtypeguard._cli.recompiled import Change, CompiledCall, Recompiled, _is_listed
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 
@@ -17,7 +17,7 @@ def step(x):
 
 
 def call(x, function=step, callers=()):
-    return Call(function, function, (x,), {}, ("x",), "", [*callers])
+    return CompiledCall(function, function, (x,), {}, ("x",), "", [*callers])
 
 
 def frame_of(function):

@@ -12,7 +12,7 @@ from advice import applied, note_on
 from helpers import need, set_x64
 from jax import lax
 
-from dtypeguard._leaves.files import short_path
+from dtypeguard._source.files import short_path
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -222,7 +222,7 @@ ADVICE = {
     ),
     flag: (
         f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
-        "x.astype(jnp.bool) (all but 0 becomes True).",
+        "x.astype(bool) (all but 0 becomes True).",
         [
             [("(body,", f"({GUARD}(body),")],
             [("carry + 1", "(carry + 1).astype(jnp.bool)")],

@@ -243,3 +243,97 @@ def test_what_a_body_is_made_with():
         return lax.scan(body, jnp.ones(3, BF16), None, 3)
 
     assert f"forced by {line('closed over: factor')}" in row(program)
+
+
+def assigned_by_global():
+    global SCALE
+    SCALE = jnp.ones(3)  # declared: global
+    lax.scan(lambda c, x: (c * SCALE, None), jnp.ones(3, BF16), X.astype(BF16))
+
+
+def assigned_by_nonlocal():
+    scale = jnp.ones(3, BF16)
+
+    def widen():
+        nonlocal scale
+        scale = jnp.ones(3)  # declared: nonlocal
+        lax.scan(lambda c, x: (c * scale, None), jnp.ones(3, BF16), X.astype(BF16))
+
+    widen()
+    return scale
+
+
+def assigned_by_nested_nonlocal():
+    scale = None
+
+    def outer():
+        def widen():
+            nonlocal scale
+            scale = jnp.ones(3)  # declared: nested nonlocal
+
+        widen()
+        lax.scan(lambda c, x: (c * scale, None), jnp.ones(3, BF16), X.astype(BF16))
+
+    outer()
+    return scale
+
+
+@pytest.mark.parametrize(
+    "program", [assigned_by_global, assigned_by_nonlocal, assigned_by_nested_nonlocal]
+)
+def test_a_variable_that_a_function_declares_as_anothers(program):
+    kind = program.__name__.removeprefix("assigned_by_").replace("_", " ")
+    assert f"forced by {line(f'declared: {kind}')}" in row(program)
+
+
+SCALE = OFFSET = jnp.ones(3, BF16)  # may be: global
+
+
+def of_a_global():
+    def widen():
+        global OFFSET
+        OFFSET = jnp.ones(3)
+
+    def body(carry, _):
+        return carry * OFFSET, None
+
+    widen()
+    lax.scan(body, jnp.ones(3, BF16), None, 3)
+
+
+def of_a_nonlocal():
+    offset = jnp.ones(3, BF16)  # may be: nonlocal
+
+    def widen():
+        nonlocal offset
+        offset = jnp.ones(3)
+
+    def body(carry, _):
+        return carry * offset, None
+
+    widen()
+    lax.scan(body, jnp.ones(3, BF16), None, 3)
+
+
+@pytest.mark.parametrize("program", [of_a_global, of_a_nonlocal])
+def test_a_variable_that_another_function_may_have_assigned(program):
+    """One of two lines made the value, and the source does not tell which."""
+    kind = program.__name__.removeprefix("of_a_")
+    assert line(f"may be: {kind}") not in note_on(program)
+
+
+def test_a_global_that_a_function_between_has_another_of():
+    """The function does not close over the variable of the same name around it."""
+
+    def program():
+        WIDE = jnp.ones(3, BF16)
+
+        def body(carry, _):
+            return carry * globals()["WIDE"], None
+
+        return lax.scan(body, jnp.ones(3, BF16), None, 3), WIDE
+
+    assert f"forced by {line('the global of two')}" in row(program)
+
+
+WIDE = jnp.ones(3)  # the global of two

@@ -9,17 +9,17 @@ import operator
 import pathlib
 import re
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import planted_operands
 import pytest
-from advice import notes, raised
+from advice import line as line_of, notes, raised
 from helpers import set_x64
 from jax import lax
 
 import dtypeguard
-from dtypeguard._explain import operands, sites
 
 pytestmark = pytest.mark.third_party
 
@@ -114,6 +114,47 @@ def test_the_line_is_named_and_what_is_printed_mends_it(name, mode, tmp_path):
 
 BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
 SCALE = np.float32(2)
+
+
+class Head:
+    """Its fields come from outside, and `share` never runs."""
+
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+    def share(self, other):
+        other.bias = jnp.ones(3, jnp.bfloat16)
+
+
+class Layer(eqx.Module):
+    bias: jax.Array
+
+    def __init__(self):
+        self.bias = jnp.ones(3)
+
+    def __call__(self, x):
+        return lax.add(x, self.bias)
+
+
+def test_a_store_to_another_object_is_no_field():
+    def program():
+        bias = jnp.ones(3)  # field: bias
+        head = Head(bias=bias)
+        return lax.add(BF16, head.bias)
+
+    (note,) = notes(raised(program))
+    assert f"y = head.bias  float32[3]   {line_of(__file__, 'field: bias')}\n" in note
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_that_was_cast_has_its_types_from_the_cast(mode):
+    def program():
+        layer = Layer()
+        narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), layer)  # field: cast
+        return MODES[mode](lambda layer, x: layer(x))(narrow, F32)
+
+    (note,) = notes(raised(program))
+    assert f"y = self.bias  bfloat16[3]  {line_of(__file__, 'field: cast')}\n" in note
 
 
 def _structure():
@@ -290,11 +331,8 @@ def test_the_error_is_the_one_that_jax_raised(name):
 
 def test_nothing_runs_until_an_error_is_raised(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        operands, "is_about_operands", lambda message: asked.append(message)
-    )
-    for name in ("sites", "arguments", "expression"):
-        monkeypatch.setattr(sites, name, lambda *_: asked.append("read"))
+    for name in ("explain.read", "read.sites", "arguments.arguments"):
+        monkeypatch.setattr(f"dtypeguard._explain.{name}", lambda *_: asked.append("read"))
     compiled = []
     add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))
     with dtypeguard.explain():
@@ -305,12 +343,12 @@ def test_nothing_runs_until_an_error_is_raised(monkeypatch):
 
 
 def test_an_error_of_another_kind_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.operands.sites", lambda _: pytest.fail("read"))
+    monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: pytest.fail("read"))
     assert notes(raised(_shapes)) == []
 
 
 def test_what_is_not_known_of_tracers_costs_lines_alone(monkeypatch):
-    monkeypatch.setattr("dtypeguard._program.traced._behind", lambda *_: 1 / 0)
+    monkeypatch.setattr("dtypeguard._lines.traced._behind", lambda *_: 1 / 0)
     case = planted_operands.CASES["key_value_cache"]
     (note,) = notes(raised(lambda: case.program(jax.jit)))
     assert "  update = new[None]  float32[1,3]" in note
@@ -318,7 +356,7 @@ def test_what_is_not_known_of_tracers_costs_lines_alone(monkeypatch):
 
 
 def test_a_failure_of_the_note_costs_the_note_alone(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.operands.sites", lambda _: 1 / 0)
+    monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: 1 / 0)
     case = planted_operands.CASES["key_value_cache"]
     error = raised(lambda: case.program(jax.jit))
     assert type(error) is TypeError

@@ -8,7 +8,7 @@ import pytest
 from helpers import assert_same, in_optax, needs_optax, types
 from jax import lax, tree_util
 
-from dtypeguard import Policy, guard
+from dtypeguard import Policy, guard, record, restore
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -53,6 +53,34 @@ def test_both_orders(wrapper):
     assert_same(train(guard(wrapper(adam()))), bare)
     assert_same(train(wrapper(guard(adam()))), bare)
     assert_same(train(guard(wrapper(guard(adam())))), bare)
+
+
+POLICIES = [
+    Policy(),
+    Policy(casting="unsafe"),
+    Policy(updates_dtype="grads"),
+    Policy(compute_dtype=F32),
+    Policy(compute_dtype=F32, state_dtype="params"),
+    Policy(compute_dtype=F32, state_dtype={"*.mu*": jnp.float16}, updates_dtype=F32),
+    Policy(state_dtype=BF16),
+    Policy(rounding="stochastic"),
+    Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic", seed=7),
+]
+
+
+@pytest.mark.filterwarnings("ignore:update failed and was run in float")
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_policy_around_a_wrapper_keeps_types_and_restores(wrapper, policy):
+    opt = guard(wrapper(adam()), policy=policy)
+    params = {"w": jnp.ones((4, 3), BF16), "b": jnp.ones(3, BF16)}
+    grads = tree_util.tree_map(lambda p: p.astype(F32), params)
+    state = opt.init(params)
+    _, new_state = jax.eval_shape(opt.update, grads, state, params)
+    recorded = record(opt, params)
+    assert types(new_state) == types(recorded) == types(state)
+    saved = tree_util.tree_map(np.asarray, state)
+    assert_same(restore(saved, recorded), state)
 
 
 @pytest.mark.filterwarnings("ignore:update failed and was run in float")

@@ -419,7 +419,7 @@ def test_guarding_twice_is_harmless():
     once = guard_step(drifting)
     assert guard_step(once) is once
     nested = guard_step(
-        guard_step(lambda a, b: (a * jnp.float32(1), b * jnp.float32(1))),
+        guard_step(lambda a, b: (a * jnp.float32(1), b * jnp.float32(1)), returned=0),
         carry=1,
         returned=1,
     )
@@ -699,3 +699,83 @@ def test_a_reference_in_the_carry_stays_the_same_one():
     assert state["ref"] is first["ref"]
     assert state["x"].dtype == BF16
     np.testing.assert_array_equal(first["ref"][...], 2)
+
+
+# A loss that looks like the carry -------------------------------------------------------
+
+
+class Result(NamedTuple):
+    loss: jax.Array
+    state: jax.Array
+
+
+def takes(step, *args, **options):
+    """What a guarded step warns of, and the dtypes of its result."""
+    guarded = guard_step(step, **options)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        results = [guarded(*args) for _ in range(3)]
+    dtypes = [str(leaf.dtype) for leaf in tree_util.tree_leaves(results[-1])]
+    return [str(each.message) for each in warned], dtypes
+
+
+LOSS, EMA = jnp.ones((), F32), jnp.zeros((), BF16)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_loss_that_could_be_the_carry_is_asked_about(wrap):
+    step = wrap(lambda ema, x: (x * x, ema.astype(F32) * x))
+    (asked,), dtypes = takes(step, EMA, LOSS)
+    assert dtypes == ["bfloat16", "float32"]
+    assert "takes item 0 for the new ema and casts it, but item 1 could be ema" in asked
+    remedies = dict(re.findall(r"returned=(\S+)\b\)? if (it is|not)", asked))
+    assert remedies == {"1": "it is", "0": "not"}
+    assert takes(step, EMA, LOSS, returned=1) == ([], ["float32", "bfloat16"])
+    assert takes(step, EMA, LOSS, returned=0) == ([], ["bfloat16", "float32"])
+    assert takes(step, LOSS, LOSS) == ([], ["float32", "float32"])  # nothing is cast
+
+
+def test_the_items_of_a_named_tuple_and_several_carries_are_asked_about():
+    (asked,), _ = takes(lambda s, x: Result(x, s), EMA, LOSS)
+    assert "takes item 'loss' for the new s" in asked
+    assert "returned='state') if it is, and returned='loss' if not" in asked
+    step = lambda a, b, x: (x, a, b, x.astype(I32))
+    (asked,), _ = takes(step, EMA, EMA, LOSS, carry=("a", "b"))
+    assert "takes item 0 for the new a and casts it, but item 2 could be a" in asked
+    assert "returned=(2, 1)) if it is, and returned=(0, 1) if not" in asked
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda new, x: None,
+        lambda new, x: new,  # a scan stacks what it carries
+        lambda new, x: x.reshape(1),
+        lambda new, x: {"loss": x},
+        lambda new, x: x.astype(I32),
+        lambda new, x: jax.random.key(0),
+    ],
+)
+def test_an_item_that_cannot_be_the_carry_is_not_asked_about(other):
+    def step(ema, x):
+        new = ema.astype(F32) + x
+        return new, other(new, x)
+
+    asked, (dtype, *_) = takes(step, EMA, LOSS)
+    assert (asked, dtype) == ([], "bfloat16")
+
+
+def test_a_number_that_has_not_chosen_its_type_is_not_asked_about():
+    assert takes(lambda total, x: (total + x, x * 2), 0.0, LOSS)[0] == []
+    tree = {"a": EMA, "b": EMA}
+    step = lambda c, x: ({"a": x, "b": c["b"]}, {"a": x, "b": x})
+    assert len(takes(step, tree, LOSS)[0]) == 1
+
+
+def test_the_body_of_a_loop_is_not_asked_about():
+    """The first item of what it returns is the carry."""
+    body = guard_step(lambda ema, x: (ema + x, x * 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ema, _ = jax.lax.scan(body, EMA, jnp.ones(3))
+    assert ema.dtype == BF16

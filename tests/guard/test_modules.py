@@ -300,7 +300,7 @@ def test_the_compact_method_of_a_linen_module_is_still_one():
     nn = need("flax.linen")
 
     class Cell(nn.Module):
-        @guard_step
+        @guard_step(returned=0)
         @nn.compact
         def __call__(self, state, x):
             y = nn.Dense(3, name="gate")(x.astype(F32))

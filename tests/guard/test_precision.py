@@ -1,5 +1,6 @@
 """The precision policy: what the inner optimizer sees, what is stored, what comes out."""
 
+import dataclasses
 import functools
 
 import jax
@@ -19,6 +20,15 @@ from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 ALL_BF16 = Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic")
+POLICIES = [
+    ALL_BF16,
+    Policy(compute_dtype=F32),
+    Policy(compute_dtype=F32, state_dtype="params", updates_dtype=F32),
+    Policy(state_dtype=BF16),
+    Policy(state_dtype=lambda path, leaf: BF16, updates_dtype="grads"),
+    Policy(state_dtype="params"),
+    Policy(rounding="stochastic"),
+]
 ENTRIES, _ = entries()
 
 
@@ -337,10 +347,28 @@ def test_rules_that_do_not_work():
         guard(spy({}), policy=Policy(state_dtype=rule)).init(params)
 
 
-def test_a_rule_without_a_leaf_to_match_is_no_error():
-    """As for sgd, and for what stands for the params in tree_map_params."""
+NO_LEAF = {  # no floating leaf of these follows the params
+    "no state": lambda: optax.sgd(0.1),
+    "a count": lambda: optax.scale_by_schedule(lambda count: 0.1),
+    "their own": lambda: transformation(init=lambda params: {"mu": jnp.zeros(3, F32)}),
+}
+
+
+@pytest.mark.parametrize("name", NO_LEAF, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("compute_dtype", [None, F32])
+def test_a_pattern_where_no_leaf_follows_the_params(name, compute_dtype):
+    rule = {"*.mu_typo*": BF16}
+    opt = guard(NO_LEAF[name](), policy=Policy(compute_dtype, state_dtype=rule))
+    told = r"match no leaf: '\*.mu_typo\*'\. Take them out"
+    with pytest.raises(ValueError, match=told):
+        opt.init(params_of())
+    with pytest.raises(ValueError, match=told):
+        dtypeguard.record(opt, params_of())
+    assert opt.init({}) is not None  # no params, no leaves
+
+
+def test_a_pattern_and_what_stands_for_the_params_in_tree_map_params():
     policy = Policy(compute_dtype=F32, state_dtype={"*mu*": BF16})
-    assert guard(optax.sgd(0.1), policy=policy).init(params_of()) is not None
     opt = guard(optax.adam(0.1), policy=policy)
     doubled = optax.tree_utils.tree_map_params(opt, lambda x: x + 1, opt.init(params_of()))
     mean, square = doubled[0].mu["w"], doubled[0].nu["w"]
@@ -421,6 +449,13 @@ def test_what_the_policy_asks_for_is_no_drift():
     opt = guard(drifts, policy=policy)
     with pytest.raises(DtypeDriftError, match=r"\['scale'\] +float32\[\] -> float16"):
         opt.update(grads_of(params), opt.init(params), params)
+    for name, leaf in (("scale", jnp.ones((), F16)), ("fixed", params)):
+        drifts = optax.GradientTransformation(
+            spy({}).init, lambda u, s, p, new={name: leaf}: (u, s | new)
+        )
+        opt = guard(drifts, policy=Policy(state_dtype=BF16, on_drift="error"))
+        with pytest.raises(DtypeDriftError, match=rf"\['{name}'\].* +float32.* -> "):
+            opt.update(grads_of(params), opt.init(params), params)
 
 
 ASKED = [
@@ -659,20 +694,37 @@ def test_guarding_again_replaces_the_policy():
 @pytest.mark.filterwarnings("ignore::dtypeguard.DtypeGuardWarning")
 @pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_all_bfloat16_is_a_carry(entry):
-    """(params, state) comes out with the types it went in with, the large leaves narrow."""
-    inputs = entry.inputs(BF16, BF16)
-    opt = guard(entry.build(), policy=ALL_BF16)
+def test_under_any_policy_a_carry_and_no_drift(entry):
+    """(params, state) comes out with the types it went in with.
 
-    def step(params, state, updates):
-        updates, state = opt.update(updates, state, params, **inputs.extra_args)
-        return updates, state
+    No policy calls what it does itself a drift: bare, each leaf keeps its type.
+    """
+    for dtypes in ((BF16, BF16), (F16, F16), (F32, BF16)):
+        inputs = entry.inputs(*dtypes)
 
-    state = jax.eval_shape(opt.init, inputs.params)
-    updates, new_state = jax.eval_shape(step, inputs.params, state, inputs.updates)
-    described = lambda tree: tree_util.tree_map(lambda x: (x.dtype, x.shape), tree)
-    assert described(new_state) == described(state)
-    assert {leaf.dtype for leaf in tree_util.tree_leaves(updates)} <= {jnp.dtype(BF16)}
+        def step(params, updates, policy, inputs=inputs):
+            opt = guard(entry.build(), policy=policy)
+            state = opt.init(params)
+            return state, *opt.update(updates, state, params, **inputs.extra_args)
+
+        def run(policy, inputs=inputs, step=step):
+            step = functools.partial(step, policy=policy)
+            return jax.eval_shape(step, inputs.params, inputs.updates)
+
+        try:
+            run(Policy(on_drift="error"))
+            reports = {"on_drift": "error"}
+        except DtypeDriftError:
+            reports = {}
+        for policy in POLICIES:
+            if policy.state_dtype == "params" and F16 in dtypes:
+                continue  # which is refused
+            state, updates, new_state = run(dataclasses.replace(policy, **reports))
+            assert types(new_state) == types(state), policy
+            if policy.updates_dtype is None:
+                params = tree_util.tree_leaves(inputs.params)
+                held = {leaf.dtype for leaf in tree_util.tree_leaves(updates)}
+                assert held <= {leaf.dtype for leaf in params}, policy
 
 
 @pytest.mark.third_party

@@ -149,7 +149,7 @@ def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
 
 def test_a_drift_beside_another_argument_is_still_cast(guards):
     step = jax.jit(lambda state, x: (state + x, x))
-    guarded, state = guard_step(step), jnp.ones(3, BF16)
+    guarded, state = guard_step(step, returned=0), jnp.ones(3, BF16)
     for dtype in (BF16, BF16, F32, BF16, F32):
         state, x = guarded(state, jnp.ones(3, dtype))
         assert (state.dtype, x.dtype) == (BF16, dtype)
@@ -214,7 +214,7 @@ def test_without_jit_a_step_may_change_the_containers_of_the_caller():
 
 
 def test_inside_a_trace_nothing_is_taken_for_a_repeat(guards):
-    guarded = guard_step(jax.jit(lambda state, x: (state + x, x)))
+    guarded = guard_step(jax.jit(lambda state, x: (state + x, x)), returned=0)
     xs = jnp.ones((2, 3), BF16)
     for _ in range(2):
         guarded(xs[0], xs[0])

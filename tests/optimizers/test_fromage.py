@@ -27,17 +27,20 @@ def one_update(opt, param, grad):
 def truth(param, grad, rate):
     """The update in float64, by the authors' formula."""
     p, g = np.asarray(param, np.float64), np.asarray(grad, np.float64)
-    norm_p, norm_g = np.linalg.norm(p), np.linalg.norm(g)
-    ratio = norm_p / norm_g if norm_p > 0 and norm_g > 0 else 1.0
+    largest_p, largest_g = (np.abs(x).max() or 1.0 for x in (p, g))
+    norm_p, norm_g = np.linalg.norm(p / largest_p), np.linalg.norm(g / largest_g)
+    if norm_p == 0 or norm_g == 0:
+        largest_p, largest_g, norm_p, norm_g = 1.0, 1.0, 1.0, 1.0
     root = math.sqrt(1 + rate**2)
-    return -(rate**2) / (root * (1 + root)) * p - rate * ratio / root * g
+    turn = rate / root * largest_p * (norm_p / norm_g) * (g / largest_g)
+    return -(rate**2) / (root * (1 + root)) * p - turn
 
 
 # Exactness ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheduled", [False, True], ids=["constant", "schedule"])
-@pytest.mark.parametrize("rate", [1.0, 1e-2, 3e-4, 1e-5, 1e-7])
+@pytest.mark.parametrize("rate", [3e38, -2e19, 1e10, 1.0, 1e-2, 3e-4, 1e-5, 1e-7, 1e-18])
 def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     """To a few ulp of float32. The gradient is zero, so that it hides nothing."""
     param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
@@ -62,15 +65,50 @@ def test_updates_of_narrow_params_are_rounded_once(dtype, rate):
 # Norms ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1.0, 1e22, 1e30])
-@pytest.mark.parametrize("of", ["param", "grad"])
-def test_norms_neither_overflow_nor_underflow(of, scale):
-    """The squares of float32 overflow from 2e19 on and underflow below 1e-23."""
-    param = jax.random.normal(jax.random.PRNGKey(0), (64, 64))
-    grad = jax.random.normal(jax.random.PRNGKey(1), (64, 64))
-    scaled = (param * scale, grad) if of == "param" else (param, grad * scale)
-    found = one_update(fromage(0.01), *scaled)
-    np.testing.assert_allclose(found, truth(*scaled, 0.01), rtol=2e-5, atol=0)
+@pytest.mark.parametrize("dtype", [BF16, F16, F32, F64], ids=name_of)
+@pytest.mark.parametrize("grad_at", [0.0, 0.3, 0.7, 0.998, 1.0])
+@pytest.mark.parametrize("param_at", [0.3, 0.5, 0.7, 0.998, 1.0])
+def test_norms_neither_overflow_nor_underflow(param_at, grad_at, dtype):
+    """With entries from the smallest normal number (0) to the largest of all (1).
+
+    The squares of float32 overflow from 2e19 on and underflow below 1e-23. From 8.5e37 on
+    (0.992), the reciprocal is subnormal, which CPUs flush to zero.
+    """
+    with set_x64(dtype == F64):
+        info = jnp.finfo(dtype)
+        tiny, most = float(info.tiny), float(info.max)
+        param, grad = (
+            jnp.asarray(np.where(np.arange(64) % every, 1, -1) * size, dtype)
+            for every, at in ((3, param_at), (5, grad_at))
+            for size in [tiny ** (1 - at) * most**at]
+        )
+        expected = truth(param, grad, 0.01)
+        rtol, atol = float(info.eps), float(info.smallest_subnormal)
+        for update in (one_update, jax.jit(one_update, static_argnums=0)):
+            found = np.asarray(update(fromage(0.01), param, grad), np.float64)
+            np.testing.assert_allclose(
+                found, expected, rtol=max(4e-15, 4 * rtol), atol=atol
+            )
+
+
+@pytest.mark.parametrize("min_norm", [1e-6, 1.0, 1e3])
+def test_min_norm_of_the_smallest_params_and_gradients(min_norm):
+    tiny = jnp.full(4, 2e-38)
+    root = math.sqrt(1 + 0.1**2)
+    found = one_update(fromage(0.1, min_norm=min_norm), tiny, jnp.ones(4))
+    expected = -0.1 / root * max(min_norm, 4e-38) / max(min_norm, 2)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    found = one_update(fromage(0.1, min_norm=min_norm), jnp.full(4, 1e37), tiny)
+    shrink = (1 / root - 1) * 1e37
+    np.testing.assert_allclose(
+        found, shrink - 0.1 / root * 2e37 * (2e-38 / min_norm), rtol=1e-5
+    )
+
+
+def test_the_bound_holds_where_norms_overflow():
+    param = jnp.full(400, 3e38)
+    found = one_update(fromage(0.1, p_bound=0.01), param, param)
+    np.testing.assert_allclose(found, -0.99 * 3e38, rtol=1e-6)
 
 
 def test_norms_of_large_float16_tensors():

@@ -327,6 +327,38 @@ def test_gradients_that_are_none():
     assert not np.any(state.acc_grads["b"])
 
 
+@third_party
+@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("dtype", [BF16, F32, jnp.complex64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+    "has_grad", [(0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 0), (0, 0, 0)], ids=str
+)
+def test_a_gradient_that_is_none_on_some_mini_steps(has_grad, dtype, mean, wrap):
+    """It counts as 0. If it is None on all, not even weight decay moves the param."""
+    params = {"w": jnp.full(3, 0.5, dtype), "b": jnp.ones(2, F32), "n": jnp.ones(2, I32)}
+    inner = optax.chain(optax.trace(0.9), optax.add_decayed_weights(0.1))
+    opt = multi_steps(inner, 3, use_grad_mean=mean)
+    state, step = opt.init(params), wrap(opt.update)
+    for number, has in enumerate((*has_grad, 1, 1, 1)):
+        grads = {"w": jnp.full(3, 3, dtype) if has else None, "b": jnp.ones(2), "n": None}
+        updates, new_state = step(grads, state, params)
+        assert types(new_state) == types(state)
+        assert updates["n"] is None
+        state = new_state
+        if number == 2:
+            first = updates["w"]
+    grad = sum(has_grad) * (1 if mean else 3)
+    if grad == 0:
+        assert first is None or not np.any(first)
+    else:
+        assert first.dtype == dtype
+        np.testing.assert_allclose(np.asarray(first, complex), grad + 0.05, rtol=1e-2)
+    expected = (3 if mean else 9) + 0.9 * grad + 0.05
+    np.testing.assert_allclose(np.asarray(updates["w"], complex), expected, rtol=1e-2)
+    assert not np.any(state.acc_grads["w"])
+
+
 def test_without_params():
     params = make_params(BF16)
     opt = multi_steps(optax.sgd(0.5), 2)

@@ -12,6 +12,7 @@ from helpers import assert_close, assert_same, needs_x64_scope, types
 from jax import lax, tree_util
 from quadratic import add, assert_blind, make_params, run, slope
 
+import dtypeguard
 from dtypeguard import fromage, prodigy
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
@@ -121,6 +122,17 @@ def test_a_param_whose_gradient_is_none_does_not_move(make):
     assert updates["w"].shape == (3, 4)
     of_b = lambda state: getattr(state, "exp_avg_sq", {"b": None})["b"]
     assert_same(of_b(state), of_b(start))
+
+
+@pytest.mark.parametrize(
+    "make", [*OWN.values(), lambda: dtypeguard.multi_steps(optax.sgd(0.1), 2)]
+)
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_gradients_below_a_param_are_another_tree(shape, make):
+    params, opt = {"a": jnp.ones(shape)}, make()
+    for below in ({"b": jnp.ones(shape)}, ()):
+        with pytest.raises(ValueError, match=r"another tree.*\n +updates\['a'\]"):
+            opt.update({"a": below}, opt.init(params), params)
 
 
 @own

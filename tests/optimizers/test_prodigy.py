@@ -175,6 +175,36 @@ def test_the_noise_of_each_step_and_leaf_is_independent():
             assert abs(np.corrcoef(one, other)[0, 1]) < 4 / 100
 
 
+def moves_of(seed):
+    """Whether each of 10,000 equal params moves in the first step."""
+    opt = prodigy(5e-4, estim_lr0=1.0, seed=seed)
+    params = jnp.ones(10_000, BF16)
+    updates, state = opt.update(params, opt.init(params), params)
+    return updates != 0, state.exp_avg_sq
+
+
+@third_party
+def test_seeds_tell_optimizers_apart():
+    """In `multi_transform` they would otherwise count steps and leaves alike."""
+    params = {name: jnp.ones(10_000, BF16) for name in "ab"}
+    of = lambda seed: prodigy(5e-4, estim_lr0=1.0, seed=seed)
+    for seeds, is_same in (((None, None), True), ((1, 1), True), ((0, 2**32 - 1), False)):
+        opt = optax.multi_transform(dict(zip("xy", map(of, seeds))), {"a": "x", "b": "y"})
+        updates, _ = jax.jit(opt.update)(params, opt.init(params), params)
+        ups = [np.asarray(u != 0) for u in updates.values()]
+        assert (abs(np.corrcoef(*ups)[0, 1]) < 4 / 100) != is_same
+    np.testing.assert_array_equal(updates["a"] != 0, moves_of(0)[0])
+
+
+def test_seeds_tell_members_of_a_vmap_apart():
+    """A seed may be traced. Each member is what it is alone."""
+    found = jax.jit(jax.vmap(moves_of))(jnp.arange(3))
+    for member in range(3):
+        assert_same([leaf[member] for leaf in found], list(moves_of(member)))
+        other = found[0][member - 1]
+        assert abs(np.corrcoef(found[0][member], other)[0, 1]) < 4 / 100
+
+
 def test_a_rounded_step_is_plain_for_wide_params_and_differentiable():
     step = jnp.asarray([1e-9, 0.3], F32)
     for dtype in (F32, BF16):
@@ -185,6 +215,14 @@ def test_a_rounded_step_is_plain_for_wide_params_and_differentiable():
 
 
 # Edges ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estim_lr0", [2e-38, 1e-19, 1e-12])
+@pytest.mark.parametrize("dtype", [jnp.float8_e5m2, F16, BF16, F32], ids=name_of)
+def test_the_smallest_first_estimates(dtype, estim_lr0):
+    """`d**2` underflows in float32 from `d = 1e-19` down."""
+    opt = prodigy(estim_lr0=estim_lr0)
+    assert is_finite(run(opt, {"w": jnp.zeros(300, dtype)}, 60))
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
@@ -407,23 +445,72 @@ def test_the_signature_extends_that_of_optax():
 
 
 @third_party
-def test_continues_from_a_state_of_optax():
-    params = make_params()
-    found, old = run(optax.contrib.prodigy(), params, 10)
-    state = (
-        dtypeguard.prodigy()
-        .init(params)
-        ._replace(**old._asdict(), steps_taken=old.count, estim_lr_max=old.estim_lr)
+@pytest.mark.parametrize(
+    ("dtype", "beta1", "slice_p"),
+    [(F32, 0.9, 1), (F32, 0.0, 1), (F32, 0.9, 2), (F16, 0.9, 1)],
+)
+def test_continues_from_a_state_of_optax(dtype, beta1, slice_p):
+    """As `migrating.md` says; a larger first estimate, for float16 to hold the sums."""
+    policy = dtypeguard.Policy(compute_dtype=F32, updates_dtype=F32)
+    of = lambda make, **options: guard(
+        make(betas=(beta1, 0.999), estim_lr0=0.1, **options), policy=policy
     )
-    found, _ = run(prodigy(), found, 10, state=state)
-    expected, _ = run(optax.contrib.prodigy(), params, 20)
-    assert_close(found, expected, rtol=1e-4)
+    theirs, ours = of(optax.contrib.prodigy), of(prodigy, slice_p=slice_p)
+    params, old = trained(theirs, make_params(dtype), 10)
+    state = dtypeguard.ProdigyState(*old, steps_taken=old.count, estim_lr_max=old.estim_lr)
+    if beta1 == 0:
+        with pytest.raises(dtypeguard.DtypeDriftError, match=r"state\.exp_avg\['w'\]"):
+            dtypeguard.restore(state, dtypeguard.record(ours, params))
+        state = state._replace(exp_avg=())
+    if slice_p > 1:
+        kept = lambda tree: tree_util.tree_map(lambda x: x.ravel()[::slice_p], tree)
+        with pytest.raises(dtypeguard.DtypeDriftError, match=r"grad_sum\['w'\]"):
+            dtypeguard.restore(state, dtypeguard.record(ours, params))
+        state = state._replace(grad_sum=kept(state.grad_sum), params0=kept(state.params0))
+    state = dtypeguard.restore(state, dtypeguard.record(ours, params))
+    found, new_state = trained(ours, params, 10, state)
+    if (beta1, slice_p) == (0.9, 1):  # of others Optax has another step, or none
+        expected, _ = trained(theirs, params, 10, old)
+        assert_close(found, expected, rtol=1e-3 if dtype == F16 else 1e-4)
+    assert types(new_state) == types(state)
+    assert float(new_state.estim_lr) >= float(old.estim_lr)
+
+
+def trained(opt, params, steps, state=None):
+    """Like `run`, but with wide updates, whose sum is rounded."""
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = opt.update(slope(params), state, params)
+        return (dtypeguard.apply_updates(params, updates), state), None
+
+    carry = params, opt.init(params) if state is None else state
+    return jax.jit(lambda carry: lax.scan(step, carry, None, length=steps)[0])(carry)
+
+
+@third_party
+def test_a_state_with_averages_that_are_not_used_stays_as_it_is():
+    """Optax keeps them for `beta1=0`; in a scan, the state has to keep its tree."""
+    params, opt = make_params(), prodigy(betas=(0.0, 0.999))
+    first = opt.init(params)
+    expected, state = run(opt, params, 5)
+    found, later = run(opt, params, 5, state=first._replace(exp_avg=params))
+    assert_same(found, expected)
+    assert_same(later, state._replace(exp_avg=params))
 
 
 # Input ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [prodigy, lambda: dtypeguard.fromage(0.1, p_bound=1.0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        prodigy,
+        lambda: prodigy(slice_p=2),
+        lambda: dtypeguard.fromage(0.1, p_bound=1.0),
+        lambda: dtypeguard.multi_steps(prodigy(slice_p=2), 1),
+    ],
+)
 @pytest.mark.parametrize("scalar", [2.0, np.float32(2), np.array(2.0), jnp.asarray(2.0)])
 def test_params_that_are_numbers(scalar, make):
     """A temperature, for example. Optax takes numbers, also without jit."""

@@ -84,6 +84,25 @@ def test_steps_of_an_optimizer_lose_where_the_params_are_rounded():
     assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
 
 
+def test_functions_named_as_those_of_libraries_are_the_users(tmp_path, monkeypatch):
+    @jax.jit
+    def round_with(x):
+        return jnp.tanh(1.234567 * x) * 0.9
+
+    x = normal(0, 16, 8)
+    report = audit_precision(round_with, x)
+    exact = round_with(x.astype(F32))
+    off = jnp.linalg.norm(round_with(x).astype(F32) - exact) / jnp.linalg.norm(exact)
+    assert report.error == pytest.approx(float(off), rel=0.01)
+
+    monkeypatch.chdir(tmp_path)
+    file, names = str(tmp_path / "optax" / "_src" / "update.py"), {}
+    source = "def apply_updates(params, updates):\n    return params + updates"
+    exec(compile(source, file, "exec"), names)
+    report = audit_precision(names["apply_updates"], x, x / 3)
+    assert "dtypeguard.apply_updates" not in str(report)
+
+
 @pytest.mark.parametrize("name", ["custom_vjp", "sort", "top_k", "custom_root"])
 def test_the_program_with_all_lines_rounding_is_the_program(name):
     """The forms that no generated program has."""
@@ -317,3 +336,30 @@ def test_remedies_are_for_what_the_line_computes():
     assert "Leave out the cast on" in str(report)
     narrow = audit_precision(lambda x: x * 300, jnp.full(3, 300, BF16), narrow=F16)
     assert "not finite in float16, and are in float32" in str(narrow)
+
+
+@jax.custom_vjp
+def attended(x):
+    return jnp.tanh(x)
+
+
+def attended_forward(x):
+    return jnp.tanh(x), x
+
+
+def attended_backward(x, given):
+    slope = 1 - jnp.tanh(x) ** 2
+    rounded = (slope * given).astype(BF16)  # loses
+    return (rounded.astype(F32) * 1.0,)
+
+
+attended.defvjp(attended_forward, attended_backward)
+
+
+def test_a_loss_in_a_backward_rule_is_on_its_line():
+    f = jax.grad(lambda x: jnp.sum(attended(x) ** 2))
+    report = audit_precision(f, normal(0, 64, dtype=F32))
+    assert [loss.origin.code for loss in report.fix] == [
+        "rounded = (slope * given).astype(BF16)  # loses"
+    ]
+    assert report.left < 1e-3

@@ -13,7 +13,7 @@ import pytest
 
 from dtypeguard import LineCost, PrecisionReport, Work, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._program.origins import Origin
+from dtypeguard._source.origin import Origin
 
 pytestmark = [
     pytest.mark.third_party,

@@ -87,16 +87,17 @@ def codes(losses):
     return [found.origin.users.code for found in losses]
 
 
-def test_as_if_in_bfloat16_two_lines_have_to_stay_wide():
+def test_as_if_in_bfloat16_a_few_lines_have_to_stay_wide():
     report = audit_precision(loss, params(F32), TOKENS, narrow=BF16, tolerance=3e-4)
-    assert sorted(codes(report.fix)) == [
+    assert {
         "return jnp.sum(losses) / len(losses)",
         "total = jax.nn.logsumexp(logits, axis=1)",
-    ], report
-    assert report.lines >= 15
-    assert report.left * report.error**2 <= 3e-4**2
+    } <= {*codes(report.fix)}, report
+    assert len(report.fix) <= 4 < 15 <= report.lines
+    assert report.mended <= 3e-4
+    assert report.left == pytest.approx((report.mended / report.error) ** 2)
     # They are first, although the shares of a scalar have either sign.
-    assert {*codes(report.losses[:2])} == {*codes(report.fix)}
+    assert {*codes(report.losses[:2])} <= {*codes(report.fix)}
 
 
 def test_positions_rounded_before_the_sine():

@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit, audit_step
+from dtypeguard._lines.equations import is_explicit, origin_of
 from dtypeguard._program.graph import Graph
-from dtypeguard._program.origins import is_explicit, origin_of
 
 pytestmark = pytest.mark.third_party
 

@@ -7,7 +7,7 @@ from harness import HERE, PROGRAMS, first_call, quick_keys
 
 import dtypeguard
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._precision.measure import Measures
+from dtypeguard._paired.measure import Measures
 
 pytestmark = [
     pytest.mark.third_party,

@@ -54,6 +54,21 @@ def test_none_and_float0_updates_leave_their_param():
     assert apply_updates(count, np.zeros(2, jax.dtypes.float0)) is count
 
 
+@pytest.mark.parametrize("subtree", [{"b": jnp.ones(2)}, {}, (), (jnp.ones(2),)])
+@pytest.mark.parametrize(
+    "update",
+    [jnp.ones(2), 1.0, np.zeros(2, jax.dtypes.float0)],
+    ids=["array", "1", "float0"],
+)
+def test_an_update_in_place_of_a_subtree_is_another_tree(update, subtree):
+    params = {"a": subtree, "c": jnp.ones(2)}
+    with pytest.raises(ValueError, match=r"another tree.*\n +updates\['a'\]") as error:
+        apply_updates(params, {"a": update, "c": jnp.ones(2)})
+    assert "give one for each param, or None" in str(error.value)
+    kept = apply_updates(params, {"a": None, "c": jnp.ones(2)})
+    assert_same(kept, {"a": subtree, "c": jnp.full(2, 2.0)})
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16, jnp.float8_e4m3fn])
 @pytest.mark.parametrize("update_dtype", [F32, BF16])
 def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype):
@@ -67,6 +82,21 @@ def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype
     mean = rounded["w"].astype(F32).mean() - 1
     error = small * np.sqrt(15 / params["w"].size)
     assert abs(mean - small) < 4 * error
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_the_mean_is_the_float32_sum(dtype):
+    """What a float32 param loses is lost, and no more."""
+    draws = 10**6
+    for update, moves in ((2.0**-24, False), (2.0**-20, True)):
+        params, updates = jnp.ones(draws, dtype), jnp.full(draws, update)
+        assert np.all(jnp.ones(1) + updates[0] == 1) != moves
+        rounded = apply_updates(params, updates, key=jax.random.key(0))
+        mean = np.asarray(rounded, np.float64).mean() - 1
+        assert (mean > 0) == moves
+        expected = update if moves else 0
+        spacing = float(jnp.finfo(dtype).eps)
+        assert abs(mean - expected) <= 4 * np.sqrt(expected * spacing / draws)
 
 
 def test_float32_params_are_not_rounded():

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import dtypeguard
-from dtypeguard._precision.measure import Measures
+from dtypeguard._paired.measure import Measures
 
 MESH = Mesh(np.array(jax.devices()), ("data",))
 SPLIT = NamedSharding(MESH, P("data"))

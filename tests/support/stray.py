@@ -14,7 +14,7 @@ import optax
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._precision.work import work_of
+from dtypeguard._costs.work import work_of
 from dtypeguard._program.graph import Graph
 
 BF16, F32 = jnp.bfloat16, jnp.float32

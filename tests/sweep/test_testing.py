@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from dtypeguard import guard
+from dtypeguard import Policy, audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from dtypeguard._sweep.catalog import entries
 from dtypeguard._sweep.sweep import CONFIGURATIONS
@@ -179,6 +179,39 @@ def test_an_error_of_the_guard_takes_one_line():
     opt = optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), floating)
     with pytest.raises(AssertionError, match=r"brought back: state  int32\[\] -> float32"):
         check_contract(guard(opt), configurations=["f32"], rules=["state_types"])
+
+
+ASKED = [
+    Policy(
+        compute_dtype=jnp.float32,  # of bfloat16.md
+        state_dtype=jnp.bfloat16,
+        updates_dtype=jnp.float32,
+        rounding="stochastic",
+    ),
+    Policy(updates_dtype="grads"),
+    Policy(updates_dtype=jnp.bfloat16),
+    Policy(state_dtype="params"),  # which refuses float16
+    Policy(compute_dtype=jnp.float64),  # which needs x64
+    Policy(updates_dtype=jnp.float64),
+    Policy(state_dtype=lambda path, leaf: jnp.float64),
+]
+
+
+@pytest.mark.skipif(not HAS_X64_SCOPE, reason="no rule on 64 bits before JAX 0.7")
+@pytest.mark.parametrize("policy", ASKED, ids=str)
+def test_what_a_policy_asks_for_breaks_no_rule(policy):
+    opt = guard(optax.adam(1e-3), policy=policy)
+    check_contract(opt, configurations=["bf16", "f16", "bf16/f32"])
+    params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    report = audit(opt, params, x64=True)
+    assert str(report) == "audit: no leaf changed its type in one update."
+    assert not report.wide_operations
+
+
+def test_a_policy_that_refuses_all_that_is_checked_breaks_the_rules():
+    opt = guard(optax.adam(1e-3), policy=Policy(state_dtype="params"))
+    with pytest.raises(AssertionError, match=r"f16, .*Policy\(state_dtype='params'\)"):
+        check_contract(opt, configurations=["f16"], rules=["scan"])
 
 
 @pytest.mark.parametrize("x64", [False, True])

@@ -8,7 +8,6 @@ import pathlib
 import pickle
 import subprocess
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -33,19 +32,10 @@ def _defined_in(module):
     return [name for name in names if not name.startswith("_")]
 
 
-def _exported_by(module):
-    """What an `__init__.py` imports under the same name, for users."""
-    return [
-        name
-        for name, thing in vars(module).items()
-        if not name.startswith("_") and not isinstance(thing, types.ModuleType)
-    ]
-
-
 NAMES = {
     f"{module.__name__}.{name}": (module, getattr(module, name))
     for module, names in (
-        (dtypeguard, _exported_by(dtypeguard)),
+        (dtypeguard, dtypeguard.__all__),
         (dtypeguard.testing, _defined_in(dtypeguard.testing)),
     )
     for name in names

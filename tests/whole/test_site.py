@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 
 import pytest
 from helpers import need
@@ -43,9 +42,7 @@ def site(tmp_path_factory):
 
 def public_names():
     """What users may import, by its dotted name."""
-    for name, thing in vars(dtypeguard).items():
-        if not (name.startswith("_") or isinstance(thing, types.ModuleType)):
-            yield f"dtypeguard.{name}"
+    yield from (f"dtypeguard.{name}" for name in dtypeguard.__all__)
     tree = ast.parse(pathlib.Path(dtypeguard.testing.__file__).read_text())
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [node]

@@ -96,12 +96,22 @@ prodigy(eps=-1)
     ValueError: got eps=-1: write a number from
 prodigy(estim_lr0=0.0)
     ValueError: got estim_lr0=0.0: write a small number above 0
+prodigy(estim_lr0=1e-38)
+    ValueError: got estim_lr0=1e-38: write a small number above 0
 prodigy(estim_lr_coef=-1.0)
     ValueError: got estim_lr_coef=-1.0: write a number above 0
 prodigy(weight_decay=None)
     TypeError: got weight_decay=None: write a number
 prodigy(growth_rate=0.5)
     ValueError: got growth_rate=0.5: write a number from 1 to math.inf
+prodigy(seed=0.5)
+    TypeError: prodigy got seed=0.5: write an int from 0 to 2**32 - 1
+prodigy(seed=-1)
+    ValueError: prodigy got seed=-1: write an int from 0
+prodigy(seed=2**32)
+    ValueError: prodigy got seed=4294967296: write an int from 0
+prodigy(seed=jnp.arange(2))
+    TypeError: write an int from 0 to 2**32 - 1, a 0-d integer array
 prodigy(slice_p=0)
     ValueError: write slice_p=1 or above
 prodigy(slice_p=1.5)
@@ -318,6 +328,7 @@ audit_precision(lambda x: {'a': jnp.log(x)}, -jnp.ones(2, jnp.bfloat16))
     ValueError: ['a'] of ... is not finite in float32 either. First ... is not. Give it
     arguments for which all are finite
 """
+EXPORTED = {name: getattr(dtypeguard, name) for name in dtypeguard.__all__}
 CASES = dict(re.findall(r"^(\S.*)\n((?:    .*\n)+)", TABLE, flags=re.MULTILINE))
 
 
@@ -326,16 +337,16 @@ def test_the_message_says_what_to_write(call):
     name, _, message = CASES[call].strip().replace("\n    ", " ").partition(": ")
     match = "(.|\n)*".join(re.escape(part.strip()) for part in message.split("..."))
     with pytest.raises(Exception, match=match) as raised:
-        eval(call, vars(dtypeguard) | vars(testing) | globals())
+        eval(call, EXPORTED | vars(testing) | globals())
     assert type(raised.value).__name__ == name
 
 
 def test_everything_public_is_in_the_table():
     """Classes that are only returned, and the errors, take no arguments of a user's."""
     made = {"AuditReport", "RoundingState", "FromageState", "ProdigyState"}
-    made |= {"LineCost", "LineLoss", "PrecisionReport", "Work"}
+    made |= {"LineCost", "LineDecision", "LineLoss", "PrecisionReport", "Work"}
     here = lambda member: getattr(member, "__module__", "") == testing.__name__
-    exported = [*vars(dtypeguard).items()]
+    exported = [*EXPORTED.items()]
     exported += [(name, member) for name, member in vars(testing).items() if here(member)]
     is_error = lambda member: inspect.isclass(member) and issubclass(member, Exception)
     public = {

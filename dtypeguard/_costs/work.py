@@ -1,0 +1,154 @@
+"""What a program computes: operations of matrix products, and bytes, by dtype."""
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.dtypes import bits, kind
+from .._leaves.public import public
+from .._leaves.types import DType, Equation as JaxEquation
+from .._paired.primitives import COMBINES
+from .._program.graph import PRODUCTS, Equation, Graph, Stack, jaxprs_in, manual_axes
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a program computes, by dtype.
+
+    Attributes:
+        flops: the floating point operations of matrix products and convolutions, by the
+            dtype of the wider operand. The body of a scan counts as often as it runs, that
+            of a `while_loop` once; the branches of a `cond` count as their mean.
+        bytes: the bytes that its equations read and write, by dtype. XLA fuses equations
+            and then moves less.
+        has_while: whether there is a `while_loop`, which counts once.
+        not_counted: the primitives that hold programs which were not looked into.
+        narrow: the dtype that the program is expected to compute in; None if it has no
+            floating numbers.
+        wide: the share of the operations that run in wider dtypes.
+    """
+
+    flops: dict[str, float]
+    bytes: dict[str, float]
+    has_while: bool = False
+    not_counted: tuple[str, ...] = ()
+    narrow: str | None = None
+    wide: float = 0.0
+
+
+def work_of(graph: Graph, narrow: DType = None) -> Work:
+    """Counts what a program computes.
+
+    Args:
+        graph: the program.
+        narrow: the dtype that it is expected to compute in, if that is known.
+    """
+    flops: dict[str, float] = defaultdict(float)
+    moved: dict[str, float] = defaultdict(float)
+    uncounted: set[str] = set()
+    has_while = False
+    for equation, results in equations(graph):
+        times = repetitions(equation.stack)
+        has_while |= any(each.primitive.name == "while" for each in equation.stack)
+        avals = [graph.avals[value] for value in equation.inputs]
+        count = operations(equation.stack[0])
+        if count:
+            widest = max((aval.dtype for aval in avals), key=bits)
+            flops[str(widest)] += times * count
+        elif equation.primitive not in uncounted and _is_closed(equation.stack[0]):
+            uncounted.add(equation.primitive)
+        for aval in (*avals, *(graph.avals[value] for value in results)):
+            dtype = getattr(aval, "dtype", None)
+            if dtype is not None and kind(dtype):
+                moved[str(dtype)] += times * math.prod(aval.shape) * dtype.itemsize
+    narrow = _expected(graph, flops) if narrow is None else jnp.dtype(narrow)
+    wide = sum(n for dtype, n in flops.items() if bits(jnp.dtype(dtype)) > bits(narrow))
+    return Work(
+        flops=dict(flops),
+        bytes=dict(moved),
+        has_while=has_while,
+        not_counted=tuple(sorted(uncounted)),
+        narrow=None if narrow is None else str(narrow),
+        wide=wide / sum(flops.values()) if wide else 0.0,
+    )
+
+
+# A program is expected to compute in 16 bits if at least this part of its inputs has them:
+# of bfloat16 params with the float32 moments of Adam beside them, a third.
+_PART = 0.25
+
+
+def _expected(graph: Graph, flops: dict[str, float]) -> DType:
+    """The dtype that a program is expected to compute in: the commonest of its inputs.
+
+    Mixed precision keeps float32 params and computes in 16 bits: its products tell.
+    """
+    given: dict[np.dtype, float] = defaultdict(float)
+    for value in graph.inputs:
+        aval = graph.avals[value]
+        if bits(getattr(aval, "dtype", None)) >= 16:
+            given[aval.dtype] += math.prod(aval.shape)
+    is_half = lambda dtype: bits(dtype) == 16
+    half = {dtype: size for dtype, size in given.items() if is_half(dtype)}
+    computed = {jnp.dtype(dtype): count for dtype, count in flops.items()}
+    computed = {dtype: count for dtype, count in computed.items() if is_half(dtype)}
+    if half and sum(half.values()) >= _PART * sum(given.values()):
+        return max(half, key=half.__getitem__)
+    return max(computed or given, key=(computed or given).__getitem__, default=None)
+
+
+def equations(graph: Graph) -> Iterator[tuple[Equation, list[int]]]:
+    """Each equation that computes something itself, with its results."""
+    results: dict[int, tuple[Equation, list[int]]] = {}
+    for value, equation in graph.made_by.items():
+        results.setdefault(id(equation), (equation, []))[1].append(value)
+    yield from results.values()
+
+
+def repetitions(stack: Stack) -> float:
+    """How often an equation runs: a `while_loop` counts once, a branch by their number."""
+    times = 1.0
+    for outer in stack[1:]:
+        name, params = outer.primitive.name, outer.params
+        if name == "scan":
+            times *= params["length"]
+        elif name == "cond":
+            times /= len(params["branches"])
+        elif name == "shard_map":  # its body has the shapes of one shard
+            shape = params["mesh"].shape
+            times *= math.prod(shape[axis] for axis in manual_axes(outer))
+    return times
+
+
+def operations(eqn: JaxEquation) -> float:
+    """The floating point operations of a matrix product or convolution; 0 for the rest."""
+    name = eqn.primitive.name
+    if name not in PRODUCTS:
+        return 0.0
+    left, right, out = (v.aval for v in (*eqn.invars[:2], eqn.outvars[0]))
+    if kind(out.dtype) not in ("float", "complex"):
+        return 0.0
+    if name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        terms = math.prod(left.shape[axis] for axis in contracted)
+        count = math.prod(out.shape) * terms
+    elif name == "conv_general_dilated":
+        features = right.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        terms = math.prod(right.shape) / max(features, 1)
+        # Zeros between the elements of a dilated operand are no work.
+        count = math.prod(out.shape) * terms / math.prod(eqn.params["lhs_dilation"])
+    else:  # each row of the left operand goes to one group
+        count = math.prod(left.shape) * right.shape[-1]
+    return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
+
+
+def _is_closed(eqn: JaxEquation) -> bool:
+    """Whether an equation holds a program that the graph does not look into."""
+    name = eqn.primitive.name
+    is_kernel = "custom_call" in name or "ffi" in name
+    return is_kernel or (name not in COMBINES and bool(jaxprs_in(eqn.params)))

@@ -1,0 +1,141 @@
+"""Finds the arguments of a call, or the result of a function, that JAX refuses."""
+
+import ast
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.types import Leaf
+from .._lines.provenance import Provenance, TypeProvenance
+from .._lines.sites import Argument, Site, arguments, written_in
+from .._source.files import is_installed
+from .._source.syntax import returned
+from .finding import Finding, RefusedCall, RefusedLeaf
+from .messages import Complaint
+from .read import Failure
+
+# Arguments that say where or whether: their types have nothing to do with the others'.
+_PLACES = {
+    "index",
+    "indices",
+    "idx",
+    "item",
+    "start_index",
+    "start_indices",
+    "scatter_indices",
+    "segment_ids",
+}
+_CHOICES = {"which", "pred", "condition", "init_val"}
+_SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
+_SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
+
+
+def find_arguments(
+    failure: Failure, complaint: Complaint, provenance: TypeProvenance
+) -> Finding | None:
+    """The arguments of a call, or the result of a function, that JAX refuses."""
+    if complaint.is_result:
+        return _result(failure, complaint)
+    site, wanted = failure.sites[-1], complaint.wanted
+    refused = _different if wanted is None else _refused
+    named = (refused(given, complaint, site) for given in arguments(site))
+    leaves = []
+    for number, argument in enumerate(next(filter(None, named), ())):
+        argument = argument.with_text(site.file)
+        lines = provenance.of(argument, site)[:2]
+        about = number, _label(argument, site), (argument.value,), *lines
+        leaves.append(RefusedLeaf(*about, argument=argument))
+    name = site.name or "a call"
+    some = "an argument" if len(leaves) == 1 else "arguments"
+    headline = f"{name} has {some} of a type that it does not accept."
+    if wanted is None:
+        headline = f"the arguments of {name} have different types."
+    users = []
+    if is_installed(site.file):
+        own = [each for each in reversed(failure.sites) if not is_installed(each.file)]
+        users = [(each, [*written_in(each)]) for each in own]
+    call = RefusedCall(site.file, site.node, wanted, failure.is_update, users)
+    return Finding(headline, leaves, call) if leaves else None
+
+
+def _result(failure: Failure, complaint: Complaint) -> Finding | None:
+    """The result of a function of another kind than JAX wants."""
+    (refused,) = complaint.types
+    for name, body in failure.functions:
+        wanted = "a bool" if name == "cond_fun" else "a float"
+        headline = f"{name} of {failure.sites[-1].name or 'a call'} has to return {wanted}."
+        results, value = body.results(), jnp.zeros((), refused)
+        lines = Provenance(**results.of(0)) if results else Provenance()
+        leaf = RefusedLeaf(
+            0, "result", (results.aval(0) if results else value,), *lines[:2]
+        )
+        code, node = body.code, None
+        if code is not None and not is_installed(code.co_filename):
+            node = returned(code)  # what the user can edit
+        if body.is_pair:
+            node = node.elts[0] if isinstance(node, ast.Tuple) else None
+        file = code.co_filename if code and node else ""
+        argument = Argument("", value, node).with_text(file)
+        call = RefusedCall(file, node, complaint.wanted, is_result=True)
+        return Finding(headline, [leaf._replace(argument=argument)], call)
+    return None
+
+
+def _different(
+    given: Sequence[Argument], complaint: Complaint, site: Site
+) -> list[Argument]:
+    """The arguments of those types that a message names."""
+    types = complaint.types
+    named = [x for x in given if _type_names(x.value) & types]
+    if complaint.is_place:
+        named = [argument for argument in named if argument.base in _PLACES]
+    else:
+        named = [x for x in named if x.base not in _PLACES | _CHOICES]
+    # A Python number may be an option, such as an axis.
+    arrays = [argument for argument in named if not is_python_number(argument.value)]
+    if types <= {str(dtype_of(argument.value)) for argument in arrays}:
+        named = arrays
+    return named if len({dtype_of(argument.value) for argument in named}) > 1 else []
+
+
+def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> list[Argument]:
+    """The arguments of a type that JAX refuses."""
+    places = _SIZES if complaint.is_size else _PLACES | _CHOICES
+    named = [x for x in given if type(x.value) is not bool and _is_refused(x, complaint)]
+    is_named = any(argument.base in places for argument in given)
+    if complaint.is_size or (complaint.is_place and is_named):
+        named = [argument for argument in named if argument.base in places]
+    for frame in site.inside:  # a function is differentiated in some of its arguments
+        numbers, values = map(frame.f_locals.get, ("argnums", "args"))
+        if numbers is not None and values:
+            numbers = (numbers,) if isinstance(numbers, int) else numbers
+            positions = {number % len(values) for number in numbers}  # -1 is the last
+            return [argument for argument in named if argument.position in positions]
+    return named
+
+
+def _is_refused(argument: Argument, complaint: Complaint) -> bool:
+    dtype = dtype_of(argument.value)
+    is_number = not complaint.types or is_python_number(argument.value)
+    if complaint.is_place and is_number:  # a number in 64 bits
+        return kind(dtype) == "float"
+    return {str(dtype)} == complaint.types
+
+
+def _label(argument: Argument, site: Site) -> str:
+    """The name of an argument, and its expression if that says more."""
+    text = argument.text
+    if not argument.is_whole or not text or len(text) > 40 or text == argument.name:
+        return argument.name
+    if argument.base in ("self", "other"):
+        return text
+    name = "index" if isinstance(site.node, ast.Subscript) else argument.name
+    return f"{name} = {text}"
+
+
+def _type_names(value: Leaf) -> set[str]:
+    """How messages call the type of a value. An option of a function is a bool."""
+    if type(value) is bool or not (is_array(value) or is_python_number(value)):
+        return set()
+    return {str(dtype_of(value)), type(value).__name__}

@@ -1,0 +1,158 @@
+"""Second stage: finds the leaves that JAX refuses, and the lines behind their types."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from jax import tree_util
+
+from .._leaves.rows import count, path_of, paths
+from .._leaves.types import Aval
+from .._lines.body import Results, difference
+from .._lines.drift import Drift, drift_between
+from .._lines.provenance import Provenance, TypeProvenance
+from .arguments import find_arguments
+from .finding import Finding, RefusedLeaf
+from .frames import ControlFlow
+from .read import Failure
+
+
+def find(failure: Failure) -> Finding | None:
+    """The leaves that an error is about; None if it finds none."""
+    provenance = TypeProvenance(failure.frames, failure.sites)
+    if failure.complaint is not None:
+        return find_arguments(failure, failure.complaint, provenance)
+
+    def is_meant(*avals: Aval) -> bool:
+        return all(_is_named(str(aval.dtype), failure.message) for aval in avals)
+
+    for call in failure.control_flow:
+        in_call = _in_loop if call.is_loop else _in_branches
+        if finding := in_call(call, provenance, is_meant):
+            return finding
+    return None
+
+
+def _in_loop(
+    call: ControlFlow, provenance: TypeProvenance, is_meant: Callable[..., bool]
+) -> Finding | None:
+    """The leaves of a carry that come back in another dtype or shape.
+
+    Without a jaxpr of the body in the traceback the body is traced again. Equinox compares
+    the carry before there is a jaxpr: if the body no longer traces, the two sides that
+    Equinox compares remain, without lines.
+    """
+    body = call.bodies["body"]
+
+    def drifts() -> Iterator[Iterator[Drift]]:
+        yield from body.drifts(provenance, call.first, call.is_equinox)
+        if call.is_equinox:
+            yield _compared(call)
+
+    for drifting in drifts():
+        meant: dict[str, Drift] = {}
+        for drift in drifting:
+            if is_meant(*drift.avals):
+                meant.setdefault(drift.path, drift)
+        if not meant:
+            continue
+        # No line in what JAX wrote is anything to the user.
+        line = call.line if call.is_of_jax else None
+        leaves = [
+            RefusedLeaf(
+                number,
+                call.users_path(drift.path),
+                drift.avals,
+                drift.origin or line,
+                drift.cause,
+                drift.begun,
+                drift.is_castable,
+            )
+            for number, drift in enumerate(meant.values())
+        ]
+        some, verb = count(leaves), "comes" if len(leaves) == 1 else "come"
+        headline = f"{some} of the carry of {call.name} {verb} back in another type."
+        are_cast = all(leaf.is_castable and not leaf.is_reshaped for leaf in leaves)
+        can_start = are_cast or body.can_start_as_returned() is not False
+        return Finding(headline, leaves, call, can_start)
+    return None
+
+
+def _compared(call: ControlFlow) -> Iterator[Drift]:
+    """What differs between the two carries that Equinox compares, without lines."""
+    body, pairs = call.bodies["body"], zip(*map(tree_util.tree_leaves, call.compared))
+    for path, (old, new) in zip(body.carried.paths, pairs):
+        if what := difference(old, new):
+            yield drift_between(body.name + path, what, old, new)
+
+
+def _in_branches(
+    call: ControlFlow, provenance: TypeProvenance, is_meant: Callable[..., bool]
+) -> Finding | None:
+    """For each leaf that differs, what the first branch and those that differ return."""
+    traced = [(name, body.results()) for name, body in call.bodies.items()]
+    branches = [(name, results) for name, results in traced if results is not None]
+    counts = {len(results.graph.outputs) for _, results in branches}
+    if len(counts) != 1:
+        return None
+    leaves: list[RefusedLeaf] = []
+    differing: list[str] = []
+    for number, path in enumerate(_paths(call, *counts)):
+        first, *others = (results.aval(number) for _, results in branches)
+        kinds = [difference(first, other) for other in others]
+        kinds = [next(filter(None, kinds), None), *kinds]
+        items = [(*branch, what) for branch, what in zip(branches, kinds) if what]
+        if items and is_meant(*(results.aval(number) for _, results, _ in items[:2])):
+            differing.append(path)
+            path = call.users_path(f"result{path}")
+            for name, results, what in items:
+                aval = results.aval(number)
+                leaf = RefusedLeaf(len(leaves), path, (aval,), branch=name)
+                leaves.append(_lined(leaf, call, provenance, results, number, what))
+    some = f"{count(differing)} of their result in different types."
+    headline = f"the branches of {call.name} give {some}"
+    return Finding(headline, leaves, call) if leaves else None
+
+
+def _paths(call: ControlFlow, leaves: int) -> list[str]:
+    """The paths of a result with so many leaves."""
+    for tree in call.trees:
+        if tree.num_leaves == leaves:
+            try:
+                return paths(tree_util.tree_unflatten(tree, range(leaves)))
+            except Exception:  # a node that rejects numbers as leaves
+                continue
+    return paths(list(range(leaves)))
+
+
+def _lined(
+    leaf: RefusedLeaf,
+    call: ControlFlow,
+    provenance: TypeProvenance,
+    results: Results,
+    number: int,
+    what: str,
+) -> RefusedLeaf:
+    """A leaf that a branch returns, with its lines."""
+    is_given, is_constant, value = results.unchanged(number)
+    held = [] if value is None else call.variables.items()
+    names = [(name, path_of(value, tree)) for name, tree in held]
+    names = [name + path for name, path in names if path is not None]
+    name = min(names, default="", key=len)
+    if name or is_given:
+        lines = provenance.of_value(value)
+    else:
+        lines = Provenance(**results.of(number, what))
+    text, is_made = "", True
+    if is_given:
+        text, is_made = ("" if not name else f"{name}, ") + "as it was given", False
+    elif is_constant:
+        text = f"{name}, closed over" if name else "a constant, or closed over"
+        is_made = bool(name and lines.origin)
+    about = {"variable": name, "unchanged": text, "is_made": is_made}
+    return leaf._replace(origin=lines.origin, cause=lines.cause, **about)
+
+
+def _is_named(dtype: str, message: str) -> bool:
+    """Whether a message names a dtype, in full like JAX or abbreviated like Equinox."""
+    short = re.sub(r"(loat|nt|omplex)(?=\d)", "", dtype.replace("uint", "u"))
+    return dtype in message or short in message

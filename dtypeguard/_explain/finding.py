@@ -1,0 +1,90 @@
+"""What the second stage finds in an error."""
+
+import ast
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._leaves.dtypes import dtype_of
+from .._leaves.types import Aval, DType, Leaf
+from .._lines.sites import Argument, Site
+from .._source.origin import Origin
+from .frames import ControlFlow
+
+
+class RefusedLeaf(NamedTuple):
+    """A leaf of a type that JAX refuses.
+
+    Attributes:
+        number: its place among the leaves of the error.
+        path: of the leaf, in the user's objects.
+        values: that have its types: a carry's before and after, another's own.
+        origin: the line that gave it the type.
+        cause: the line that forced that.
+        begun: the line that gave the first value of a carry its type.
+        is_castable: whether a guard casts the leaf of a carry back.
+        branch: that returns it, by the name of its parameter.
+        variable: that holds what a branch returns unchanged.
+        unchanged: what a branch returns unchanged, as a note tells; empty if nothing.
+        is_made: whether code computes what a branch returns, if only before it.
+        argument: that has the type.
+    """
+
+    number: int
+    path: str
+    values: tuple[Aval | Leaf, ...]
+    origin: Origin | None = None
+    cause: Origin | None = None
+    begun: Origin | None = None
+    is_castable: bool = False
+    branch: str = ""
+    variable: str = ""
+    unchanged: str = ""
+    is_made: bool = True
+    argument: Argument | None = None
+
+    @property
+    def dtypes(self) -> list[DType]:
+        """Those of the values."""
+        return [getattr(value, "dtype", None) or dtype_of(value) for value in self.values]
+
+    @property
+    def is_reshaped(self) -> bool:
+        """Whether the values differ in their shapes."""
+        return len({getattr(value, "shape", ()) for value in self.values}) > 1
+
+
+class RefusedCall(NamedTuple):
+    """A call whose arguments JAX refuses, or a function whose result.
+
+    Attributes:
+        file: of the call or of the function.
+        node: the call, or the expression that the function returns; None if not known.
+        wanted: the dtype that JAX takes; None if it wants the arguments alike.
+        is_update: whether the `update` of an Optax optimizer made the call.
+        users: where a package made it, the user's calls of the package, inside out, each
+            with the arrays in it.
+        is_result: whether it is a function.
+    """
+
+    file: str
+    node: ast.AST | None
+    wanted: DType | None
+    is_update: bool = False
+    users: Sequence[tuple[Site, Sequence[Argument]]] = ()
+    is_result: bool = False
+
+
+class Finding(NamedTuple):
+    """What an error is about.
+
+    Attributes:
+        headline: of the note.
+        leaves: all that JAX refuses.
+        of: what has them.
+        can_start: whether a loop keeps its types if it starts with those that come back.
+    """
+
+    headline: str
+    leaves: Sequence[RefusedLeaf]
+    of: ControlFlow | RefusedCall
+    can_start: bool = True

@@ -1,0 +1,317 @@
+"""Reads the control flow that an error passed through from JAX's frames.
+
+As long as JAX keeps its own frames in a traceback, they hold what a note needs: the call,
+its arguments, and the jaxprs of the traced functions. This file knows calls by the code of
+JAX's and Equinox's public functions, arguments by their public parameters, jaxprs and trees
+by their type. Names of JAX's variables only decide between two values of one type: a
+release that changes them may cost a note, and nothing else.
+"""
+
+import contextlib
+import inspect
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import jax
+from jax import tree_util
+
+from .._carry.split import SplitTree
+from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.functions import parameters, required
+from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
+from .._lines.body import Body
+from .._program.trace import strong_type
+from .._source.files import is_installed, is_users
+from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
+from .._source.syntax import expression
+from .paths import is_users_function, users_path
+
+JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
+
+
+class ControlFlow(NamedTuple):
+    """One call of control flow.
+
+    Attributes:
+        name: of the function, such as "scan".
+        is_equinox: whether it is Equinox's function and not JAX's.
+        file: of the caller, the innermost frame outside JAX and Equinox that led to it.
+        line: of the caller; None if there is none.
+        variables: of the caller.
+        users_path: translates a path in Flax's own carry to the user's objects.
+        container: the public function of JAX that contains the call; empty if none does.
+        given: the arguments of that, of those with a default only what the caller names.
+        is_update: whether the `update` of an Optax optimizer made the call.
+        carry: the position of the carry in what the user gives to a package.
+        bodies: of a loop its body; the branches, by the names of their parameters.
+        first: what the carry of a loop and the arrays beside it are at first.
+        compared: the carries that Equinox compares, before there is a jaxpr.
+        condition: of a `while_loop`; None for others.
+        trees: structures in JAX's variables, the likeliest of the result first.
+        has_users_branch: whether the user gave a branch to the package that made the call.
+    """
+
+    name: str
+    is_equinox: bool
+    file: str
+    line: Origin | None
+    variables: Mapping[str, PyTree]
+    users_path: Callable[[str], str]
+    container: str
+    given: Kwargs
+    is_update: bool
+    carry: int
+    bodies: Mapping[str, Body] = {}
+    first: Sequence[Leaf] = ()
+    compared: Sequence[PyTree] = ()
+    condition: Body | None = None
+    trees: Sequence[PyTreeDef] = ()
+    has_users_branch: bool = False
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it has a carry, and no branches."""
+        return self.name not in ("cond", "switch")
+
+    @property
+    def is_of_jax(self) -> bool:
+        """Whether JAX itself wrote the body of a loop."""
+        codes = [body.code for body in self.bodies.values() if self.is_loop]
+        return any(code and code.co_filename.startswith(JAX) for code in codes)
+
+
+def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
+    """The calls of control flow that raised an error, outside in.
+
+    Only JAX and Equinox may stand inside them: an error that the body of a `scan` raised
+    does not come from the `scan`.
+
+    Args:
+        frames: those that the error passed through, outside in.
+    """
+    first = len(frames)
+    while first and not _is_others(frames[first - 1]):
+        first -= 1
+    caller = frames[first - 1] if first else None
+    outer = [caller, *callers(caller)] if caller else []
+    packages = [*itertools.takewhile(lambda x: is_installed(x.f_code.co_filename), outer)]
+    known = list(_functions())
+    for number in range(first, len(frames)):
+        for name, function, is_equinox in known:
+            arguments = _arguments(function, frames[number])
+            if arguments is None:
+                continue
+            # Flax NNX lets the user choose it for a scan.
+            chosen = getattr(arguments.get("f"), "input_carry_argnum", 0)
+            chosen = chosen if type(chosen) is int else 0
+            call = ControlFlow(
+                name,
+                is_equinox,
+                caller.f_code.co_filename if caller else "",
+                origin_of_frame(caller) if caller else None,
+                dict(caller.f_locals) if caller else {},
+                users_path(caller),
+                *_container(frames[first:number], caller),
+                is_update([*map(frame_of, packages)]),
+                1 if name == "fori_loop" else chosen,
+            )
+            if not call.is_loop:
+                yield _with_branches(call, arguments, frames[number:], packages)
+            else:
+                with contextlib.suppress(KeyError, AttributeError):  # no longer held
+                    yield _with_body(call, arguments, frames[number:])
+
+
+def _with_body(
+    call: ControlFlow, given: Kwargs, frames: Sequence[FrameType]
+) -> ControlFlow:
+    """A loop with its body."""
+    last = frames[-1].f_locals
+    held = list(_jaxprs(frames))
+    # The condition of a loop may stand next to its body.
+    jaxprs = [jaxpr for _, jaxpr in sorted(held, key=lambda pair: "body" not in pair[0])]
+    condition, scanned = None, None
+    if call.name == "scan":
+        scanned = given.get("xs")
+        inputs = given["init"], tree_util.tree_map(_slice, scanned)
+        body = Body(given["f"], inputs, 0, True, jaxprs)
+    elif call.name == "fori_loop":
+        index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
+        body = Body(given["body_fun"], (index, given["init_val"]), 1, False, jaxprs)
+    elif "body_fun" not in given and call.is_equinox:
+        # Equinox deletes its arguments; the frame that compares the carry has them.
+        body = Body(last["body_fun"], (last["val"],), 0, False, jaxprs)
+    else:
+        body = Body(given["body_fun"], (given["init_val"],), 0, False, jaxprs)
+        conditions = [jaxpr for name, jaxpr in held if "cond" in name][:1]
+        condition = Body(given["cond_fun"], body.inputs, jaxprs=conditions)
+    compared = tuple(map(last.get, ("buffer_val", "buffer_val2")))
+    if call.name == "scan":  # its loop carries an index and the results as well
+        compared = [x[1] for x in compared if isinstance(x, tuple) and len(x) == 3]
+    return call._replace(
+        bodies={"body": body},
+        first=SplitTree(body.inputs[body.carry or 0]).arrays
+        + tree_util.tree_leaves(scanned),
+        compared=compared,
+        condition=condition,
+    )
+
+
+def _with_branches(
+    call: ControlFlow,
+    given: Kwargs,
+    frames: Sequence[FrameType],
+    packages: Sequence[FrameType],
+) -> ControlFlow:
+    """A call with its branches; without them if a jaxpr is missing.
+
+    Args:
+        call: of the branches.
+        given: its arguments.
+        frames: its frame and those inside of it.
+        packages: the frames of the package that made it.
+    """
+    functions = {name: given.get(name) for name in ("true_fun", "false_fun")}
+    if call.name == "switch":
+        branches = enumerate(given.get("branches", ()))
+        functions = {f"branches[{number}]": function for number, function in branches}
+    lists = [items for _, items in _variables(frames) if all(map(_is_jaxpr, items))]
+    lists = [jaxprs for jaxprs in lists if len(jaxprs) == len(functions)]
+    if not lists and call.name == "cond":
+        lists = [[jaxpr for _, jaxpr in _jaxprs(frames)][-2:]]
+    operands = tuple(given.get("operands") or ())
+    if not operands and "operand" in given:
+        operand = given["operand"]  # its deprecated name; None is one, too
+        is_given = all(map(is_array, tree_util.tree_leaves(operand)))
+        operands = (operand,) if is_given else ()
+    bodies = {
+        name: Body(function, operands, jaxprs=[jaxpr])
+        for (name, function), jaxpr in zip(functions.items(), lists[-1] if lists else ())
+        if function
+    }
+    names = [given, *(frame.f_locals for frame in packages)]
+    lists = [each.get("branches") for each in names]
+    single = [each.get(name) for each in names for name in ("true_fun", "false_fun")]
+    single += itertools.chain(*(x for x in lists if isinstance(x, (list, tuple))))
+    is_users = any(map(is_users_function, single))
+    return call._replace(bodies=bodies, trees=_trees(frames), has_users_branch=is_users)
+
+
+def _container(frames: Sequence[FrameType], caller: FrameType | None) -> tuple[str, Kwargs]:
+    """The public function of JAX that contains a call, and its arguments; empty if none.
+
+    Args:
+        frames: those between the caller and the call.
+        caller: of JAX.
+    """
+    for frame in frames:
+        name = frame.f_code.co_name
+        function = _public(frame.f_globals.get("__name__", ""), name)
+        if function is not None and _code_of(function) is frame.f_code:
+            written = caller and expression(caller.f_code, caller.f_lasti)
+            named = [each.arg for each in getattr(written, "keywords", ())]
+            names = parameters(function).keys() & {*required(function), *named}
+            values = frame.f_locals.items()
+            return name, {each: value for each, value in values if each in names}
+    return "", {}
+
+
+def _public(module: str, name: str) -> Function | None:
+    """The function that JAX has under a public name; None if it has none."""
+    parts = [part for part in module.split(".") if part != "_src"]
+    for end in range(len(parts), 0, -1):
+        public = sys.modules.get(".".join(parts[:end]))
+        function = vars(public).get(name) if public else None
+        if callable(function):
+            return inspect.unwrap(function)
+    return None
+
+
+def _functions() -> Iterator[tuple[str, Function | None, bool]]:
+    """The public functions of control flow: name, function, whether it is Equinox's."""
+    for name in _NAMES:
+        yield name, getattr(jax.lax, name), False
+    loops = sys.modules.get("equinox.internal")
+    for name in _NAMES[:2]:
+        yield name, getattr(loops, name, None), True
+
+
+def _code_of(function: Function | None) -> CodeType | None:
+    return getattr(function, "__code__", None)
+
+
+def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
+    """The arguments of a function, if a frame is one of its frames; else None."""
+    code = frame.f_code
+    if function is None or code is not _code_of(function):
+        return None
+    values = dict(frame.f_locals)
+    inner = getattr(function, "__wrapped__", None)
+    # All functions of one wrapper share its code. Their variables hold what they wrap.
+    if inner is not None and not any(value is inner for value in values.values()):
+        return None
+    positional = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames
+    named = {name: values[name] for name in names[:positional] if name in values}
+    if not code.co_flags & inspect.CO_VARARGS:
+        return named
+    given = values.get(names[positional], ())
+    keywords = {}
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        keywords = values.get(names[positional + 1], {})
+    if inner is None:
+        return named | {names[positional]: given} | keywords
+    try:
+        return inspect.signature(function).bind_partial(*given, **keywords).arguments
+    except TypeError:
+        return None
+
+
+def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
+    """The jaxprs in JAX's variables, each with the name of the variable."""
+    for name, items in _variables(frames):
+        yield from ((name, each) for each in items if _is_jaxpr(each))
+
+
+def _trees(frames: Sequence[FrameType]) -> list[PyTreeDef]:
+    """The structures in JAX's variables, those of results first."""
+    found = [
+        (name, tree)
+        for name, items in _variables(frames)
+        for each in items
+        if _is_from_jax(each)
+        if isinstance(tree := getattr(each, "tree", each), tree_util.PyTreeDef)
+    ]
+    return [tree for _, tree in sorted(found, key=lambda pair: "out" not in pair[0])]
+
+
+def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Sequence[PyTree]]]:
+    """JAX's variables, each as the items of a list."""
+    for frame in frames:
+        if not is_users(frame.f_code.co_filename):
+            for name, value in list(frame.f_locals.items()):
+                yield name, value if type(value) in (list, tuple) else (value,)
+
+
+def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    array = strong_type(leaf)
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+
+
+def _is_others(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    return is_users(frame.f_code.co_filename) and module.partition(".")[0] != "equinox"
+
+
+def _is_from_jax(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def _is_jaxpr(value: object) -> bool:
+    inside = getattr(value, "jaxpr", value) if _is_from_jax(value) else None
+    return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))

@@ -1,0 +1,92 @@
+"""What the messages of JAX say of the types of arguments and results.
+
+JAX refuses arguments of different types (`lax.dynamic_update_slice`, strict promotion), of
+another kind (a float as an index, an int under `grad`), and results of another kind (those
+of a `cond_fun` or a loss). Its message tells these errors from all others.
+"""
+
+import re
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from .._leaves.types import DType
+
+_TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
+_KIND = r"((?:bool|u?int|bfloat|float|complex)\w*)"
+_CONDITION = re.compile(rf"cond_fun must return a boolean scalar, but got .*?\b{_KIND}\[\]")
+_LOSS = re.compile(
+    rf"requires real-(?:valued| or complex-valued) outputs.* but got {_KIND}"
+)
+_DIFFERENT = re.compile(
+    "arguments to have the same dtypes|must be same dtype|two inexact dtypes must match|"
+    "no available implicit dtype promotion path|arguments to jax.jvp do not match|"
+    f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got"
+)
+# What a cotangent or a tangent has to be.
+_EXPECTED = re.compile(
+    "(?s)(?:for argument to VJP function|called on tangent values inconsistent).*"
+    rf"[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})"
+)
+_INTEGER = re.compile(
+    "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
+    "Index type must be an integer|must have an integer type|seed must be an integer"
+)
+# The indices of `dynamic_slice` and its like, if all are integers.
+_INDICES = re.compile(r"must be integers of the same type, got:?((,? u?int\d+)+)$")
+# A slice, a shape or a number of elements. What `jit` traces cannot be one.
+_SIZE = re.compile(
+    "object cannot be interpreted as an integer|converted to a scalar index|"
+    "concrete values of integer type(?!(?s:.*)Tracer)|every element be an integer type"
+)
+_BOOL = re.compile("select `which` must be bool")
+_FLOAT = re.compile(r"requires real-(valued| or complex-valued) inputs|a floating dtype")
+_ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
+_REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
+
+
+class Complaint(NamedTuple):
+    """What a message says.
+
+    Attributes:
+        types: those that it names. Python's numbers have the names of their types.
+        wanted: the dtype that JAX takes; None if it wants arguments alike.
+        is_place: whether an argument that says where or whether may be at fault.
+        is_size: whether only a size may be.
+        is_result: whether it is about what a function returns.
+    """
+
+    types: frozenset[str]
+    wanted: DType | None = None
+    is_place: bool = False
+    is_size: bool = False
+    is_result: bool = False
+
+
+def complaint(message: str) -> Complaint | None:
+    """What a message says of types; None if it is about something else."""
+    for pattern, wanted in ((_CONDITION, "bool"), (_LOSS, "float32")):
+        if result := pattern.search(message):
+            return Complaint(frozenset(result.groups()), jnp.dtype(wanted), is_result=True)
+    are_indices = _INDICES.search(message) is not None
+    if are_indices or _DIFFERENT.search(message):
+        # JAX writes the types of Python's numbers as `<class 'float'>`.
+        types = re.findall(rf"{_TYPE}|(?<=<class ')\w+", message)
+        return Complaint(frozenset(types), is_place=are_indices)
+    expected = _EXPECTED.search(message)
+    if expected and expected[1] != expected[2]:
+        return Complaint(frozenset([expected[1]]), jnp.dtype(expected[2]))
+    refused = _REFUSED.findall(message)[:1]
+    is_bool = _BOOL.search(message) is not None
+    if refused and is_bool:
+        return Complaint(frozenset(refused), jnp.dtype(bool), is_place=True)
+    is_size = _SIZE.search(message) is not None
+    is_place = is_size or _INTEGER.search(message) is not None
+    accepted = (_ACCEPTED.search(message) or ("", ""))[1]
+    is_float = _FLOAT.search(message) or "float" in accepted
+    if not (is_float or is_place or "integer" in accepted or "number" in accepted):
+        return None
+    named = [name for name in re.findall(_TYPE, message) if "int" not in name]
+    types = frozenset((named[:1] if is_place else []) or refused)
+    wanted = jnp.dtype("float32" if is_float else "int32")
+    return Complaint(types, wanted, is_place or is_bool, is_size)

@@ -1,0 +1,64 @@
+"""First stage: reads an error and its frames into one value."""
+
+import traceback
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+from .._lines.body import Body
+from .._lines.sites import Site, sites
+from .._source.origin import frame_of, is_update
+from .frames import ControlFlow, control_flow
+from .messages import Complaint, complaint
+
+
+class Failure(NamedTuple):
+    """An error over types.
+
+    Attributes:
+        message: of the error.
+        complaint: what the message says of arguments or of a result; None if the error is
+            one of control flow.
+        frames: those that it passed through, with JAX's own, outside in.
+        sites: the lines among them outside JAX.
+        is_update: whether one of them is in the `update` of an Optax optimizer.
+        control_flow: the calls of control flow that may have raised it, outside in.
+        functions: those whose result JAX may have refused, by the names of parameters.
+    """
+
+    message: str
+    complaint: Complaint | None
+    frames: Sequence[FrameType]
+    sites: Sequence[Site]
+    is_update: bool
+    control_flow: Sequence[ControlFlow]
+    functions: Sequence[tuple[str, Body]]
+
+
+def read(error: BaseException) -> Failure | None:
+    """An error with JAX's own frames in its traceback; None if it is not over types."""
+    message = str(error)
+    about = complaint(message)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_of_call = about is not None and not about.is_result
+    calls = [] if is_of_call else list(control_flow(frames))
+    if about is None and not calls:
+        return None
+    passed = sites(error.__traceback__)
+    if about is not None and not (passed and passed[-1].inside):
+        return None  # JAX has not raised it
+    functions = []
+    if about is not None and about.is_result:
+        functions = [("cond_fun", call.condition) for call in calls if call.condition]
+        functions += _losses(passed[-1])
+    in_update = is_update([frame_of(site.frame) for site in passed])
+    return Failure(message, about, frames, passed, in_update, calls, functions)
+
+
+def _losses(site: Site) -> Iterator[tuple[str, Body]]:
+    """The functions that JAX was to differentiate."""
+    for frame in site.inside:
+        values = frame.f_locals
+        if callable(values.get("fun")) and "holomorphic" in values:
+            is_pair = bool(values.get("has_aux"))
+            yield "fun", Body(values["fun"], values.get("args", ()), is_pair=is_pair)

@@ -1,0 +1,30 @@
+"""A norm that neither overflows nor underflows."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, jax.Array]:
+    """The norm of all entries as `scale * root`, two scalars of the dtype of `x`.
+
+    `root` is the norm of `x / scale`, at least `least / scale`, or 0 if every entry is 0.
+    Where the norm is 0, so is its derivative.
+
+    `scale` is a power of two near the largest entry, so dividing by it is exact. XLA turns
+    the division into a multiplication by `1 / scale`, and CPUs flush subnormal numbers to
+    zero, so both `scale` and `1 / scale` are normal.
+
+    Args:
+        x: a float32 or float64 array.
+        least: a lower bound on norms that are not 0.
+    """
+    info = jnp.finfo(x.dtype)
+    largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
+    bound = lax.reduce_precision(jnp.maximum(largest, least), int(info.nexp), 0)
+    scale = jnp.clip(bound, 2.0 ** int(info.minexp), 2.0 ** (int(info.maxexp) - 2))
+    scale = lax.stop_gradient(scale)
+    squares = jnp.sum((x / scale) ** 2)
+    is_zero = squares == 0
+    root = jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, squares)))
+    return scale, jnp.where(largest == 0, 0, jnp.maximum(root, least / scale))

@@ -1,0 +1,137 @@
+"""Finds the line that assigned a value to the variable by which a function knows it.
+
+`assignments.py` reads the source of the function.
+"""
+
+import contextlib
+import functools
+import itertools
+import linecache
+import re
+from collections.abc import Iterable, Iterator
+from types import FrameType, FunctionType, MethodType, ModuleType
+
+from jax.core import Tracer
+
+from .._leaves.dtypes import is_array, is_python_number
+from .._leaves.types import PyTree
+from .._source.assignments import Assignment, assigned_at
+from .._source.files import is_installed, is_users
+from .._source.origin import Origin, origin_at
+
+
+def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
+    """The line that assigned an array or a container to a variable.
+
+    Looks in a running function, then in its callers. Equal Python scalars may be one
+    object, so they have no line.
+    """
+    while frame is not None and is_users(frame.f_code.co_filename):
+        if line := bound_in(frame, value, frame.f_lineno):
+            return line
+        frame = frame.f_back
+    return None
+
+
+def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | None:
+    """The first line of the user's that assigned a value, or else something which holds it.
+
+    An optimizer's functions close over its learning rate.
+
+    Args:
+        places: functions and their current lines.
+        value: looked for by identity.
+    """
+    of_value: list[tuple[FrameType, list[Assignment]]] = []
+    of_holders: list[tuple[FrameType, list[Assignment]]] = []
+    for frame, line in places:
+        file = frame.f_code.co_filename
+        if not is_users(file) or is_installed(file):
+            continue
+        for name, variable in {**frame.f_globals, **frame.f_locals}.items():
+            if _holds(variable, value):
+                is_holder = variable is not value
+                possible = assignments(frame, name, line, of_items=is_holder)
+                if possible and not possible[-1].is_parameter:
+                    (of_holders if is_holder else of_value).append((frame, possible))
+    known = of_value or of_holders
+    if len({frame.f_code.co_filename for frame, _ in known}) != 1:
+        return None
+    frame, possible = min(known, key=lambda pair: pair[1][-1].line)
+    return _origin(frame, possible[0]) if len(possible) == 1 else None
+
+
+def assignments(
+    frame: FrameType, name: str, line: int, *, of_items: bool = False
+) -> list[Assignment]:
+    """The assignments that may have given a variable of a function what a line uses.
+
+    None for what a lambda or a comprehension declares: its source is in another function.
+    """
+    code = frame.f_code
+    if code.co_name in _IN_LINE and name in code.co_varnames + code.co_cellvars:
+        return []
+    known = set(frame.f_locals)
+    return assigned_at(code.co_filename, name, line, known, of_items=of_items)
+
+
+_IN_LINE = "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
+_MOST = 1000  # parts of an object are searched
+
+
+def _holds(thing: object, value: object) -> bool:
+    queue, seen, left = [thing], {id(thing)}, _MOST
+    for each in queue:
+        if each is value:
+            return True
+        parts = list(itertools.islice(_parts(each), left))
+        left -= len(parts)
+        queue += [part for part in parts if id(part) not in seen]
+        seen.update(map(id, parts))
+    return False
+
+
+def _parts(thing: object) -> Iterator[object]:
+    """What a function closes over, and what a container or an object contains."""
+    if isinstance(thing, (tuple, list)):
+        yield from thing
+    elif isinstance(thing, dict):
+        yield from thing.values()
+    elif isinstance(thing, FunctionType):
+        for cell in thing.__closure__ or ():
+            with contextlib.suppress(ValueError):  # not assigned yet
+                yield cell.cell_contents
+    elif isinstance(thing, MethodType):
+        yield from (thing.__self__, thing.__func__)
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif not isinstance(thing, (type, ModuleType)):
+        yield from getattr(thing, "__dict__", {}).values()
+
+
+def words_of(file: str, line: int) -> set[str]:
+    """The words on a line, among them the names of the variables that it reads."""
+    return set(re.findall(r"[^\W\d]\w*", linecache.getline(file, line)))
+
+
+def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
+    """The line of one function, before another line of it, that assigned a value."""
+    if is_python_number(value):
+        return None
+    is_package = is_installed(frame.f_code.co_filename)
+    # From Python 3.13 on, every look at `f_locals` looks into the frame.
+    inside = dict(frame.f_locals)
+    names = [name for name, variable in inside.items() if variable is value]
+    if not isinstance(value, Tracer):  # no global holds a value of the trace
+        variables = frame.f_globals.items()
+        names += [name for name, x in variables if x is value and name not in inside]
+    for name in names:
+        possible = assignments(frame, name, line, of_items=not is_array(value))
+        # In a package every branch leads to the same line of the user's.
+        if len(possible) == 1 or (possible and is_package):
+            return _origin(frame, possible[-1])
+    return None
+
+
+def _origin(frame: FrameType, assignment: Assignment) -> Origin:
+    return origin_at(frame.f_code.co_filename, assignment.line, assignment.function)

@@ -1,0 +1,206 @@
+"""The functions that JAX traces for its control flow, as programs to be asked for lines."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Iterator, Sequence
+from types import CodeType
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jax import tree_util
+
+from .._carry.call import SplitTree
+from .._carry.places import Names
+from .._leaves.dtypes import fits
+from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
+from .._program.graph import Graph, open_jaxpr
+from .._program.trace import Program, strong_type
+from .._source.origin import Origin
+from .drift import Drift, find
+from .equations import passes
+from .lines import Has, Lines, LinesOfValue
+from .provenance import TypeProvenance
+from .retrace import Retraced, retrace
+
+
+class Body(NamedTuple):
+    """A function that JAX traces: the body of a loop, its condition, a branch, a loss.
+
+    Attributes:
+        function: as JAX was given it.
+        inputs: its arguments, or their types.
+        carry: the position of the argument that comes back; None if none does.
+        is_pair: whether it returns a pair, of which only the first item counts.
+        jaxprs: those that may be its own, the likeliest first.
+    """
+
+    function: Step
+    inputs: tuple[PyTree, ...]
+    carry: int | None = None
+    is_pair: bool = False
+    jaxprs: Sequence[Jaxpr] = ()
+
+    @property
+    def code(self) -> CodeType | None:
+        """The code of the function, inside of partial ones and of wrappers."""
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return getattr(inspect.unwrap(function), "__code__", None)
+
+    @property
+    def name(self) -> str:
+        """Its name for the carry."""
+        return Names.of(self.function).at(self.carry or 0)
+
+    @property
+    def carried(self) -> SplitTree:
+        """The types of the carry."""
+        return SplitTree(tree_util.tree_map(strong_type, self.inputs[self.carry or 0]))
+
+    def retraced(self) -> Retraced | None:
+        """The function, traced again; None if it no longer traces."""
+        return retrace(self.function, self.inputs, self.is_pair)
+
+    def retraced_program(self) -> Program | None:
+        """The program, traced again; None if it no longer traces."""
+        retraced = self.retraced()
+        program = None if retraced is None else self.program(retraced.jaxpr)
+        if retraced is None or program is None:
+            return None
+        return program._replace(returned=(retraced.returned,))
+
+    def program(self, jaxpr: Jaxpr) -> Program | None:
+        """A jaxpr as a program whose carry comes first; None if it is not the function's.
+
+        A body has the index of a `fori_loop` before its carry, and the slices and results
+        of a `scan` behind it.
+        """
+        graph = Graph(jaxpr, len(tree_util.tree_leaves(self.inputs)))
+        if self.carry is None:
+            return Program(None, graph)
+        carried = self.carried
+        count = len(carried.arrays)
+        behind = len(tree_util.tree_leaves(self.inputs[self.carry + 1 :]))
+        start = len(graph.inputs) - behind - count
+        skipped = 0 if self.is_pair else len(graph.outputs) - count
+        if start < 0 or skipped < 0 or len(graph.outputs) < count:
+            return None
+        carry = graph.inputs[start : start + count]
+        graph.inputs = carry + [value for value in graph.inputs if value not in carry]
+        graph.outputs = graph.outputs[skipped : skipped + count]
+        types = [strong_type(graph.avals[value]) for value in graph.outputs]
+        returned = SplitTree(carried.merged(types))
+        return Program(None, graph, (self.name,), (carried,), (returned,))
+
+    def results(self) -> "Results | None":
+        """What it returns, to be asked for lines; None if it no longer traces."""
+        retraced = None if self.jaxprs else self.retraced()
+        jaxpr = retraced.jaxpr if retraced else next(iter(self.jaxprs), None)
+        program = None if jaxpr is None else self.program(jaxpr)
+        if program is None:
+            return None
+        return Results(self, program.step, Lines(program, None, self.retraced_program))
+
+    def drifts(
+        self, provenance: TypeProvenance, first: Sequence[Leaf], is_apart: bool
+    ) -> Iterator[Iterator[Drift]]:
+        """What drifts, by each jaxpr that may be the body's.
+
+        Args:
+            provenance: finds the lines of what the loop was given.
+            first: what the inputs of the program are at first.
+            is_apart: whether to trace the body again in any case, and begin with that.
+        """
+
+        def given(number: int) -> Origin | None:
+            return provenance.of_leaf(first[number]) if number < len(first) else None
+
+        # What runs backwards has the lines of the forward call, unless it is traced apart.
+        is_apart = is_apart or not any(map(self._has_lines, self.jaxprs))
+        programs = [self.retraced_program()] if is_apart else []
+        begun = [self.name + path for path in self.carried.paths]
+        for program in (*programs, *map(self.program, self.jaxprs)):
+            if program is not None:
+                held = {"holding": provenance.holding, "given": given}
+                lines = Lines(program, None, self.retraced_program, **held)
+                yield (
+                    dataclasses.replace(drift, begun=given(begun.index(drift.path)))
+                    for drift in find(program, lines)
+                    if drift.kind in ("dtype", "shape")
+                )
+
+    def _has_lines(self, jaxpr: Jaxpr) -> bool:
+        """Whether the lines in a jaxpr are those of the function."""
+        code, equations = self.code, open_jaxpr(jaxpr).eqns
+        return code is None or not equations or any(passes(eqn, code) for eqn in equations)
+
+    def can_start_as_returned(self) -> bool | None:
+        """Whether a loop keeps its types if it starts with those that come back.
+
+        Leaves that a cast brings back keep the types that they start with. None if the
+        body no longer traces.
+        """
+        carried, program = self.carried, self.retraced_program()
+        if program is None:
+            return None
+        pairs = list(zip(carried.arrays, program.returned[0].arrays))
+        kept = [old if _is_castable(old, new) else strong_type(new) for old, new in pairs]
+        inputs = list(self.inputs)
+        inputs[self.carry or 0] = carried.merged(kept)
+        program = self._replace(inputs=tuple(inputs)).retraced_program()
+        return program is not None and all(
+            _is_castable(old, new) or not difference(old, new)
+            for old, new in zip(kept, program.returned[0].arrays)
+        )
+
+
+class Results(NamedTuple):
+    """The results of a function that JAX traced.
+
+    Attributes:
+        body: the function.
+        graph: of its equations.
+        lines: finds the lines behind its results.
+    """
+
+    body: Body
+    graph: Graph
+    lines: Lines
+
+    def aval(self, number: int) -> Aval:
+        """The abstract value of a result."""
+        return self.graph.avals[self.graph.outputs[number]]
+
+    def of(self, number: int, kind: str = "dtype") -> LinesOfValue:
+        """The lines that gave a result its dtype or its shape."""
+        matches = Has(kind, getattr(self.aval(number), kind, None))
+        every_input = (1 << len(self.graph.inputs)) - 1
+        return self.lines.of(self.graph.outputs[number], matches, every_input)
+
+    def unchanged(self, number: int) -> tuple[bool, bool, Leaf | None]:
+        """What is returned unchanged as a result.
+
+        Returns:
+            Whether that is an argument, whether it is a constant or closed over, and the
+            value; None where it is neither, or where the function no longer traces.
+        """
+        output, inputs = self.graph.outputs[number], self.graph.inputs
+        if output in inputs:
+            leaves = tree_util.tree_leaves(self.body.inputs)
+            return True, False, leaves[inputs.index(output)]
+        is_constant = output in self.graph.constants
+        retraced = self.body.retraced() if is_constant else None
+        return False, is_constant, retraced and retraced.results[number]
+
+
+def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:
+    """What differs between two leaves, as loops and branches see it; None if nothing."""
+    if getattr(before, "dtype", None) != getattr(after, "dtype", None):
+        return "dtype"
+    return "shape" if np.shape(before) != np.shape(after) else None
+
+
+def _is_castable(before: Leaf, after: Leaf) -> bool:
+    return fits(before.dtype, after.dtype) and np.shape(before) == np.shape(after)

@@ -1,0 +1,184 @@
+"""Finds the leaves that leave a step with another type than they entered with."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from .._guard.policy import dtype_of_update
+from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
+from .._leaves.rows import ABSENT, describe, tree_rows, type_name
+from .._leaves.types import Aval
+from .._program.trace import Program
+from .._source.origin import Origin
+from .lines import Has, Lines, LinesOfValue
+
+Kind = Literal["dtype", "weak_type", "shape", "structure"]
+Where = Literal["state", "updates", "carry"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drift:
+    """A leaf that left an update or a step with another type than it entered with.
+
+    Attributes:
+        path: of the leaf in the state or in the updates, as `jax.tree_util.keystr` prints
+            it. In a carry it begins with the name of the parameter.
+        kind: what changed: "structure", "shape", "dtype" or "weak_type". For updates,
+            "shape" is one that does not broadcast to the param's, and "structure" a leaf
+            without a param.
+        before: its type before the step; for an update, the type of its param.
+        after: its type after the step.
+        where: "state" or "updates" of an optimizer, "carry" of a step.
+        origin: the line of the promotion. For a leaf that was weak at first, the line that
+            made it so, in `init` for example. None if no line promotes: an update may be as
+            wide as its gradient.
+        cause: the line that made the wider operand of that promotion. None if the leaf was
+            cast explicitly, or if the operand is an input.
+        begun: the line that gave the first value of the leaf its type, in notes on a loop.
+        avals: the abstract values before and after, which reports leave out; empty if the
+            structure changed.
+    """
+
+    path: str
+    kind: Kind
+    before: str
+    after: str
+    where: Where
+    origin: Origin | None = None
+    cause: Origin | None = None
+    begun: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
+    avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The path, after the word "updates" for an update.
+
+        The word "state" where the path is empty because the state is one leaf.
+        """
+        if self.where == "updates":
+            return f"updates{self.path}"
+        return self.path or "state"
+
+    @property
+    def was_weak(self) -> bool:
+        """Whether the leaf had not chosen its type: a loop of JAX lets it take another."""
+        return self.kind in ("weak_type", "dtype") and self.before.endswith(_WEAK)
+
+    @property
+    def is_castable(self) -> bool:
+        """Whether a guard casts the leaf back."""
+        if self.kind == "dtype":
+            before, after = (aval.dtype for aval in self.avals)
+            return kind(before) is not None and fits(before, after)
+        return self.kind == "weak_type"
+
+
+_WEAK = " (weak)"
+
+
+def drift_between(
+    path: str,
+    kind: Kind,
+    before: Aval,
+    after: Aval,
+    where: Where = "carry",
+    lines: LinesOfValue | None = None,
+) -> Drift:
+    """A drift from one abstract value to another."""
+    if kind == "dtype":
+        weak = is_weak(before) and where != "updates"
+        types = f"{before.dtype}{_WEAK * weak}", str(after.dtype)
+    elif kind == "shape":
+        types = describe(before), describe(after)
+    else:
+        types = str(type_name(before)), str(type_name(after))
+    return Drift(path, kind, *types, where, **(lines or {}), avals=(before, after))
+
+
+def find(program: Program, lines: Lines | None) -> Iterator[Drift]:
+    """Yields the leaves of a program that drift, with their lines if `lines` is given."""
+    where: Where = "state" if program.is_optimizer else "carry"
+    for name, before, after in zip(program.names, program.carried, program.returned):
+        if before.treedef != after.treedef or before.paths != after.paths:
+            for row in tree_rows(name, before.tree, after.tree, ""):
+                yield Drift(row.path, "structure", row.before, row.after, where)
+    number, outputs = 0, program.step.outputs
+    for name, before, after in zip(program.names, program.carried, program.returned):
+        new = dict(zip(after.paths, outputs))
+        outputs = outputs[len(after.arrays) :]
+        for path in before.paths:
+            if path in new:  # else its structure has changed
+                yield from _of_leaf(program, lines, number, new[path], name + path, where)
+            number += 1
+    if program.is_optimizer:
+        yield from _of_updates(program, lines)
+
+
+def _of_leaf(
+    program: Program, lines: Lines | None, number: int, new: int, path: str, where: Where
+) -> Iterator[Drift]:
+    leaf = program.step.inputs[number]
+    was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
+    of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else None
+    if was.dtype != is_now.dtype:
+        found = of(Has("dtype", is_now.dtype))
+        yield drift_between(path, "dtype", *pair, where, found)
+    if was.shape != is_now.shape:
+        found = of(Has("shape", is_now.shape))
+        yield drift_between(path, "shape", *pair, where, found)
+    if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
+        found = lines.of_weak_leaf(number) if lines and is_weak(was) else of(is_weak)
+        yield drift_between(path, "weak_type", *pair, where, found)
+
+
+def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
+    """The updates that change the dtype or shape of their param under `p + u`."""
+    graph = program.step
+    gradients, params = (_argument(program, number) for number in (1, 2))
+    start = sum(len(parts.arrays) for parts in program.returned)
+    for path, output in zip(program.others.paths, graph.outputs[start:]):
+        path = path.removeprefix("[0]")
+        update = graph.avals[output]
+        if path not in params:
+            if path not in gradients:
+                yield Drift(path, "structure", ABSENT, describe(update), "updates")
+            continue
+        leaves = params[path], gradients.get(path, params[path])
+        param, gradient = (graph.avals[leaf] for leaf in leaves)
+        bits = 1 << leaves[0] | 1 << leaves[1]
+        # A batch of gradients, one for each example, may stay a batch.
+        if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
+            found = lines.of(output, Has("shape", update.shape), bits) if lines else None
+            yield drift_between(path, "shape", param, update, "updates", found)
+        asked = program.updates_dtype, param.dtype, gradient.dtype
+        if update.dtype != dtype_of_update(*asked) and _promotes(param, update):
+            found = None
+            # An update as wide as its gradient was not promoted.
+            if lines and gradient.dtype != update.dtype:
+                found = lines.of(output, Has("dtype", update.dtype), bits)
+            yield drift_between(path, "dtype", param, update, "updates", found)
+
+
+def _argument(program: Program, number: int) -> dict[str, int]:
+    """The inputs of the graph that are the leaves of an argument, by path."""
+    inputs, prefix = program.step.inputs[program.carried_inputs :], f"[0][{number}]"
+    return {
+        path.removeprefix(prefix): value
+        for path, value in zip(program.rest.paths, inputs)
+        if path.startswith(prefix)
+    }
+
+
+def _promotes(param: Aval, update: Aval) -> bool:
+    if dtype_of(param) is None or dtype_of(update) is None or param.dtype == update.dtype:
+        return False
+    if is_weak(update) and fits(update.dtype, param.dtype):
+        return False
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.promote_types(param.dtype, update.dtype) != param.dtype
+    except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
+        return True

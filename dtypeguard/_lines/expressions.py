@@ -1,0 +1,61 @@
+"""What an expression in the source says of the type of its value."""
+
+import ast
+from types import FrameType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.types import DType
+from .._source.files import is_installed, is_users
+from .._source.origin import Origin, origin_at
+from .._source.syntax import evaluated, returned
+
+# These take the dtype of what they are called with.
+_AS_IT_IS = (jnp.asarray, jnp.array, np.asarray, np.array, jax.device_put)
+_LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
+
+
+def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
+    """Whether an expression names a dtype, as a cast does."""
+    for each in ast.walk(node):
+        named: Any = each.value if isinstance(each, ast.Constant) else None
+        if isinstance(each, (ast.Name, ast.Attribute)):
+            named = evaluated(each, frame)
+        is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)
+        if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
+            try:
+                if np.dtype(named) == dtype:
+                    return True
+            except (TypeError, ValueError, SyntaxError):  # another string
+                continue
+    return False
+
+
+def model_of(node: ast.AST, frame: FrameType) -> ast.expr | None:
+    """The `x` of a `zeros_like(x)`."""
+    if not isinstance(node, ast.Call) or evaluated(node.func, frame) not in _LIKE:
+        return None
+    return node.args[0] if len(node.args) == 1 and not node.keywords else None
+
+
+def result_of(node: ast.AST, frame: FrameType) -> Origin | None:
+    """The line at which a function of the user's returns what an expression passes on."""
+    while isinstance(node, ast.Call):
+        function = evaluated(node.func, frame)
+        code = getattr(function, "__code__", None)
+        if code is not None and is_users(code.co_filename):
+            result = None if is_installed(code.co_filename) else returned(code)
+            if result is None:
+                return None
+            return origin_at(code.co_filename, result.lineno, code.co_qualname)
+        given = node.args
+        if function is jax.tree.map and len(given) == 2:
+            function, given = evaluated(given[0], frame), given[1:]
+        is_passed_on = function in _AS_IT_IS and len(given) == 1 and not node.keywords
+        if not is_passed_on:
+            return None
+        node = given[0]
+    return None

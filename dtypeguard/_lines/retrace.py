@@ -1,0 +1,114 @@
+"""Traces a function again after the tracers that it closes over have died."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+from types import CellType, FunctionType
+from typing import NamedTuple
+
+import jax
+from jax import tree_util
+from jax.core import Tracer
+
+from .._carry.call import SplitTree
+from .._leaves.functions import copy_of
+from .._leaves.types import Jaxpr, Leaf, PyTree, Step
+from .._program.trace import strong_type
+
+
+class Retraced(NamedTuple):
+    """A function that was traced again.
+
+    Attributes:
+        jaxpr: of the function. What it closes over comes before its arguments.
+        returned: what it returned.
+        results: the leaves of that, those that it closes over as they are outside.
+    """
+
+    jaxpr: Jaxpr
+    returned: SplitTree
+    results: Sequence[Leaf]
+
+
+def retrace(
+    function: Step, inputs: tuple[PyTree, ...], is_pair: bool = False
+) -> Retraced | None:
+    """Traces a function again, on the types of its arguments.
+
+    Args:
+        function: a body, a branch or a loss.
+        inputs: its arguments.
+        is_pair: whether to keep only the first item of what it returns.
+
+    Returns:
+        None if it no longer traces: an object that it uses may hold a tracer of a
+        transformation that has ended.
+    """
+    returned: list[SplitTree] = []
+    results: list[Leaf] = []
+
+    def run(values, *inputs):  # a new function: JAX may have kept the trace of the old
+        result = call(values, *inputs)
+        returned[:] = [SplitTree(result[0] if is_pair else result)]
+        outside = dict(zip(map(id, values), closed_over))
+        results[:] = [outside.get(id(leaf), leaf) for leaf in returned[0].arrays]
+        return returned[0].arrays
+
+    try:
+        closed_over, call = _opened(function)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first trace has warned
+            types = tree_util.tree_map(strong_type, (closed_over, *inputs))
+            jaxpr = jax.make_jaxpr(run)(*types)
+            return Retraced(jaxpr, returned[0], results)
+    except Exception:
+        return None
+
+
+def _opened(function: Step) -> tuple[list[Tracer], Step]:
+    """The tracers that a function closes over, and the function of them and its arguments.
+
+    A function that closes over functions closes over what those close over. What an object
+    holds that is not a tree stays as it is, as does a tree that JAX cannot flatten.
+    """
+    closed_over: list[Tracer] = []
+
+    def keep(tracer: Tracer) -> Tracer:
+        closed_over.append(tracer)
+        return tracer
+
+    _renewed(function, keep)
+
+    def call(values: Sequence[Leaf], *inputs: PyTree) -> PyTree:
+        left = iter(values)
+        return _renewed(function, lambda _: next(left))(*inputs)
+
+    return closed_over, call
+
+
+def _renewed(function: Step, renew: Callable[[Tracer], Leaf]) -> Step:
+    """A function with every tracer that it closes over replaced, in a fixed order."""
+    known: dict[int, Leaf] = {}
+
+    def new(leaf: Leaf) -> Leaf:
+        if id(leaf) in known:
+            return known[id(leaf)]
+        if isinstance(leaf, Tracer):
+            known[id(leaf)] = renew(leaf)
+        elif isinstance(leaf, FunctionType) and leaf.__closure__:
+            cells = [CellType() for _ in leaf.__closure__]
+            # It may close over itself.
+            known[id(leaf)] = copy_of(leaf, closure=tuple(cells))
+            for cell, old in zip(cells, leaf.__closure__):
+                try:
+                    contents = old.cell_contents
+                except ValueError:  # not assigned yet
+                    continue
+                cell.cell_contents = contents
+                with contextlib.suppress(Exception):  # a dict of keys that do not sort
+                    cell.cell_contents = tree_util.tree_map(new, contents)
+        else:
+            return leaf
+        return known[id(leaf)]
+
+    return new(function)

@@ -1,0 +1,15 @@
+"""A program run in other types: plainly, and beside itself with a switch for each line.
+
+May import `_lines`, `_program` and below. Read `values.py` and `pair.py` first. A wide
+value runs beside every value of the program, and a switch for each line of source decides
+whether it rounds. `pair.py` runs equations, `control.py` loops, branches and shards.
+`primitives.py` says which equations round, `evaluate.py` computes one in other dtypes and
+rounds its wide result as the program does, and `algebra.py` has the decompositions.
+`draws.py` leaves alone what `jax.random` draws, `python_numbers.py` finds the Python
+numbers that a trace rounds, and `finite.py` follows where values stop being finite.
+`measure.py` asks the paired program for errors, shares and the lines that are worth
+computing wider; `mended.py` computes what costs make wide in a narrow dtype.
+
+`plain.py` runs a program without values beside it, with a type for each equation and its
+own decisions: what a user measures.
+"""

@@ -1,0 +1,127 @@
+"""Evaluates an equation of a jaxpr in other dtypes than its own, and rounds its results."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.internals import DTYPES
+from .._leaves.types import DType, Equation, Jaxpr, Leaf
+from .._program.graph import open_jaxpr
+
+DtypeOf = Callable[[DType], DType]
+# The number that a literal of an equation stands for.
+NumberOf = Callable[[Leaf, Equation], Leaf]
+
+
+def own_dtype(dtype: DType) -> DType:
+    return dtype
+
+
+def evaluate(
+    eqn: Equation,
+    operands: Sequence[Leaf],
+    dtype_of: DtypeOf,
+    number_of: NumberOf = lambda var, _: var.val,
+) -> list[Leaf]:
+    """The results of an equation on operands of other dtypes.
+
+    Args:
+        eqn: the equation.
+        operands: its operands.
+        dtype_of: the dtype that stands for one that the equation names.
+        number_of: the number that stands for a literal of a jaxpr inside the equation,
+            which says how two numbers are combined.
+    """
+    params = {k: _param(k, x, dtype_of, number_of) for k, x in eqn.params.items()}
+    if eqn.primitive.name == "convert_element_type":
+        params["weak_type"] = False
+    bound = eqn.primitive.get_bind_params(params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    made = eqn.primitive.bind(*functions, *operands, **params)
+    return made if eqn.primitive.multiple_results else [made]
+
+
+def _param(name: str, value: Leaf, dtype_of: DtypeOf, number_of: NumberOf) -> object:
+    if isinstance(value, np.dtype) or name in DTYPES:
+        return value if value is None else dtype_of(jnp.dtype(value))
+    inside = open_jaxpr(value)
+    if not hasattr(inside, "eqns") or dtype_of is own_dtype:
+        return value
+    avals = [
+        jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype)) for v in inside.invars
+    ]
+    function = functools.partial(_evaluate_all, inside, dtype_of, number_of)
+    made = jax.make_jaxpr(function)(*avals)
+    return made.jaxpr if inside is value else made
+
+
+def _evaluate_all(
+    jaxpr: Jaxpr, dtype_of: DtypeOf, number_of: NumberOf, *operands: Leaf
+) -> list[Leaf]:
+    """The results of a jaxpr without constants."""
+    known = dict(zip(jaxpr.invars, operands))
+
+    def read(var: Leaf, *user: Equation) -> Leaf:
+        if not hasattr(var, "val"):
+            return known[var]
+        number = number_of(var, *user) if user else var.val
+        return jnp.asarray(number, dtype_of(var.aval.dtype))
+
+    for eqn in jaxpr.eqns:
+        made = evaluate(eqn, [read(var, eqn) for var in eqn.invars], dtype_of, number_of)
+        known |= zip(eqn.outvars, made)
+    return [read(var) for var in jaxpr.outvars]
+
+
+def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf | None) -> Leaf:
+    """A wide result, rounded as the program rounds its own.
+
+    Args:
+        narrow: the program's.
+        exact: the wide result.
+        from_narrow: the wide result of the program's operands; None if it is known to be
+            the program's result before rounding.
+    """
+    if from_narrow is None:
+        return round_to(exact, narrow.dtype)
+    rounded, as_narrow = (round_to(x, narrow.dtype) for x in (exact, from_narrow))
+    given = lax.convert_element_type(narrow, exact.dtype)
+    # The program may do more than round: bfloat16 sums, for example. That is added, but
+    # for the sign's sake no more than half of the value: a variance stays positive. What
+    # an earlier line has lost is not this one's to add.
+    more = lax.sub(given, as_narrow)
+    more = lax.select(jnp.isfinite(more), more, lax.full_like(given, 0))
+    if exact.dtype.kind != "c":
+        half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
+        more = lax.clamp(lax.neg(half), more, half)
+    return lax.select(lax.eq(rounded, as_narrow), given, lax.add(rounded, more))
+
+
+def round_to(array: Leaf, dtype: DType) -> Leaf:
+    """A wide array rounded to a narrow dtype."""
+    if array.dtype == dtype:
+        return array
+    if dtype == jnp.bfloat16 and array.dtype == np.float32:  # they have the same range
+        return lax.reduce_precision(array, 8, 7)
+    narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
+    return lax.convert_element_type(narrow, array.dtype)
+
+
+def round_inwards(array: Leaf, dtype: DType) -> Leaf:
+    """An array of real numbers in a narrow dtype, none of them further from 0.
+
+    So what is below 1 stays below 1, and what is finite stays finite.
+    """
+    if array.dtype == dtype:
+        return array
+    made = lax.optimization_barrier(lax.convert_element_type(array, dtype))
+    back = lax.convert_element_type(made, array.dtype)
+    is_inside = (lax.abs(back) <= lax.abs(array)) | (array != array)
+    # The next number towards 0, of either sign, has the next smaller bits.
+    bits = lax.bitcast_convert_type(made, jnp.dtype(f"uint{8 * jnp.dtype(dtype).itemsize}"))
+    less = lax.bitcast_convert_type(lax.sub(bits, lax.full_like(bits, 1)), dtype)
+    return lax.select(is_inside, made, less)

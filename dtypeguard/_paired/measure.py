@@ -1,0 +1,290 @@
+"""What a paired program says of its lines of source: errors, shares, and the fix."""
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.compat import set_x64
+from .._leaves.norm import scaled_norm
+from .._leaves.types import Leaf
+from .finite import Birth, Finite
+from .pair import Paired
+
+# An error above this suggests an output that is exactly 0.
+_LEAST_ERROR = 100
+# It is one if its norm shrinks by this from float32 to float64, where rounding is 5e8 times
+# smaller; of a single number, up to a hundred times more or less. Beside float32 an output
+# that is far below its rounding says nothing, be it 0 or not.
+_LEAST_RATIOS = {"float32": 1e5, "float64": 1e7}
+# A trace has numbers for at least so many.
+_FEW_LINES = 128
+# How much of the squared error the small set of lines may leave.
+LEFT = 0.1
+# A number on a line is named if it causes at least this part of the error of the line.
+_LEAST_PART = 0.01
+# How many lines, the best alone, are tried as the fix.
+_FEW = 3
+
+
+class Measures:
+    """A paired program on some inputs, compiled once.
+
+    Attributes:
+        paired: the program.
+        lines: how many lines of source round.
+        exact: the float outputs of the program in wide types.
+        sizes: their norms.
+        by_output: the error of each of them as written, relative to its norm.
+        total: the root mean square of these.
+
+    Args:
+        paired: the program.
+        arrays: its inputs.
+    """
+
+    def __init__(self, paired: Paired, arrays: Sequence[Leaf]):
+        self.paired, self._arrays = paired, list(arrays)
+
+        def wide(amounts, arrays):
+            values = paired(amounts, arrays)
+            return [v.wide for v in values if v.wide is not None]
+
+        # The trace finds the lines. If there are more, it is made once more.
+        self._length, lowered = _FEW_LINES, None
+        while lowered is None or self._switches > self._length:
+            self._length = max(self._length, self._switches)
+            lowered = jax.jit(wide).lower(self._amounts(()), self._arrays)
+        self.lines = len(paired.lines)
+        self._run = compiled(lowered)
+        self.exact = self._outputs(())
+        self._rounding = 0, self.exact
+        self.sizes = [size_of(x) for x in self.exact]
+        self._norms = [size if size > 0 else 1.0 for size in self.sizes]
+        self._written = self._outputs(range(self.lines))
+        self.leave_out(())
+
+    def leave_out(self, numbers: Sequence[int]) -> None:
+        """Counts no error of these outputs from now on."""
+        for number in numbers:
+            self._norms[number] = math.inf
+        self.by_output = self._distances(self._written)
+        self.total = self._mean(self.by_output)
+        self._errors = {frozenset(range(self.lines)): self.total}
+
+    def is_repeatable(self) -> bool:
+        """Whether the program returns the same again."""
+        again = zip(self._outputs(()), self.exact)
+        return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in again)
+
+    def not_finite(self) -> tuple[list[Birth], list[Birth]]:
+        """What makes the outputs not finite, in the order of the program.
+
+        Returns:
+            What does as written and not in wide types, and what does in wide types. What is
+            infinite because an input or a constant is counts as finite.
+        """
+        finite, lowered = Finite(), None
+
+        def flags(arrays):
+            values = self.paired(self._amounts(()), arrays, finite)
+            outputs[:] = finite.numbers(v for v in values if v.wide is not None)
+            return finite.level.flags()
+
+        outputs: list[int | None] = []
+        while lowered is None or not finite.is_complete:
+            # JAX would return the trace that it has of the same function.
+            lowered = jax.jit(functools.partial(flags)).lower(self._arrays)
+        return finite.causes(outputs, compiled(lowered)(self._arrays))
+
+    @property
+    def temporaries(self) -> int:
+        """The bytes of temporary memory of the program that measures an error."""
+        analysis: Any = self._run.memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    def vanishing(self) -> list[int]:
+        """The outputs that are 0 but for rounding, on the wide side as well.
+
+        An output that is lost may be as far off, but the wide side has its value: float32
+        and float64 agree on it. Pure rounding differs between them.
+        """
+        is_far = lambda error: _LEAST_ERROR < error < math.inf
+        far = [n for n, error in enumerate(self.by_output) if is_far(error)]
+        if not far:
+            return []
+        with set_x64(True):
+            other = Measures(self.paired.in_other_format(), self._arrays)
+        is_double = self.paired.formats.wide == np.float64
+        single, double = (x.sizes for x in ((other, self) if is_double else (self, other)))
+        least = _LEAST_RATIOS[str(self.paired.formats.wide)]
+        return [n for n in far if double[n] < single[n] / least]
+
+    def error(self, rounding: Iterable[int]) -> float:
+        """The error of the program if these lines round and the others are wide."""
+        key = frozenset(rounding)
+        if key not in self._errors:
+            self._errors[key] = self._mean(self._distances(self._outputs(key)))
+        return self._errors[key]
+
+    def left(self, wide: Iterable[int]) -> float:
+        """The share of the squared error that is left if these lines are wide."""
+        error = self.error({*range(self.lines)} - {*wide})
+        if not (self.total and np.isfinite(error)):
+            return 1.0 if self.total else 0.0
+        return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
+
+    def share(self, number: int) -> float:
+        """The share of a line in the squared error; infinity if that is not finite.
+
+        It is the part of the error along the whole that comes as this line rounds as well,
+        where the lines before it round, and those after it are wide. So the shares add up
+        to 1. After other roundings a line rounds otherwise: leaving out an early line would
+        change what all later ones add, and give it their shares as well.
+        """
+        done, before = self._rounding
+        if done != number:
+            before = self._outputs(range(number))
+        after = self._outputs(range(number + 1))
+        self._rounding = number + 1, after
+        # In units of the error, whose square may be too small for a number.
+        units = [norm * self.total for norm in self._norms]
+        parts = zip(before, after, self.exact, self._written, units)
+        along = [float(_along(*each)) for each in parts]
+        count = sum(norm < math.inf for norm in self._norms)
+        with np.errstate(invalid="ignore"):  # of outputs that are not finite
+            share = float(np.sum(along)) / count
+        return share if np.isfinite(share) else np.inf
+
+    def alone(self, number: int) -> float:
+        """The error if only this line rounds, or this switch of a constant is on."""
+        return self.error([number])
+
+    def constant(self, number: int) -> float | None:
+        """The number on a line whose rounding alone causes the most error.
+
+        None if that is less than a hundredth of what the line causes alone.
+        """
+        places = enumerate(self.paired.constants, 1)
+        mine = {meant: -place for place, (line, meant) in places if line == number}
+        errors = {meant: self.alone(place) for meant, place in mine.items()}
+        most = max(errors, key=errors.__getitem__, default=None)
+        is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
+        return most if is_much else None
+
+    def fix(
+        self, order: Sequence[int], important: Sequence[int], tolerance: float | None
+    ) -> list[int]:
+        """A small set of lines that is worth computing wider, the most important first.
+
+        All lines are wide at first. One after another rounds again, the least important
+        first, as long as the error stays within bounds. If the few important lines that
+        mend most alone are enough, and fewer, they are the set.
+
+        Args:
+            order: the lines, the most important first.
+            important: those that may be among the few.
+            tolerance: the error that is allowed; by default the one that leaves a tenth of
+                the squared error, or any finite one if that is not finite.
+        """
+        bound = LEFT**0.5 * self.total if tolerance is None else tolerance
+        rounding: list[int] = []
+
+        def is_within(rounding: Iterable[int]) -> bool:
+            error = self.error(rounding)
+            return bool(np.isfinite(error)) and error <= bound
+
+        def admit(lines: Sequence[int]) -> None:
+            """Lets all of these lines round, or else of each half as many as it can."""
+            if is_within([*rounding, *lines]):
+                rounding.extend(lines)
+            elif len(lines) > 1:
+                middle = len(lines) // 2
+                admit(lines[:middle])
+                admit(lines[middle:])
+
+        admit(order[::-1])
+        left = {*order} - {*rounding}
+        found = [line for line in order if line in left]
+        best = sorted(important, key=lambda line: self.left([line]))[:_FEW]
+        for size in range(1, min(len(found), len(best) + 1)):
+            if is_within([line for line in order if line not in best[:size]]):
+                return [line for line in order if line in best[:size]]
+        return found
+
+    @property
+    def _switches(self) -> int:
+        return len(self.paired.lines) + len(self.paired.constants)
+
+    def _amounts(self, rounding: Iterable[int]) -> Leaf:
+        amounts = np.zeros(self._length, np.float32)
+        amounts[list(rounding)] = 1
+        for place, (line, _) in enumerate(self.paired.constants, 1):
+            amounts[-place] = max(amounts[-place], amounts[line])
+        return jnp.asarray(amounts)
+
+    def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
+        return self._run(self._amounts(rounding), self._arrays)
+
+    def _distances(self, made: Sequence[Leaf]) -> list[float]:
+        pairs = zip(made, self.exact, self._norms)
+        found = [distance(x, e) / norm for x, e, norm in pairs]
+        return [error if np.isfinite(error) else np.inf for error in found]
+
+    def _mean(self, errors: Sequence[float]) -> float:
+        """The root mean square of the errors of the outputs that count."""
+        known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
+        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+
+
+def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles quickly: the program runs some dozen times only."""
+    if jax.default_backend() != "cpu":
+        return lowered.compile()
+    return lowered.compile({"xla_backend_optimization_level": "0"})
+
+
+@jax.jit
+def _norm(x: Leaf) -> tuple[jax.Array, jax.Array]:
+    """The norm of what is finite, as two factors."""
+    return scaled_norm(jnp.abs(jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))))
+
+
+@jax.jit
+def _distance(x: Leaf, exact: Leaf) -> tuple[jax.Array, jax.Array]:
+    off = _off(x, exact)
+    scale, root = _norm(off)
+    return scale, jnp.where(jnp.isfinite(off).all(), root, jnp.inf)
+
+
+def size_of(x: Leaf) -> float:
+    """The norm of what is finite."""
+    return _product(_norm(x))
+
+
+def distance(x: Leaf, exact: Leaf) -> float:
+    """The norm of the difference; infinity where one is not finite."""
+    return _product(_distance(x, exact))
+
+
+def _product(factors: tuple[jax.Array, jax.Array]) -> float:
+    """As a Python float: in float32 the norm of large outputs overflows."""
+    scale, root = map(float, factors)
+    return scale * root
+
+
+@jax.jit
+def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
+    """What a line adds along the error, in squares of a unit."""
+    added = (_off(after, exact) - _off(before, exact)) / unit
+    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / unit) * added))
+
+
+def _off(x: Leaf, exact: Leaf) -> Leaf:
+    """The difference, where the same infinity makes none."""
+    is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
+    return jnp.where(is_same, jnp.zeros_like(x), x - exact)

@@ -1,0 +1,104 @@
+"""What an audit of precision knows of JAX's primitives."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.dtypes import kind
+from .._leaves.internals import ForeignNames
+from .._leaves.types import Aval, DType, Equation, Leaf
+from .._program.graph import SHAPES, jaxprs_in, open_jaxpr
+
+# These return some of the numbers that they are given, and round none of them.
+_MOVES = ForeignNames(
+    "dynamic_slice gather concatenate pad select_n neg max min reduce_max reduce_min clamp "
+    "split@jax>=0.5 dynamic_update_slice real imag reduce_window_max reduce_window_min "
+    "cummax cummin all_gather all_to_all ppermute pmax pmin pvary@jax>=0.6.2 pbroadcast "
+    "floor ceil round select_if_vmap maybe_set nonbatchable"  # these three are Equinox's
+)
+_MOVE_REALS = ForeignNames("abs sign")
+# XLA rounds these correctly on CPU (checked with JAX 0.10.2): what the program computes is
+# the exact result, rounded. On an accelerator the last may be approximate.
+_CORRECT = ForeignNames("add add_any sub mul square@jax>=0.5 convert_element_type")
+_CORRECT_ON_CPU = ForeignNames("sqrt")
+# It divides by what it has broadcast by way of the reciprocal, which it rounds, but
+# bfloat16 in float32.
+_CORRECT_IN_BFLOAT16_ON_CPU = ForeignNames("div")
+# Their jaxprs are run as if they stood where the call does.
+CALLS = ForeignNames(
+    "jit@jax>=0.7 pjit@jax<0.7 closed_call@jax<0.12 remat2 custom_jvp_call custom_lin "
+    "custom_vjp_call custom_vjp_call_jaxpr@jax<0.6 eval_jaxpr@jax>=0.4.31"
+)
+# Their jaxprs say how two numbers are combined.
+COMBINES = ForeignNames(
+    "reduce reduce_window scatter scatter-add scatter-mul scatter-min scatter-max "
+    "scatter-sub@jax>=0.5"
+)
+CALLBACKS = ForeignNames("pure_callback io_callback")
+DEBUG = ForeignNames("debug_callback debug_print@jax>=0.7")
+# Other orders come out of these in another dtype, or they take no other.
+AS_WRITTEN = ForeignNames(
+    "pure_callback io_callback eig schur geqp3@jax>=0.5 rng_uniform ffi_call@jax>=0.4.31 "
+    "call_hi_primitive@jax>=0.10"
+)
+# These take no dtype below float32.
+OF_OWN_DTYPES = ForeignNames(
+    "cholesky triangular_solve fft eigh svd qr lu geqrf householder_product hessenberg "
+    "tridiagonal tridiagonal_solve complex"
+)
+SELECTS = ForeignNames("select_and_scatter_add select_and_gather_add")
+OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
+
+
+def is_inexact(value: Aval) -> bool:
+    """Whether a value is floating or complex."""
+    return kind(getattr(value, "dtype", None)) in ("float", "complex")
+
+
+def is_key(value: Leaf) -> bool:
+    """Whether a value holds random keys."""
+    return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def moves(eqn: Equation, operands: Sequence[Leaf], made: Sequence[Leaf]) -> bool:
+    """Whether an equation returns some of the numbers that it is given, or exact ones."""
+    name = eqn.primitive.name
+    if name in _MOVE_REALS:
+        return kind(operands[0].dtype) != "complex"
+    if name == "scatter":  # what `x.at[i].apply` computes stands in its jaxpr
+        return not any(open_jaxpr(each).eqns for each in jaxprs_in(eqn.params))
+    if name == "convert_element_type":
+        return is_inexact(operands[0]) and _holds(made[0], operands[0])
+    return name in SHAPES or name in _MOVES
+
+
+def is_exact(eqn: Equation, operands: Sequence[Leaf], results: Sequence[Leaf]) -> bool:
+    """Whether an equation rounds nothing: it moves numbers, counts, or makes 0 and 1."""
+    if not any(map(is_inexact, results)):
+        return False
+    if eqn.primitive.name == "convert_element_type" and operands[0].dtype == bool:
+        return True
+    return eqn.primitive.name == "iota" or moves(eqn, operands, results)
+
+
+def is_correct(eqn: Equation, dtype: DType) -> bool:
+    """Whether a result of this dtype is the exact one, rounded."""
+    name = eqn.primitive.name
+    if name == "integer_pow":
+        return eqn.params["y"] == 2
+    on_cpu = _CORRECT_ON_CPU
+    if dtype == jnp.bfloat16:
+        on_cpu |= _CORRECT_IN_BFLOAT16_ON_CPU
+    return name in _CORRECT or (name in on_cpu and jax.default_backend() == "cpu")
+
+
+def _holds(wide: Leaf, narrow: Leaf) -> bool:
+    """Whether a floating dtype has each number of another."""
+    wide, narrow = (jnp.finfo(x.dtype) for x in (wide, narrow))
+    return (
+        wide.nmant >= narrow.nmant
+        and wide.maxexp >= narrow.maxexp
+        and wide.minexp <= narrow.minexp
+    )

@@ -1,0 +1,89 @@
+"""The values, dtypes and lines of a paired program."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._leaves.casts import Cast
+from .._leaves.dtypes import kind
+from .._leaves.types import DType, Leaf
+from .._source.origin import Origin
+
+
+class Value(NamedTuple):
+    """A value of the program.
+
+    Attributes:
+        narrow: as the program computes it.
+        wide: the wide value beside it; None where it is no float.
+    """
+
+    narrow: Leaf
+    wide: Leaf = None
+
+    @property
+    def either(self) -> Leaf:
+        """The wide value if there is one."""
+        return self.narrow if self.wide is None else self.wide
+
+
+class Formats(NamedTuple):
+    """The dtypes of a paired program.
+
+    Attributes:
+        wide: the dtype of the wide values, at least.
+        narrow: if given, the program is run as if all floats were at most this wide.
+    """
+
+    wide: np.dtype
+    narrow: np.dtype | None = None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Their names, as reports have them."""
+        narrow = None if self.narrow is None else str(self.narrow)
+        return {"wide": str(self.wide), "narrow": narrow}
+
+    def written(self, dtype: DType) -> DType:
+        """The dtype in which the program computes a value."""
+        if self.narrow is None or kind(dtype) != "float":
+            return dtype
+        return min(self.narrow, dtype, key=lambda each: each.itemsize)
+
+    def widened(self, dtype: DType) -> DType:
+        """The dtype of the wide value beside it."""
+        if kind(dtype) == "float" and dtype.itemsize < self.wide.itemsize:
+            return self.wide
+        is_double = self.wide == np.float64 and kind(dtype) == "complex"
+        return np.dtype("complex128") if is_double else dtype
+
+
+class Line:
+    """A line of source that rounds.
+
+    Attributes:
+        origin: where it is; None for the inputs of the program, which `narrow` rounds, and
+            without a file for what JAX computes with no line of the user's around it.
+        dtypes: the dtypes in which it computes.
+        primitives: what it computes.
+        constants: the numbers that were rounded when the program was traced, with what
+            became of them.
+        casts: the casts of dtypeguard that it stands for, if it is none of the user's.
+        only_casts: whether it rounds by casts alone that are written on it.
+        is_narrowed: whether it rounds only because the program is run in `narrow`.
+        is_in_loop: whether a loop computes it.
+    """
+
+    def __init__(self, origin: Origin | None):
+        self.origin = origin
+        self.casts: dict[Cast, None] = {}
+        self.dtypes: set[str] = set()
+        self.primitives: set[str] = set()
+        self.constants: dict[float, float] = {}
+        self.only_casts = True
+        self.is_narrowed = True
+        self.is_in_loop = False
+
+
+# The line of what JAX computes with no line of the user's around it.
+NOWHERE = Origin("", 0, "", "")

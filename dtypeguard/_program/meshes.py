@@ -1,0 +1,48 @@
+"""The meshes of devices under which a program computes, which `auto_axes` changes."""
+
+import contextlib
+
+import jax
+from jax import lax, sharding
+
+from .._leaves.types import DType, Equation, Leaf
+
+
+def under_mesh(eqn: Equation) -> contextlib.AbstractContextManager[object]:
+    """A context with the mesh under which an equation was traced."""
+    mesh = getattr(getattr(eqn, "ctx", None), "cur_abstract_mesh", None)
+    if not _HAS_MESHES or mesh is None or mesh == sharding.get_abstract_mesh():
+        return contextlib.nullcontext()
+    return sharding.use_abstract_mesh(mesh)
+
+
+def of_mesh(array: Leaf) -> contextlib.AbstractContextManager[object]:
+    """A context with the mesh of an array."""
+    mesh = jax.typeof(array).sharding.mesh if _HAS_MESHES else None
+    if mesh is None or mesh.empty or mesh == sharding.get_abstract_mesh():
+        return contextlib.nullcontext()
+    return sharding.use_abstract_mesh(mesh)
+
+
+def as_dtype(array: Leaf, dtype: DType) -> Leaf:
+    """An array in a dtype, converted under its own mesh."""
+    if array.dtype == dtype:
+        return array
+    with of_mesh(array):
+        return lax.convert_element_type(array, dtype)
+
+
+def on_mesh(scalar: Leaf) -> Leaf:
+    """A scalar, for an equation under the mesh of the context."""
+    if not _HAS_MESHES:
+        return scalar
+    mesh, other = sharding.get_abstract_mesh(), jax.typeof(scalar).sharding.mesh
+    if mesh.empty or other.empty or mesh == other:
+        return scalar
+    return sharding.reshard(scalar, sharding.PartitionSpec())
+
+
+_HAS_MESHES = all(
+    hasattr(sharding, name)
+    for name in ("use_abstract_mesh", "get_abstract_mesh", "reshard")
+)

@@ -1,0 +1,7 @@
+"""Source code: whose a file is, what a line is, what its text says.
+
+May import `_leaves`. Read `origin.py` first: an `Origin` is a line as reports print it.
+`files.py` tells the user's files from those of packages, `syntax.py` reads the expression
+that runs, and `assignments.py` the line that gave a variable its value. `warn.py` warns at
+the user's line.
+"""

@@ -1,0 +1,91 @@
+"""Distinguishes the user's files from those of packages, JAX, Python and dtypeguard.
+
+A file is of a package if it lies where this Python installs packages, if the record of a
+distribution beside it lists it (`pip install --target`), or if it lies in the folder of an
+imported library that `LIBRARIES` names. A project that is installed editable is the user's.
+"""
+
+import csv
+import functools
+import importlib.util
+import os
+import site
+import sys
+from collections.abc import Iterator
+
+from .._leaves.internals import LIBRARIES
+
+
+def _folder(path: str) -> str:
+    return os.path.join(os.path.abspath(path), "")
+
+
+_OURS = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_INSTALLED = (*map(_folder, (*site.getsitepackages(), site.getusersitepackages())),)
+_PYTHONS = _folder(os.path.dirname(os.__file__)), "<frozen "
+_NOBODYS = tuple(
+    _folder(os.path.dirname(spec.origin))
+    for name in ("jax", "jaxlib", "numpy")
+    if (spec := importlib.util.find_spec(name)) and spec.origin
+)
+
+
+def short_path(file: str) -> str:
+    """A path relative to the installed packages or the working directory, or in full."""
+    return file.removeprefix(_root(file) or _folder(""))
+
+
+def package(file: str) -> str:
+    """The name of the package that a file belongs to; empty for the user's files."""
+    inside = short_path(file).replace(os.sep, "/") if is_installed(file) else ""
+    return inside.partition("/")[0].removesuffix(".py")
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package or to dtypeguard."""
+    return _root(file) is not None
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to dtypeguard, its optimizers aside."""
+    return file.startswith(_OURS) and not is_users(file)
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    """Whether a file belongs to none of JAX, NumPy, Python and dtypeguard.
+
+    The optimizers of dtypeguard count like those of any other package.
+    """
+    if file.startswith(_OURS):
+        return file.startswith(os.path.join(_OURS, "_optimizers"))
+    if file.startswith(_INSTALLED):
+        return not file.startswith(_NOBODYS)
+    return not file.startswith((*_PYTHONS, *_NOBODYS))
+
+
+@functools.cache
+def _root(file: str) -> str | None:
+    """The folder, or archive, that holds the package of a file; None for the user's."""
+    return next(_roots(file), None)
+
+
+def _roots(file: str) -> Iterator[str]:
+    yield from filter(file.startswith, _INSTALLED)
+    for name in ("dtypeguard", *LIBRARIES):
+        for path in getattr(sys.modules.get(name), "__path__", ()):
+            if file.startswith(_folder(path)):
+                yield _folder(os.path.dirname(path))
+    for root in filter(file.startswith, map(_folder, sys.path)):
+        if file.removeprefix(root).replace(os.sep, "/") in _recorded(root):
+            yield root
+
+
+@functools.cache
+def _recorded(root: str) -> frozenset[str]:
+    """The files of the distributions that are installed in a folder or an archive."""
+    from importlib import metadata  # which takes long, for few files
+
+    found = metadata.distributions(path=[root.removesuffix(os.sep)])
+    records = (each.read_text("RECORD") or "" for each in found)
+    return frozenset(row[0] for text in records for row in csv.reader(text.splitlines()))

@@ -1,0 +1,170 @@
+"""Reads source: the expression that runs, a statement, what a function returns.
+
+A file that cannot be parsed, such as a notebook with magic commands, has none of them.
+"""
+
+import ast
+import copy
+import functools
+import itertools
+import linecache
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+from .._leaves.types import PyTree
+
+
+def line_at(file: str, line: int) -> str:
+    """A line of a file, without indentation; empty if the file cannot be read."""
+    linecache.checkcache(file)  # it may have been edited, and the module reloaded
+    return linecache.getline(file, line).strip()
+
+
+def parsed(file: str) -> ast.Module | None:
+    """The source of a file; None if it cannot be parsed."""
+    return _parsed(_text(file))
+
+
+def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | None:
+    """The expression that an instruction evaluates; the outermost of several."""
+    positions = next(itertools.islice(code.co_positions(), instruction // 2, None), None)
+    return _expressions(_text(code.co_filename)).get(positions or ())
+
+
+def statement(file: str, line: int) -> ast.stmt | None:
+    """The innermost statement on a line, without the statements inside of it."""
+    module = parsed(file)
+    found = [
+        node
+        for node in (ast.walk(module) if module else ())
+        if isinstance(node, ast.stmt) and contains(node, line)
+    ]
+    if not found:
+        return None
+    node = copy.copy(max(found, key=lambda node: node.lineno))
+    vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
+    return node
+
+
+_INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}
+
+
+def contains(node: ast.stmt, line: int) -> bool:
+    """Whether a line is one of a statement's."""
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def first_line(node: ast.stmt) -> int:
+    """The first line of a statement, which may be that of a decorator."""
+    decorators = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
+def returned(code: CodeType) -> ast.expr | None:
+    """What a function returns; None if it is not found, or is one of several."""
+    line, name = code.co_firstlineno, code.co_name
+    names = code.co_varnames[: code.co_argcount]
+    module = parsed(code.co_filename)
+    found: list[ast.expr] = []
+    for node in ast.walk(module) if module else ():
+        if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
+            if [each.arg for each in node.args.args] == list(names):
+                found.append(node.body)
+        elif isinstance(node, ast.FunctionDef) and first_line(node) == line:
+            found += _returns(node)
+    return found[0] if len(found) == 1 else None
+
+
+def _returns(node: ast.AST) -> Iterator[ast.expr]:
+    """What a function returns, itself and not a function in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return) and child.value is not None:
+            yield child.value
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _returns(child)
+
+
+def stores_to_self(code: CodeType, attribute: str) -> list[int]:
+    """The lines of a method that assign an attribute of its first parameter."""
+    module = parsed(code.co_filename)
+    is_it = lambda node: (
+        isinstance(node, ast.FunctionDef)
+        and first_line(node) == code.co_firstlineno
+        and node.name == code.co_name
+    )
+    return [
+        each.lineno
+        for method in filter(is_it, ast.walk(module) if module else ())
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+        if each.attr == attribute and isinstance(each.value, ast.Name)
+        if each.value.id in code.co_varnames[:1]
+    ]
+
+
+def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
+    """The value of an expression that only looks something up; else None.
+
+    Nothing of the user's runs: no call, and no attribute but a field.
+    """
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = evaluated(node.value, frame)
+        if isinstance(owner, tuple) and node.attr in getattr(owner, "_fields", ()):
+            return owner[owner._fields.index(node.attr)]  # pyright: ignore[reportAttributeAccessIssue]: of a NamedTuple
+        return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        owner = evaluated(node.value, frame)
+        if type(owner) in (list, tuple, dict):
+            try:
+                return owner[node.slice.value]
+            except (LookupError, TypeError):
+                return None
+    return None
+
+
+def root(node: ast.expr | None) -> ast.expr | None:
+    """The variable that an expression looks something up in."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node
+
+
+def text_of(node: ast.expr, file: str) -> str:
+    """An expression as it is written, on one line."""
+    written = ast.get_source_segment(_text(file), node)
+    return written if written and "\n" not in written else ast.unparse(node)
+
+
+def _text(file: str) -> str:
+    linecache.checkcache(file)
+    lines = linecache.getlines(file)
+    if file not in _texts or _texts[file][0] is not lines:
+        _texts[file] = lines, "".join(lines)
+    return _texts[file][1]
+
+
+# The lines of a file, which `linecache` keeps until they change, and its text: a string
+# keeps its hash.
+_texts: dict[str, tuple[list[str], str]] = {}
+
+
+@functools.lru_cache
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except SyntaxError:  # a notebook's magic command
+        return None
+
+
+@functools.lru_cache(8)
+def _expressions(text: str) -> dict[tuple[int | None, ...], ast.expr | ast.AugAssign]:
+    """The expressions of a file by their place, as `co_positions` gives it."""
+    found: dict[tuple[int | None, ...], ast.expr | ast.AugAssign] = {}
+    module = _parsed(text)
+    for node in ast.walk(module) if module else ():
+        if isinstance(node, (ast.expr, ast.AugAssign)):
+            place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+            found.setdefault(place, node)
+    return found

@@ -1,0 +1,254 @@
+"""What dtypeguard knows of the insides of other libraries holds in this release of them."""
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import pathlib
+import re
+import sys
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import need
+from jax import lax
+from packaging.specifiers import SpecifierSet
+
+import dtypeguard
+from dtypeguard import apply_updates, explain
+from dtypeguard._leaves import internals
+from dtypeguard._leaves.casts import Cast
+from dtypeguard._leaves.internals import PARAMETERS, ForeignNames
+from dtypeguard._lines.equations import is_backward
+from dtypeguard._paired import primitives
+from dtypeguard._paired.algebra import ALIGNED
+from dtypeguard._paired.pair import _SPECIAL
+from dtypeguard._program import graph
+from dtypeguard._rounding.rounding import round_with
+from dtypeguard._source.files import is_users
+
+pytestmark = pytest.mark.third_party
+ROOMS = pathlib.Path(dtypeguard.__file__).parent
+X = jnp.ones(4)
+
+
+_SPEC = re.compile(r"(\w+)(.*)")
+
+
+def held(names):
+    """Those of some names that this release is said to have."""
+    for name in names:
+        library, releases = _SPEC.match(names.releases.get(name, "jax")).groups()
+        installed = importlib.metadata.version(library)
+        if SpecifierSet(releases).contains(installed, prereleases=True):
+            yield name
+
+
+def equations(jaxpr):
+    for each in jaxpr.eqns:
+        yield each
+        for inside in primitives.jaxprs_in(each.params):
+            yield from equations(graph.open_jaxpr(inside))
+
+
+def sharded(x):
+    if hasattr(jax, "shard_map"):
+        shard_map = jax.shard_map
+    else:
+        from jax.experimental.shard_map import shard_map
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+    split = jax.sharding.PartitionSpec("i")
+    return shard_map(lambda x: 2 * x, mesh=mesh, in_specs=split, out_specs=split)(x)
+
+
+def program(x):
+    """All primitives with parameters that the rooms read."""
+    lax.cond(x[0] > 0, lambda: 1, lambda: 2)
+    lax.scan(lambda carry, x: (carry, x), 0.0, x)
+    lax.while_loop(lambda n: n < 3.0, lambda n: n + 1, 0.0)
+    lax.custom_root(lambda y: y - 2, 0.0, lambda f, x: 2.0, lambda g, y: y / g(1.0))
+    lax.custom_linear_solve(lambda v: 2 * v, x, lambda matvec, b: b / 2)
+    lax.conv(jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 2, 2)), (1, 1), "SAME")
+    x.at[0].set(1.0)
+    return jax.jit(jnp.sin)(sharded(jnp.sort(lax.top_k(x, 2)[0]))) + _arrays(x)
+
+
+def _arrays(x):
+    """Casts, promotions and arrays that JAX fills."""
+    n = len(x)
+    y = jnp.asarray(x, "float16").astype("bfloat16") + jnp.float32(x)
+    y = lax.convert_element_type(y, "float32") + jnp.zeros_like(x) + x**3
+    y = y + jnp.empty(n) + jnp.full(n, 1.0) + lax.iota("float32", n)
+    return sum(
+        (y @ jnp.eye(n), jnp.zeros(n), jnp.ones(n), jnp.tri(n)[0], jax.nn.one_hot(1, n))
+    )[:2]
+
+
+PROGRAM = [*equations(jax.make_jaxpr(program)(X).jaxpr)]
+
+
+@pytest.mark.parametrize("primitive", PARAMETERS)
+def test_parameters(primitive):
+    found = [set(each.params) for each in PROGRAM if each.primitive.name == primitive]
+    names = set(held(PARAMETERS[primitive]))
+    assert all(names <= each for each in found)
+    assert found or not names
+
+
+def test_the_rooms_read_no_other_parameter():
+    read, known = set(), {*frozenset.union(*PARAMETERS.values())}
+    for file in ROOMS.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Subscript(of, ast.Constant(str(name))):
+                    read |= {name} if _is_of_parameters(of) else set()
+                case ast.Call(ast.Attribute(of, "get"), [ast.Constant(name), *_]):
+                    read |= {name} if _is_of_parameters(of) else set()
+                case ast.Compare(ast.Constant(name), [ast.In()], [of]):
+                    read |= {name} if _is_of_parameters(of) else set()
+    assert {"branches", "_prim", "auto"} < read
+    assert read <= known
+    assert known > internals.DTYPES
+
+
+def _is_of_parameters(node):
+    text = ast.unparse(node)
+    return text == "params" or text.endswith(".params")
+
+
+def test_primitives():
+    for name in ("equinox.internal", "jax.experimental.shard_map", "jax.lax.linalg"):
+        if importlib.util.find_spec(name.partition(".")[0]) and name not in sys.modules:
+            try:
+                importlib.import_module(name)
+            except (ImportError, DeprecationWarning):  # gone in this release
+                continue
+    try:
+        from jax.extend.core import Primitive
+    except ImportError:
+        from jax.core import Primitive
+    things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
+    known = {each.name for each in things if isinstance(each, Primitive)}
+    said = {*_SPECIAL, *ALIGNED, *held(internals.REPEATING)}
+    for module in graph, primitives:
+        tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
+        said.update(*map(held, tables))
+    said |= {each for each in PARAMETERS if [*held(PARAMETERS[each])]}
+    assert said - known == set()
+
+
+def test_functions_of_jax():
+    """Each runs while a program is traced."""
+    x = jnp.ones(5)  # JAX has kept no trace for this shape
+    seen, before = set(), sys.getprofile()
+
+    def see(frame, event, arg):
+        code = frame.f_code
+        if event == "call" and not is_users(code.co_filename):
+            seen.update([code.co_name, code.co_qualname])
+
+    sys.setprofile(see)
+    try:
+        jax.grad(jax.jit(lambda x: jnp.sum(jnp.sin(x) + x.astype("float16"))))(x)
+        jax.make_jaxpr(program)(x)
+    finally:
+        sys.setprofile(before)
+    known = internals.CASTS, internals.FILLS, internals.MAKERS, internals.COMPILING
+    assert seen.issuperset(frozenset.union(*known))
+    for names in internals.TRACING, internals.PROMOTING, internals.LIKE:
+        assert all(any(part in name for name in seen) for part in held(names))
+
+
+def test_functions_of_optax():
+    opts = optax.adam(0.1), optax.apply_if_finite(optax.sgd(0.1), 1)
+    assert {opt.update.__name__ for opt in opts} == internals.UPDATES
+    need("equinox")
+    assert len([*internals.ADDING.codes()]) == 2
+
+
+def test_functions_of_flax():
+    need("flax.linen")
+    need("flax.nnx")
+    assert len([*internals.COMMON_DTYPE.codes()]) == 2
+
+
+@pytest.mark.parametrize("library", ["jax", "equinox"])
+def test_modules_of_loops(library):
+    loops, start = lax, internals.LOOPS_OF_JAX
+    if library == "equinox":
+        loops, start = need("equinox.internal"), internals.LOOPS_OF_EQUINOX
+    seen, options = set(), {"kind": "lax"} if library == "equinox" else {}
+
+    def body(carry, x):
+        frame = sys._getframe()
+        while (frame := frame.f_back) is not None:
+            seen.add(frame.f_globals.get("__name__", ""))
+        return carry, x
+
+    loops.scan(body, 0.0, X, **options)
+    assert any(name.startswith(start) for name in seen)
+
+
+def calls_of(function):
+    """A call for each function of `VARIABLES`, of a function of the user's that raises."""
+    return {
+        "jax.jit": lambda f: function(f)(X),
+        "jax.grad": lambda f: function(f)(X),
+        "jax.lax.scan": lambda f: function(f, 0.0, X),
+        "jax.lax.while_loop": lambda f: function(f, f, 0.0),
+        "jax.lax.cond": lambda f: function(X[0] > 0, f, f, X),
+        "equinox.internal.while_loop": lambda f: function(
+            lambda x: x < 3, lambda x: jnp.float16(x), 0.0, kind="lax"
+        ),
+        "flax.nnx.while_loop": lambda f: function(f, f, 0.0),
+        "flax.nnx.scan": lambda f: function(f)(0.0, X),
+        "flax.nnx.cond": lambda f: function(X[0] > 0, f, f, X),
+    }
+
+
+@pytest.mark.parametrize("name", internals.VARIABLES)
+def test_variables_of_frames(name):
+    module, _, attribute = name.rpartition(".")
+    call = calls_of(getattr(need(module), attribute))[name]
+
+    def raises(*args):
+        raise KeyError(name)
+
+    with explain(), pytest.raises((KeyError, TypeError, ValueError)) as caught:
+        call(raises)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.tb)]
+    names = {key for frame in frames[1:] for key in frame.f_locals}
+    assert {*held(internals.VARIABLES[name])} - names == set()
+
+
+def test_what_is_passed_on_is_in_variables_of_frames():
+    known = {name for names in internals.VARIABLES.values() for name in names}
+    assert {name for names in internals.PASSED_ON for name in names} <= known
+
+
+def test_what_a_name_stack_holds():
+    def run(x):
+        return jnp.sum(jnp.sin(jnp.sin(x)))
+
+    jaxpr = jax.make_jaxpr(jax.grad(jax.checkpoint(run)))(X).jaxpr
+    (repeating,) = [x for x in jaxpr.eqns if x.primitive.name in internals.REPEATING]
+    inside = graph.open_jaxpr(repeating.params["jaxpr"]).eqns
+    assert {is_backward((each, repeating)) for each in inside} == {False, True}
+    (scope, *_) = inside[0].source_info.name_stack.stack
+    assert scope.name == internals.REPEATED
+
+
+def test_marks_of_ours():
+    """Neither does a user write by chance: a name of a type, and no identifier."""
+    params = jnp.ones(4, "bfloat16")
+    add = lambda x, key: apply_updates(x, X, key=key)
+    jaxpr = jax.make_jaxpr(add)(params, jax.random.PRNGKey(0)).jaxpr
+    named = [x.params["name"] for x in jaxpr.eqns if "name" in x.params]
+    assert round_with.__name__ in named
+    assert not round_with.__name__.isidentifier()
+    scopes = [scope.name for x in jaxpr.eqns for scope in x.source_info.name_stack.stack]
+    assert any(isinstance(each, Cast) for each in scopes)

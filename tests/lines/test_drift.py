@@ -1,0 +1,142 @@
+"""Each kind of drift, of a state, of updates and of a carry."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from one_leaf import counter, one_leaf, struct
+
+from dtypeguard import audit, audit_step
+from dtypeguard._carry.call import SplitTree
+from dtypeguard._lines.blame import _Region
+from dtypeguard._lines.drift import find
+from dtypeguard._program.graph import Graph
+from dtypeguard._program.trace import Program
+
+pytestmark = pytest.mark.third_party
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def add_one(leaf):
+    return leaf + jnp.ones((), leaf.dtype)
+
+
+def twice(leaf):
+    return jnp.concatenate([leaf, leaf])
+
+
+@pytest.mark.parametrize(
+    ("leaf", "change", "kind", "before", "after"),
+    [
+        (counter, lambda n: n + 0.5, "dtype", "int32", "float32"),
+        (lambda p: jnp.asarray(0), add_one, "weak_type", "int32 (weak)", "int32"),
+        (lambda p: 1.0, add_one, "weak_type", "float32 (weak)", "float32"),
+        (counter, lambda n: jnp.where(n > 0, 1, 2), "weak_type", "int32", "int32 (weak)"),
+        (lambda p: jnp.zeros(1), twice, "shape", "float32[1]", "float32[2]"),
+        (counter, lambda n: (n, n), "structure", "int32[]", "(absent)"),
+        (counter, lambda n: None, "structure", "int32[]", "(absent)"),
+        (lambda p: None, lambda n: jnp.zeros(2), "structure", "(absent)", "float32[2]"),
+    ],
+)
+def test_a_leaf_of_a_state(leaf, change, kind, before, after):
+    report = audit(one_leaf(leaf, change), struct(F32))
+    drift = report.drifts[0]
+    assert (drift.kind, drift.before, drift.after) == (kind, before, after)
+    assert drift.path.startswith(".leaf")
+    assert report.compilations == 2
+    assert (drift.origin is None) == (kind == "structure")
+    # The state holds a Python number: the line is that of the state.
+    holder = inspect.getfile(one_leaf)
+    assert drift.origin is None or drift.origin.file in (__file__, holder)
+
+
+def test_a_shape_and_a_structure_of_a_carry():
+    step = lambda state: {"w": twice(state["w"])}
+    (drift,) = audit_step(step, {"w": jnp.zeros(3, BF16)}).drifts
+    assert (drift.path, drift.kind) == ("state['w']", "shape")
+    assert (drift.before, drift.after) == ("bfloat16[3]", "bfloat16[6]")
+    (drift,) = audit_step(lambda state: {**state, "new": 1}, {"old": 2}).drifts
+    assert (drift.path, drift.kind) == ("state['new']", "structure")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "row"),
+    [
+        (lambda w: {"w": twice(w)}, "shape", "updates['w']  float32[3] -> float32[6]  "),
+        (lambda w: {"w": w, "new": w}, "structure", "updates['new']  (absent) -> float32"),
+    ],
+)
+def test_an_update_that_does_not_fit_its_param(change, kind, row):
+    opt = optax.stateless(lambda updates, params: change(updates["w"]))
+    report = audit(opt, struct(F32))
+    (drift,) = report.drifts
+    assert (drift.kind, drift.where) == (kind, "updates")
+    assert (drift.origin is None) == (kind == "structure")
+    text = str(report)
+    assert f"audit: 1 update changed {kind} in one update.\n  {row}" in text
+    assert "dtypeguard.guard does not mend this: DtypeDriftError: update " in text
+
+
+def test_updates_that_optax_takes():
+    """None, a batch with an axis for the examples, and a shape that broadcasts."""
+    keep = optax.identity()
+    assert audit(optax.stateless(lambda updates, params: None), struct(F32)).ok
+    assert audit(keep, struct(F32), updates=struct(F32, (2, 3))).ok
+    assert audit(optax.stateless(lambda u, p: {"w": u["w"][:1]}), struct(F32)).ok
+    assert audit(keep, {"w": None}, updates=struct(F32)).ok
+
+
+def test_a_weak_update_promotes_no_param():
+    weak = optax.stateless(lambda updates, params: {"w": jnp.full((3,), 0.5)})
+    assert audit(weak, struct(BF16)).ok
+    of_ints = audit(weak, struct(jnp.int32))
+    assert [drift.after for drift in of_ints.drifts] == ["float32"]
+
+
+def test_a_program_without_lines_and_without_a_jaxpr_of_its_own():
+    """As notes read a loop: the carry is known by its types and a graph."""
+    before = SplitTree({"n": jnp.int32(0), "w": jnp.zeros(3, BF16)})
+    after = SplitTree({"n": jnp.int32(0), "w": jnp.zeros(4, F32)})
+    widen = lambda n, w: (n, jnp.zeros(4, F32) * w[0])
+    graph = Graph(jax.make_jaxpr(widen)(*before.arrays))
+    drifts = list(find(Program(None, graph, ("carry",), (before,), (after,)), None))
+    assert [(each.path, each.kind, each.origin) for each in drifts] == [
+        ("carry['w']", "dtype", None),
+        ("carry['w']", "shape", None),
+    ]
+    assert (drifts[0].before, drifts[0].after) == ("bfloat16", "float32")
+    assert [aval.shape for aval in drifts[0].avals] == [(3,), (4,)]
+    assert drifts[0].is_castable
+    assert not drifts[1].is_castable
+
+
+def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):
+    """Each of many drifting weights is one more line to find behind all layers before."""
+    looks = []
+
+    def look(region, value):
+        looks.append(value)
+        return behind(region, value)
+
+    behind = _Region.behind
+    monkeypatch.setattr(_Region, "behind", look)
+
+    def step(weights, x):
+        new = []
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+            new.append(weight - 0.1 * (x.T @ x))
+        return new
+
+    def work(count):
+        looks.clear()
+        square = functools.partial(jax.ShapeDtypeStruct, (2, 2))
+        report = audit_step(step, [square(BF16)] * count, square(F32))
+        assert len(report.drifts) == count
+        return len(looks)
+
+    assert work(60) < 2.5 * work(30)

@@ -1,0 +1,148 @@
+"""Audits of a step name the line of every planted drift, and the line that forced it."""
+
+import importlib
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import planted_steps
+import pytest
+
+from dtypeguard import audit_step, explain
+from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._lines import watch
+from dtypeguard._lines.calls import Calls
+from dtypeguard._program import graph
+
+pytestmark = pytest.mark.third_party
+
+
+@pytest.mark.parametrize("name", planted_steps.CASES)
+def test_planted(name):
+    case = planted_steps.CASES[name]
+    if name == "half_of_a_numpy_scalar" and not HAS_BARRIER:
+        pytest.skip("before JAX 0.5 the line that uses such a constant is named")
+    report = audit_step(case.step, *case.args, **case.options)
+    assert report.error is None
+    (drift,) = report.drifts
+    assert (drift.path, drift.where) == (case.path, "carry")
+    assert report.compilations == 2
+    planted_steps.assert_told(drift, case, name)
+
+
+def test_every_case_is_marked():
+    assert all(planted_steps.marked(name, "promotion") for name in planted_steps.CASES)
+    unforced = [n for n in planted_steps.CASES if not planted_steps.marked(n, "operand")]
+    assert len(unforced) == 8
+
+
+@jax.jit
+def kept(x):
+    rate = jnp.asarray(0.5, jnp.float32)  # the maker
+    moved = x + x
+    return moved * rate  # the user
+
+
+def test_a_trace_that_jax_kept_hides_no_maker():
+    pytest.importorskip("jax.experimental.xla_metadata")
+    x = planted_steps.struct(jnp.bfloat16)
+    for _ in range(3):
+        (drift,) = audit_step(lambda x: kept(x), x).drifts
+        assert drift.origin.code.endswith("# the user")
+        assert drift.cause.code.endswith("# the maker")
+    scan = lambda: jax.lax.scan(lambda x, _: (kept(x), _), np.ones(3, x.dtype), None, 2)
+    with pytest.raises(TypeError, match="carry") as raised, explain():
+        scan()
+    (note,) = raised.value.__notes__
+    assert "# the maker" in note
+
+
+def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "edited_and_reloaded.py"
+    source = "import numpy as np\nRATE = np.float32(2)\ndef step(x):\n    return x * RATE\n"
+    for n, text in enumerate([source, f"# A comment.\n\n{source}# More.\n"]):
+        path.write_text(text)
+        os.utime(path, (n, n))  # the bytecode is that of the source of this time
+        if n == 0:
+            module = importlib.import_module(path.stem)
+        else:
+            module = importlib.reload(sys.modules[path.stem])
+        x = planted_steps.struct(jnp.bfloat16)
+        (drift,) = audit_step(module.step, x).drifts
+        assert drift.origin.code == "return x * RATE"
+        assert drift.cause.code == "RATE = np.float32(2)"
+        assert drift.cause.line == 2 + 2 * n
+
+
+def decayed(leaves):
+    return [leaf * make_factor() for leaf in leaves]
+
+
+def make_factor():
+    return np.float32(0.9)  # the factor
+
+
+def test_leaves_that_drift_on_one_line_are_looked_at_once_each(monkeypatch):
+    looks, look = [], watch._content
+    monkeypatch.setattr(watch, "_content", lambda value: looks.append(value) or look(value))
+    compared, compare = [], watch._may_be
+    monkeypatch.setattr(watch, "_may_be", lambda *it: compared.append(0) or compare(*it))
+    report = audit_step(decayed, [planted_steps.struct(jnp.bfloat16)] * 30)
+    assert {each.cause.code for each in report.drifts} == {
+        "return np.float32(0.9)  # the factor"
+    }
+    assert len(report.drifts) == 30
+    # Once Flax NNX is imported, each `isinstance` there asks JAX of a tracer.
+    factors = [value for value in looks if not isinstance(value, jax.core.Tracer)]
+    assert len(factors) <= 50  # one a leaf; 30 * 30 if each leaf looked at all
+    assert len(compared) <= 100
+
+
+def test_no_graph_is_built_while_a_trace_is_watched(monkeypatch):
+    watching, built = [], []
+    build, enter, leave = graph.Graph._build, Calls.__enter__, Calls.__exit__
+    monkeypatch.setattr(Calls, "__enter__", lambda it: watching.append(it) or enter(it))
+    monkeypatch.setattr(Calls, "__exit__", lambda it, *e: watching.pop() and leave(it, *e))
+    counted = lambda it, *args: built.append(len(watching)) or build(it, *args)
+    monkeypatch.setattr(graph.Graph, "_build", counted)
+    assert audit_step(decayed, [planted_steps.struct(jnp.bfloat16)]).drifts
+    assert built == [0]  # and none of the watched trace
+
+
+def test_code_without_a_module_hides_no_maker():
+    names = {}
+    exec("def same(x): return x + 1", names)
+    del names["__builtins__"]
+
+    def step(x):
+        factor = make_factor()
+        return names["same"](x) * factor
+
+    (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
+    assert drift.cause.code.endswith("# the factor")
+
+
+def test_a_function_of_jax_may_compute_before_its_arguments_meet():
+    def step(x):
+        points = jnp.linspace(0, 1, 3)  # the points
+        # It converts both, and adds up neighbors first.
+        area = jax.scipy.integrate.trapezoid(x, points)
+        return jnp.broadcast_to(area, x.shape)
+
+    (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
+    assert drift.origin.code.startswith("area = ")
+    assert drift.cause.code.endswith("# the points")
+
+
+def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause():
+    @jax.jit
+    def step(count):
+        grown = jnp.exp(count)  # of itself
+        return grown * 2.0 + make_factor()
+
+    (drift,) = audit_step(step, planted_steps.struct(jnp.int32)).drifts
+    assert drift.origin.code.endswith("# of itself")
+    assert drift.cause is None

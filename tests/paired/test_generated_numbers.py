@@ -1,0 +1,80 @@
+"""audit_precision on random programs: against float64, and with its advice followed."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numeric import EXACT, compiled, followed, inputs, source
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+from dtypeguard._paired.pair import Paired
+from dtypeguard._paired.python_numbers import PythonNumbers
+from dtypeguard._paired.values import Formats
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+MOST_LINES = 256
+
+
+def seeds(few, many):
+    return [
+        pytest.param(n, marks=[pytest.mark.exhaustive] * (n >= few)) for n in range(many)
+    ]
+
+
+def relative(x, exact):
+    return np.linalg.norm(x - exact) / max(np.linalg.norm(exact), 1e-300)
+
+
+@pytest.mark.parametrize("seed", seeds(6, 80))
+def test_either_end_is_what_it_should_be(seed):
+    """With no line rounding the program in float64, and with all of them as written."""
+    text, args = source(seed), inputs(seed)
+    with PythonNumbers() as numbers:
+        program = jax.make_jaxpr(compiled(text, f"generated_{seed}.py"))(*args)
+    paired = Paired(program, Formats(np.dtype("float64")), numbers)
+    with set_x64(True):
+        exact = compiled(text, f"exact_{seed}.py", wide=True)
+        wanted = jax.jit(exact)(*(x.astype(jnp.float64) for x in args))
+        run = jax.jit(lambda *args: [v[:2] for v in paired(*args)])
+        lowered = run.lower(jnp.ones(MOST_LINES), args)
+        made = lowered.compile({"xla_backend_optimization_level": "0"})
+        none, every = made(jnp.zeros(MOST_LINES), args), made(jnp.ones(MOST_LINES), args)
+    assert not paired.unknown
+    lines = text.splitlines()[1:]
+    for line, (_, wide), exact in zip(lines, none, wanted):
+        assert relative(wide, exact) < 1e-7, line
+    for line, (narrow, rounded) in zip(lines, every):
+        if narrow.dtype.itemsize < 4:
+            same = np.asarray(narrow).astype(np.float64)
+            np.testing.assert_array_equal(same, rounded, err_msg=line)
+
+
+@pytest.mark.parametrize("seed", seeds(6, 60))
+def test_advice_followed_to_the_letter_leaves_what_it_says(seed):
+    text, args = source(seed, 5), inputs(seed)
+
+    def audited(text, name):
+        f = compiled(text, name)
+        return audit_precision(lambda *args: f(*args)[-1], *args)
+
+    report = audited(text, f"advised_{seed}.py")
+    if report.error and math.isfinite(report.error):
+        assert report.explained == pytest.approx(1, abs=0.02)
+    exact = {n for n, line in enumerate(text.splitlines(), 1) if _is_exact(line)}
+    assert not exact & {loss.origin.line for loss in report.losses if loss.alone}
+    left = audited(followed(text, {x.origin.line for x in report.fix}), f"mended_{seed}.py")
+    claimed = math.sqrt(report.left) * report.error if report.fix else report.error
+    assert left.error <= 1.15 * claimed + 1e-6, f"{text}\n{report}\n{left}"
+
+
+def _is_exact(line):
+    """Whether a line only moves numbers."""
+    form = line.partition(" = ")[2]
+    names = [f"v{n}" for n in range(6)] + ["x", "y", "z"]
+    return any(form == e.format(a=a, b=b) for e in EXACT for a in names for b in names)

@@ -1,0 +1,133 @@
+"""The small set of lines that a report proposes."""
+
+import functools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import need
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._paired.measure import Measures
+from dtypeguard._precision.report import LineLoss, PrecisionReport
+
+
+class Measured(Measures):
+    """The errors of a program by the lines that round; that of all of them is 1."""
+
+    def __init__(self, lines, errors):
+        self.lines, self.total, self._errors = lines, 1.0, errors
+
+    def error(self, rounding):
+        return self._errors.get(frozenset(rounding), 1.0)
+
+
+def of(*lines):
+    return frozenset(lines)
+
+
+ONE_IS_ENOUGH = {of(2): 0.2, of(0, 1): 0.1, of(): 0}
+NO_ONE_IS = {of(2): 0.2, of(0, 1): 0.5, of(): 0}
+TWO_ARE = {of(0): 0.2, of(1): 0.2, of(0, 1): 0.2, of(0, 1, 3): 0.7, of(0, 1, 2): 0.8}
+
+
+@pytest.mark.parametrize(
+    ("lines", "errors", "fix"),
+    [(3, ONE_IS_ENOUGH, [2]), (3, NO_ONE_IS, [0, 1]), (4, TWO_ARE, [2, 3])],
+)
+def test_few_lines_that_mend_most_alone_are_the_set(lines, errors, fix):
+    """Where roundings depend on each other, leaving out one after another finds more."""
+    order = range(lines)
+    assert Measured(lines, errors).fix(order, order, None) == fix
+
+
+def test_a_tolerance_is_kept():
+    measures = Measured(3, ONE_IS_ENOUGH)
+    assert measures.fix(range(3), range(3), 0.05) == [0, 1, 2]
+    assert measures.fix(range(3), range(3), 1.0) == []
+    assert math.isclose(measures.left([2]), 0.01)
+
+
+def test_the_error_of_outputs_whose_norm_overflows():
+    values = jnp.linspace(0.5, 1, 64)
+    scaled = lambda x: (x * jnp.bfloat16(1.01)) * jnp.bfloat16(1.01)
+    error = lambda size: audit_precision(scaled, (size * values).astype(jnp.bfloat16)).error
+    assert error(1.0) == error(2.0**126) > 1e-3
+
+
+@pytest.mark.third_party
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_of_a_line_in_a_package_the_remedy_is_what_to_give_it():
+    logits = 4 * jax.random.normal(jax.random.key(0), (64, 32)).astype(jnp.bfloat16)
+    labels = jax.nn.one_hot(jnp.arange(64) % 32, 32, dtype=jnp.bfloat16)
+    loss = lambda x, y: optax.losses.softmax_cross_entropy(x, y)
+    report = audit_precision(loss, logits, labels)
+    (advice,) = {line for line in str(report).splitlines() if line.startswith("Give ")}
+    assert advice.startswith("Give optax at ")
+    assert advice.endswith(" arrays of float32: x.astype(jnp.float32).")
+    followed = lambda x, y: optax.losses.softmax_cross_entropy(x.astype(jnp.float32), y)
+    assert audit_precision(followed, logits, labels).error == 0
+
+
+@pytest.mark.third_party
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_a_package_that_casts_what_it_is_given_is_told_its_dtype():
+    linen = need("flax.linen")
+    x = jax.random.normal(jax.random.key(0), (8, 16))
+    weights = linen.Dense(16).init(jax.random.key(1), x)
+    in_dtype = lambda dtype: lambda w, x: linen.Dense(16, dtype=dtype).apply(w, x)
+    report = audit_precision(in_dtype(jnp.bfloat16), weights, x)
+    (advice,) = {line.remedy for line in report.fix}
+    assert "flax at " in advice
+    assert "casts what it is given to bfloat16: have it compute in float32" in advice
+    assert advice.endswith(", by dtype=jnp.float32.")
+    followed = audit_precision(in_dtype(jnp.float32), weights, x)
+    assert followed.error < report.error / 1000
+
+
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_of_a_package_each_line_that_calls_it_is_one_of_the_report():
+    def model(layer, x):
+        hidden = layer(jnp.tanh(x))
+        return layer(jnp.tanh(hidden))
+
+    layer = eqx.nn.Linear(64, 64, use_bias=False, key=jax.random.key(0))
+    layer = jax.tree.map(lambda w: w.astype(jnp.bfloat16), layer)
+    x = jax.random.normal(jax.random.key(1), (64,), jnp.bfloat16)
+    report = audit_precision(model, layer, x)
+    products = [each for each in report.losses if each.origin.called_from]
+    assert len({each.origin.line for each in products}) == 1
+    assert {each.origin.users.code.partition(" ")[0] for each in products} == {
+        "hidden",
+        "return",
+    }
+
+
+@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+def test_an_output_that_hides_the_errors_of_the_others_is_named():
+    def metrics(x, offset):
+        cancels = (x + offset).mean() - offset
+        return {"mean": cancels, "square": x @ x, "greatest": jnp.exp(x)}
+
+    x = jax.random.uniform(jax.random.key(1), (256,), jnp.bfloat16)
+    note = "Nearly all of the squared error is that of ['mean'], which is "
+    zero, large = (jnp.asarray(each, jnp.bfloat16) for each in (0, 300))
+    assert note in str(audit_precision(metrics, x, large))
+    assert "Nearly all" not in str(audit_precision(metrics, x, zero))
+
+
+FEW, MANY, ONE = (0.46, 0.35, 0.1, 0.05), (0.27, 0.12, 0.1, 0.1), (0.6, 0.1, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_spread"), [(FEW, False), (MANY, True), (ONE, False)]
+)
+def test_a_few_lines_that_cause_most_of_the_error_stand_out(shares, is_spread):
+    line = functools.partial(LineLoss, alone=0.01, left=1.0, dtypes=(), constant=None)
+    lines = tuple(line(None, share, remedy="") for share in shares)
+    report = PrecisionReport(error=0.01, losses=lines, fix=lines, lines=9)
+    assert report.is_spread == is_spread

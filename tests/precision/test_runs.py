@@ -1,0 +1,206 @@
+"""The error of a report is that of plain runs, each with its own decisions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape).astype(BF16)
+
+
+def cast(tree, dtype):
+    is_float = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+    return jax.tree.map(lambda x: x.astype(dtype) if is_float(x) else x, tree)
+
+
+def off(made, exact):
+    """The root mean square over outputs of how far they are off."""
+    pairs = zip(jax.tree.leaves(made), jax.tree.leaves(exact))
+    pairs = [(np.asarray(x, np.float64), np.asarray(e, np.float64)) for x, e in pairs]
+    errors = [np.linalg.norm(x - e) / np.linalg.norm(e) for x, e in pairs]
+    return np.sqrt(np.mean(np.square(errors)))
+
+
+def measured(f, *args):
+    """What a user measures: the same function with its arguments in float32."""
+    with jax.disable_jit():
+        return off(f(*args), f(*cast(args, F32)))
+
+
+def relu_net(weights, x, y):
+    for w in weights[:-1]:
+        x = jax.nn.relu(x @ w)
+    return jnp.mean((x @ weights[-1] - y) ** 2)
+
+
+SIZES = [(32, 64), (64, 64), (64, 64), (64, 4)]
+WEIGHTS = [normal(n, *size) / size[0] ** 0.5 for n, size in enumerate(SIZES)]
+
+
+def pooled(w, x):
+    x = lax.conv_general_dilated(x, w, (1, 1), "SAME")
+    windows = (1, 1, 2, 2)
+    most = lax.reduce_window(x, -np.inf, lax.max, windows, windows, "VALID")
+    return jnp.sum(jnp.tanh(most))
+
+
+def routed(gates, experts, x):
+    """A mixture of experts: each row goes to the best of them."""
+    scores, chosen = lax.top_k(x @ gates, 1)
+    made = jnp.einsum("bi,bio->bo", x, experts[chosen[:, 0]])
+    return jnp.mean((jax.nn.sigmoid(scores) * made) ** 2)
+
+
+def exits_early(w, x):
+    """Applies a layer until its result is small."""
+    goes_on = lambda x: jnp.max(jnp.abs(x)) > 0.05
+    return lax.while_loop(goes_on, lambda x: jnp.tanh(x @ w) * 0.9, x)
+
+
+def branches(w, x):
+    y = x @ w
+    return lax.cond(jnp.sum(y) > 0, lambda y: y * 3, lambda y: y - 1, y)
+
+
+PROGRAMS = {
+    "relu": (jax.grad(relu_net), (WEIGHTS, normal(8, 128, 32), normal(9, 128, 4))),
+    "max of rows": (
+        jax.grad(lambda w, x: jnp.sum(jnp.max(x @ w, 1))),
+        (normal(1, 16, 64), normal(2, 64, 16)),
+    ),
+    "quantile": (
+        jax.grad(lambda w, x: jnp.sum(jnp.quantile((x @ w).astype(F32), 0.7, axis=0))),
+        (normal(1, 16, 8), normal(2, 64, 16)),
+    ),
+    "max-pool": (jax.grad(pooled), (normal(3, 4, 3, 3, 3), normal(4, 4, 3, 16, 16))),
+    "top-k": (
+        jax.grad(routed, (0, 1)),
+        (normal(5, 16, 4), normal(6, 4, 16, 8), normal(7, 4096, 16)),
+    ),
+    "early exit": (exits_early, (normal(1, 8, 8) / 4, normal(2, 4, 8))),
+    "branch": (branches, (normal(1, 8, 8), normal(2, 4, 8))),
+    "rounds to an index": (
+        lambda x: jnp.arange(64.0)[jnp.floor(x * 8 + 32).astype(int)] + x,
+        (normal(1, 200),),
+    ),
+    "smooth": (
+        jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2)),
+        (normal(1, 16, 8), normal(2, 8, 16)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_error_is_what_a_user_measures(name):
+    f, args = PROGRAMS[name]
+    report = audit_precision(f, *args)
+    assert report.error == pytest.approx(measured(f, *args), rel=0.2), report
+    assert bool(report.decisions) == (name not in ("smooth", "branch", "early exit")), (
+        report
+    )
+
+
+def test_masks_that_flip_are_a_row_of_their_own():
+    report = audit_precision(*PROGRAMS["relu"][:1], *PROGRAMS["relu"][1])
+    assert report.rounding < report.error / 2
+    assert report.flipped == pytest.approx(1 - (report.rounding / report.error) ** 2)
+    assert report.explained == pytest.approx(1 - report.flipped, abs=0.01)
+    (line,) = report.decisions
+    assert line.origin.code == "x = jax.nn.relu(x @ w)"
+    assert line.count == 3 * 128 * 64
+    assert 0 < line.flipped < line.count / 100
+    assert f"{line.count:,}" in str(report)
+    assert f"{line.count:,}" in report.to_html()
+
+
+def test_a_loop_that_turns_another_number_of_times():
+    f = lambda x: lax.while_loop(lambda x: jnp.all(x < 3), lambda x: x + 0.02, x)
+    x = jnp.zeros(3, BF16)
+    report = audit_precision(f, x)
+    assert report.turns_differ
+    assert report.error == pytest.approx(measured(f, x), rel=0.01)
+
+
+def normalized(x, gain, dtype):
+    mean = jnp.mean(x, -1, keepdims=True)
+    spread = jnp.mean((x - mean) ** 2, -1, keepdims=True)
+    return (x - mean).astype(dtype) / jnp.sqrt(spread + 1e-5).astype(dtype) * gain  # here
+
+
+def network(params, x, dtype=BF16, back=False):
+    for layer in params:
+        h = normalized(x, layer["gain"], dtype)
+        h = h.astype(BF16) if back else h
+        x = x + jnp.tanh(h @ layer["up"]) @ layer["down"]
+    return jnp.mean(x.astype(F32) ** 2)
+
+
+LAYERS = [
+    {
+        "gain": 1 + normal(3 * n, 16) / 8,
+        "up": normal(3 * n + 1, 16, 32) / 4,
+        "down": normal(3 * n + 2, 32, 16) / 6,
+    }
+    for n in range(3)
+]
+
+
+def test_what_is_left_is_what_the_edited_program_leaves():
+    x = 4 + normal(99, 32, 16)
+    report = audit_precision(jax.grad(network), LAYERS, x)
+    (loss,) = (each for each in report.losses if "# here" in each.origin.code)
+    exact = jax.grad(network)(cast(LAYERS, F32), cast(x, F32), F32)
+    with jax.disable_jit():
+        written = off(jax.grad(network)(LAYERS, x), exact)
+        kept = off(jax.grad(network)(LAYERS, x, F32), exact)
+        back = off(jax.grad(network)(LAYERS, x, F32, back=True), exact)
+    assert report.error == pytest.approx(written, rel=0.05)
+    assert loss.left == pytest.approx((kept / written) ** 2, abs=0.05)
+    assert loss.price > 0.9  # the products have a float32 operand then
+    if [each.origin for each in report.fix] == [loss.origin]:
+        assert report.left_if_cast == pytest.approx((back / written) ** 2, abs=0.2)
+        assert report.price_if_cast == 0
+
+
+def test_the_second_sentence_is_the_answer():
+    def f(x):
+        y = jnp.exp(x)  # loses
+        return (y.astype(F32) * 3).astype(F32) + x.astype(F32)
+
+    x = normal(0, 500)
+    report = audit_precision(f, x, tolerance=1e-5)
+    first = str(report).splitlines()[0]
+    assert "With it in float32 it is 0" in first
+    assert first.endswith("within your 0.001%.")
+    assert first.removeprefix("precision: ") in report.to_html()
+
+
+@pytest.mark.parametrize("loop", ["scan", "while", "cond"])
+def test_what_stays_wide_goes_through_loops_and_branches(loop):
+    """A carry that starts narrow becomes wide."""
+
+    def f(x):
+        step = lambda x: jnp.sin(x) * 1.7  # loses
+        if loop == "scan":
+            return lax.scan(lambda x, _: (step(x), x), x, None, 9)
+        if loop == "while":
+            body = lambda carry: (carry[0] + 1, step(carry[1]))
+            return lax.while_loop(lambda carry: carry[0] < 9, body, (0, x))[1]
+        return lax.cond(x[0] > 9, lambda x: x, step, x)
+
+    report = audit_precision(f, normal(0, 50))
+    assert report.error > 1e-3
+    assert report.left == 0
+    assert report.mended == 0

@@ -1,0 +1,164 @@
+"""What an audit of precision says of programs that draw random numbers."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+KEY = jax.random.key(0)
+X, W = jax.random.normal(KEY, (64, 8)), jax.random.normal(jax.random.key(1), (8,))
+SHAPE = (64,)
+
+SAMPLERS = {
+    "ball": lambda key: jax.random.ball(key, 3, shape=SHAPE)[:, 0],
+    "bernoulli": lambda key: jax.random.bernoulli(key, 0.3, SHAPE),
+    "beta": lambda key: jax.random.beta(key, 2.0, 3.0, SHAPE),
+    "binomial": lambda key: jax.random.binomial(key, 9, 0.3, SHAPE),
+    "categorical": lambda key: jax.random.categorical(key, jnp.zeros(4), shape=SHAPE),
+    "cauchy": lambda key: jax.random.cauchy(key, SHAPE),
+    "chisquare": lambda key: jax.random.chisquare(key, 3.0, shape=SHAPE),
+    "choice": lambda key: jax.random.choice(key, jnp.arange(9.0), SHAPE),
+    "dirichlet": lambda key: jax.random.dirichlet(key, jnp.ones(64)),
+    "double_sided_maxwell": lambda key: jax.random.double_sided_maxwell(
+        key, 0.0, 1.0, SHAPE
+    ),
+    "exponential": lambda key: jax.random.exponential(key, SHAPE),
+    "f": lambda key: jax.random.f(key, 3.0, 5.0, shape=SHAPE),
+    "gamma": lambda key: jax.random.gamma(key, 2.0, SHAPE),
+    "generalized_normal": lambda key: jax.random.generalized_normal(key, 3.0, SHAPE),
+    "geometric": lambda key: jax.random.geometric(key, 0.3, SHAPE),
+    "gumbel": lambda key: jax.random.gumbel(key, SHAPE),
+    "laplace": lambda key: jax.random.laplace(key, SHAPE),
+    "loggamma": lambda key: jax.random.loggamma(key, 2.0, SHAPE),
+    "logistic": lambda key: jax.random.logistic(key, SHAPE),
+    "lognormal": lambda key: jax.random.lognormal(key, 1.0, SHAPE),
+    "maxwell": lambda key: jax.random.maxwell(key, SHAPE),
+    "multinomial": lambda key: jax.random.multinomial(key, 9, jnp.ones(64) / 64),
+    "multivariate_normal": lambda key: jax.random.multivariate_normal(
+        key, jnp.zeros(3), jnp.eye(3), SHAPE
+    )[:, 0],
+    "normal": lambda key: jax.random.normal(key, SHAPE),
+    "orthogonal": lambda key: jax.random.orthogonal(key, 64)[0],
+    "pareto": lambda key: jax.random.pareto(key, 3.0, SHAPE),
+    "permutation": lambda key: jax.random.permutation(key, jnp.arange(64.0)),
+    "poisson": lambda key: jax.random.poisson(key, 3.0, SHAPE),
+    "rademacher": lambda key: jax.random.rademacher(key, SHAPE, F32),
+    "randint": lambda key: jax.random.randint(key, SHAPE, 0, 9),
+    "rayleigh": lambda key: jax.random.rayleigh(key, 1.0, SHAPE),
+    "t": lambda key: jax.random.t(key, 3.0, SHAPE),
+    "triangular": lambda key: jax.random.triangular(key, 0.0, 0.5, 1.0, SHAPE),
+    "truncated_normal": lambda key: jax.random.truncated_normal(key, -2.0, 2.0, SHAPE),
+    "uniform": lambda key: jax.random.uniform(key, SHAPE),
+    "wald": lambda key: jax.random.wald(key, 1.0, SHAPE),
+    "weibull_min": lambda key: jax.random.weibull_min(key, 1.0, 2.0, SHAPE),
+}
+OTHERS = {"PRNGKey", "bits", "clone", "fold_in", "key", "key_data", "key_dtype", "key_impl"}
+OTHERS |= {"random_gamma_p", "split", "wrap_key_data"}
+FIRST = {"exponential", "gamma", "gumbel", "logistic", "normal", "permutation", "uniform"}
+
+
+def noisy(sampler):
+    return lambda key, x, w: jnp.tanh(x @ w) + sampler(key).astype(F32)  # computes
+
+
+def test_every_sampler_is_in_the_table():
+    public = {name for name in dir(jax.random) if not name.startswith("_")}
+    assert public - OTHERS <= {*SAMPLERS, "Key"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.exhaustive] * (n not in FIRST)) for n in SAMPLERS],
+)
+def test_a_sampler_loses_nothing_and_is_finite_in_narrow_types(name):
+    """Any number nearby is as good a sample."""
+    if not hasattr(jax.random, name):
+        pytest.skip(f"no jax.random.{name} in this release")
+    f = noisy(SAMPLERS[name])
+    if name in FIRST:
+        report = audit_precision(f, KEY, X, W)
+        assert report.error < 1e-6
+        for loss in report.losses:
+            assert loss.share < 0.01 or "# computes" in loss.origin.code, report
+    drawn = audit_precision(lambda key: SAMPLERS[name](key).astype(F32), KEY)
+    assert not drawn.error, drawn
+    for narrow in (BF16, F16) if name in FIRST else (BF16,):
+        report = audit_precision(f, KEY, X, W, narrow=narrow)
+        assert report.error < 0.1, report
+        assert report.not_finite is None, report
+
+
+def test_a_uniform_sample_stays_below_1():
+    f = lambda key: -jnp.log1p(-jax.random.uniform(key, (4096,)))
+    assert audit_precision(f, KEY, narrow=BF16).error < 0.1
+
+
+def of_logits(x):
+    logits = jnp.log(jax.nn.softmax(3 * x))
+    return jnp.zeros(9).at[jax.random.categorical(KEY, logits)].add(1.5 * x[0])
+
+
+def of_mean(x):
+    mean = x * x * x  # loses
+    return mean + jax.random.normal(KEY, mean.shape, mean.dtype)
+
+
+def of_bounds(x):
+    low = jnp.tanh(x)  # loses
+    return jax.random.uniform(KEY, low.shape, low.dtype, minval=low, maxval=2.0)
+
+
+def of_rate(x):
+    rate = 1 + x * x  # loses
+    return jax.random.gamma(KEY, rate, dtype=rate.dtype)
+
+
+def of_permuted(x):
+    cubes = x * x * x  # loses
+    return jax.random.permutation(KEY, cubes)
+
+
+def of_chosen(x):
+    cubes = x * x * x  # loses
+    return jax.random.choice(KEY, cubes, (5,))
+
+
+def of_dropout(x):
+    h = jnp.tanh(x)  # loses
+    return eqx.nn.Dropout(0.5)(h, key=KEY)
+
+
+@pytest.mark.parametrize(
+    "f", [of_mean, of_bounds, of_rate, of_permuted, of_chosen, of_dropout]
+)
+@pytest.mark.parametrize("derived", [False, True])
+def test_what_a_sampler_is_given_keeps_its_error(f, derived):
+    x = X[:9, 0].astype(BF16)
+    g = (lambda x: jax.grad(lambda x: f(x).astype(F32).sum())(x)) if derived else f
+    report = audit_precision(g, x)
+    assert 0 < report.error < 0.1, report
+    if not derived:
+        assert any("# loses" in loss.origin.code for loss in report.losses), report
+
+
+def test_a_choice_by_logits_is_that_of_the_program():
+    x = X[:9, 0].astype(BF16)
+    assert audit_precision(of_logits, x).error < 0.1
+
+
+def test_what_a_user_makes_of_random_bits_is_the_users():
+    def f(key):
+        bits = jax.random.bits(key, (64,))
+        return jnp.log((bits >> 9).astype(F32) * 2.0**-23 + 1e-3)  # loses
+
+    report = audit_precision(f, KEY)
+    assert report.error > 0
+    assert "# loses" in report.losses[0].origin.code

@@ -1,0 +1,171 @@
+"""A file is of a package by where it is installed, and the user's wherever that lies."""
+
+import importlib
+import linecache
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import WARNINGS_ARE_ERRORS, child_variables
+
+from dtypeguard import audit
+from dtypeguard._source.files import is_users, package, short_path
+
+pytestmark = pytest.mark.third_party
+BF16 = jnp.bfloat16
+SOURCE = """import jax.numpy as jnp
+
+def widened(updates):
+    return [update * jnp.ones((), jnp.float32) for update in updates]
+"""
+RECORD = "{0}/wide.py,sha256=0,99\n{0}-1.0.dist-info/RECORD,,\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where `import` looks first, with nothing of what it finds there left behind."""
+    known = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def zipped(folder, files):
+    with zipfile.ZipFile(folder / "libraries.zip", "w") as archive:
+        for name in {os.path.dirname(name) for name in files}:
+            archive.mkdir(name)
+        for name, text in files.items():
+            archive.writestr(name, text)
+    sys.path.insert(0, str(folder / "libraries.zip"))
+
+
+def origin_of(widened):
+    """The line that makes a user's optimizer drift, which calls another function."""
+
+    def update(updates, state, params=None):
+        return widened(updates), state
+
+    opt = optax.GradientTransformation(lambda params: (), update)
+    (drift,) = audit(opt, [jnp.ones(3, BF16)]).drifts
+    return drift.origin
+
+
+@pytest.mark.parametrize("place", [write, zipped])
+@pytest.mark.parametrize("init", [{"parcel/__init__.py": ""}, {}])
+def test_what_is_recorded_beside_it_as_installed_is_of_a_package(folder, place, init):
+    """As by `pip install --target`; a namespace package has no `__init__`."""
+    recorded = {"parcel-1.0.dist-info/RECORD": RECORD.format("parcel")}
+    about = {"parcel-1.0.dist-info/METADATA": "Name: parcel\nVersion: 1.0\n"}
+    place(folder, {"parcel/wide.py": SOURCE} | init | recorded | about)
+    origin = origin_of(importlib.import_module("parcel.wide").widened)
+    assert str(origin) == f"{os.path.join('parcel', 'wide.py')}:4"
+    assert origin.called_from.file == __file__
+    assert package(origin.file) == "parcel"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {},  # a folder on PYTHONPATH, or a `src` that is installed editable
+        # The record of an editable project, and what a build leaves beside its source.
+        {"parcel-1.0.dist-info/RECORD": "__editable__.parcel.pth,sha256=0,9\n"},
+        {"parcel.egg-info/PKG-INFO": "", "parcel.egg-info/SOURCES.txt": "parcel/wide.py"},
+        # Another distribution, installed into the user's folder.
+        {"other-1.0.dist-info/RECORD": RECORD.format("other")},
+    ],
+)
+def test_what_is_not_is_the_users(folder, records):
+    write(folder, {"parcel/wide.py": SOURCE} | records)
+    origin = origin_of(importlib.import_module("parcel.wide").widened)
+    assert origin.file == str(folder / "parcel" / "wide.py")
+    assert origin.called_from is None
+    assert package(origin.file) == ""
+
+
+@pytest.mark.parametrize("name", ["<ipython-input-1-0a>", "<string>", "cell.py"])
+def test_code_without_a_file_is_the_users(name):
+    names = {}
+    exec(compile(SOURCE, name, "exec"), names)
+    linecache.cache[name] = len(SOURCE), None, SOURCE.splitlines(True), name
+    origin = origin_of(names["widened"])
+    assert (origin.file, origin.called_from) == (name, None)
+    assert origin.code.startswith("return [update * ")
+
+
+def test_packages_below_the_working_directory(monkeypatch):
+    """As in a `.venv` of the project."""
+    monkeypatch.chdir(pathlib.Path(optax.__file__).parents[3])
+    assert short_path(optax.__file__) == os.path.join("optax", "__init__.py")
+    assert package(optax.__file__) == "optax"
+    assert not is_users(jax.__file__)
+
+
+def test_a_folder_named_as_a_package_is_the_users(folder, monkeypatch):
+    """An `update` of one's own below a folder `optax` is none of Optax's."""
+    monkeypatch.chdir(folder)
+    source = SOURCE.replace("widened", "update")
+    write(folder, {"optax/wide.py": source, "numpy/wide.py": source})
+    for name in "optax", "numpy":
+        file = str(folder / name / "wide.py")
+        names = {}
+        exec(compile(source, file, "exec"), names)
+        origin = origin_of(names["update"])
+        assert (origin.file, origin.called_from) == (file, None)
+        assert not origin.is_of_optimizer
+
+
+SCRIPT = """
+import jax, jax.numpy as jnp, optax
+from dtypeguard import audit_precision, explain
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+params = jnp.ones(3, jnp.bfloat16)
+opt = optax.adam(0.1)
+state = opt.init(params)
+try:
+    with explain(), jax.numpy_dtype_promotion("strict"):
+        opt.update(params.astype(jnp.float32), state, params)
+except Exception as error:
+    print(*error.__notes__)
+
+def product(w, x):
+    h = jnp.dot(x, w, preferred_element_type=jnp.float32)
+    return jnp.tanh(h) @ w.astype(jnp.float32)
+
+if HAS_BARRIER:  # JAX >= 0.5
+    print(audit_precision(product, *2 * [jax.ShapeDtypeStruct((8, 8), jnp.bfloat16)]))
+"""
+
+
+def test_a_library_that_is_only_on_the_path_is_a_package(tmp_path):
+    """Unpacked there, without any record, in a folder named as one of JAX's own."""
+    (tmp_path / "nn").mkdir()
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for library in jax, optax:
+        source = pathlib.Path(library.__file__).parent
+        (tmp_path / "nn" / source.name).symlink_to(source)
+    variables = child_variables()
+    path = os.pathsep.join([str(tmp_path / "nn"), variables["PYTHONPATH"]])
+    outputs = [
+        subprocess.run(
+            [sys.executable, *WARNINGS_ARE_ERRORS, "script.py"],
+            env=variables | {"PYTHONPATH": each},
+            **{"cwd": tmp_path, "check": True, "text": True, "stdout": subprocess.PIPE},
+        ).stdout
+        for each in (path, variables["PYTHONPATH"])
+    ]
+    assert "Wrap the optimizer: dtypeguard.guard(opt)." in outputs[0]
+    assert outputs[0] == outputs[1]

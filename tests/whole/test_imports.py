@@ -1,0 +1,168 @@
+"""What `import dtypeguard` and each of its names import, in a process of their own."""
+
+import ast
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import pytest
+from helpers import child_variables
+
+import dtypeguard
+
+LOADED = "\nimport json, sys; print(json.dumps([*sys.modules]))"
+JAX = "import jax.numpy as jnp, optax"
+OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
+AUDITS = {"_audit", "_costs", "_explain", "_lines", "_paired", "_precision", "_program"}
+AUDITS |= {"_sweep", "_cli"}
+
+
+def _run(code, *options):
+    """What a new process prints on standard output."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code],
+        env=child_variables(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _loaded(code):
+    """What is imported after a program: packages, and the rooms of dtypeguard."""
+    names = json.loads(_run(code + LOADED))
+    packages = {name.partition(".")[0] for name in names}
+    rooms = {name.split(".")[1] for name in names if name.startswith("dtypeguard.")}
+    return packages, rooms
+
+
+@pytest.fixture(scope="module")
+def bare():
+    """The packages that JAX and Optax import: of `OTHERS` JAX 0.4 has rich."""
+    return _loaded(JAX)[0]
+
+
+def test_dtypeguard_alone_imports_nothing_else():
+    packages, rooms = _loaded("import dtypeguard")
+    assert rooms == set()
+    assert not packages & {"jax", "jaxlib", "numpy", "optax", "equinox", "rich"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "dtypeguard.guard(optax.adam(1e-3)).init(jnp.ones(3))",
+        "dtypeguard.guard_step(lambda x: 2 * x)(dtypeguard.strong(1.0))",
+        "dtypeguard.multi_steps(dtypeguard.prodigy(), 2).init(jnp.ones(3))",
+    ],
+)
+def test_guards_and_optimizers_import_no_audit(code, bare):
+    packages, rooms = _loaded(f"{JAX}, dtypeguard\n{code}")
+    assert not rooms & AUDITS
+    assert packages & OTHERS == bare & OTHERS
+
+
+def test_warnings_are_filtered_without_jax():
+    code = "import warnings, dtypeguard\nwarnings.simplefilter('error', "
+    packages, _ = _loaded(f"{code}dtypeguard.DtypeGuardWarning)")
+    assert not packages & {"jax", "numpy", "optax"}
+
+
+def test_an_audit_imports_no_terminal_and_no_plots(bare):
+    code = "dtypeguard.audit(optax.sgd(1.0), jnp.ones(3))"
+    packages, rooms = _loaded(f"{JAX}, dtypeguard\n{code}")
+    assert "_audit" in rooms
+    assert not rooms & {"_explain", "_precision", "_sweep", "_cli"}
+    assert packages & OTHERS == bare & OTHERS
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_the_command_line_imports_jax_only_for_a_report(option):
+    code = f"from dtypeguard._cli.main import main; main(['audit', {option!r}])"
+    code = code.replace("'audit', '--version'", "'--version'")
+    *_, names = _run(code + LOADED).splitlines()
+    assert not {"jax", "numpy"} & {*json.loads(names)}
+
+
+def test_type_checkers_and_python_see_the_same_names():
+    file = pathlib.Path(dtypeguard.__file__)
+    checked, at_run_time = (
+        node for node in ast.parse(file.read_text()).body if isinstance(node, ast.If)
+    )
+    files = {}
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom)
+        assert all(alias.name == alias.asname for alias in node.names)
+        files[node.module] = tuple(alias.name for alias in node.names)
+    assert files == dtypeguard._FILES
+    assert isinstance(at_run_time.test, ast.UnaryOp)
+
+
+def test_dir_and_a_star_import_have_every_name():
+    assert {*dtypeguard.__all__} <= {*dir(dtypeguard)}
+    assert not {"importlib", "sys", "TYPE_CHECKING"} & {*dir(dtypeguard)}
+    names = _run("from dtypeguard import *\nprint(*sorted(globals()))").split()
+    assert [name for name in names if not name.startswith("_")] == sorted(
+        dtypeguard.__all__
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import dtypeguard; dtypeguard.gaurd", "module 'dtypeguard' has no attribute"),
+        ("from dtypeguard import gaurd", "cannot import name"),
+    ],
+)
+def test_an_unknown_name_is_refused_as_python_does(code, message):
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=child_variables(), capture_output=True, text=True
+    )
+    last = done.stderr.splitlines()[-1]
+    assert f"Error: {message} 'gaurd'" in last
+    if "import dtypeguard" in code or sys.version_info >= (
+        3,
+        12,
+    ):  # of an import since then
+        assert last.endswith(" Did you mean: 'guard'?")
+
+
+def test_private_names_and_submodules_are_as_in_any_package():
+    code = "import dtypeguard as d; print(hasattr(d, '_no'), hasattr(d, 'testing')); "
+    code += "import dtypeguard.testing; print(d.testing.__name__, 'testing' in dir(d))"
+    assert _run(code) == "False False\ndtypeguard.testing True\n"
+
+
+def test_names_are_unpickled_in_a_process_that_has_not_used_them():
+    things = [getattr(dtypeguard, name) for name in dtypeguard.__all__]
+    data = pickle.dumps([*things, dtypeguard.Policy(state_dtype="params")])
+    code = (
+        f"import pickle; *things, policy = pickle.loads({data!r})\n"
+        "import dtypeguard\n"
+        "assert things == [getattr(dtypeguard, name) for name in dtypeguard.__all__]\n"
+        "print(policy)"
+    )
+    assert _run(code) == f"{dtypeguard.Policy(state_dtype='params')}\n"
+
+
+def test_names_may_be_used_first_while_jax_traces():
+    """Under every flag: no file keeps an array or an option of the time of its import."""
+    code = """
+import dtypeguard, jax, jax.numpy as jnp
+
+@jax.jit
+def first(x):
+    for name in dtypeguard.__all__:
+        getattr(dtypeguard, name)
+    return dtypeguard.strong(x)
+
+jax.config.update("jax_enable_x64", True)
+with jax.checking_leaks(), jax.numpy_dtype_promotion("strict"):
+    first(jnp.ones(3, jnp.float32))
+jax.config.update("jax_enable_x64", False)
+print(dtypeguard.strong(1.0).dtype, dtypeguard.strong(jnp.ones(2, jnp.bfloat16)).dtype)
+"""
+    assert _run(code, "-W", "error") == "float32 bfloat16\n"

@@ -1,0 +1,165 @@
+"""Guards in what JAX offers around a program, and a run that NumPy's files resume."""
+
+import concurrent.futures
+import functools
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, types
+from jax import tree_util
+
+from dtypeguard import Policy, apply_updates, guard, guard_step, record, restore
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+OPTIMIZERS = {
+    "adam": guard(optax.adam(0.1)),
+    "bfloat16": guard(
+        optax.adam(0.1),
+        policy=Policy(
+            compute_dtype=F32,
+            state_dtype=BF16,
+            updates_dtype=F32,
+            rounding="stochastic",
+            on_drift="error",
+        ),
+    ),
+}
+every = pytest.mark.parametrize("opt", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+def first(opt):
+    params = {"w": jnp.linspace(-1, 1, 12).reshape(4, 3).astype(BF16)}
+    return params, opt.init(params)
+
+
+def step_of(opt):
+    @guard_step
+    def step(carry, rate):
+        params, state = carry
+        grads = tree_util.tree_map(lambda p: p.astype(F32) * rate, params)
+        updates, state = opt.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    return step
+
+
+RATE = np.float32(0.5)
+
+
+def train(opt, carry=None, steps=3, jitted=True):
+    step = step_of(opt)
+    step = jax.jit(step) if jitted else step
+    carry = first(opt) if carry is None else carry
+    for _ in range(steps):
+        carry = step(carry, RATE)
+    return carry
+
+
+def in_a_thread(run):
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        (once, *others) = [made.result() for made in [pool.submit(run) for _ in range(4)]]
+    for other in others:
+        assert_same(other, once)
+    return once
+
+
+def within(context):
+    def surround(run):
+        with context():
+            return run()
+
+    return surround
+
+
+SURROUNDINGS = {
+    "tracer leaks": within(jax.checking_leaks),
+    "nan checks": within(functools.partial(jax.debug_nans, True)),
+    "threads": in_a_thread,
+}
+
+
+@every
+@pytest.mark.parametrize("name", SURROUNDINGS, ids=lambda name: name.replace(" ", "_"))
+def test_a_surrounding_changes_nothing(name, opt):
+    expected = train(opt)
+    assert_same(SURROUNDINGS[name](functools.partial(train, opt)), expected)
+
+
+@every
+def test_without_jit(opt):
+    """XLA may fuse a compiled step, so only types are the same."""
+    with jax.disable_jit():
+        assert types(train(opt)) == types(first(opt))
+    assert types(train(opt, jitted=False)) == types(first(opt))
+
+
+@every
+def test_no_number_goes_to_the_device_behind_the_callers_back(opt):
+    rate, carry, step = jax.device_put(RATE), first(opt), jax.jit(step_of(opt))
+    with jax.transfer_guard("disallow"):
+        for _ in range(3):
+            carry = step(carry, rate)
+    assert_same(carry, train(opt))
+
+
+@every
+@pytest.mark.skipif(not hasattr(jax, "export"), reason="needs JAX >= 0.4.30")
+def test_an_exported_step_is_the_same(opt):
+    from jax import export
+
+    carry, rate = first(opt), jnp.asarray(RATE)
+    leaves, treedef = tree_util.tree_flatten(carry)
+
+    @jax.jit
+    def step(leaves, rate):
+        carry = tree_util.tree_unflatten(treedef, leaves)
+        return tree_util.tree_leaves(step_of(opt)(carry, rate))
+
+    exported = export.export(step)(leaves, rate)
+    for _ in range(3):
+        leaves = exported.call(leaves, rate)
+    assert_same(tree_util.tree_unflatten(treedef, leaves), train(opt))
+
+
+@every
+@pytest.mark.filterwarnings("ignore:.*pmap:DeprecationWarning")
+def test_pmap(opt):
+    carry = tree_util.tree_map(lambda leaf: leaf[None], first(opt))
+    step = jax.pmap(step_of(opt), in_axes=(0, None))
+    for _ in range(3):
+        carry = step(carry, RATE)
+    assert_same(tree_util.tree_map(lambda leaf: leaf[0], carry), train(opt))
+
+
+@every
+def test_a_deep_tree(opt):
+    params = functools.reduce(
+        lambda tree, n: {"z": tree, "a": [jnp.full(2, n, BF16)]}, range(300), ()
+    )
+    state = opt.init(params)
+    updates, new_state = jax.eval_shape(opt.update, params, state, params)
+    assert types(new_state) == types(state)
+    assert len(tree_util.tree_leaves(updates)) == 300
+    saved = tree_util.tree_map(np.asarray, state)
+    assert_same(restore(saved, record(opt, params)), state)
+
+
+@every
+def test_a_run_resumed_from_a_file_of_numpy(opt):
+    """A file of NumPy knows no bfloat16; one of big-endian numbers is native again."""
+    (params, state), expected = train(opt, steps=2), train(opt, steps=4)
+    wide = lambda x: np.asarray(x, F32 if x.dtype == BF16 else None)
+    leaves, treedef = tree_util.tree_flatten(tree_util.tree_map(wide, state))
+    file = io.BytesIO()
+    np.savez(file, *(leaf.astype(leaf.dtype.newbyteorder(">")) for leaf in leaves))
+    file.seek(0)
+    with np.load(file) as loaded:
+        saved = tree_util.tree_unflatten(treedef, [loaded[name] for name in loaded.files])
+    resumed = restore(saved, record(opt, params))
+    assert_same(resumed, state)
+    assert_same(train(opt, (params, resumed), steps=2), expected)

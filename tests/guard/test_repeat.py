@@ -86,7 +86,7 @@ def test_a_carry_that_is_no_array_this_time_is_made_one(guards):
 
 @pytest.mark.parametrize("leaves", [10, 100])
 def test_a_repeated_call_flattens_and_compares_and_no_more(leaves):
-    """As many calls of Python for any number of leaves; `benchmarks/overhead.py` times it."""
+    """As many calls of Python for any number of leaves; `overhead.py` times it."""
     state = {f"p{number}": jnp.ones(3, BF16) for number in range(leaves)}
     step = jax.jit(lambda state: {name: x * 2 for name, x in state.items()})
     assert calls(guard_step(step), state) - calls(step, state) < 8

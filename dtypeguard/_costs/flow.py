@@ -218,7 +218,9 @@ class Flow:
         return sum(source.bit for source in found if source.key not in keys)
 
     def plan(self) -> dict[tuple[int, ...], int]:
-        """The sources of the equations that could be narrow: see `mended.Plan`.
+        """The sources of the equations that could be narrow, as the bits of an integer.
+
+        A key has the identity of the equation, and of those that contain it.
 
         These are the wide products, and what is computed for them from narrow values. What
         is wide after the last of them costs nothing, and may stay so.

@@ -8,8 +8,9 @@ rounds its wide result as the program does, and `algebra.py` has the decompositi
 `draws.py` leaves alone what `jax.random` draws, `python_numbers.py` finds the Python
 numbers that a trace rounds, and `finite.py` follows where values stop being finite.
 `measure.py` asks the paired program for errors, shares and the lines that are worth
-computing wider; `mended.py` computes what costs make wide in a narrow dtype.
+computing wider.
 
 `plain.py` runs a program without values beside it, with a type for each equation and its
-own decisions: what a user measures.
+own decisions: what a user measures, of the program as written, of some lines wide, or of
+what costs make wide in a narrow dtype.
 """

@@ -167,9 +167,9 @@ class Plain:
         return number_of
 
     def _rounded(self, x: Leaf) -> Leaf:
-        """A narrow result, which XLA shall not keep wide."""
-        is_float = primitives.is_inexact(x)
-        if self._is_strict and is_float and self._formats.widened(x.dtype) != x.dtype:
+        """A result; if it is narrow, XLA shall not keep it wide."""
+        is_narrow = bits(x.dtype) < 32 or self._formats.widened(x.dtype) != x.dtype
+        if self._is_strict and is_narrow and primitives.is_inexact(x):
             return lax.optimization_barrier(x)
         return x
 
@@ -259,7 +259,7 @@ class Plain:
             try:
                 dtype_of = formats.widened if wide else formats.written
                 results = evaluate(eqn, operands, dtype_of, self._number_of(wide, stack))
-                results = [x if wide else self._rounded(x) for x in results]
+                results = [*map(self._rounded, results)]
                 made = [
                     PlainValue(x, None, wide and primitives.is_inexact(x)) for x in results
                 ]
@@ -337,10 +337,9 @@ class Plain:
         self, values: Sequence[PlainValue], variables: Sequence[Leaf]
     ) -> list[PlainValue]:
         """Values without numbers that may be either of two."""
-        pairs = zip(values, variables)
+        wide, pairs = self._is_wide((), False), zip(values, variables)
         return [
-            v if v.meant is None else self._as(v, var.aval.dtype, self._all)
-            for v, var in pairs
+            v if v.meant is None else self._as(v, var.aval.dtype, wide) for v, var in pairs
         ]
 
     def _scan(self, eqn: Equation, values: list[PlainValue], stack: Stack):
@@ -456,13 +455,13 @@ class Plain:
         return self._run(eqn.params["jaxprs"].solve, [*consts, *given], stack)
 
     def _reduce_precision(self, eqn: Equation, values: list[PlainValue], stack: Stack):
-        if self._wants_wide(eqn, values, stack):
+        if self._wants_wide(eqn, values, stack) and not self._formats.is_own:
             return values
         return self._computed(eqn, values, stack)
 
     def _stochastic(self, eqn: Equation, values: list[PlainValue], stack: Stack):
         """A stochastic rounding of dtypeguard, of the first floating operand."""
-        if not self._wants_wide(eqn, values, stack):
+        if self._formats.is_own or not self._wants_wide(eqn, values, stack):
             return self._own(eqn, values)
         pairs = zip(values, eqn.invars)
         value = next(v for v, var in pairs if primitives.is_inexact(var.aval))

@@ -33,10 +33,12 @@ class Formats(NamedTuple):
     Attributes:
         wide: the dtype of the wide values, at least.
         narrow: if given, the program is run as if all floats were at most this wide.
+        is_own: whether what is not narrow is as the program has it, and not wider.
     """
 
     wide: np.dtype
     narrow: np.dtype | None = None
+    is_own: bool = False
 
     @property
     def names(self) -> dict[str, Any]:
@@ -52,6 +54,8 @@ class Formats(NamedTuple):
 
     def widened(self, dtype: DType) -> DType:
         """The dtype of the wide value beside it."""
+        if self.is_own:
+            return dtype
         if kind(dtype) == "float" and dtype.itemsize < self.wide.itemsize:
             return self.wide
         is_double = self.wide == np.float64 and kind(dtype) == "complex"

@@ -25,7 +25,6 @@ from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._lines.equations import origin_of
 from .._paired.finite import Birth
 from .._paired.measure import Measures
-from .._paired.mended import Mended
 from .._paired.pair import Paired
 from .._paired.primitives import is_inexact
 from .._paired.python_numbers import PythonNumbers
@@ -172,7 +171,7 @@ def audit_call(
         runs = Runs(program, measures, arrays, left_out)
         found = line_losses(measures, runs, has_double, tolerance, show_status)
         show_status("measuring costs")
-        harm = _harms(program, flow, arrays, left_out) if flow else lambda *_: math.nan
+        harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
     errors = dict(zip(paths, runs.by_output))
     return PrecisionReport(
@@ -322,26 +321,21 @@ def _again(
     return found if math.isclose(work, same_work) else None
 
 
-def _harms(
-    program: Jaxpr, flow: Flow, arrays: list[Leaf], left_out: Sequence[int]
-) -> Callable[[Flow, int], float]:
+def _harms(flow: Flow, runs: Runs) -> Callable[[Flow, int], float]:
     """The error that it adds if what a source makes wide is narrow.
 
     Not a number for a source that shows only in another program.
     """
+    plan = flow.plan()
 
     @functools.cache
-    def measures() -> tuple[Mended, Measures]:
-        mended = Mended(program, flow.narrow, flow.plan())
-        measured = Measures(mended, arrays)
-        measured.leave_out(left_out)
-        return mended, measured
+    def of(equations: frozenset[tuple[int, ...]]) -> float:
+        return runs.harm(equations, flow.narrow)
 
     def harm(known: Flow, source: int) -> float:
         if known is not flow:
             return math.nan
-        mended, measured = measures()
-        return measured.error([n for n, m in enumerate(mended.masks) if m >> source & 1])
+        return of(frozenset(key for key, mask in plan.items() if mask >> source & 1))
 
     return harm
 

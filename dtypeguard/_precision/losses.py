@@ -15,7 +15,7 @@ from .._paired.values import Line
 from .._source.files import package
 from .._source.origin import Origin
 from .report import LineLoss
-from .runs import Mended, Runs
+from .runs import Runs, WideLines
 
 _LEAST_SHARE = 0.01
 # Lines that are wide in a plain run of their own, which is compiled.
@@ -107,7 +107,7 @@ def _fix(
     order: Sequence[int],
     important: Sequence[int],
     tolerance: float | None,
-) -> tuple[list[int], Mended, dict[int, Mended]]:
+) -> tuple[list[int], WideLines, dict[int, WideLines]]:
     """A small set of lines that is worth computing wider, and plain runs with it.
 
     The wide values beside a program tell which lines. They do not have the decisions that
@@ -117,7 +117,7 @@ def _fix(
     Returns:
         The lines, the plain run with all of them, and those with some of them alone.
     """
-    fix, kept = [], Mended(runs.total, runs.left(runs.total), 0.0)
+    fix, kept = [], WideLines(runs.total, runs.left(runs.total), 0.0)
     bounds = (None,) if tolerance is None else (tolerance, tolerance / 4, 0.0)
     for bound in bounds:
         if tolerance is not None and kept.error <= tolerance:

@@ -27,6 +27,7 @@ from .._lines.equations import (
 from .._paired.measure import Measures, compiled, distance, size_of
 from .._paired.plain import IsWide, Plain
 from .._paired.primitives import is_inexact
+from .._paired.values import Formats
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 
@@ -47,7 +48,7 @@ class LineDecision:
     count: int
 
 
-class Mended(NamedTuple):
+class WideLines(NamedTuple):
     """A plain run with some lines wide.
 
     Attributes:
@@ -91,6 +92,7 @@ class Runs:
         left_out: Collection[int] = (),
     ):
         self._program, self._paired, self._arrays = program, measures.paired, [*arrays]
+        self._as_given: list[Leaf] | None = None
         self.written, plain, choices = self._run(False)
         self.exact, wide, others = self._run(True)
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
@@ -110,7 +112,7 @@ class Runs:
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
         self._are_gradients = [_is_backward(inside, var) for var in floats]
 
-    def with_wide(self, lines: Iterable[int], keeps: bool) -> Mended:
+    def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
         """The program with some lines wide.
 
         Args:
@@ -135,13 +137,33 @@ class Runs:
             for x, w, g in zip(made, self.written, self._are_gradients)
         ]
         error = self._mean(self._distances(made))
-        return Mended(error, self.left(error), self._widened_work(plain) / self._work)
+        return WideLines(error, self.left(error), self._widened_work(plain) / self._work)
 
     def left(self, error: float) -> float:
         """The share of the squared error that an error is."""
         if not (self.total and math.isfinite(error)):
             return 1.0 if self.total else 0.0
         return 0.0 if math.isinf(self.total) else (error / self.total) ** 2
+
+    def harm(self, equations: Collection[tuple[int, ...]], narrow: np.dtype) -> float:
+        """The error that it adds to the outputs as written if some equations are narrow.
+
+        Args:
+            equations: the identities of each, and of those around it.
+            narrow: the dtype that they get.
+        """
+        own = self._paired.formats._replace(narrow=narrow, is_own=True)
+        run = lambda is_wide: self._run(is_wide, formats=own)[0]
+        given = self._paired.formats.narrow is None
+        if self._as_given is None:
+            self._as_given = self.written if given else run(True)
+        made = run(lambda stack, _: tuple(map(id, stack)) not in equations)
+        pairs = zip(made, self._as_given, self._sizes)
+        errors = [
+            distance(x, e) / (size_of(e) or 1.0) if size < math.inf else 0.0
+            for x, e, size in pairs
+        ]
+        return self._mean([e if math.isfinite(e) else math.inf for e in errors])
 
     def _stays_wide(self, stack: Stack, has_wide: bool, met: set[Chain]) -> bool:
         """Whether the result of a conversion is wide, where what lines make stays so.
@@ -162,10 +184,13 @@ class Runs:
         return has_wide and not is_asked
 
     def _run(
-        self, is_wide: IsWide | bool, is_strict: bool = True
+        self,
+        is_wide: IsWide | bool,
+        is_strict: bool = True,
+        formats: Formats | None = None,
     ) -> tuple[list[Leaf], Plain, list[Leaf]]:
-        paired = self._paired
-        plain = Plain(self._program, paired.formats, paired.numbers, is_wide, is_strict)
+        formats, numbers = formats or self._paired.formats, self._paired.numbers
+        plain = Plain(self._program, formats, numbers, is_wide, is_strict)
         run = compiled(jax.jit(plain.run).lower(self._arrays))
         made, choices = run(self._arrays)
         avals = self._program.out_avals

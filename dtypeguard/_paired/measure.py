@@ -9,18 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.compat import set_x64
 from .._leaves.norm import scaled_norm
 from .._leaves.types import Leaf
 from .finite import Birth, Finite
 from .pair import Paired
 
-# An error above this suggests an output that is exactly 0.
-_LEAST_ERROR = 100
-# It is one if its norm shrinks by this from float32 to float64, where rounding is 5e8 times
-# smaller; of a single number, up to a hundred times more or less. Beside float32 an output
-# that is far below its rounding says nothing, be it 0 or not.
-_LEAST_RATIOS = {"float32": 1e5, "float64": 1e7}
 # A trace has numbers for at least so many.
 _FEW_LINES = 128
 # How much of the squared error the small set of lines may leave.
@@ -38,7 +31,6 @@ class Measures:
         paired: the program.
         lines: how many lines of source round.
         exact: the float outputs of the program in wide types.
-        sizes: their norms.
         by_output: the error of each of them as written, relative to its norm.
         total: the root mean square of these.
 
@@ -63,8 +55,7 @@ class Measures:
         self._run = compiled(lowered)
         self.exact = self._outputs(())
         self._rounding = 0, self.exact
-        self.sizes = [size_of(x) for x in self.exact]
-        self._norms = [size if size > 0 else 1.0 for size in self.sizes]
+        self._norms = [size_of(x) or 1.0 for x in self.exact]
         self._written = self._outputs(range(self.lines))
         self.leave_out(())
 
@@ -106,23 +97,6 @@ class Measures:
         """The bytes of temporary memory of the program that measures an error."""
         analysis: Any = self._run.memory_analysis()
         return analysis.temp_size_in_bytes
-
-    def vanishing(self) -> list[int]:
-        """The outputs that are 0 but for rounding, on the wide side as well.
-
-        An output that is lost may be as far off, but the wide side has its value: float32
-        and float64 agree on it. Pure rounding differs between them.
-        """
-        is_far = lambda error: _LEAST_ERROR < error < math.inf
-        far = [n for n, error in enumerate(self.by_output) if is_far(error)]
-        if not far:
-            return []
-        with set_x64(True):
-            other = Measures(self.paired.in_other_format(), self._arrays)
-        is_double = self.paired.formats.wide == np.float64
-        single, double = (x.sizes for x in ((other, self) if is_double else (self, other)))
-        least = _LEAST_RATIOS[str(self.paired.formats.wide)]
-        return [n for n in far if double[n] < single[n] / least]
 
     def error(self, rounding: Iterable[int]) -> float:
         """The error of the program if these lines round and the others are wide."""

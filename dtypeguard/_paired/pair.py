@@ -95,12 +95,6 @@ class Paired(PairedControlFlow):
             self._rounds, self._finite, self._scalars = [], None, {}
             self._draws = Draws(self.formats)
 
-    def in_other_format(self) -> "Paired":
-        """The same program with float64 values in place of float32 ones, or the reverse."""
-        other = np.dtype("float32" if self.formats.wide == np.float64 else "float64")
-        formats = self.formats._replace(wide=other)
-        return Paired(self._program, formats, self.numbers)
-
     # Lines
 
     def number_of(self, stack: Stack) -> int | None:

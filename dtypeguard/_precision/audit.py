@@ -164,11 +164,12 @@ def audit_call(
         arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
         measures = Measures(Paired(program, formats, numbers), arrays)
         not_finite = _checked(f, measures, given.paths, paths)
-        vanishing = measures.vanishing()
-        left_out = vanishing if len(vanishing) < len(paths) else []
-        measures.leave_out(left_out)
         show_status("running it plainly")
-        runs = Runs(program, measures, arrays, left_out)
+        runs = Runs(program, measures.paired, arrays)
+        vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
+        left_out = vanishing if len(vanishing) < len(paths) else ()
+        measures.leave_out(left_out)
+        runs.leave_out(left_out)
         found = line_losses(measures, runs, has_double, tolerance, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
@@ -178,7 +179,7 @@ def audit_call(
         **found._asdict(),
         **formats.names,
         error=runs.total,
-        flipped=runs.flipped,
+        flipped=runs.flipped(measures.total),
         decisions=runs.decisions,
         turns_differ=runs.turns_differ,
         compiled=runs.compiled,
@@ -187,7 +188,7 @@ def audit_call(
         lines=measures.lines,
         tolerance=tolerance,
         not_examined=tuple(sorted(measures.paired.unknown)),
-        vanishing=tuple(paths[n] for n in vanishing),
+        vanishing={paths[n]: error for n, error in vanishing.items()},
         not_finite=not_finite,
         work=work,
         costs=costs,

@@ -71,12 +71,13 @@ def line_losses(
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     fix, kept, alone = _fix(measures, runs, order, important, tolerance)
     cast = runs.with_wide(fix, keeps=False) if fix else kept
-    by_rounding = 1 - runs.flipped
+    flipped = runs.flipped(measures.total)
+    by_rounding = 1 - flipped
     losses = {}
     for number in order:
         if number in important or number in fix:
             line, meant = measures.paired.lines[number], measures.constant(number)
-            left = measures.left([number]) * by_rounding + runs.flipped
+            left = measures.left([number]) * by_rounding + flipped
             mended = alone.get(number)
             losses[number] = LineLoss(
                 origin=line.origin,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Sequence
 
 from .._costs.costs import LineCost
@@ -96,12 +97,13 @@ class PrecisionReport:
         not_examined: the primitives that were run as written on both sides.
         work: what the program computes, by dtype.
         costs: the sources of what runs wider than necessary.
-        vanishing: the paths of the outputs that are 0 but for rounding, on the wide side as
-            well: the gradient of a bias without effect, a sum that cancels exactly. Such a
-            norm measures nothing, so `error` and `outputs` leave them out, unless there is
-            no other output. They are those more than 100 times off that are 1e7 times
-            smaller in float64 than in float32, 1e5 times if float32 is the wide dtype. An
-            output that is lost has a value in wide types, and counts.
+        vanishing: the outputs that rounding alone decides, on the wide side as well, with
+            their errors: the gradient of a bias without effect, a sum that cancels exactly,
+            and what an optimizer makes of such a gradient. They measure nothing, so `error`
+            and `outputs` leave them out, unless there is no other output. They are those
+            more than 5% off of which float32 and float64 differ by a tenth of that; if
+            float64 is the wide dtype, those that a change of the inputs by a few roundings
+            changes so. An output that is lost has a value in wide types, and counts.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.
@@ -130,7 +132,7 @@ class PrecisionReport:
     work: Work | None = None
     costs: tuple[LineCost, ...] = ()
     not_finite: Origin | None = None
-    vanishing: tuple[str, ...] = ()
+    vanishing: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def is_spread(self) -> bool:
@@ -354,9 +356,9 @@ class PrecisionReport:
                 "An audit without it tells of the others."
             )
         if self.vanishing and not self._all_vanish:
-            which = ", ".join(path or "the output" for path in self.vanishing)
             notes.append(
-                f"0 but for rounding, in {self.wide} as well, and not counted: {which}."
+                f"0 but for rounding, in {self.wide} as well, or made of such values, and "
+                f"not counted: {_grouped(self.vanishing)}."
             )
         if self.not_examined:
             notes.append(
@@ -472,6 +474,24 @@ _NEARLY_ALL = 0.9
 
 def _code(origin: Origin | None) -> str:
     return "" if origin is None else origin.users.code
+
+
+def _grouped(errors: dict[str, float]) -> str:
+    """Paths that differ by numbers as one, each with the greatest error."""
+    groups = dict[str, list[str]]()
+    for path in errors:
+        groups.setdefault(_NUMBER.sub("*", path), []).append(path)
+    told = []
+    for paths in groups.values():
+        most = _percent(max(errors[path] for path in paths))
+        parts = zip(*(_NUMBER.split(path) for path in paths))
+        pattern = "".join(each[0] if len({*each}) == 1 else "*" for each in parts)
+        many = f"{len(paths)} of {pattern} (up to {most} off)"
+        told.append(many if len(paths) > 1 else f"{paths[0] or 'the output'} ({most} off)")
+    return ", ".join(told)
+
+
+_NUMBER = re.compile(r"(\d+)")
 
 
 def _plain(value: object) -> object:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._costs.work import operations, repetitions
+from .._leaves.compat import set_x64
 from .._leaves.public import public
 from .._leaves.types import Jaxpr, Leaf
 from .._lines.equations import (
@@ -24,12 +25,19 @@ from .._lines.equations import (
     is_explicit,
     is_following,
 )
-from .._paired.measure import Measures, compiled, distance, size_of
+from .._paired.measure import compiled, distance, size_of
+from .._paired.pair import Paired
 from .._paired.plain import IsWide, Plain
 from .._paired.primitives import is_inexact
 from .._paired.values import Formats
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
+
+# An error above this may be that of an output that rounding alone decides.
+_FAR = 0.05
+# It does if wide types differ by this part of the error, or of the output. Other outputs
+# differ by 2^-13 of the error at most, which is how much finer than float16 float32 is.
+_LEAST_PART = 0.1
 
 
 @public
@@ -72,45 +80,70 @@ class Runs:
         once: the same if the wide outputs are rounded once to the dtypes as written.
         written: the floating outputs as written.
         exact: those in wide types.
-        flipped: the share of the squared error that other decisions cause; negative if
-            they undo what rounding causes.
         decisions: the lines whose decisions differ, those that differ most first.
         turns_differ: whether a loop turns another number of times.
 
     Args:
         program: a closed jaxpr.
-        measures: of the program with a wide value beside each.
+        paired: the program with a wide value beside each, traced.
         arrays: its inputs.
-        left_out: the outputs that do not count.
     """
 
-    def __init__(
-        self,
-        program: Jaxpr,
-        measures: Measures,
-        arrays: Sequence[Leaf],
-        left_out: Collection[int] = (),
-    ):
-        self._program, self._paired, self._arrays = program, measures.paired, [*arrays]
+    def __init__(self, program: Jaxpr, paired: Paired, arrays: Sequence[Leaf]):
+        self._program, self._paired, self._arrays = program, paired, [*arrays]
         self._as_given: list[Leaf] | None = None
         self.written, plain, choices = self._run(False)
         self.exact, wide, others = self._run(True)
+        self._compiled = self._run(False, is_strict=False)[0]
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
-        for number in left_out:
-            self._sizes[number] = math.inf
-        self.by_output = self._distances(self.written)
-        self.total = self._mean(self.by_output)
-        self.compiled = self._mean(self._distances(self._run(False, is_strict=False)[0]))
-        rounded = [e.astype(x.dtype) for x, e in zip(self.written, self.exact)]
-        self.once = self._mean(self._distances(rounded))
+        self.leave_out(())
         self.turns_differ, self.decisions = _compared(plain, choices, others)
-        self.flipped = 0.0
-        if self.decisions and math.isfinite(self.total) and math.isfinite(measures.total):
-            self.flipped = 1 - (measures.total / self.total) ** 2 if self.total else 0.0
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(program)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
         self._are_gradients = [_is_backward(inside, var) for var in floats]
+
+    def leave_out(self, numbers: Collection[int]) -> None:
+        """Counts no error of these outputs from now on."""
+        for number in numbers:
+            self._sizes[number] = math.inf
+        self.by_output = self._distances(self.written)
+        self.total = self._mean(self.by_output)
+        self.compiled = self._mean(self._distances(self._compiled))
+        rounded = [e.astype(x.dtype) for x, e in zip(self.written, self.exact)]
+        self.once = self._mean(self._distances(rounded))
+
+    def vanishing(self) -> list[int]:
+        """The outputs that rounding alone decides, on the wide side as well.
+
+        What is 0 but for rounding, and what an optimizer makes of it, is another number in
+        float64 than in float32, or in float64 of inputs that differ by a few roundings. An
+        output that is lost may be as far off as written, but wide types agree on it.
+        """
+        far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
+        if not far:
+            return []
+        formats, arrays = self._paired.formats, self._arrays
+        if formats.wide == np.float64:
+            arrays = [*map(_rounded_otherwise, arrays)]
+        with set_x64(True):
+            formats = formats._replace(wide=np.dtype("float64"))
+            others = self._run(True, formats=formats, arrays=arrays)[0]
+            found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
+            differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
+        is_much = lambda n, off, size: off > _LEAST_PART * min(self.by_output[n], 1) * size
+        return [n for n, off, size in differ if is_much(n, off, size)]
+
+    def flipped(self, rounding: float) -> float:
+        """The share of the squared error that other decisions cause.
+
+        Negative if they undo what rounding causes.
+
+        Args:
+            rounding: the error with the decisions as written.
+        """
+        is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
+        return 1 - (rounding / self.total) ** 2 if self.decisions and is_known else 0.0
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
         """The program with some lines wide.
@@ -158,12 +191,7 @@ class Runs:
         if self._as_given is None:
             self._as_given = self.written if given else run(True)
         made = run(lambda stack, _: tuple(map(id, stack)) not in equations)
-        pairs = zip(made, self._as_given, self._sizes)
-        errors = [
-            distance(x, e) / (size_of(e) or 1.0) if size < math.inf else 0.0
-            for x, e, size in pairs
-        ]
-        return self._mean([e if math.isfinite(e) else math.inf for e in errors])
+        return self._mean(self._distances(made, self._as_given))
 
     def _stays_wide(self, stack: Stack, has_wide: bool, met: set[Chain]) -> bool:
         """Whether the result of a conversion is wide, where what lines make stays so.
@@ -188,16 +216,24 @@ class Runs:
         is_wide: IsWide | bool,
         is_strict: bool = True,
         formats: Formats | None = None,
+        arrays: Sequence[Leaf] | None = None,
     ) -> tuple[list[Leaf], Plain, list[Leaf]]:
         formats, numbers = formats or self._paired.formats, self._paired.numbers
         plain = Plain(self._program, formats, numbers, is_wide, is_strict)
-        run = compiled(jax.jit(plain.run).lower(self._arrays))
-        made, choices = run(self._arrays)
+        arrays = self._arrays if arrays is None else [*arrays]
+        made, choices = compiled(jax.jit(plain.run).lower(arrays))(arrays)
         avals = self._program.out_avals
         return [x for x, aval in zip(made, avals) if is_inexact(aval)], plain, choices
 
-    def _distances(self, made: Sequence[Leaf]) -> list[float]:
-        pairs = zip(made, self.exact, self._sizes)
+    def _distances(
+        self, made: Sequence[Leaf], beside: Sequence[Leaf] | None = None
+    ) -> list[float]:
+        """How far outputs are from those in wide types, or from others."""
+        sizes = self._sizes
+        if beside is not None:
+            known = zip(beside, sizes)
+            sizes = [math.inf if s == math.inf else size_of(x) or 1.0 for x, s in known]
+        pairs = zip(made, self.exact if beside is None else beside, sizes)
         errors = [distance(x.astype(e.dtype), e) / size for x, e, size in pairs]
         return [error if math.isfinite(error) else math.inf for error in errors]
 
@@ -216,6 +252,15 @@ class Runs:
             for stack in plain.widened.values()
             if is_any or any(map(is_narrow, stack[0].invars[:2]))
         )
+
+
+def _rounded_otherwise(array: Leaf) -> Leaf:
+    """An array of floats with a few roundings of float64 in each number, up and down."""
+    if not is_inexact(array):
+        return array
+    wide = jnp.asarray(array, jnp.promote_types(array.dtype, np.float64))
+    signs = np.where(np.arange(wide.size).reshape(wide.shape) % 3, 1, -1)
+    return wide * (1 + signs * 2.0**-50)
 
 
 def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:

@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from equinox import internal as eqx_internal
 from helpers import SUPPORT, needs_explicit_x64, output_on_eight_devices
@@ -358,10 +359,10 @@ def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted(dtype):
     q = normal(0, 8, 4, dtype=dtype)
     params = {"b": jnp.zeros(4, dtype), "k": normal(1, 4, 4, dtype=dtype)}
     report = audit_precision(jax.grad(attention), params, q)
-    assert report.vanishing == ("['b']",)
+    assert [*report.vanishing] == ["['b']"]
     assert report.outputs == {"['k']": report.error}
     assert "off, and" in report.headline
-    assert "and not counted: ['b']." in str(report)
+    assert "and not counted: ['b'] (" in str(report)
     only = lambda params, q: jax.grad(attention)(params, q)["k"]
     alone = audit_precision(only, params, q)
     assert report.error == pytest.approx(alone.error)
@@ -390,6 +391,27 @@ def test_few_numbers_of_many_that_are_0_but_for_rounding_count(dtype, most):
     ]
     # One that happens to be exactly 0 as written is 100% off, as one that is lost.
     assert sum(each > 1 for each in errors) <= most
+
+
+@pytest.mark.parametrize("name", ["adam", "lion"])
+def test_what_an_optimizer_makes_of_a_gradient_of_0_is_not_counted(name):
+    """Each divides a gradient that is rounding alone by its size; the others count."""
+    q = normal(0, 8, 4, dtype=BF16)
+    params = {"b": jnp.zeros(4), "k": normal(1, 4, 4)}
+    opt = getattr(optax, name)(1e-3)
+
+    def step(params, state, q):
+        low = jax.tree_util.tree_map(lambda x: x.astype(BF16), params)
+        updates, state = opt.update(jax.grad(attention)(low, q), state, params)
+        return optax.apply_updates(params, updates), state
+
+    report = audit_precision(step, params, opt.init(params), q)
+    assert "[0]['b']" in report.vanishing
+    assert "[0]['k']" in report.outputs
+    assert all("['b']" in path for path in report.vanishing)
+    assert report.error < 0.1
+    off = report.vanishing["[0]['b']"]
+    assert f"[0]['b'] ({100 * off:.0f}% off)" in str(report)
 
 
 def test_a_sum_that_cancels_exactly_is_all_that_there_is():
@@ -431,7 +453,7 @@ def test_an_output_that_is_lost_counts_in_full(name):
     params = {"b": jnp.zeros(4, x.dtype), "k": normal(1, 4, 4, dtype=x.dtype)}
     both = lambda x, params, q: (f(x), jax.grad(attention)(params, q))
     report = audit_precision(both, x, params, q)
-    assert report.vanishing == ("[1]['b']",)
+    assert [*report.vanishing] == ["[1]['b']"]
     assert report.outputs["[0]"] > least
     assert report.error == pytest.approx(report.outputs["[0]"] / 2**0.5, rel=0.01)
     (loss,) = report.fix
@@ -443,7 +465,7 @@ def test_the_harm_of_a_cost_does_not_count_what_is_0_either():
     q = normal(0, 8, 4, dtype=BF16)
     params = {"b": jnp.zeros(4, BF16), "k": normal(1, 4, 4, dtype=BF16)}
     report = audit_precision(f, params, q)
-    assert report.vanishing == ("['b']",)
+    assert [*report.vanishing] == ["['b']"]
     assert 0 < max(cost.harm for cost in report.costs) < 0.1
 
 

@@ -21,7 +21,7 @@ class PairedControlFlow:
     """Runs the equations that hold programs whose values are pairs."""
 
     _finite: Finite | None
-    _rounds: list[Leaf]
+    _rounds: list[list[Leaf]]
 
     def _run(
         self, jaxpr: Jaxpr, given: Sequence[Value], outer: Sequence[Equation]

@@ -138,6 +138,17 @@ class Measures:
         """The error if only this line rounds, or this switch of a constant is on."""
         return self.error([number])
 
+    def backward(self, number: int) -> float:
+        """The share of what a line causes alone that its backward pass does, squared."""
+        if not self.paired.lines[number].is_backward:
+            return 0.0
+        squares = []
+        for only in (2, 3):
+            made = self._run(self._amounts([number], only), self._arrays)
+            squares.append(self._mean(self._distances(made)) ** 2)
+        is_known = np.isfinite(squares).all() and sum(squares) > 0
+        return squares[1] / sum(squares) if is_known else math.nan
+
     def constant(self, number: int) -> float | None:
         """The number on a line whose rounding alone causes the most error.
 
@@ -194,11 +205,11 @@ class Measures:
     def _switches(self) -> int:
         return len(self.paired.lines) + len(self.paired.constants)
 
-    def _amounts(self, rounding: Iterable[int]) -> Leaf:
+    def _amounts(self, rounding: Iterable[int], amount: int = 1) -> Leaf:
         amounts = np.zeros(self._length, np.float32)
-        amounts[list(rounding)] = 1
+        amounts[list(rounding)] = amount
         for place, (line, _) in enumerate(self.paired.constants, 1):
-            amounts[-place] = max(amounts[-place], amounts[line])
+            amounts[-place] = amounts[-place] or amounts[line] in (1, 2)
         return jnp.asarray(amounts)
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:

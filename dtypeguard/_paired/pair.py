@@ -1,5 +1,6 @@
 """A program with a wide value beside every value that it computes."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
@@ -9,7 +10,14 @@ from jax import lax
 from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
 from .._leaves.types import DType, Equation, Function, Jaxpr, Leaf
-from .._lines.equations import calls_of, cast_of_ours, is_explicit, is_of_users, origin_of
+from .._lines.equations import (
+    calls_of,
+    cast_of_ours,
+    is_backward,
+    is_explicit,
+    is_of_users,
+    origin_of,
+)
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .._program.meshes import on_mesh, under_mesh
@@ -57,7 +65,7 @@ class Paired(PairedControlFlow):
         self.formats = formats
         self.numbers = numbers
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._rounds: list[Leaf] = []
+        self._rounds: list[list[Leaf]] = []
         self._finite: Finite | None = None
         self._scalars: dict[int, tuple[Leaf, float]] = {}  # by identity, which they keep
         self._draws = Draws(formats)
@@ -71,15 +79,17 @@ class Paired(PairedControlFlow):
 
         Args:
             amounts: a vector with 1 for each of `lines` that rounds, and from its end for
-                each of `constants`; 0 elsewhere.
+                each of `constants`; 0 elsewhere. A line with 2 rounds in the forward pass
+                alone, and with 3 in the backward pass.
             arrays: the inputs.
             finite: if given, it follows where values stop being finite.
         """
         self.numbers.start_again()
         self._finite = finite
-        rounds = amounts > 0
-        at = lambda number: lax.index_in_dim(rounds, number, keepdims=False)
-        self._rounds = [at(number) for number in range(amounts.shape[0])]
+        for only in (2, 3):
+            rounds = (amounts == 1) | (amounts == only)
+            at = functools.partial(lax.index_in_dim, rounds, keepdims=False)
+            self._rounds.append([at(number) for number in range(amounts.shape[0])])
         try:
             with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
                 given = [self._given(x, self._numbers.get(())) for x in arrays]
@@ -123,15 +133,21 @@ class Paired(PairedControlFlow):
         return self._numbers[key]
 
     def _rounded(
-        self, number: int, exact: Leaf, narrow: Leaf, from_narrow: Leaf | None
+        self,
+        number: int,
+        exact: Leaf,
+        narrow: Leaf,
+        from_narrow: Leaf | None,
+        stack: Stack = (),
     ) -> Leaf:
         """The wide value of a result: `exact`, or `rounded_as` it is if its line rounds."""
         rounded = rounded_as(narrow, exact, from_narrow)
-        return lax.select(self._does_round(number), rounded, exact)
+        return lax.select(self._does_round(number, stack), rounded, exact)
 
-    def _does_round(self, number: int) -> Leaf:
+    def _does_round(self, number: int, stack: Stack) -> Leaf:
+        rounds = self._rounds[number >= 0 and is_backward(stack)]
         # A trace that finds too many lines is made once more.
-        return on_mesh(self._rounds[number if abs(number) < len(self._rounds) else 0])
+        return on_mesh(rounds[number if abs(number) < len(rounds) else 0])
 
     # Values
 
@@ -344,7 +360,7 @@ class Paired(PairedControlFlow):
             w = lax.convert_element_type(w, widened(n.dtype))
             if rounds:
                 o = o if o is None else lax.convert_element_type(o, widened(n.dtype))
-                w = self._rounded(self._numbered(eqn, n, stack), w, n, o)
+                w = self._rounded(self._numbered(eqn, n, stack), w, n, o, stack)
             results.append(Value(n, w))
         return results
 
@@ -394,6 +410,7 @@ class Paired(PairedControlFlow):
         line.is_narrowed &= any(var.aval.dtype != result.dtype for var in eqn.outvars[:1])
         is_cast = name == "convert_element_type" and is_explicit(stack)
         line.only_casts &= is_cast and is_of_users(stack)
+        line.is_backward |= is_backward(stack)
         names = {outer.primitive.name for outer in stack[1:]}
         line.is_in_loop |= not names.isdisjoint(("scan", "while"))
         return number
@@ -411,7 +428,7 @@ class Paired(PairedControlFlow):
         (value,) = values
         (narrow,) = evaluate(eqn, [value.narrow], self.formats.written)
         (rounded,) = evaluate(eqn, [value.wide], own_dtype)
-        rounds = self._does_round(self._numbered(eqn, narrow, stack))
+        rounds = self._does_round(self._numbered(eqn, narrow, stack), stack)
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
@@ -420,7 +437,8 @@ class Paired(PairedControlFlow):
         value = next(v for v in values if v.wide is not None)
         given, narrow = self._given(value.narrow, None), self._given(made, None).narrow
         number = self._numbered(eqn, narrow, stack)
-        return [Value(narrow, self._rounded(number, value.wide, narrow, given.wide))]
+        wide = self._rounded(number, value.wide, narrow, given.wide, stack)
+        return [Value(narrow, wide)]
 
     def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
         wide = [v.wide for v in values if v.wide is not None]

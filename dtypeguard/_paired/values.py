@@ -76,6 +76,7 @@ class Line:
         only_casts: whether it rounds by casts alone that are written on it.
         is_narrowed: whether it rounds only because the program is run in `narrow`.
         is_in_loop: whether a loop computes it.
+        is_backward: whether the backward pass of a gradient computes some of it.
     """
 
     def __init__(self, origin: Origin | None):
@@ -87,6 +88,7 @@ class Line:
         self.only_casts = True
         self.is_narrowed = True
         self.is_in_loop = False
+        self.is_backward = False
 
 
 # The line of what JAX computes with no line of the user's around it.

@@ -88,6 +88,7 @@ def line_losses(
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=_remedy(line, measures.paired, has_float64),
+                backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
             )
     return Losses(

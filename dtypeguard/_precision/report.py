@@ -36,6 +36,8 @@ class LineLoss:
         remedy: what to write, as a sentence.
         price: the share of the operations of matrix products that such a plain run makes
             wide; not a number if there was none.
+        backward: of the squared error that it causes alone in the two passes of a gradient,
+            the share of the backward one; not a number if that is not finite, or 0.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
     """
@@ -48,7 +50,16 @@ class LineLoss:
     constant: str | None
     remedy: str
     price: float = math.nan
+    backward: float = 0.0
     cast: str | None = None
+
+    @property
+    def of_pass(self) -> str:
+        """The pass of a gradient in which it loses most: forward, backward or both."""
+        if math.isnan(self.backward):
+            return ""
+        most = "backward" if self.backward > 0.5 else "forward"
+        return "both" if 0.1 < self.backward < 0.9 else most
 
     @property
     def place(self) -> str:
@@ -294,14 +305,16 @@ class PrecisionReport:
         """The table of losses."""
         if not self.losses:
             return []
-        head = ("share", "alone", "left", "line", "rounds to", "")
+        has_passes = any(loss.backward > 0 for loss in self.losses)
+        head = ("share", "alone", "left", "pass", "line", "rounds to", "")
         rows: list[Sequence[str]] = [head]
         for loss in self.losses:
             code = loss.origin.code if loss.origin else ""
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
-            share, alone = f"{100 * loss.share:.0f}%", _percent(loss.alone)
-            rows.append((share, alone, f"{loss.left:.2f}", loss.place, dtypes, code))
-        return columns(rows)
+            share = "cancels" if loss.share < -0.01 else f"{100 * loss.share:.0f}%"
+            alone, left, way = _percent(loss.alone), f"{loss.left:.2f}", loss.of_pass
+            rows.append((share, alone, left, way, loss.place, dtypes, code))
+        return columns(rows if has_passes else [(*row[:3], *row[4:]) for row in rows])
 
     def __str__(self) -> str:
         lines = [" ".join([f"precision: {self.headline}", *self._answer()])]

@@ -14,7 +14,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._lines.equations import calls_of, is_of_sampler, origin_of
+from .._lines.equations import calls_of, is_backward, is_of_sampler, origin_of
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, loop_parts, manual_axes, open_jaxpr
 from .._program.meshes import as_dtype, of_mesh, under_mesh
@@ -22,7 +22,7 @@ from .._rounding.rounding import round_with
 from .._source.origin import Origin
 from . import primitives
 from .control import split
-from .evaluate import NumberOf, evaluate, own_dtype, round_inwards
+from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
 from .python_numbers import PythonNumbers
 from .values import Formats
 
@@ -86,6 +86,7 @@ class Plain:
 
     Attributes:
         decisions: of the last trace, in the order of its choices.
+        backward: the narrow dtypes that a backward pass has, of the last trace.
         widened: the equations that the last trace computed in wide types, by the identity
             of these and of those around them, with their stacks.
     """
@@ -103,12 +104,23 @@ class Plain:
         self._is_wide = is_wide if callable(is_wide) else lambda *_: is_wide
         self.decisions: list[Decision] = []
         self.widened: dict[tuple[int, ...], Stack] = {}
+        self.backward: set[np.dtype] = set()
         self._choices: list[Leaf] | None = []
         self._is_strict = is_strict
+        self._scale: Leaf | None = None
 
-    def run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
-        """The results of the program, and what it chose for each of `decisions`."""
+    def run(
+        self, arrays: Sequence[Leaf], scale: Leaf | None = None
+    ) -> tuple[list[Leaf], list[Leaf]]:
+        """The results of the program, and what it chose for each of `decisions`.
+
+        Args:
+            arrays: the inputs.
+            scale: a power of two. If given, what a backward pass makes wide is rounded as
+                if it were multiplied by this, as it is where the loss is.
+        """
         self.decisions, self._choices, self.widened = [], [], {}
+        self.backward, self._scale = set(), scale
         self._numbers.start_again()
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             wide = self._is_wide((), False)
@@ -172,6 +184,19 @@ class Plain:
         if self._is_strict and is_narrow and primitives.is_inexact(x):
             return lax.optimization_barrier(x)
         return x
+
+    def _of_backward(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
+        """What a backward pass makes, where the loss may be scaled."""
+        dtypes = [self._formats.written(var.aval.dtype) for var in eqn.outvars]
+        self.backward.update(dtype for dtype in dtypes if 0 < bits(dtype) < 32)
+        if self._scale is None:
+            return results
+        return [
+            round_to(x * self._scale, dtype) / self._scale
+            if kind(dtype) == "float" and bits(dtype) < bits(x.dtype)
+            else x
+            for x, dtype in zip(results, dtypes)
+        ]
 
     # Equations
 
@@ -260,6 +285,8 @@ class Plain:
                 dtype_of = formats.widened if wide else formats.written
                 results = evaluate(eqn, operands, dtype_of, self._number_of(wide, stack))
                 results = [*map(self._rounded, results)]
+                if is_backward(stack):
+                    results = self._of_backward(eqn, results)
                 made = [
                     PlainValue(x, None, wide and primitives.is_inexact(x)) for x in results
                 ]

@@ -34,6 +34,11 @@ class Losses(NamedTuple):
     left_if_cast: float
     price_if_cast: float
     explained: float | None
+    lost: float
+    loss_scale: float | None
+    scaled: float
+    left_if_scaled: float
+    out_of_range: str | None
 
 
 def line_losses(
@@ -69,7 +74,12 @@ def line_losses(
     order = sorted(numbers, key=lambda number: -weight(number))
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
-    fix, kept, alone = _fix(measures, runs, order, important, tolerance)
+    scaled = runs.scaled()
+    if scaled is not None and scaled.error <= _allowed(runs, tolerance):  # it costs nothing
+        nothing = WideLines(runs.total, runs.left(runs.total), 0.0)
+        fix, kept, alone = [], nothing, {}
+    else:
+        fix, kept, alone = _fix(measures, runs, order, important, tolerance)
     cast = runs.with_wide(fix, keeps=False) if fix else kept
     flipped = runs.flipped(measures.total)
     by_rounding = 1 - flipped
@@ -100,7 +110,19 @@ def line_losses(
         cast.left,
         cast.price,
         float(sum(shares)) * by_rounding if is_finite else None,
+        runs.lost,
+        None if scaled is None else scaled.scale,
+        np.nan if scaled is None else scaled.error,
+        np.nan if scaled is None else scaled.left,
+        None if scaled is None else scaled.dtype,
     )
+
+
+def _allowed(runs: Runs, tolerance: float | None) -> float:
+    """The error that is small enough."""
+    if tolerance is not None:
+        return tolerance
+    return LEFT**0.5 * runs.total if np.isfinite(runs.total) else float(np.finfo(float).max)
 
 
 def _fix(
@@ -130,8 +152,7 @@ def _fix(
     if len(fix) == 1:
         return fix, kept, {fix[0]: kept}
     alone = {n: runs.with_wide([n], keeps=True) for n in (fix or important)[:_MOST_ALONE]}
-    allowed = LEFT**0.5 * runs.total if tolerance is None else tolerance
-    bound = max(allowed, kept.error)
+    bound = max(_allowed(runs, tolerance), kept.error)
     enough = [n for n, each in alone.items() if n in fix and each.error <= bound]
     if enough:
         best = min(enough, key=lambda n: alone[n].price)

@@ -38,6 +38,11 @@ _FAR = 0.05
 # It does if wide types differ by this part of the error, or of the output. Other outputs
 # differ by 2^-13 of the error at most, which is how much finer than float16 float32 is.
 _LEAST_PART = 0.1
+# From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
+# powers of two.
+_LEAST_LOST = 0.001
+_LEFT_AT_MOST = 0.5
+_POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
 
 
 @public
@@ -70,6 +75,22 @@ class WideLines(NamedTuple):
     price: float
 
 
+class Scaled(NamedTuple):
+    """A plain run with the loss scaled, of which the gradients are divided in wide types.
+
+    Attributes:
+        scale: the factor, a power of two.
+        error: that of its outputs.
+        left: the share of the squared error as written that it leaves.
+        dtype: the one whose range is too small without.
+    """
+
+    scale: float
+    error: float
+    left: float
+    dtype: str
+
+
 class Runs:
     """A program as written and in wide types.
 
@@ -80,6 +101,8 @@ class Runs:
         once: the same if the wide outputs are rounded once to the dtypes as written.
         written: the floating outputs as written.
         exact: those in wide types.
+        lost: the share of the numbers in the outputs that are 0 as written and not in wide
+            types.
         decisions: the lines whose decisions differ, those that differ most first.
         turns_differ: whether a loop turns another number of times.
 
@@ -98,6 +121,7 @@ class Runs:
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
         self.turns_differ, self.decisions = _compared(plain, choices, others)
+        self._backward = plain.backward
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(program)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
@@ -112,6 +136,10 @@ class Runs:
         self.compiled = self._mean(self._distances(self._compiled))
         rounded = [e.astype(x.dtype) for x, e in zip(self.written, self.exact)]
         self.once = self._mean(self._distances(rounded))
+        pairs = [*zip(self.written, self.exact, self._sizes)]
+        counted = [(x, e) for x, e, size in pairs if size < math.inf]
+        lost = sum(int(jnp.sum((x == 0) & (e != 0))) for x, e in counted)
+        self.lost = lost / (sum(x.size for x, _ in counted) or 1)
 
     def vanishing(self) -> list[int]:
         """The outputs that rounding alone decides, on the wide side as well.
@@ -172,6 +200,32 @@ class Runs:
         error = self._mean(self._distances(made))
         return WideLines(error, self.left(error), self._widened_work(plain) / self._work)
 
+    def scaled(self) -> Scaled | None:
+        """The loss scale that leaves the least error; None if none leaves half of it."""
+        short = sorted(str(x) for x in self._backward if jnp.finfo(x).maxexp < 127)
+        if not short or (self.lost < _LEAST_LOST and math.isfinite(self.total)):
+            return None
+
+        def is_wide(stack: Stack, has_wide: bool) -> bool:
+            return is_backward(stack) or has_wide
+
+        formats, arrays = self._paired.formats, self._arrays
+        plain = Plain(self._program, formats, self._paired.numbers, is_wide)
+        one = jnp.float32(1)
+        run = compiled(jax.jit(plain.run).lower(arrays, one))
+        tried = []
+        for power in _POWERS:
+            made = self._floats(run(arrays, one * 2.0**power)[0])
+            triples = zip(made, self.written, self._are_gradients)
+            made = [x if g else x.astype(w.dtype) for x, w, g in triples]
+            tried.append((self._mean(self._distances(made)), power))
+        least = min(tried)[0]
+        error, power = min(
+            (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
+        )
+        left = self.left(error)
+        return Scaled(2.0**power, error, left, short[0]) if left < _LEFT_AT_MOST else None
+
     def left(self, error: float) -> float:
         """The share of the squared error that an error is."""
         if not (self.total and math.isfinite(error)):
@@ -222,8 +276,12 @@ class Runs:
         plain = Plain(self._program, formats, numbers, is_wide, is_strict)
         arrays = self._arrays if arrays is None else [*arrays]
         made, choices = compiled(jax.jit(plain.run).lower(arrays))(arrays)
+        return self._floats(made), plain, choices
+
+    def _floats(self, made: Sequence[Leaf]) -> list[Leaf]:
+        """The floating ones of the outputs."""
         avals = self._program.out_avals
-        return [x for x, aval in zip(made, avals) if is_inexact(aval)], plain, choices
+        return [x for x, aval in zip(made, avals) if is_inexact(aval)]
 
     def _distances(
         self, made: Sequence[Leaf], beside: Sequence[Leaf] | None = None

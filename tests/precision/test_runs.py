@@ -1,5 +1,7 @@
 """The error of a report is that of plain runs, each with its own decisions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,3 +206,52 @@ def test_what_stays_wide_goes_through_loops_and_branches(loop):
     assert report.error > 1e-3
     assert report.left == 0
     assert report.mended == 0
+
+
+def small_loss(scale, params, x):
+    h = x
+    for w in params[:-1]:
+        h = jnp.tanh(h @ w)
+    off = (h @ params[-1]).astype(F32) - 1
+    return jnp.mean(off**2) * 1e-4 * scale
+
+
+def large_loss(scale, params, x):
+    h = 300 * x
+    for w in params:
+        h = jnp.tanh(h @ w)
+    return jnp.sum((h * h * 3000).astype(F32)) * scale
+
+
+@pytest.mark.parametrize("loss", [small_loss, large_loss])
+def test_gradients_outside_of_float16_want_a_loss_scale_that_was_tried(loss):
+    """What is printed is what the edited program gives, which no line in float32 does."""
+    keys = jax.random.split(jax.random.PRNGKey(0), 4)
+    params = [jax.random.normal(key, (32, 32), jnp.float16) / 6 for key in keys[1:]]
+    x = jax.random.normal(keys[0], (128, 32), jnp.float16)
+    gradient = functools.partial(jax.grad(loss, argnums=1), 1.0)
+    report = audit_precision(gradient, params, x)
+    assert not report.fix
+    scale = report.loss_scale
+    assert (scale > 1) == (loss is small_loss)
+    made = jax.grad(loss, argnums=1)(scale, params, x)
+    exact = [
+        np.float32(g) for g in gradient([w.astype(F32) for w in params], x.astype(F32))
+    ]
+    edited = np.float32(made) / scale
+    off = [np.linalg.norm(g - e) / np.linalg.norm(e) for g, e in zip(edited, exact)]
+    assert report.scaled == pytest.approx(np.sqrt(np.mean(np.square(off))), rel=0.2)
+    lost = [
+        np.mean((np.float32(g) == 0) & (e != 0)) for g, e in zip(gradient(params, x), exact)
+    ]
+    assert report.lost == pytest.approx(np.mean(lost), abs=0.01)
+    way = "underflow" if scale > 1 else "overflow"
+    assert f"since gradients {way} float16" in report.headline
+    assert "Multiply the loss by" in str(report)
+
+
+def test_gradients_within_float16_want_no_loss_scale():
+    w = jnp.full((4, 4), 0.3, jnp.float16)
+    report = audit_precision(jax.grad(lambda w: jnp.mean(jnp.tanh(w @ w)).astype(F32)), w)
+    assert report.loss_scale is None
+    assert "loss" not in report.headline

@@ -34,6 +34,7 @@ from .._source.origin import Origin
 from .losses import line_losses
 from .report import PrecisionReport
 from .runs import Runs
+from .updates import unmoved
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
@@ -175,6 +176,7 @@ def audit_call(
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
     errors = dict(zip(paths, runs.by_output))
+    stuck = unmoved(graph, arrays, runs.written, runs.exact)
     return PrecisionReport(
         **found._asdict(),
         **formats.names,
@@ -185,6 +187,8 @@ def audit_call(
         compiled=runs.compiled,
         once=runs.once,
         outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
+        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
+        is_of_gradients=runs.has_gradients and not stuck,
         lines=measures.lines,
         tolerance=tolerance,
         not_examined=tuple(sorted(measures.paired.unknown)),

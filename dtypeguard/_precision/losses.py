@@ -14,13 +14,12 @@ from .._paired.pair import Paired
 from .._paired.values import Line
 from .._source.files import package
 from .._source.origin import Origin
-from .report import LineLoss
+from .report import STOCHASTICALLY, LineLoss
 from .runs import Runs, WideLines
 
 _LEAST_SHARE = 0.01
 # Lines that are wide in a plain run of their own, which is compiled.
 _MOST_ALONE = 3
-_STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
 
 class Losses(NamedTuple):
@@ -184,7 +183,7 @@ def _remedy(line: Line, paired: Paired, has_float64: bool) -> str:
     where = line.origin.place
     if line.origin.is_of_apply_updates:
         return (
-            f"{where} rounds the new params: write {_STOCHASTICALLY}, which rounds them "
+            f"{where} rounds the new params: write {STOCHASTICALLY}, which rounds them "
             f"stochastically, or keep them in {wide}."
         )
     is_narrow = any(jnp.dtype(dtype).itemsize < 4 for dtype in line.dtypes)
@@ -246,12 +245,12 @@ def _remedy_of_casts(
     owner = casts[0].owner
     begin = f"On {origin.place}, {shown_casts(casts)} rounds"
     if owner == "apply_updates":
-        at_random = "" if is_stochastic else f"write {_STOCHASTICALLY}, or "
+        at_random = "" if is_stochastic else f"write {STOCHASTICALLY}, or "
         return f"{begin} the new params: {at_random}keep them in {wide}."
     policy = f"dtypeguard.Policy(compute_dtype={wide}"
     if owner == "guard" and casts[0].path.startswith("updates"):
         return (
-            f"{begin}: write policy={policy}, updates_dtype={wide}) and {_STOCHASTICALLY}."
+            f"{begin}: write policy={policy}, updates_dtype={wide}) and {STOCHASTICALLY}."
         )
     if owner == "guard" and is_stochastic:
         return f"{begin} at random: to keep it in {wide}, leave out state_dtype."

@@ -90,6 +90,11 @@ class PrecisionReport:
         price: the share of the operations of matrix products that it makes wide.
         left_if_cast: as `left`, if what these lines make is cast back after them.
         price_if_cast: as `price`, then.
+        unmoved: for each output that is an input with something added, such as params with
+            their updates, the share of the elements that an update moves in wide types and
+            not as written.
+        is_of_gradients: whether gradients in a narrow dtype are among the outputs, and no
+            such update.
         lost: the share of the numbers in the outputs that are 0 as written and not in wide
             types.
         loss_scale: the power of two by which to multiply the loss, if the range of a dtype
@@ -138,6 +143,8 @@ class PrecisionReport:
     price: float = math.nan
     left_if_cast: float = math.nan
     price_if_cast: float = math.nan
+    unmoved: dict[str, float] = dataclasses.field(default_factory=dict)
+    is_of_gradients: bool = False
     lost: float = 0.0
     loss_scale: float | None = None
     scaled: float = math.nan
@@ -399,8 +406,26 @@ class PrecisionReport:
         parts = [(error / most) ** 2 for error in self.outputs.values()]
         return path if sum(parts) < 1 / _NEARLY_ALL else None
 
+    def _updates(self) -> list[str]:
+        """What rounding does to updates, which the error of one step hardly shows."""
+        if self.is_of_gradients and self.error:
+            return [
+                "What rounding does to the update is not in it: audit the step that adds "
+                "these gradients to the params."
+            ]
+        stuck = {path: share for path, share in self.unmoved.items() if share > 0.01}
+        if not stuck:
+            return []
+        most = max(stuck, key=stuck.__getitem__)
+        also = f", and in {len(stuck) - 1} more" * (len(stuck) > 1)
+        return [
+            f"Rounding takes the update away in {_percent(stuck[most])} of the elements of "
+            f"{most or 'the output'}{also}: keep it in {self.wide}, or write "
+            f"{STOCHASTICALLY}."
+        ]
+
     def _notes(self) -> list[str]:
-        notes = []
+        notes = self._updates()
         if self.once > 0 and math.isfinite(self.error):
             notes.append(f"Rounding the outputs once gives {_percent(self.once)}.")
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
@@ -522,6 +547,7 @@ def _work_table(work: Work) -> str:
     return html_table(("dtype", "matrix products", "bytes read and written"), rows)
 
 
+STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
 # Of the lines that decide.

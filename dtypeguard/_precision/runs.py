@@ -6,6 +6,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 import collections
 import dataclasses
 import math
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from .._costs.work import operations, repetitions
 from .._leaves.compat import set_x64
+from .._leaves.dtypes import bits
 from .._leaves.public import public
 from .._leaves.types import Jaxpr, Leaf
 from .._lines.equations import (
@@ -105,6 +107,7 @@ class Runs:
             types.
         decisions: the lines whose decisions differ, those that differ most first.
         turns_differ: whether a loop turns another number of times.
+        has_gradients: whether an output is a gradient in a narrow dtype.
 
     Args:
         program: a closed jaxpr.
@@ -126,6 +129,8 @@ class Runs:
         inside = open_jaxpr(program)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
         self._are_gradients = [_is_backward(inside, var) for var in floats]
+        narrow = [bits(x.dtype) < 32 for x in self.written]
+        self.has_gradients = any(map(operator.and_, narrow, self._are_gradients))
 
     def leave_out(self, numbers: Collection[int]) -> None:
         """Counts no error of these outputs from now on."""

@@ -1,0 +1,85 @@
+"""Updates that rounding takes away, which the error of one step hardly shows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+
+from dtypeguard import apply_updates, audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+BF16, F32 = jnp.bfloat16, jnp.float32
+OPT = optax.adam(1e-4)
+
+
+def loss(params, x):
+    return jnp.mean((jnp.tanh(x @ params["a"]) @ params["b"] - 1).astype(F32) ** 2)
+
+
+@pytest.fixture
+def given():
+    a, b, x = jax.random.normal(jax.random.PRNGKey(0), (3, 16, 16), BF16)
+    return {"a": a / 4, "b": b / 4}, x
+
+
+def step(params, state, x):
+    updates, state = OPT.update(jax.grad(loss)(params, x), state, params)
+    return optax.apply_updates(params, updates), state
+
+
+def in_a_scan(params, state, x):
+    turn = lambda carry, x: (step(*carry, x), None)
+    return lax.scan(turn, (params, state), x[None])[0]
+
+
+@pytest.mark.parametrize("f", [step, jax.jit(step), in_a_scan])
+def test_the_share_of_the_params_that_do_not_move(f, given):
+    params, x = given
+    state = OPT.init(params)
+    report = audit_precision(f, params, state, x)
+    new = f(params, state, x)[0]
+    for name in params:
+        stays = np.mean(np.float32(new[name]) == np.float32(params[name]))
+        assert report.unmoved[f"[0]['{name}']"] == pytest.approx(stays, abs=0.02)
+        assert stays > 0.5
+    assert "Rounding takes the update away in" in str(report)
+    assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
+
+
+def test_params_without_an_optimizer(given):
+    params, x = given
+    report = audit_precision(
+        lambda params: jax.tree_util.tree_map(
+            lambda p, g: 0.999 * p - 1e-4 * g, params, jax.grad(loss)(params, x)
+        ),
+        params,
+    )
+    assert {*report.unmoved} == {"['a']", "['b']"}
+
+
+def test_stochastic_rounding_and_wide_params_lose_none(given):
+    params, x = given
+
+    def at_random(params, state, x, key):
+        updates, state = OPT.update(jax.grad(loss)(params, x), state, params)
+        return apply_updates(params, updates, key=key), state
+
+    report = audit_precision(at_random, params, OPT.init(params), x, jax.random.PRNGKey(1))
+    assert "takes the update away" not in str(report)
+    params = jax.tree_util.tree_map(lambda leaf: leaf.astype(F32), params)
+    report = audit_precision(step, params, OPT.init(params), x)
+    assert max(report.unmoved.values()) < 0.01
+    assert "takes the update away" not in str(report)
+
+
+def test_a_report_of_gradients_says_that_it_has_no_update(given):
+    report = audit_precision(jax.grad(loss), *given)
+    assert report.is_of_gradients
+    assert "the update is not in it" in str(report)
+    assert not audit_precision(loss, *given).is_of_gradients

@@ -143,7 +143,8 @@ class Plain:
             return PlainValue(value.array)
         formats = self._formats
         target = formats.widened(dtype) if wide else formats.written(dtype)
-        array = value.array if value.meant is None or not wide else value.meant
+        is_meant = wide and value.meant is not None and self._scale is None
+        array = value.meant if is_meant else value.array
         if value.is_sample and bits(target) < bits(array.dtype):
             return PlainValue(round_inwards(array, target))
         return PlainValue(as_dtype(array, target), is_wide=bool(wide))
@@ -174,7 +175,8 @@ class Plain:
         def number_of(var: Leaf, user: Equation) -> Leaf:
             self._numbers.next_equation()
             meant = self._meant_by(var, (user, *stack))
-            return meant if wide and meant is not None else var.val
+            is_meant = wide and meant is not None and self._scale is None
+            return meant if is_meant else var.val
 
         return number_of
 

@@ -175,8 +175,8 @@ def audit_call(
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
+        stuck = unmoved(graph, arrays, runs.written, runs.exact)
     errors = dict(zip(paths, runs.by_output))
-    stuck = unmoved(graph, arrays, runs.written, runs.exact)
     return PrecisionReport(
         **found._asdict(),
         **formats.names,

@@ -30,6 +30,9 @@ class Losses(NamedTuple):
     mended: float
     left: float
     price: float
+    keeps: bool
+    left_if_kept: float
+    price_if_kept: float
     left_if_cast: float
     price_if_cast: float
     explained: float | None
@@ -79,7 +82,12 @@ def line_losses(
         fix, kept, alone = [], nothing, {}
     else:
         fix, kept, alone = _fix(measures, runs, order, important, tolerance)
-    cast = runs.with_wide(fix, keeps=False) if fix else kept
+    # What makes no product wide costs nothing, and inputs are not cast back.
+    are_lines = None not in (measures.paired.lines[number].origin for number in fix)
+    cast = WideLines(np.nan, np.nan, np.nan)
+    if kept.price > 0 and are_lines:
+        cast = runs.with_wide(fix, keeps=False)
+    keeps = not (cast.error <= _allowed(runs, tolerance) and cast.price < kept.price)
     flipped = runs.flipped(measures.total)
     by_rounding = 1 - flipped
     losses = {}
@@ -96,14 +104,15 @@ def line_losses(
                 price=np.nan if mended is None else mended.price,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=_remedy(line, measures.paired, has_float64),
+                remedy=_remedy(line, measures.paired, has_float64, keeps),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
             )
     return Losses(
         tuple(losses.values()),
         tuple(losses[number] for number in fix),
-        kept.error,
+        *(kept if keeps else cast),
+        keeps,
         kept.left,
         kept.price,
         cast.left,
@@ -165,8 +174,8 @@ def _rounded(meant: float, number: float) -> str:
     return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])
 
 
-def _remedy(line: Line, paired: Paired, has_float64: bool) -> str:
-    """What to write for a line."""
+def _remedy(line: Line, paired: Paired, has_float64: bool, keeps: bool) -> str:
+    """What to write for a line, of which the result stays wide or is cast back."""
     formats = paired.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
@@ -209,7 +218,8 @@ def _remedy(line: Line, paired: Paired, has_float64: bool) -> str:
         how = cast_text(name)
         if "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
             how = f"dtype={wide}"
-    text = f"Compute {where} in {name}, and keep what it makes so: {how}."
+    then = "keep what it makes so" if keeps else "cast the result back"
+    text = f"Compute {where} in {name}, and {then}: {how}."
     if line.is_narrowed and line.primitives:
         text = f"Keep {where} in {name}."
     elif is_cast:

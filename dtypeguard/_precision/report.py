@@ -84,11 +84,15 @@ class PrecisionReport:
         outputs: the error of each floating output, by path, but for those that vanish.
         losses: the lines with a share above 1%, the most important first.
         fix: those of a small set of lines that is worth computing wider.
-        mended: the error of a plain run with these lines wide, where what they make stays
-            wide up to an explicit cast.
+        mended: the error of a plain run with these lines wide.
         left: the share of the squared error that it leaves.
         price: the share of the operations of matrix products that it makes wide.
-        left_if_cast: as `left`, if what these lines make is cast back after them.
+        keeps: whether what they make stays wide in it, up to an explicit cast. If not, it
+            is cast back after each of them, since that is enough and makes less wide.
+        left_if_kept: as `left`, if it stays wide.
+        price_if_kept: as `price`, then.
+        left_if_cast: as `left`, if it is cast back. Not a number if `price_if_kept` is 0 or
+            inputs are among the lines, as `price_if_cast` is then.
         price_if_cast: as `price`, then.
         unmoved: for each output that is an input with something added, such as params with
             their updates, the share of the elements that an update moves in wide types and
@@ -141,6 +145,9 @@ class PrecisionReport:
     mended: float = math.nan
     left: float = math.nan
     price: float = math.nan
+    keeps: bool = True
+    left_if_kept: float = math.nan
+    price_if_kept: float = math.nan
     left_if_cast: float = math.nan
     price_if_cast: float = math.nan
     unmoved: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -326,10 +333,10 @@ class PrecisionReport:
         if not self.costs:
             return []
         if not math.isnan(self.error) and not any(c.saves >= 0.01 for c in self.costs):
-            causes = ", ".join(dict.fromkeys(place_of(c.cause) for c in self.costs))
-            if all(isinstance(cost.cause, str) for cost in self.costs):
-                begin = self._headline_of_costs().partition(";")[0]
-                return [f"costs: {begin}, since {causes} are wide."]
+            causes = [*dict.fromkeys(place_of(cost.cause) for cost in self.costs)]
+            begin = self._headline_of_costs().partition(";")[0]
+            more = f" and {len(causes) - 3} more" * (len(causes) > 3)
+            return [f"costs: {begin}, since {', '.join(causes[:3])}{more} are wide."]
         lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
         lines += [f"  {row}" for row in self.cost_rows()]
         lines += self._cost_advice()
@@ -339,8 +346,10 @@ class PrecisionReport:
 
     def _cost_advice(self) -> list[str]:
         """What to write for the greatest costs, and what it saves."""
-        lines = []
+        lines, mended = [], {place_of(x.origin) for x in self.fix if x.origin}
         for cost in self.costs[:_MOST_ROWS]:
+            if place_of(cost.cause) in mended:
+                continue  # what is to be wide is not to be narrow
             saves = f" It saves {_percent(cost.saves)}"
             if cost.share - cost.saves > 0.005 and cost.others:
                 more = _percent(cost.share - cost.saves)
@@ -387,15 +396,21 @@ class PrecisionReport:
         if not self._advice():
             return []
         lines = "it" if len(self.fix) == 1 else "these lines"
-        text = f"With {lines} in {self.wide}, {_percent(self.left)} of the squared error"
-        if not self.price > 0:
-            return [f"{text} is left."]
+        how = "" if self.keeps else " and cast back after"
+        told = f"With {lines} in {self.wide}{how}, {_percent(self.left)} of the squared "
+        told += "error is left"
+        if not self.price_if_kept > 0:
+            return [f"{told}."]
         products = "of the operations of matrix products"
-        kept = f"{text} is left, and {_percent(self.price)} {products} become so."
-        if any(loss.origin is None for loss in self.fix):  # inputs are not cast back
-            return [kept]
-        price = f"and {_percent(self.price_if_cast)} become so"
-        return [f"{kept} Cast back after, {_percent(self.left_if_cast)} is left, {price}."]
+        told += f", and {_percent(self.price)} {products} become so."
+        if math.isnan(self.left_if_cast):
+            return [told]
+        other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
+        if self.keeps:
+            other, left, price = "Cast back after", self.left_if_cast, self.price_if_cast
+        return [
+            f"{told} {other}, {_percent(left)} is left, and {_percent(price)} become so."
+        ]
 
     def _worst(self) -> str | None:
         """The path of the one output, of several, that has nearly all of the error."""

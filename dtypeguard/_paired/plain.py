@@ -3,8 +3,10 @@
 What it decides, by comparing, sorting or rounding to integers, it decides by these values.
 """
 
+import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,7 +16,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._lines.equations import calls_of, is_backward, is_of_sampler, origin_of
+from .._lines.equations import Chain, calls_of, is_backward, is_of_sampler, origin_of
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, loop_parts, manual_axes, open_jaxpr
 from .._program.meshes import as_dtype, of_mesh, under_mesh
@@ -34,6 +36,14 @@ IsWide = Callable[[Stack, bool], bool]
 
 _COMPARES = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 _STEPS = frozenset(["sign", "floor", "ceil", "round"])
+
+
+# The identities of an equation and of those that contain it, inside out.
+Key = tuple[int, ...]
+
+
+def key_of(stack: Stack) -> Key:
+    return tuple(map(id, stack))
 
 
 class Decision(NamedTuple):
@@ -74,6 +84,45 @@ jax.tree_util.register_pytree_node(
 )
 
 
+class Gradients:
+    """Which gradients are narrow where lines of the source are wide.
+
+    A gradient has the dtype of what it is the gradient of. Which value that is, the call
+    and its shape tell.
+
+    Args:
+        calls: the number of the call of each equation: see `Plain.calls`.
+    """
+
+    def __init__(self, calls: Mapping[Key, int]):
+        self._calls = calls
+        self._takes, self._returns = _Noted(), _Noted()
+
+    def note(
+        self, stack: Stack, given: Sequence[PlainValue], made: Sequence[PlainValue]
+    ) -> None:
+        """Notes what a forward equation takes and returns, wide or not."""
+        call = self._calls.get(key_of(stack))
+        for known, values in ((self._takes, given), (self._returns, made)):
+            for value in values:
+                if primitives.is_inexact(value.array):
+                    place = call, value.array.shape
+                    known[place] = value.is_wide or known.get(place, False)
+
+    def is_of_taken(self, stack: Stack, value: PlainValue) -> bool:
+        """Whether what a backward equation makes is the gradient of a narrow value."""
+        place = self._calls.get(key_of(stack)), value.array.shape
+        return value.is_wide and not self._takes.get(place, True)
+
+    def is_of_returned(self, stack: Stack, value: PlainValue) -> bool:
+        """Whether what a backward equation is given is the gradient of a narrow value."""
+        place = self._calls.get(key_of(stack)), value.array.shape
+        return value.is_wide and not self._returns.get(place, True)
+
+
+_Noted = dict[tuple[int | None, tuple[int, ...]], bool]
+
+
 class Plain:
     """A program, of which each equation is computed as written or in wide types.
 
@@ -83,6 +132,8 @@ class Plain:
         numbers: the Python numbers that were given to JAX when the program was traced.
         is_wide: says it of an equation; a bool says it of all.
         is_strict: whether each narrow result rounds, also where XLA would leave that out.
+        calls: those of another trace, if what is wide is to be so in the source: a gradient
+            has the dtype of what it is the gradient of there.
 
     Attributes:
         decisions: of the last trace, in the order of its choices.
@@ -98,16 +149,19 @@ class Plain:
         numbers: PythonNumbers,
         is_wide: IsWide | bool,
         is_strict: bool = True,
+        calls: Mapping[Key, int] | None = None,
     ):
         self._program, self._formats, self._numbers = program, formats, numbers
         self._all = is_wide if isinstance(is_wide, bool) else None
         self._is_wide = is_wide if callable(is_wide) else lambda *_: is_wide
         self.decisions: list[Decision] = []
-        self.widened: dict[tuple[int, ...], Stack] = {}
+        self.widened: dict[Key, Stack] = {}
         self.backward: set[np.dtype] = set()
         self._choices: list[Leaf] | None = []
         self._is_strict = is_strict
         self._scale: Leaf | None = None
+        self._gradients = None if calls is None else Gradients(calls)
+        self._order: dict[Key, Stack] = {}
 
     def run(
         self, arrays: Sequence[Leaf], scale: Leaf | None = None
@@ -120,7 +174,7 @@ class Plain:
                 if it were multiplied by this, as it is where the loss is.
         """
         self.decisions, self._choices, self.widened = [], [], {}
-        self.backward, self._scale = set(), scale
+        self.backward, self._scale, self._order = set(), scale, {}
         self._numbers.start_again()
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             wide = self._is_wide((), False)
@@ -128,6 +182,32 @@ class Plain:
             made = self._run(self._program, given, ())
         choices, self._choices = self._choices, None  # no tracer outlives its trace
         return [value.array for value in made], choices
+
+    def calls(self) -> dict[Key, int]:
+        """The numbers of the calls on the user's lines that lead to each equation.
+
+        An equation of a backward pass has that of the last forward call on its line whose
+        backward pass has not begun. Equations that follow each other are of one call; one
+        that is met again after others begins another.
+        """
+        found, forward = dict[Key, int](), collections.defaultdict[Chain, list[int]](list)
+        current = dict[tuple[Chain, bool], tuple[int, set[object]]]()
+        last, numbers = None, itertools.count()
+        for key, stack in self._order.items():
+            eqn, way = stack[0], (calls_of(stack), is_backward(stack))
+            shapes = (getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars))
+            looks = eqn.primitive.name, *shapes
+            if way not in current or (way != last and looks in current[way][1]):
+                number = next(numbers)
+                if not way[1]:
+                    forward[way[0]].append(number)
+                elif forward[way[0]]:
+                    number = forward[way[0]].pop()
+                current[way] = number, set()
+            number, seen = current[way]
+            seen.add(looks)
+            found[key], last = number, way
+        return found
 
     # Values
 
@@ -275,6 +355,10 @@ class Plain:
     ) -> list[PlainValue]:
         """The results of an equation without others inside it."""
         name, formats = eqn.primitive.name, self._formats
+        self._order[key_of(stack)] = stack
+        if self._gradients is not None and is_backward(stack):
+            is_narrow = self._gradients.is_of_returned
+            values = self._narrowed(values, eqn.invars, stack, is_narrow)
         wide = self._wants_wide(eqn, values, stack)
         pairs = [*zip(values, eqn.invars)]
         operands = [self._as(v, var.aval.dtype, wide).array for v, var in pairs]
@@ -295,9 +379,30 @@ class Plain:
             except Exception:  # it does not take wider operands
                 return self._own(eqn, values)
         if wide:
-            self.widened[tuple(map(id, stack))] = stack
+            self.widened[key_of(stack)] = stack
+        gradients = self._gradients
+        if gradients is not None and not is_backward(stack):
+            gradients.note(stack, values, made)
+        elif gradients is not None:
+            made = self._narrowed(made, eqn.outvars, stack, gradients.is_of_taken)
         if any(kind(getattr(x, "dtype", None)) == "float" for x in operands):
             self._decided(eqn, operands, [v.array for v in made], stack)
+        return made
+
+    def _narrowed(
+        self,
+        values: Sequence[PlainValue],
+        variables: Sequence[Leaf],
+        stack: Stack,
+        is_narrow: Callable[[Stack, PlainValue], bool],
+    ) -> list[PlainValue]:
+        """Values, of which some wide ones are rounded."""
+        made = []
+        for value, var in zip(values, variables):
+            if is_narrow(stack, value):
+                value = self._as(value, var.aval.dtype, False)
+                value = dataclasses.replace(value, array=self._rounded(value.array))
+            made.append(value)
         return made
 
     # Decisions

@@ -269,11 +269,13 @@ class PrecisionReport:
         return [f"{begin}: no choice of lines reaches {allowed}."]
 
     def _legend(self) -> str:
-        return (
+        text = (
             "Off is |as written - wide| / |wide|, the root mean square over the outputs; "
             "share: of its square; alone: off if only this line rounds; left: of the "
-            f"square with only this line in {self.wide}."
+            f"square with only this line in {self.wide}"
         )
+        estimated = any(math.isnan(loss.price) for loss in self.losses)
+        return f"{text}; ~: estimated from roundings alone." if estimated else f"{text}."
 
     def _decided(self) -> list[str]:
         """What decisions that flipped cause, and where."""
@@ -369,7 +371,8 @@ class PrecisionReport:
             code = loss.origin.code if loss.origin else ""
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
             share = "cancels" if loss.share < -0.01 else f"{100 * loss.share:.0f}%"
-            alone, left, way = _percent(loss.alone), f"{loss.left:.2f}", loss.of_pass
+            left = "~" * math.isnan(loss.price) + f"{loss.left:.2f}"
+            alone, way = _percent(loss.alone), loss.of_pass
             rows.append((share, alone, left, way, loss.place, dtypes, code))
         return columns(rows if has_passes else [(*row[:3], *row[4:]) for row in rows])
 

@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import math
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,8 +20,6 @@ from .._leaves.dtypes import bits
 from .._leaves.public import public
 from .._leaves.types import Jaxpr, Leaf
 from .._lines.equations import (
-    Chain,
-    calls_of,
     cast_of_ours,
     is_backward,
     is_explicit,
@@ -29,7 +27,7 @@ from .._lines.equations import (
 )
 from .._paired.measure import compiled, distance, size_of
 from .._paired.pair import Paired
-from .._paired.plain import IsWide, Plain
+from .._paired.plain import IsWide, Key, Plain, key_of
 from .._paired.primitives import is_inexact
 from .._paired.values import Formats
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
@@ -124,7 +122,7 @@ class Runs:
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
         self.turns_differ, self.decisions = _compared(plain, choices, others)
-        self._backward = plain.backward
+        self._backward, self._calls = plain.backward, plain.calls()
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(program)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
@@ -186,7 +184,7 @@ class Runs:
             keeps: whether what they make stays wide, and so what is made of it, up to an
                 explicit cast; otherwise it is cast back where another line uses it.
         """
-        chosen, met = frozenset(lines), set[Chain]()
+        chosen = frozenset(lines)
 
         def is_wide(stack: Stack, has_wide: bool) -> bool:
             if self._paired.number_of(stack) in chosen:
@@ -194,9 +192,9 @@ class Runs:
             if not keeps or cast_of_ours(stack) is not None:
                 return False
             is_conversion = stack and stack[0].primitive.name == "convert_element_type"
-            return self._stays_wide(stack, has_wide, met) if is_conversion else has_wide
+            return has_wide and not (is_conversion and self._is_narrowed(stack))
 
-        made, plain, _ = self._run(is_wide)
+        made, plain, _ = self._run(is_wide, calls=self._calls)
         # A gradient comes back in the dtype of its argument.
         made = [
             x.astype(w.dtype) if g else x
@@ -237,7 +235,7 @@ class Runs:
             return 1.0 if self.total else 0.0
         return 0.0 if math.isinf(self.total) else (error / self.total) ** 2
 
-    def harm(self, equations: Collection[tuple[int, ...]], narrow: np.dtype) -> float:
+    def harm(self, equations: Collection[Key], narrow: np.dtype) -> float:
         """The error that it adds to the outputs as written if some equations are narrow.
 
         Args:
@@ -249,26 +247,15 @@ class Runs:
         given = self._paired.formats.narrow is None
         if self._as_given is None:
             self._as_given = self.written if given else run(True)
-        made = run(lambda stack, _: tuple(map(id, stack)) not in equations)
+        made = run(lambda stack, _: key_of(stack) not in equations)
         return self._mean(self._distances(made, self._as_given))
 
-    def _stays_wide(self, stack: Stack, has_wide: bool, met: set[Chain]) -> bool:
-        """Whether the result of a conversion is wide, where what lines make stays so.
-
-        Args:
-            stack: of the conversion.
-            has_wide: whether its operand is.
-            met: the calls of forward conversions whose operands are: there, a gradient has
-                the dtype of that operand.
-        """
+    def _is_narrowed(self, stack: Stack) -> bool:
+        """Whether the source asks for a narrow dtype at a conversion, whatever is given."""
         formats, dtype = self._paired.formats, stack[0].outvars[0].aval.dtype
         is_narrow = formats.widened(dtype) != formats.written(dtype)
-        if is_narrow and is_backward(stack):
-            return calls_of(stack) in met
-        if has_wide:
-            met.add(calls_of(stack))
-        is_asked = is_narrow and is_explicit(stack) and not is_following(stack)
-        return has_wide and not is_asked
+        is_asked = is_explicit(stack) and not is_following(stack)
+        return is_narrow and is_asked and not is_backward(stack)
 
     def _run(
         self,
@@ -276,9 +263,10 @@ class Runs:
         is_strict: bool = True,
         formats: Formats | None = None,
         arrays: Sequence[Leaf] | None = None,
+        calls: Mapping[Key, int] | None = None,
     ) -> tuple[list[Leaf], Plain, list[Leaf]]:
         formats, numbers = formats or self._paired.formats, self._paired.numbers
-        plain = Plain(self._program, formats, numbers, is_wide, is_strict)
+        plain = Plain(self._program, formats, numbers, is_wide, is_strict, calls)
         arrays = self._arrays if arrays is None else [*arrays]
         made, choices = compiled(jax.jit(plain.run).lower(arrays))(arrays)
         return self._floats(made), plain, choices

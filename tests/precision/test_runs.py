@@ -176,6 +176,29 @@ def test_what_is_left_is_what_the_edited_program_leaves():
         assert report.price_if_cast == 0
 
 
+def pooled(params, x, dtype=BF16):
+    for layer in params["layers"]:
+        x = x + jnp.tanh(x @ layer["up"] + layer["bias"]) @ layer["down"]
+    mean = jnp.mean(x.astype(dtype), 0) / 3  # top
+    return jnp.sum((mean @ params["head"]).astype(F32) ** 2)
+
+
+def test_above_an_edited_line_gradients_are_as_narrow_as_their_values():
+    """A cast on a line casts its gradient back, so the backward pass below rounds again."""
+    keys = "up", "down"
+    layers = [{key: layer[key] for key in keys} for layer in LAYERS]
+    layers = [{**layer, "bias": normal(7 + n, 32)} for n, layer in enumerate(layers)]
+    params, x = {"layers": layers, "head": normal(5, 16, 8)}, normal(6, 64, 16)
+    report = audit_precision(jax.grad(pooled), params, x)
+    (loss,) = (each for each in report.losses if "# top" in each.origin.code)
+    exact = jax.grad(pooled)(cast(params, F32), cast(x, F32), F32)
+    with jax.disable_jit():
+        written = off(jax.grad(pooled)(params, x), exact)
+        edited = off(jax.grad(pooled)(params, x, F32), exact)
+    assert loss.left == pytest.approx((edited / written) ** 2, abs=0.1)
+    assert loss.left > 0.5
+
+
 def test_the_second_sentence_is_the_answer():
     def f(x):
         y = jnp.exp(x)  # loses

@@ -134,6 +134,8 @@ class Plain:
         is_strict: whether each narrow result rounds, also where XLA would leave that out.
         calls: those of another trace, if what is wide is to be so in the source: a gradient
             has the dtype of what it is the gradient of there.
+        is_given_wide: with `calls`, whether an equation is inside of a package which is
+            given wide arrays: then so are the gradients of these.
 
     Attributes:
         decisions: of the last trace, in the order of its choices.
@@ -150,6 +152,7 @@ class Plain:
         is_wide: IsWide | bool,
         is_strict: bool = True,
         calls: Mapping[Key, int] | None = None,
+        is_given_wide: Callable[[Stack], bool] = lambda _: False,
     ):
         self._program, self._formats, self._numbers = program, formats, numbers
         self._all = is_wide if isinstance(is_wide, bool) else None
@@ -160,6 +163,7 @@ class Plain:
         self._choices: list[Leaf] | None = []
         self._is_strict = is_strict
         self._scale: Leaf | None = None
+        self._is_given_wide = is_given_wide
         self._gradients = None if calls is None else Gradients(calls)
         self._order: dict[Key, Stack] = {}
 
@@ -383,7 +387,7 @@ class Plain:
         gradients = self._gradients
         if gradients is not None and not is_backward(stack):
             gradients.note(stack, values, made)
-        elif gradients is not None:
+        elif gradients is not None and not self._is_given_wide(stack):
             made = self._narrowed(made, eqn.outvars, stack, gradients.is_of_taken)
         if any(kind(getattr(x, "dtype", None)) == "float" for x in operands):
             self._decided(eqn, operands, [v.array for v in made], stack)

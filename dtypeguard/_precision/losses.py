@@ -73,7 +73,10 @@ def line_losses(
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
     weight = measures.alone if cancel else lambda number: abs(shares[number])
-    order = sorted(numbers, key=lambda number: -weight(number))
+    # A tie is in the order of the source.
+    place = lambda origin: ("", 0) if origin is None else (origin.file, origin.line)
+    places = [place(line.origin) for line in measures.paired.lines]
+    order = sorted(numbers, key=lambda n: (-_two_digits(weight(n)), places[n]))
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     scaled = runs.scaled()
@@ -166,6 +169,10 @@ def _fix(
         best = min(enough, key=lambda n: alone[n].price)
         return [best], alone[best], alone
     return fix, kept, alone
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")
 
 
 def _rounded(meant: float, number: float) -> str:

@@ -259,7 +259,10 @@ class PrecisionReport:
             return [f"With the loss scaled it is {_percent(self.scaled)}."]
         if self._all_vanish or not self.fix or (self.is_spread and self.tolerance is None):
             return []
-        lines = "it" if len(self.fix) == 1 else f"these {len(self.fix)} lines"
+        count = len(self.fix)
+        lines = "one line" if count == 1 else f"{count} lines"
+        if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
+            lines = "it" if count == 1 else f"these {lines}"
         begin = f"With {lines} in {self.wide} it is {_percent(self.mended)}"
         if self.tolerance is None:
             return [f"{begin}."]
@@ -458,6 +461,10 @@ class PrecisionReport:
                 f"Nearly all of the squared error is that of {worst}, which is {off} off. "
                 "An audit without it tells of the others."
             )
+        elif len(self.outputs) > 2 and 0 < self.error < math.inf:
+            worst = sorted(self.outputs, key=lambda path: -self.outputs[path])[:3]
+            told = [f"{path} ({_percent(self.outputs[path])})" for path in worst]
+            notes.append(f"Furthest off of {len(self.outputs)} outputs: {', '.join(told)}.")
         if self.vanishing and not self._all_vanish:
             notes.append(
                 f"0 but for rounding, in {self.wide} as well, or made of such values, and "

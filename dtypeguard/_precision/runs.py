@@ -7,8 +7,8 @@ import collections
 import dataclasses
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,6 @@ from .._paired.measure import compiled, distance, size_of
 from .._paired.pair import Paired
 from .._paired.plain import IsWide, Key, Plain, key_of
 from .._paired.primitives import is_inexact
-from .._paired.values import Formats
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 
@@ -116,9 +115,11 @@ class Runs:
     def __init__(self, program: Jaxpr, paired: Paired, arrays: Sequence[Leaf]):
         self._program, self._paired, self._arrays = program, paired, [*arrays]
         self._as_given: list[Leaf] | None = None
-        self.written, plain, choices = self._run(False)
-        self.exact, wide, others = self._run(True)
-        self._compiled = self._run(False, is_strict=False)[0]
+        self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
+        plain, wide = self._plain(False), self._plain(True)
+        self.written, choices = self._run(plain)
+        self.exact, others = self._run(wide)
+        self._compiled = self._run(self._plain(False, is_strict=False))[0]
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
         self.turns_differ, self.decisions = _compared(plain, choices, others)
@@ -159,7 +160,7 @@ class Runs:
             arrays = [*map(_rounded_otherwise, arrays)]
         with set_x64(True):
             formats = formats._replace(wide=np.dtype("float64"))
-            others = self._run(True, formats=formats, arrays=arrays)[0]
+            others = self._run(self._plain(True, formats=formats), arrays)[0]
             found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
             differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
         is_much = lambda n, off, size: off > _LEAST_PART * min(self.by_output[n], 1) * size
@@ -179,13 +180,28 @@ class Runs:
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
         """The program with some lines wide.
 
+        Of a line inside of a package, that is all that the user's line calls there, which
+        is given wide arrays.
+
         Args:
             lines: their numbers.
             keeps: whether what they make stays wide, and so what is made of it, up to an
                 explicit cast; otherwise it is cast back where another line uses it.
         """
-        chosen = frozenset(lines)
+        origins = [line.origin for line in self._paired.lines]
+        called = {n: x.users.place for n, x in enumerate(origins) if x and x.called_from}
+        lines = [*lines]
+        callers = {called[number] for number in lines if number in called}
+        given_wide = frozenset(n for n, users in called.items() if users in callers)
+        chosen = given_wide.union(lines)
+        if (chosen, keeps) not in self._with_wide:
+            made = self._with_lines(chosen, given_wide, keeps)
+            self._with_wide[chosen, keeps] = made
+        return self._with_wide[chosen, keeps]
 
+    def _with_lines(
+        self, chosen: frozenset[int], given_wide: frozenset[int], keeps: bool
+    ) -> WideLines:
         def is_wide(stack: Stack, has_wide: bool) -> bool:
             if self._paired.number_of(stack) in chosen:
                 return True
@@ -194,7 +210,11 @@ class Runs:
             is_conversion = stack and stack[0].primitive.name == "convert_element_type"
             return has_wide and not (is_conversion and self._is_narrowed(stack))
 
-        made, plain, _ = self._run(is_wide, calls=self._calls)
+        def is_given_wide(stack: Stack) -> bool:
+            return self._paired.number_of(stack) in given_wide
+
+        plain = self._plain(is_wide, calls=self._calls, is_given_wide=is_given_wide)
+        made = self._run(plain)[0]
         # A gradient comes back in the dtype of its argument.
         made = [
             x.astype(w.dtype) if g else x
@@ -212,10 +232,8 @@ class Runs:
         def is_wide(stack: Stack, has_wide: bool) -> bool:
             return is_backward(stack) or has_wide
 
-        formats, arrays = self._paired.formats, self._arrays
-        plain = Plain(self._program, formats, self._paired.numbers, is_wide)
-        one = jnp.float32(1)
-        run = compiled(jax.jit(plain.run).lower(arrays, one))
+        arrays, one = self._arrays, jnp.float32(1)
+        run = compiled(jax.jit(self._plain(is_wide).run).lower(arrays, one))
         tried = []
         for power in _POWERS:
             made = self._floats(run(arrays, one * 2.0**power)[0])
@@ -243,7 +261,7 @@ class Runs:
             narrow: the dtype that they get.
         """
         own = self._paired.formats._replace(narrow=narrow, is_own=True)
-        run = lambda is_wide: self._run(is_wide, formats=own)[0]
+        run = lambda is_wide: self._run(self._plain(is_wide, formats=own))[0]
         given = self._paired.formats.narrow is None
         if self._as_given is None:
             self._as_given = self.written if given else run(True)
@@ -257,19 +275,17 @@ class Runs:
         is_asked = is_explicit(stack) and not is_following(stack)
         return is_narrow and is_asked and not is_backward(stack)
 
+    def _plain(self, is_wide: IsWide | bool, **options: Any) -> Plain:
+        formats = options.pop("formats", self._paired.formats)
+        return Plain(self._program, formats, self._paired.numbers, is_wide, **options)
+
     def _run(
-        self,
-        is_wide: IsWide | bool,
-        is_strict: bool = True,
-        formats: Formats | None = None,
-        arrays: Sequence[Leaf] | None = None,
-        calls: Mapping[Key, int] | None = None,
-    ) -> tuple[list[Leaf], Plain, list[Leaf]]:
-        formats, numbers = formats or self._paired.formats, self._paired.numbers
-        plain = Plain(self._program, formats, numbers, is_wide, is_strict, calls)
+        self, plain: Plain, arrays: Sequence[Leaf] | None = None
+    ) -> tuple[list[Leaf], list[Leaf]]:
+        """The floating outputs of a plain run, and its choices."""
         arrays = self._arrays if arrays is None else [*arrays]
         made, choices = compiled(jax.jit(plain.run).lower(arrays))(arrays)
-        return self._floats(made), plain, choices
+        return self._floats(made), choices
 
     def _floats(self, made: Sequence[Leaf]) -> list[Leaf]:
         """The floating ones of the outputs."""

@@ -65,12 +65,8 @@ def calls_of(stack: Sequence[Equation]) -> Chain:
     return ()
 
 
-def all_calls_of(stack: Sequence[Equation]) -> Chain:
-    """The calls of users' functions and packages behind an equation, inside out.
-
-    Unlike those of `calls_of`, they go on through jitted functions, loops and branches.
-    """
-    found: list[tuple[CodeType, int]] = []
+def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
+    """The calls of users' functions and packages behind each equation of a stack."""
     for number, equation in enumerate(stack):
         try:
             calls, is_rule = _calls_behind(equation.source_info.traceback)
@@ -78,8 +74,7 @@ def all_calls_of(stack: Sequence[Equation]) -> Chain:
             continue
         # As in `_frames`.
         if not (is_rule and any(map(_is_jitted_by_jax, stack[number + 1 :]))):
-            found += calls
-    return tuple(found)
+            yield calls
 
 
 # As many as a program has calls: each is asked for once an equation.

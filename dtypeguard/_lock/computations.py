@@ -19,14 +19,15 @@ from .._costs.work import equations, operations, repetitions
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Step
-from .._lines.equations import Chain, all_calls_of, is_backward
+from .._lines.equations import Chain, calls_by_jaxpr, is_backward
 from .._paired.primitives import is_key, moves
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .._source.files import is_installed, package
 
 PRODUCT, SUM, CAST, OTHER = "products", "sums", "casts", "arithmetic"
 BACKWARD = "backward_"
-KINDS = tuple(p + k for p in ("", BACKWARD) for k in (PRODUCT, SUM, CAST, OTHER))
+# What else a backward pass computes mirrors the forward one: one kind is enough.
+KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, "backward")
 
 _SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
@@ -89,8 +90,9 @@ class Computation:
             self._sums.update(filter(None, map(_name, filter(_counts, made))))
         elif name == "convert_element_type":
             self._casts = True
-        elif not moves(eqn, [v.aval for v in eqn.invars], made):
-            self._computes = True
+        elif any(map(_counts, made)):
+            operands = [v.aval for v in eqn.invars]
+            self._computes = self._computes or not moves(eqn, operands, made)
 
     def _add_product(self, eqn: JaxEquation, stack: Stack) -> None:
         left, right, out = (_name(v.aval) for v in (*eqn.invars[:2], eqn.outvars[0]))
@@ -102,14 +104,15 @@ class Computation:
 
     @functools.cached_property
     def entries(self) -> list[Entry]:
-        """The lines of a lock; none if it only moves numbers, or counts."""
+        """The lines of a lock; none if it only counts."""
         prefix = BACKWARD * self.is_backward
         found = [Entry(prefix + PRODUCT, text) for text in sorted(self._products)]
         takes, gives = (_names(x.values()) for x in (self.takes, self.gives))
         counted = [any(map(_counts, x.values())) for x in (self.takes, self.gives)]
-        if not any(counted) or not gives:
+        if not any(counted) or not gives or (self.is_backward and not takes):
             return found
         flow = _flow(takes, gives)
+        cast, other = ("backward",) * 2 if self.is_backward else (CAST, OTHER)
         if self._sums:
             inside = ", ".join(sorted(self._sums))
             text = flow if {inside} == takes == gives else f"{flow} in {inside}"
@@ -117,11 +120,12 @@ class Computation:
         elif self._products:
             known = [set().union(*each) for each in zip(*self._products.values())]
             if not (takes <= known[0] and gives <= known[1]):
-                found.append(Entry(prefix + OTHER, flow))
-        elif self._computes or (self._casts and len(takes) > 1):
-            found.append(Entry(prefix + OTHER, flow))
-        elif self._casts and takes and takes != gives:
-            found.append(Entry(prefix + CAST, flow))
+                found.append(Entry(other, flow))
+        elif self._casts and not self._computes and len(takes) < 2:
+            if takes and takes != gives:
+                found.append(Entry(cast, flow))
+        else:
+            found.append(Entry(other, flow))
         return found
 
 
@@ -134,10 +138,15 @@ def computations(graph: Graph, step: Step) -> list[Computation]:
     chains: dict[tuple[int, ...], tuple[Chain, bool]] = {}
 
     def chain_of(stack: Stack) -> tuple[Chain, bool]:
-        calls = all_calls_of(stack)
-        own = tuple(call for call in calls if is_own(call[0].co_filename))
-        inside = [c for c, _ in calls[: calls.index(own[0])]] if own else []
-        return own, any(package(c.co_filename) in _OPTIMIZERS for c in inside)
+        is_of_optimizer = False
+        # As far as the innermost jaxpr with one: JAX moves equations out of loops.
+        for calls in calls_by_jaxpr(stack):
+            for number, (code, _) in enumerate(calls):
+                if is_own(code.co_filename):
+                    rest = calls[number:]
+                    return tuple(c for c in rest if is_own(c[0].co_filename)), is_of_optimizer
+                is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
+        return (), is_of_optimizer
 
     for equation, _ in equations(graph):
         stack = equation.stack

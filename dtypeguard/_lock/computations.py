@@ -9,7 +9,7 @@ does it matter how a user's line is split.
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import NamedTuple
 
@@ -281,11 +281,3 @@ def shares(found: Iterable[Computation]) -> dict[str, float]:
 
 def _dtype(name: str) -> object:
     return None if name in ("int", "bool", "") else jnp.dtype(name.removeprefix("weak "))
-
-
-def by_function(
-    found: Iterable[Computation], file_of: Callable[[str], str]
-) -> Iterator[tuple[tuple[str, str], Computation]]:
-    """Each computation with the file and the name of its function."""
-    for each in found:
-        yield (file_of(each.code.co_filename), function_name(each.code)), each

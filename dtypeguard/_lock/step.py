@@ -1,5 +1,6 @@
 """Traces a step and makes its lock."""
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -7,11 +8,11 @@ from typing import NamedTuple
 
 from .._carry.call import Call, SplitTree
 from .._leaves.functions import parameters
-from .._leaves.types import Aval, PyTree, Step
+from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, Entry, by_function, computations, shares
-from .leaves import Types, grouped, type_in_lock
+from .computations import Computation, Entry, computations, function_name, shares
+from .leaves import TypedLeaf, Types, grouped
 
 Function = tuple[str, str]  # its file and its name
 Entries = dict[Entry, int]  # a line, and the number of calls that compute so
@@ -49,25 +50,37 @@ class Traced(NamedTuple):
     lock: Lock
     program: Program
     computations: list[tuple[Function, Computation]]
-    leaves: dict[str, list[tuple[str, str, Aval]]]
+    leaves: dict[str, list[TypedLeaf]]
 
 
 class MayCarry(Call):
     """A call of a function that may carry nothing."""
 
-    is_carried = True
+    is_carried, others = True, ()
 
     def returned(
         self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
         """As that of a step; all is another result if nothing comes back."""
         try:
-            return super().returned(result, given)
+            returned, others = super().returned(result, given)
         except TypeError:
             if not self._carry.is_default:
                 raise
             self.is_carried = False
             return [], SplitTree(self._spread(result))
+        found = self._carry.find(result, self._values, self._is_in_place)
+        if found.items is not None:
+            keys = enumerate(found.items.keys)
+            self.others = [key for number, key in keys if number not in found.indices]
+        return returned, others
+
+    def path_of_other(self, path: str) -> str:
+        """The path in the result of one in the other results."""
+        number, _, rest = path[1:].partition("]")
+        if number.isdecimal() and int(number) < len(self.others):
+            return f"result[{self.others[int(number)]!r}]{rest}"
+        return f"result{path if not self.is_carried else path[len(number) + 2:]}"
 
 
 def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> Traced:
@@ -83,11 +96,11 @@ def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> Traced:
         TraceFailed: if the step raises.
     """
     program = trace(lambda: call)
-    file_of = lambda file: name_of_file(file, folder)
+    file_of = functools.cache(lambda file: name_of_file(file, folder))
     found = computations(program.step, step)
-    pairs = list(by_function(found, file_of))
+    pairs = [((file_of(x.code.co_filename), function_name(x.code)), x) for x in found]
     leaves = _leaves(call, program, step)
-    tables = {key: grouped((p, t) for p, t, _ in each) for key, each in leaves.items()}
+    tables = {key: grouped(x[:2] for x in each) for key, each in leaves.items()}
     lock = Lock(name, _functions(pairs), **tables, shares=shares(found))
     return Traced(lock, program, pairs, leaves)
 
@@ -110,46 +123,29 @@ def _functions(pairs: Sequence[tuple[Function, Computation]]) -> dict[Function, 
     return {function: dict(entries) for function, entries in found.items()}
 
 
-def _leaves(
-    call: MayCarry, program: Program, step: Step
-) -> dict[str, list[tuple[str, str, Aval]]]:
-    """Inputs, carry and outputs: the path, the type and the abstract value of each leaf."""
-    given, made = program.step.types
-    carried, rest = given[: program.carried_inputs], given[program.carried_inputs :]
-    before = _named(program.names, program.carried, carried)
-    inputs = _of_arguments(program.rest.paths, [*parameters(step)], rest)
+def _leaves(call: MayCarry, program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
+    """Inputs, carry and outputs."""
+    graph, names = program.step, [*parameters(step)]
+    of_carry = lambda trees: [n + p for n, x in zip(program.names, trees) for p in x.paths]
+    before = [TypedLeaf(*pair, graph.avals) for pair in zip(of_carry(program.carried), graph.inputs)]
+    paths = [_of_argument(path, names) for path in program.rest.paths]
+    inputs = [TypedLeaf(*x, graph.avals) for x in zip(paths, graph.inputs[len(before) :])]
     if not call.is_carried:
         inputs, before = before + inputs, []
-    returned = sum(len(parts.arrays) for parts in program.returned)
-    after = dict(_named(program.names, program.returned, made[:returned]))
-    carry = []
-    for path, aval in before:
-        old, new = type_in_lock(aval), type_in_lock(after.get(path, aval))
-        carry.append((path, old if old == new else f"{old} -> {new}", aval))
-    known = {path for path, _ in before}
-    carry += [(p, f"-> {type_in_lock(x)}", x) for p, x in after.items() if p not in known]
-    outputs = zip([f"result{path}" for path in program.others.paths], made[returned:])
-    typed = lambda leaves: [(path, type_in_lock(x), x) for path, x in leaves]
-    return {"inputs": typed(inputs), "carry": carry, "outputs": typed(outputs)}
+    returned = of_carry(program.returned)
+    after = {path: TypedLeaf(path, x, graph.avals) for path, x in zip(returned, graph.outputs)}
+    carry = [leaf.after(after.pop(leaf.path, leaf)) for leaf in before]
+    carry += [leaf._replace(name=f"-> {leaf.name}") for leaf in after.values()]
+    paths = map(call.path_of_other, program.others.paths)
+    outputs = zip(paths, graph.outputs[len(returned) :])
+    outputs = [TypedLeaf(*pair, graph.avals) for pair in outputs]
+    return {"inputs": inputs, "carry": carry, "outputs": outputs}
 
 
-def _named(
-    names: Sequence[str], trees: Sequence[SplitTree], avals: Sequence[Aval]
-) -> list[tuple[str, Aval]]:
-    paths = [name + path for name, parts in zip(names, trees) for path in parts.paths]
-    return list(zip(paths, avals))
-
-
-def _of_arguments(
-    paths: Sequence[str], names: Sequence[str], avals: Sequence[Aval]
-) -> list[tuple[str, Aval]]:
-    """Paths in the arguments, `[0][1]['x']` and `[1]['key']`, by the parameters' names."""
-
-    def named(path: str) -> str:
-        which, _, rest = path[1:].partition("]")
-        key, _, rest = rest[1:].partition("]")
-        if which == "0":
-            key = names[int(key)] if int(key) < len(names) else f"args[{key}]"
-        return key.strip("'\"") + rest
-
-    return list(zip(map(named, paths), avals))
+def _of_argument(path: str, names: Sequence[str]) -> str:
+    """A path in the arguments, `[0][1]['x']` or `[1]['key']`, by the parameter's name."""
+    which, _, rest = path[1:].partition("]")
+    key, _, rest = rest[1:].partition("]")
+    if which == "0":
+        key = names[int(key)] if int(key) < len(names) else f"args[{key}]"
+    return key.strip("'\"") + rest

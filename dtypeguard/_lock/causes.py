@@ -1,0 +1,233 @@
+"""The lines of source behind what changed. They are looked for after a check has failed.
+
+A change of type goes on to all that uses a value. The cause is the first call in the
+program that computes otherwise and takes nothing of one before. A call that takes what it
+took, and computes otherwise, is a cause wherever it stands.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .._lines.equations import origin_of
+from .._source.origin import Origin, origin_at
+from .._source.syntax import assignment_before, expression, returned
+from .compare import CARRY, Change, Differences, LeafChange
+from .computations import CAST, Computation, Entry, function_name
+from .step import Function, Traced
+
+
+class Cause(NamedTuple):
+    """A line that changed, or an input.
+
+    Attributes:
+        lines: where it is now; several if the lock does not tell them apart.
+        function: that contains it; None of an input.
+        change: what this function computes otherwise.
+        leaves: the inputs, carry or outputs that change their types there.
+        work: the multiply-adds that it computes otherwise, as a share of all.
+    """
+
+    lines: Sequence[Origin]
+    function: Function | None
+    change: Change | None = None
+    leaves: Sequence[LeafChange] = ()
+    work: float = 0.0
+
+
+class Causes(NamedTuple):
+    """The causes of differences, and what changed only because of them."""
+
+    causes: list[Cause]
+    functions: list[tuple[Function, Origin | None]]
+    leaves: list[LeafChange]
+
+
+def causes(found: Differences, now: Traced) -> Causes:
+    """Finds the lines behind differences."""
+    return _Search(found, now).run()
+
+
+class _Search:
+    def __init__(self, found: Differences, now: Traced):
+        self._found, self._now = found, now
+        self._changes = {x.function: x for x in found.functions}
+        self._all = [computation for _, computation in now.computations]
+        self._function = {id(x): function for function, x in now.computations}
+        self._maker = {value: x for x in self._all for value in x.gives}
+        self._takers: dict[int, list[Computation]] = {}
+        for each in self._all:
+            for value in each.takes:
+                self._takers.setdefault(value, []).append(each)
+        self._by_chain = {(x.chain, x.is_backward): x for x in self._all}
+        self._reached: set[int] = set()
+
+    def run(self) -> Causes:
+        found: list[Cause] = []
+        leaves: list[LeafChange] = []
+        for change in self._found.leaves:
+            values = [x.value for x in change.leaves] if change.table != "outputs" else []
+            takers = [taker for value in values for taker in self._takers.get(value, ())]
+            if takers and change.before and change.after.partition(" -> ")[0] != (
+                change.before.partition(" -> ")[0]
+            ):
+                first = min(takers, key=lambda x: x.number)
+                made = [self._maker[x.made] for x in change.leaves if x.made in self._maker]
+                if change.table == CARRY and made:  # an optimizer's line gives a moment
+                    first = min(made, key=lambda x: x.number)
+                found.append(Cause([self._line(first)], None, leaves=[change]))
+                self._reach(takers)
+        so: dict[Function, Origin | None] = {}
+        blamed: dict[Function, list[Computation]] = {}
+        for each in self._all:
+            function = self._function[id(each)]
+            change = self._changes.get(function)
+            if change is None or not set(change.added).intersection(each.entries):
+                continue
+            is_reached = id(each) in self._reached
+            if is_reached and (each.is_backward or not _is_own(each, change)):
+                so.setdefault(function, self._line(each))
+                continue
+            blamed.setdefault(function, []).append(each)
+            if function not in so:
+                self._reach([each])
+                if not _is_own(each, change):
+                    for value in self._widened(each, change):
+                        self._reach(self._takers.get(value, ()))
+        for function, computations in blamed.items():
+            found.append(self._cause(function, computations))
+        known = {x.function for x in found}
+        for change in self._found.functions:  # nothing computes so now: no line is left
+            if not change.added and change.function not in known and not so:
+                found.append(Cause(self._ends(change), change.function, change))
+        for change in self._found.leaves:
+            if any(change in cause.leaves for cause in found):
+                continue
+            made = [self._maker[x.made] for x in change.leaves if x.made in self._maker]
+            if found and (not made or any(id(x) in self._reached for x in made)):
+                leaves.append(change)
+            else:
+                lines = [self._line(made[-1])] if made else []
+                function = self._function[id(made[-1])] if made else None
+                found.append(Cause(lines, function, leaves=[change]))
+        so = {function: line for function, line in so.items() if function not in known}
+        return Causes(found, list(so.items()), leaves)
+
+    def _reach(self, start: Iterable[Computation]) -> None:
+        """Marks computations, and all that takes what they give."""
+        left = list(start)
+        while left:
+            each = left.pop()
+            if id(each) in self._reached:
+                continue
+            self._reached.add(id(each))
+            left += [taker for value in each.gives for taker in self._takers.get(value, ())]
+            derivative = self._by_chain.get((each.chain, True))
+            left += [derivative] if derivative else []
+
+    def _cause(self, function: Function, computations: list[Computation]) -> Cause:
+        change = self._changes[function]
+        # Calls that compute so and did before are told apart by no lock.
+        own = [each for each in computations if _is_own(each, change)]
+        first = computations[0]
+        if own:
+            lines = [self._line(each) for each in own]
+        else:
+            lines = [self._line_behind(first, change)]
+        forward = [each for each in (own or [first]) if each.work]
+        total = sum(sum(each.work.values()) for each in self._all) or 1.0
+        work = sum(sum(each.work.values()) for each in forward)
+        return Cause(list(dict.fromkeys(lines)), function, change, work=work / total)
+
+    def _line(self, computation: Computation) -> Origin:
+        """The line of the call itself."""
+        code, instruction = computation.chain[0]
+        node = expression(code, instruction)
+        line = getattr(node, "lineno", None)
+        if line is None:
+            origin = origin_of(computation.stack)
+            line = origin.users.line if origin else code.co_firstlineno
+        return origin_at(code.co_filename, line, function_name(code))
+
+    def _line_behind(self, first: Computation, change: Change) -> Origin:
+        """The line that assigns the operand whose type changed, if a cast was left out."""
+        changed = {f for f, x in self._changes.items() if _casts(x.removed)}
+        for level, (code, instruction) in enumerate(first.chain):
+            function = self._now_function(code, first)
+            node = expression(code, instruction)
+            if function in changed and node is not None:
+                names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+                for name in names:
+                    line = assignment_before(code.co_filename, name, node.lineno)
+                    if line and line not in self._computing_lines(code):
+                        return origin_at(code.co_filename, line, function_name(code))
+                if level:
+                    return origin_at(code.co_filename, node.lineno, function_name(code))
+                break
+        for value in self._widened(first, change):
+            maker = self._maker.get(value)
+            if maker is not None and self._function[id(maker)] in changed - {
+                self._function[id(first)]
+            }:
+                node = returned(maker.code)
+                if node is not None:
+                    file, name = maker.code.co_filename, function_name(maker.code)
+                    return origin_at(file, node.lineno, name)
+                return self._line(maker)
+        return self._line(first)
+
+    def _now_function(self, code: object, like: Computation) -> Function | None:
+        for (file, name), each in self._now.computations:
+            if each.code is code:
+                return file, name
+        return None
+
+    def _computing_lines(self, code: object) -> set[int]:
+        """The lines of a function on which something is computed, there or in a call."""
+        return {
+            node.lineno
+            for each in self._all
+            for called, instruction in each.chain
+            if called is code
+            for node in [expression(called, instruction)]
+            if node is not None
+        }
+
+    def _widened(self, computation: Computation, change: Change) -> list[int]:
+        """The operands of a type that the lock does not have there."""
+        old = {x for entry in change.removed for x in _operands(entry)}
+        new = {x for e in computation.entries for x in _operands(e) if e in change.added}
+        return [
+            value
+            for value, aval in computation.takes.items()
+            if str(aval.dtype) in new - old
+        ]
+
+    def _ends(self, change: Change) -> list[Origin]:
+        """Where a function that computes less begins, if it still computes anything."""
+        for function, each in self._now.computations:
+            if function == change.function:
+                node = returned(each.code)
+                line = node.lineno if node is not None else each.code.co_firstlineno
+                return [origin_at(each.code.co_filename, line, function_name(each.code))]
+        return []
+
+
+def _casts(entries: Iterable[Entry]) -> list[Entry]:
+    return [each for each in entries if each.kind == CAST]
+
+
+def _operands(entry: Entry) -> frozenset[str]:
+    """The types that a line of a lock takes."""
+    takes = re.split(r" -> | in |, precision ", entry.text)[0]
+    return frozenset(x.strip() for x in re.split(r" @ |, ", takes))
+
+
+def _is_own(computation: Computation, change: Change) -> bool:
+    """Whether a call takes what it took, and computes otherwise."""
+    return any(
+        entry in change.added
+        and any(x.kind == entry.kind and _operands(x) == _operands(entry) for x in change.removed)
+        for entry in computation.entries
+    )

@@ -1,0 +1,130 @@
+"""What differs between a lock and what a step computes in now."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .computations import Entry
+from .leaves import Folding, TypedLeaf, covering
+from .step import Entries, Function, Lock, Traced
+
+INPUTS, CARRY, OUTPUTS = "inputs", "carry", "outputs"
+
+
+class Change(NamedTuple):
+    """A function that computes otherwise.
+
+    Attributes:
+        function: its file and name.
+        added: what it computes now and did not, or in more calls.
+        removed: what it no longer does, or in fewer calls.
+        is_moved: whether it is only called otherwise, or in another file.
+    """
+
+    function: Function
+    added: Sequence[Entry]
+    removed: Sequence[Entry]
+    moved_from: Function | None = None
+
+
+class LeafChange(NamedTuple):
+    """Leaves that changed their type.
+
+    Attributes:
+        table: "inputs", "carry" or "outputs".
+        path: of one leaf, or in the lock of several.
+        before: the type in the lock; "" if it has none.
+        after: the type now; "" if there is no such leaf.
+        leaves: the leaves now.
+    """
+
+    table: str
+    path: str
+    before: str
+    after: str
+    leaves: Sequence[TypedLeaf] = ()
+
+
+class Differences(NamedTuple):
+    """What differs; nothing if the lock holds."""
+
+    functions: list[Change]
+    leaves: list[LeafChange]
+
+    @property
+    def is_other_tree(self) -> bool:
+        """Whether the step was given another tree than the one that is locked."""
+        return bool(self.of_other_tree)
+
+    @property
+    def of_other_tree(self) -> list[LeafChange]:
+        """The inputs that only one of the two has."""
+        is_new = lambda x: not (x.before and x.after) and not x.after.startswith("->")
+        return [x for x in self.leaves if x.table != OUTPUTS and is_new(x)]
+
+
+def differences(locked: Lock, now: Traced) -> Differences:
+    """Compares a lock with a step as it is now.
+
+    A call more or less that computes as others of the function do is no difference. One
+    that goes from one line of the lock to another is.
+    """
+    old, new = locked.functions, now.lock.functions
+    missing = {function: old[function] for function in old if function not in new}
+    changes: list[Change] = []
+    for function, entries in new.items():
+        if function in old:
+            added, removed = _compared(old[function], entries)
+            if added or removed:
+                changes.append(Change(function, added, removed))
+            continue
+        same = [x for x, was in missing.items() if not any(_compared(was, entries))]
+        # The same name in another file first.
+        same.sort(key=lambda x: x[1] != function[1])
+        if same:
+            del missing[same[0]]
+            changes.append(Change(function, (), (), same[0]))
+        else:
+            changes.append(Change(function, [*entries], ()))
+    changes += [Change(function, (), [*entries]) for function, entries in missing.items()]
+    leaves = [x for table in (INPUTS, CARRY, OUTPUTS) for x in _leaves(table, locked, now)]
+    return Differences(changes, leaves)
+
+
+def is_of_another(locked: Lock, now: Traced, found: Differences) -> bool:
+    """Whether a lock is of another step, not of this one under another name."""
+    if locked.step == now.lock.step:
+        return False
+    return not all(x.moved_from for x in found.functions) or bool(found.leaves)
+
+
+def _compared(old: Entries, new: Entries) -> tuple[list[Entry], list[Entry]]:
+    """What is computed more often, and what less, as far as that is a difference."""
+    added, removed = [], []
+    for kind in dict.fromkeys(entry.kind for entry in (*new, *old)):
+        more = [x for x, n in new.items() if x.kind == kind and n > old.get(x, 0)]
+        less = [x for x, n in old.items() if x.kind == kind and n > new.get(x, 0)]
+        is_other = {x for x in new if x.kind == kind} != {x for x in old if x.kind == kind}
+        if is_other or (more and less):
+            added += more if less else [x for x in more if x not in old]
+            removed += less if more else [x for x in less if x not in new]
+    return added, removed
+
+
+def _leaves(table: str, locked: Lock, now: Traced) -> list[LeafChange]:
+    types, leaves = getattr(locked, table), now.leaves[table]
+    folding = Folding(leaf.path for leaf in leaves)
+    groups: dict[tuple[str, ...], list[TypedLeaf]] = {}
+    for leaf in leaves:
+        groups.setdefault(folding.parts(leaf.path), []).append(leaf)
+    found: dict[tuple[str, str, str], list[TypedLeaf]] = {}
+    used: set[str] = set()
+    for parts, group in groups.items():
+        name = ", ".join(sorted({leaf.name for leaf in group}))
+        path = covering(types, parts)
+        used.update([path] if path else [])
+        if path is None or types[path] != name:
+            key = (path or "".join(parts), types[path] if path else "", name)
+            found.setdefault(key, []).extend(group)
+    changes = [LeafChange(table, *key, group) for key, group in found.items()]
+    gone = [path for path in types if path not in used]
+    return changes + [LeafChange(table, path, types[path], "") for path in gone]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from .._lines.equations import origin_of
 from .._source.origin import Origin, origin_at
 from .._source.syntax import assignment_before, expression, returned
-from .compare import CARRY, Change, Differences, LeafChange
-from .computations import CAST, Computation, Entry, function_name
+from .compare import OUTPUTS, Change, Differences, LeafChange
+from .computations import CAST, PRODUCT, SUM, Computation, Entry, function_name
 from .step import Function, Traced
 
 
@@ -66,24 +66,22 @@ class _Search:
     def run(self) -> Causes:
         found: list[Cause] = []
         leaves: list[LeafChange] = []
+        given: dict[Origin, list[LeafChange]] = {}
         for change in self._found.leaves:
-            values = [x.value for x in change.leaves] if change.table != "outputs" else []
+            values = [] if change.table == OUTPUTS else [x.value for x in change.leaves]
             takers = [taker for value in values for taker in self._takers.get(value, ())]
-            if takers and change.before and change.after.partition(" -> ")[0] != (
-                change.before.partition(" -> ")[0]
-            ):
+            went_in, goes_in = (x.partition(" -> ")[0] for x in (change.before, change.after))
+            if takers and went_in and went_in != goes_in:
                 first = min(takers, key=lambda x: x.number)
-                made = [self._maker[x.made] for x in change.leaves if x.made in self._maker]
-                if change.table == CARRY and made:  # an optimizer's line gives a moment
-                    first = min(made, key=lambda x: x.number)
-                found.append(Cause([self._line(first)], None, leaves=[change]))
+                given.setdefault(self._line(first), []).append(change)
                 self._reach(takers)
+        found += [Cause([line], None, leaves=changes) for line, changes in given.items()]
         so: dict[Function, Origin | None] = {}
         blamed: dict[Function, list[Computation]] = {}
         for each in self._all:
             function = self._function[id(each)]
             change = self._changes.get(function)
-            if change is None or not set(change.added).intersection(each.entries):
+            if change is None or not self._is_changed(each, change):
                 continue
             is_reached = id(each) in self._reached
             if is_reached and (each.is_backward or not _is_own(each, change)):
@@ -111,8 +109,33 @@ class _Search:
                 lines = [self._line(made[-1])] if made else []
                 function = self._function[id(made[-1])] if made else None
                 found.append(Cause(lines, function, leaves=[change]))
-        so = {function: line for function, line in so.items() if function not in known}
+        known.update(x.function for x in found)
+        places = {str(line) for cause in found for line in cause.lines}
+        is_so = lambda function, line: function not in known and str(line) not in places
+        so = {function: line for function, line in so.items() if is_so(function, line)}
         return Causes(found, list(so.items()), leaves)
+
+    def _is_changed(self, computation: Computation, change: Change) -> bool:
+        """Whether a call computes otherwise, as far as the lock tells."""
+        for entry in set(change.added).intersection(computation.entries):
+            kind = entry.kind
+            if entry not in change.before or not kind.endswith((PRODUCT, SUM)):
+                return True
+            # In order: the same number of calls tells which of them it is.
+            now = [
+                (e.text, each)
+                for each in self._all
+                if self._function[id(each)] == change.function
+                for e in each.entries
+                if e.kind == kind
+            ]
+            before = [e.text for e in change.before if e.kind == kind]
+            pairs = zip(now, before)
+            if len(now) != len(before) or any(
+                text != old and each is computation for (text, each), old in pairs
+            ):
+                return True
+        return False
 
     def _reach(self, start: Iterable[Computation]) -> None:
         """Marks computations, and all that takes what they give."""

@@ -1,9 +1,10 @@
 """What differs between a lock and what a step computes in now."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .computations import Entry
+from .computations import MIRRORED, Entry
 from .leaves import Folding, TypedLeaf, covering
 from .step import Entries, Function, Lock, Traced
 
@@ -17,12 +18,14 @@ class Change(NamedTuple):
         function: its file and name.
         added: what it computes now and did not, or in more calls.
         removed: what it no longer does, or in fewer calls.
-        is_moved: whether it is only called otherwise, or in another file.
+        before: all that it computed, in order.
+        moved_from: what it was, if it is only called otherwise, or in another file.
     """
 
     function: Function
     added: Sequence[Entry]
     removed: Sequence[Entry]
+    before: Entries
     moved_from: Function | None = None
 
 
@@ -75,17 +78,18 @@ def differences(locked: Lock, now: Traced) -> Differences:
         if function in old:
             added, removed = _compared(old[function], entries)
             if added or removed:
-                changes.append(Change(function, added, removed))
+                changes.append(Change(function, added, removed, old[function]))
             continue
         same = [x for x, was in missing.items() if not any(_compared(was, entries))]
-        # The same name in another file first.
-        same.sort(key=lambda x: x[1] != function[1])
+        same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
+        same += [x for x in missing if x[1] == function[1]]
         if same:
-            del missing[same[0]]
-            changes.append(Change(function, (), (), same[0]))
+            was = missing.pop(same[0])
+            changes.append(Change(function, *_compared(was, entries), was, same[0]))
         else:
-            changes.append(Change(function, [*entries], ()))
-    changes += [Change(function, (), [*entries]) for function, entries in missing.items()]
+            changes.append(Change(function, list(dict.fromkeys(entries)), (), []))
+    for function, was in missing.items():
+        changes.append(Change(function, (), list(dict.fromkeys(was)), was))
     leaves = [x for table in (INPUTS, CARRY, OUTPUTS) for x in _leaves(table, locked, now)]
     return Differences(changes, leaves)
 
@@ -94,16 +98,22 @@ def is_of_another(locked: Lock, now: Traced, found: Differences) -> bool:
     """Whether a lock is of another step, not of this one under another name."""
     if locked.step == now.lock.step:
         return False
-    return not all(x.moved_from for x in found.functions) or bool(found.leaves)
+    return any(x.added or x.removed for x in found.functions) or bool(found.leaves)
 
 
-def _compared(old: Entries, new: Entries) -> tuple[list[Entry], list[Entry]]:
+def _compared(before: Entries, after: Entries) -> tuple[list[Entry], list[Entry]]:
     """What is computed more often, and what less, as far as that is a difference."""
-    added, removed = [], []
+    old, new = Counter(before), Counter(after)
+    forward = {entry.text for entry in (*old, *new) if entry.kind != MIRRORED}
+    # A backward pass in a type of the forward one is nothing new.
+    is_new = lambda x: x.kind != MIRRORED or x.text not in forward
+    added: list[Entry] = []
+    removed: list[Entry] = []
     for kind in dict.fromkeys(entry.kind for entry in (*new, *old)):
-        more = [x for x, n in new.items() if x.kind == kind and n > old.get(x, 0)]
-        less = [x for x, n in old.items() if x.kind == kind and n > new.get(x, 0)]
-        is_other = {x for x in new if x.kind == kind} != {x for x in old if x.kind == kind}
+        more = [x for x, n in new.items() if x.kind == kind and n > old[x]]
+        less = [x for x, n in old.items() if x.kind == kind and n > new[x]]
+        is_other = any(x not in old and is_new(x) for x in more)
+        is_other |= any(x not in new and is_new(x) for x in less)
         if is_other or (more and less):
             added += more if less else [x for x in more if x not in old]
             removed += less if more else [x for x in less if x not in new]

@@ -27,7 +27,8 @@ from .._source.files import is_installed, package
 PRODUCT, SUM, CAST, OTHER = "products", "sums", "casts", "arithmetic"
 BACKWARD = "backward_"
 # What else a backward pass computes mirrors the forward one: one kind is enough.
-KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, "backward")
+MIRRORED = "backward"
+KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, MIRRORED)
 
 _SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
@@ -112,7 +113,7 @@ class Computation:
         if not any(counted) or not gives or (self.is_backward and not takes):
             return found
         flow = _flow(takes, gives)
-        cast, other = ("backward",) * 2 if self.is_backward else (CAST, OTHER)
+        cast, other = (MIRRORED, MIRRORED) if self.is_backward else (CAST, OTHER)
         if self._sums:
             inside = ", ".join(sorted(self._sums))
             text = flow if {inside} == takes == gives else f"{flow} in {inside}"

@@ -22,7 +22,8 @@ def report(found: Differences, now: Traced, path: str, update: str = "") -> str:
         update: the command that accepts the changes.
     """
     moved = [x for x in found.functions if x.moved_from]
-    rest = found._replace(functions=[x for x in found.functions if not x.moved_from])
+    rest = [x for x in found.functions if x.added or x.removed]
+    rest = found._replace(functions=rest)
     all_causes, functions, leaves = causes(rest, now)
     what = "1 cause" if len(all_causes) == 1 else f"{len(all_causes)} causes"
     text = [f"{now.lock.step} is not as locked in {path}: {what}."] if all_causes else []

@@ -2,7 +2,6 @@
 
 import functools
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from .computations import Computation, Entry, computations, function_name, share
 from .leaves import TypedLeaf, Types, grouped
 
 Function = tuple[str, str]  # its file and its name
-Entries = dict[Entry, int]  # a line, and the number of calls that compute so
+Entries = list[Entry]  # one for each call and what it computes in, in the order of the program
 
 
 class Lock(NamedTuple):
@@ -116,11 +115,11 @@ def name_of_file(file: str, folder: str) -> str:
 
 
 def _functions(pairs: Sequence[tuple[Function, Computation]]) -> dict[Function, Entries]:
-    found: dict[Function, Counter[Entry]] = {}
+    found: dict[Function, Entries] = {}
     for function, computation in pairs:
         if computation.entries:
-            found.setdefault(function, Counter()).update(set(computation.entries))
-    return {function: dict(entries) for function, entries in found.items()}
+            found.setdefault(function, []).extend(dict.fromkeys(computation.entries))
+    return found
 
 
 def _leaves(call: MayCarry, program: Program, step: Step) -> dict[str, list[TypedLeaf]]:

@@ -6,11 +6,12 @@ import os
 import re
 import tempfile
 import tomllib
+from itertools import groupby
 from typing import Any
 
 import jax
 
-from .computations import KINDS, Entry
+from .computations import KINDS, PRODUCT, SUM, Entry
 from .step import Entries, Function, Lock
 
 _FORMAT = 1
@@ -39,7 +40,7 @@ def text_of(lock: Lock) -> str:
     for (file, function), entries in lock.functions.items():
         lines += ["", f"[{_quoted(file)}.{_key(function)}]"]
         for kind in KINDS:
-            texts = sorted(_line(e, n) for e, n in entries.items() if e.kind == kind)
+            texts = _lines(kind, [entry.text for entry in entries if entry.kind == kind])
             lines += _array(kind, texts) if texts else []
     for table in _TABLES:
         if types := getattr(lock, table):
@@ -48,8 +49,12 @@ def text_of(lock: Lock) -> str:
     return "\n".join([*lines, "", _END, ""])
 
 
-def _line(entry: Entry, count: int) -> str:
-    return f"{entry.text} ({count})" if count > 1 else entry.text
+def _lines(kind: str, texts: list[str]) -> list[str]:
+    """Types and how many calls compute so: of products and sums in turn, else of all."""
+    is_in_order = kind.endswith((PRODUCT, SUM))
+    runs = groupby(texts if is_in_order else sorted(texts))
+    counted = [(text, len([*same])) for text, same in runs]
+    return [f"{text} ({count})" if count > 1 else text for text, count in counted]
 
 
 def _array(key: str, items: list[str]) -> list[str]:
@@ -113,13 +118,18 @@ def _lock(data: dict[str, Any]) -> Lock:
             continue
         for function, kinds in inside.items():
             # Other keys are for what later versions say of a line.
-            functions[file, function] = {
-                Entry(kind, counted[1] if counted else item): int(counted[2]) if counted else 1
+            functions[file, function] = [
+                Entry(kind, text)
                 for kind in KINDS
                 for item in kinds.get(kind, ())
-                for counted in [_COUNT.fullmatch(item)]
-            }
+                for text in _repeated(item)
+            ]
     return Lock(str(data["step"]), functions, **tables)
+
+
+def _repeated(item: str) -> list[str]:
+    counted = _COUNT.fullmatch(item)
+    return [counted[1]] * int(counted[2]) if counted else [item]
 
 
 def write(path: str, text: str) -> None:

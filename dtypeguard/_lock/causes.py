@@ -14,7 +14,7 @@ from .._lines.equations import origin_of
 from .._source.origin import Origin, origin_at
 from .._source.syntax import assignment_before, expression, returned
 from .compare import OUTPUTS, Change, Differences, LeafChange
-from .computations import CAST, PRODUCT, SUM, Computation, Entry, function_name
+from .computations import CAST, IN_ORDER, Computation, Entry, function_name
 from .step import Function, Traced
 
 
@@ -119,7 +119,7 @@ class _Search:
         """Whether a call computes otherwise, as far as the lock tells."""
         for entry in set(change.added).intersection(computation.entries):
             kind = entry.kind
-            if entry not in change.before or not kind.endswith((PRODUCT, SUM)):
+            if entry not in change.before or kind not in IN_ORDER:
                 return True
             # In order: the same number of calls tells which of them it is.
             now = [

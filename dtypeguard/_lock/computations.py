@@ -40,6 +40,9 @@ _ADDED_BY_JAX = ForeignNames("add_any")
 _OPTIMIZERS = ForeignNames("optax dtypeguard")
 _UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
+# Of these a lock keeps the order, which tells two products of a function apart.
+IN_ORDER = (PRODUCT, SUM)
+
 
 class Entry(NamedTuple):
     """A line of a lock.

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from .computations import KINDS, PRODUCT, SUM, Entry
+from .computations import IN_ORDER, KINDS, Entry
 from .step import Entries, Function, Lock
 
 _FORMAT = 1
@@ -21,7 +21,7 @@ _COUNT = re.compile(r"(.*) \((\d+)\)")
 _TABLES = "inputs", "carry", "outputs"
 
 
-class LockError(Exception):
+class LockError(ValueError):
     """A lock that cannot be used; the message says what to do."""
 
 
@@ -51,7 +51,7 @@ def text_of(lock: Lock) -> str:
 
 def _lines(kind: str, texts: list[str]) -> list[str]:
     """Types and how many calls compute so: of products and sums in turn, else of all."""
-    is_in_order = kind.endswith((PRODUCT, SUM))
+    is_in_order = kind in IN_ORDER
     runs = groupby(texts if is_in_order else sorted(texts))
     counted = [(text, len([*same])) for text, same in runs]
     return [f"{text} ({count})" if count > 1 else text for text, count in counted]

@@ -127,14 +127,17 @@ def _leaves(table: str, locked: Lock, now: Traced) -> list[LeafChange]:
     for leaf in leaves:
         groups.setdefault(folding.parts(leaf.path), []).append(leaf)
     found: dict[tuple[str, str, str], list[TypedLeaf]] = {}
-    used: set[str] = set()
+    covers = {parts: covering(types, parts) for parts in groups}
+    names = {p: ", ".join(sorted({x.name for x in group})) for p, group in groups.items()}
+    used = Counter(covers.values())
+    others = Counter(path for p, path in covers.items() if path and types[path] != names[p])
     for parts, group in groups.items():
-        name = ", ".join(sorted({leaf.name for leaf in group}))
-        path = covering(types, parts)
-        used.update([path] if path else [])
+        path, name = covers[parts], names[parts]
         if path is None or types[path] != name:
-            key = (path or "".join(parts), types[path] if path else "", name)
+            # The path in the lock stands for all below it.
+            shown = path if path and others[path] == used[path] else "".join(parts)
+            key = (shown, types[path] if path else "", name)
             found.setdefault(key, []).extend(group)
     changes = [LeafChange(table, *key, group) for key, group in found.items()]
-    gone = [path for path in types if path not in used]
+    gone = [path for path in types if not used[path]]
     return changes + [LeafChange(table, path, types[path], "") for path in gone]

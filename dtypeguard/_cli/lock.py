@@ -62,7 +62,9 @@ def lock(options: argparse.Namespace) -> int:
 def _traced(options: argparse.Namespace, path: str | None) -> Traced:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with set_x64(True) if options.x64 else contextlib.nullcontext():
-        step, made = (load(x, modules, LOCK_FORMS) for x in (options.target, options.inputs))
+        step, made = (
+            load(x, modules, LOCK_FORMS) for x in (options.target, options.inputs)
+        )
         with as_usage_error(f"{options.inputs} cannot be called"):
             args, kwargs = arguments(made() if callable(made) else made)
         try:

@@ -70,7 +70,9 @@ class _Search:
         for change in self._found.leaves:
             values = [] if change.table == OUTPUTS else [x.value for x in change.leaves]
             takers = [taker for value in values for taker in self._takers.get(value, ())]
-            went_in, goes_in = (x.partition(" -> ")[0] for x in (change.before, change.after))
+            went_in, goes_in = (
+                x.partition(" -> ")[0] for x in (change.before, change.after)
+            )
             if takers and went_in and went_in != goes_in:
                 first = min(takers, key=lambda x: x.number)
                 given.setdefault(self._line(first), []).append(change)
@@ -251,6 +253,9 @@ def _is_own(computation: Computation, change: Change) -> bool:
     """Whether a call takes what it took, and computes otherwise."""
     return any(
         entry in change.added
-        and any(x.kind == entry.kind and _operands(x) == _operands(entry) for x in change.removed)
+        and any(
+            x.kind == entry.kind and _operands(x) == _operands(entry)
+            for x in change.removed
+        )
         for entry in computation.entries
     )

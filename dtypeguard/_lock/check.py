@@ -42,9 +42,10 @@ class Locked(NamedTuple):
 
     def update(self) -> bool:
         """Writes the lock anew; returns whether that changed it."""
-        text, checked = text_of(self.now.lock), lambda x: [
-            line for line in x.splitlines() if not line.startswith("#")
-        ]
+        text, checked = (
+            text_of(self.now.lock),
+            lambda x: [line for line in x.splitlines() if not line.startswith("#")],
+        )
         with open(self.path, encoding="utf-8") as file:
             if checked(file.read()) == checked(text):
                 return False

@@ -122,12 +122,12 @@ def _compared(before: Entries, after: Entries) -> tuple[list[Entry], list[Entry]
 
 def _leaves(table: str, locked: Lock, now: Traced) -> list[LeafChange]:
     types, leaves = getattr(locked, table), now.leaves[table]
-    folding = Folding(leaf.path for leaf in leaves)
+    folding = Folding(leaf[:2] for leaf in leaves)
     groups: dict[tuple[str, ...], list[TypedLeaf]] = {}
     for leaf in leaves:
         groups.setdefault(folding.parts(leaf.path), []).append(leaf)
     found: dict[tuple[str, str, str], list[TypedLeaf]] = {}
-    covers = {parts: covering(types, parts) for parts in groups}
+    covers = {p: covering(types, p, group[0].path) for p, group in groups.items()}
     names = {p: ", ".join(sorted({x.name for x in group})) for p, group in groups.items()}
     used = Counter(covers.values())
     others = Counter(path for p, path in covers.items() if path and types[path] != names[p])

@@ -148,7 +148,9 @@ def computations(graph: Graph, step: Step) -> list[Computation]:
             for number, (code, _) in enumerate(calls):
                 if is_own(code.co_filename):
                     rest = calls[number:]
-                    return tuple(c for c in rest if is_own(c[0].co_filename)), is_of_optimizer
+                    return tuple(
+                        c for c in rest if is_own(c[0].co_filename)
+                    ), is_of_optimizer
                 is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
         return (), is_of_optimizer
 

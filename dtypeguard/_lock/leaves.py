@@ -54,22 +54,22 @@ Parts = tuple[str, ...]
 class Folding:
     """Folds the numbers in paths: `params['layer_3'][0]` is `params['layer_*'][*]`.
 
-    Indices stay where no two of them hold the same paths, as in `(params, opt_state)`.
+    Indices stay where no two of them hold the same, as in `(params, opt_state)`.
 
     Args:
-        paths: of all leaves.
+        leaves: all leaves, by path and type.
     """
 
-    def __init__(self, paths: Iterable[str]):
+    def __init__(self, leaves: Iterable[tuple[str, str]]):
         self._kept: set[Parts] = set()
         below: dict[Parts, dict[str, set[Parts]]] = {}
-        for path in paths:
+        for path, name in leaves:
             raw = _split(path)
             for size in range(1, len(raw)):
                 rest = tuple(_NUMBER.sub("*", part) for part in raw[size + 1 :])
                 if _INDEX.fullmatch(raw[size]):
                     children = below.setdefault(raw[:size], {})
-                    children.setdefault(raw[size], set()).add(rest)
+                    children.setdefault(raw[size], set()).add((*rest, name))
         for node, children in below.items():
             shapes = [frozenset(each) for each in children.values()]
             if len(shapes) > 1 and len(set(shapes)) == len(shapes):
@@ -97,7 +97,7 @@ def _split(path: str) -> Parts:
 def grouped(leaves: Iterable[tuple[str, str]]) -> Types:
     """Types by path: one line for all below a node that are alike."""
     leaves = list(leaves)
-    folding = Folding(path for path, _ in leaves)
+    folding = Folding(leaves)
     types: dict[Parts, set[str]] = {}
     for path, name in leaves:
         types.setdefault(folding.parts(path), set()).add(name)
@@ -119,7 +119,11 @@ def grouped(leaves: Iterable[tuple[str, str]]) -> Types:
     return found
 
 
-def covering(types: Mapping[str, object], parts: Parts) -> str | None:
-    """The path in `types` that covers a leaf."""
-    prefixes = ("".join(parts[:size]) for size in range(len(parts), 0, -1))
-    return next((prefix for prefix in prefixes if prefix in types), None)
+def covering(types: Mapping[str, object], parts: Parts, path: str) -> str | None:
+    """The path in `types` that covers a leaf, however that folded it."""
+    raw = _split(path)
+    for way in (parts, (raw[0], *(_NUMBER.sub("*", part) for part in raw[1:])), raw):
+        for size in range(len(way), 0, -1):
+            if "".join(way[:size]) in types:
+                return "".join(way[:size])
+    return None

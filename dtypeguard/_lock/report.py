@@ -74,7 +74,9 @@ def _rows(change: Change) -> list[tuple[str, str]]:
     for kind in forward or kinds:
         before = "; ".join(x.text for x in change.removed if x.kind == kind)
         after = "; ".join(x.text for x in change.added if x.kind == kind)
-        rows.append((kind, f"locked: {before or 'none such'}   now: {after or 'no longer'}"))
+        rows.append(
+            (kind, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
+        )
     return rows
 
 

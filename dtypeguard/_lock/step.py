@@ -2,7 +2,8 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .._carry.call import Call, SplitTree
@@ -14,7 +15,9 @@ from .computations import Computation, Entry, computations, function_name, share
 from .leaves import TypedLeaf, Types, grouped
 
 Function = tuple[str, str]  # its file and its name
-Entries = list[Entry]  # one for each call and what it computes in, in the order of the program
+Entries = list[
+    Entry
+]  # one for each call and what it computes in, in the order of the program
 
 
 class Lock(NamedTuple):
@@ -25,7 +28,7 @@ class Lock(NamedTuple):
         functions: in the order of the program.
         inputs: types by path; also `carry`, where a leaf may change its type, and
             `outputs`.
-        shares: of multiply-adds by type; {} of a lock that was read.
+        shares: of multiply-adds by type; none of a lock that was read.
     """
 
     step: str
@@ -33,7 +36,7 @@ class Lock(NamedTuple):
     inputs: Types
     carry: Types
     outputs: Types
-    shares: dict[str, float] = {}
+    shares: Mapping[str, float] = MappingProxyType({})
 
 
 class Traced(NamedTuple):
@@ -79,7 +82,7 @@ class MayCarry(Call):
         number, _, rest = path[1:].partition("]")
         if number.isdecimal() and int(number) < len(self.others):
             return f"result[{self.others[int(number)]!r}]{rest}"
-        return f"result{path if not self.is_carried else path[len(number) + 2:]}"
+        return f"result{path if not self.is_carried else path[len(number) + 2 :]}"
 
 
 def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> Traced:
@@ -126,13 +129,18 @@ def _leaves(call: MayCarry, program: Program, step: Step) -> dict[str, list[Type
     """Inputs, carry and outputs."""
     graph, names = program.step, [*parameters(step)]
     of_carry = lambda trees: [n + p for n, x in zip(program.names, trees) for p in x.paths]
-    before = [TypedLeaf(*pair, graph.avals) for pair in zip(of_carry(program.carried), graph.inputs)]
+    before = [
+        TypedLeaf(*pair, graph.avals)
+        for pair in zip(of_carry(program.carried), graph.inputs)
+    ]
     paths = [_of_argument(path, names) for path in program.rest.paths]
     inputs = [TypedLeaf(*x, graph.avals) for x in zip(paths, graph.inputs[len(before) :])]
     if not call.is_carried:
         inputs, before = before + inputs, []
     returned = of_carry(program.returned)
-    after = {path: TypedLeaf(path, x, graph.avals) for path, x in zip(returned, graph.outputs)}
+    after = {
+        path: TypedLeaf(path, x, graph.avals) for path, x in zip(returned, graph.outputs)
+    }
     carry = [leaf.after(after.pop(leaf.path, leaf)) for leaf in before]
     carry += [leaf._replace(name=f"-> {leaf.name}") for leaf in after.values()]
     paths = map(call.path_of_other, program.others.paths)

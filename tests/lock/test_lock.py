@@ -1,4 +1,4 @@
-"""Locks of a transformer's step: what they hold over, and what breaks them on which line."""
+"""Locks of a transformer's step: what they hold over, and what breaks them where."""
 
 import importlib.util
 import inspect
@@ -64,7 +64,9 @@ def test_it_is_the_same_on_every_release(tmp_path, text):
     assert tomllib.loads(text)["train.py"]["rms_norm"]["sums"] == ["float32 (3)"]
 
 
-@pytest.mark.parametrize("sizes", [{"layers": 12}, {"layers": 1}, {"batch": 7, "length": 9}])
+@pytest.mark.parametrize(
+    "sizes", [{"layers": 12}, {"layers": 1}, {"batch": 7, "length": 9}]
+)
 def test_it_holds_for_other_sizes(tmp_path, text, sizes):
     now = traced(changed(tmp_path), **sizes)
     assert body(text_of(now.lock)) == body(text)
@@ -83,13 +85,13 @@ REFACTORS = {
     ),
     "a renamed local": ("    losses = optax", "    losses = x = optax"),
     "a split line": (
-        "    return jax.nn.gelu(x @ p[\"up\"]) @ p[\"down\"]",
-        "    return (\n        jax.nn.gelu(\n            x\n            @ p[\"up\"]\n"
-        "        )\n        @ p[\"down\"]\n    )",
+        '    return jax.nn.gelu(x @ p["up"]) @ p["down"]',
+        '    return (\n        jax.nn.gelu(\n            x\n            @ p["up"]\n'
+        '        )\n        @ p["down"]\n    )',
     ),
     "two statements": (
-        "    return jax.nn.gelu(x @ p[\"up\"]) @ p[\"down\"]",
-        "    up = x @ p[\"up\"]\n    h = jax.nn.gelu(up)\n    return h @ p[\"down\"]",
+        '    return jax.nn.gelu(x @ p["up"]) @ p["down"]',
+        '    up = x @ p["up"]\n    h = jax.nn.gelu(up)\n    return h @ p["down"]',
     ),
     "an unused function": (
         "def mlp(p, x):",
@@ -260,7 +262,9 @@ def scaled(x, y):
 
 def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
     x, path = jnp.ones((3, 3), BF16), tmp_path / "scaled.lock"
-    with pytest.raises(AssertionError, match=r"found no .*scaled\.lock.*DTYPEGUARD_UPDATE=1"):
+    with pytest.raises(
+        AssertionError, match=r"found no .*scaled\.lock.*DTYPEGUARD_UPDATE=1"
+    ):
         check_lock(scaled, x, x.astype(F32), path=path)
     assert not path.exists()
     check_update(scaled, x, x.astype(F32), path=path)
@@ -284,7 +288,7 @@ def test_weak_types_are_part_of_it(tmp_path):
     path, x = str(tmp_path / "f.lock"), jnp.ones(3, F32)
     f = lambda x, y: x + y
     check_update(f, x, jnp.ones(()), path=path)
-    with pytest.raises(AssertionError, match="locked: float32 +now: weak float32"):
+    with pytest.raises(AssertionError, match=r"locked: float32 +now: weak float32"):
         check_lock(f, x, jnp.asarray(1.0), path=path)
 
 

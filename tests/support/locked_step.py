@@ -1,6 +1,5 @@
 """A small transformer's training step, which the tests of locks change."""
 
-import functools
 import jax
 import jax.numpy as jnp
 import optax
@@ -60,7 +59,11 @@ def step(state, batch):
 def inputs(layers=2, batch=2, length=16, dtype=F32):
     S = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)
     blocks = {name: S(layers, 32, 4, 8) for name in "qkv"}
-    blocks |= {"o": S(layers, 4, 8, 32), "up": S(layers, 32, 128), "down": S(layers, 128, 32)}
+    blocks |= {
+        "o": S(layers, 4, 8, 32),
+        "up": S(layers, 32, 128),
+        "down": S(layers, 128, 32),
+    }
     blocks |= {"norm1": S(layers, 32), "norm2": S(layers, 32)}
     params = {"embed": S(64, 32), "blocks": blocks, "norm": S(32)}
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)

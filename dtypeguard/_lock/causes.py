@@ -26,6 +26,7 @@ class Cause(NamedTuple):
         function: that contains it; None of an input.
         change: what this function computes otherwise.
         leaves: the inputs, carry or outputs that change their types there.
+        kinds: of the entries that these lines themselves change.
         work: the multiply-adds that it computes otherwise, as a share of all.
     """
 
@@ -33,6 +34,7 @@ class Cause(NamedTuple):
     function: Function | None
     change: Change | None = None
     leaves: Sequence[LeafChange] = ()
+    kinds: frozenset[str] = frozenset()
     work: float = 0.0
 
 
@@ -160,10 +162,11 @@ class _Search:
             lines = [self._line(each) for each in own]
         else:
             lines = [self._line_behind(first, change)]
-        forward = [each for each in (own or [first]) if each.work]
+        blamed = own or [first]
+        kinds = frozenset(e.kind for x in blamed for e in x.entries if e in change.added)
         total = sum(sum(each.work.values()) for each in self._all) or 1.0
-        work = sum(sum(each.work.values()) for each in forward)
-        return Cause(list(dict.fromkeys(lines)), function, change, work=work / total)
+        work = sum(sum(each.work.values()) for each in blamed) / total
+        return Cause(list(dict.fromkeys(lines)), function, change, kinds=kinds, work=work)
 
     def _line(self, computation: Computation) -> Origin:
         """The line of the call itself."""

@@ -32,12 +32,12 @@ KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, MIRRORED
 
 _SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
-    "scatter-add psum psum2@jax<0.7 psum_invariant@jax>=0.7 reduce_scatter"
+    "scatter-add psum psum_invariant@jax>=0.7 reduce_scatter"
 )
 # The derivative of a value that is used twice: no line of the user's adds it up.
 _ADDED_BY_JAX = ForeignNames("add_any")
 # Products and sums inside of these belong to them.
-_OPTIMIZERS = ForeignNames("optax dtypeguard")
+_OPTIMIZERS = {"optax", "dtypeguard"}
 _UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
 # Of these a lock keeps the order, which tells two products of a function apart.

@@ -1,6 +1,6 @@
 """Says what changed, on which lines, and how to accept it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .._leaves.rows import columns
 from .._source.origin import Origin
@@ -57,7 +57,7 @@ def _cause(cause: Cause) -> list[str]:
     head = f"  {places}{':' * bool(places)}{name}{share}".rstrip()
     text = [head] if head else []
     text += [f"      {line.code}" for line in cause.lines if _has_code(line)]
-    rows = [*_rows(cause.change)] if cause.change else []
+    rows = _rows(cause.change, cause.kinds) if cause.change else []
     rows = [f"    {line}" for line in columns(rows)]
     return text + rows + [f"    {line}" for line in _leaf_lines(cause.leaves)]
 
@@ -66,12 +66,12 @@ def _has_code(line: Origin) -> bool:
     return bool(line.code)
 
 
-def _rows(change: Change) -> list[tuple[str, str]]:
+def _rows(change: Change, first: Collection[str]) -> list[tuple[str, str]]:
     kinds = dict.fromkeys(entry.kind for entry in (*change.added, *change.removed))
     # What changes in a backward pass follows from the forward one, if that changes.
     forward = [kind for kind in kinds if not kind.startswith("backward")]
     rows: list[tuple[str, str]] = []
-    for kind in forward or kinds:
+    for kind in sorted(forward or kinds, key=lambda kind: kind not in first):
         before = "; ".join(x.text for x in change.removed if x.kind == kind)
         after = "; ".join(x.text for x in change.added if x.kind == kind)
         rows.append(

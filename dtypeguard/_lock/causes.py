@@ -97,8 +97,8 @@ class _Search:
                 if not _is_own(each, change):
                     for value in self._widened(each, change):
                         self._reach(self._takers.get(value, ()))
-        for function, computations in blamed.items():
-            found.append(self._cause(function, computations))
+        lines = [self._cause(*each) for each in blamed.items()]
+        found = lines + found  # a line may change what is given, by what makes it
         known = {x.function for x in found}
         for change in self._found.functions:  # nothing computes so now: no line is left
             if not change.added and change.function not in known and not so:

@@ -8,7 +8,7 @@ from .causes import Cause, causes
 from .compare import Change, Differences, LeafChange
 from .step import Function, Traced
 
-_MOST = 8  # names of functions that follow
+_MOST = 8  # functions that follow, or leaves of a line
 _MEBIBYTE = 2**20
 
 
@@ -88,9 +88,10 @@ def _leaf_lines(changes: Sequence[LeafChange]) -> list[str]:
             f"locked: {change.before or 'none such'}   now: {change.after or 'gone'}",
             _size(sum(leaf.bytes for leaf in change.leaves)),
         )
-        for change in changes
+        for change in changes[:_MOST]
     ]
-    return columns(rows)
+    left = changes[_MOST:]
+    return columns(rows) + [f"and {len(left)} more of these"] * bool(left)
 
 
 def _size(count: int) -> str:

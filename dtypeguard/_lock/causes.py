@@ -97,12 +97,18 @@ class _Search:
                 if not _is_own(each, change):
                     for value in self._widened(each, change):
                         self._reach(self._takers.get(value, ()))
-        lines = [self._cause(*each) for each in blamed.items()]
+        lines: list[Cause] = []
+        for function, computations in blamed.items():
+            cause = self._cause(function, computations)
+            lines.append(cause)
+            if cause.function != function:
+                so = {function: self._line(computations[0]), **so}
         found = lines + found  # a line may change what is given, by what makes it
         known = {x.function for x in found}
         for change in self._found.functions:  # nothing computes so now: no line is left
             if not change.added and change.function not in known and not so:
                 found.append(Cause(self._ends(change), change.function, change))
+        others: dict[Origin | None, list[LeafChange]] = {}
         for change in self._found.leaves:
             if any(change in cause.leaves for cause in found):
                 continue
@@ -110,9 +116,9 @@ class _Search:
             if found and (not made or any(id(x) in self._reached for x in made)):
                 leaves.append(change)
             else:
-                lines = [self._line(made[-1])] if made else []
-                function = self._function[id(made[-1])] if made else None
-                found.append(Cause(lines, function, leaves=[change]))
+                line = self._line(made[-1]) if made else None
+                others.setdefault(line, []).append(change)
+        found += [Cause([x] if x else [], None, leaves=y) for x, y in others.items()]
         known.update(x.function for x in found)
         places = {str(line) for cause in found for line in cause.lines}
         is_so = lambda function, line: function not in known and str(line) not in places
@@ -158,10 +164,13 @@ class _Search:
         # Calls that compute so and did before are told apart by no lock.
         own = [each for each in computations if _is_own(each, change)]
         first = computations[0]
-        if own:
-            lines = [self._line(each) for each in own]
-        else:
-            lines = [self._line_behind(first, change)]
+        lines = [self._line(each) for each in own]
+        if not own:
+            line = self._line_behind(first, change)
+            others = (f for f in self._changes if f != function and f[1] == line.function)
+            if (other := next(others, None)) is not None:  # that left out the cast
+                return Cause([line], other, self._changes[other])
+            lines = [line]
         blamed = own or [first]
         kinds = frozenset(e.kind for x in blamed for e in x.entries if e in change.added)
         total = sum(sum(each.work.values()) for each in self._all) or 1.0
@@ -180,36 +189,29 @@ class _Search:
 
     def _line_behind(self, first: Computation, change: Change) -> Origin:
         """The line that assigns the operand whose type changed, if a cast was left out."""
-        changed = {f for f, x in self._changes.items() if _casts(x.removed)}
-        for level, (code, instruction) in enumerate(first.chain):
-            function = self._now_function(code, first)
+        values = self._widened(first, change)
+        types = {str(first.takes[value].dtype) for value in values}
+        without = {f for f, x in self._changes.items() if _casts_from(types, x.removed)}
+        for code, instruction in first.chain:
             node = expression(code, instruction)
-            if function in changed and node is not None:
-                names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
-                for name in names:
-                    line = assignment_before(code.co_filename, name, node.lineno)
-                    if line and line not in self._computing_lines(code):
-                        return origin_at(code.co_filename, line, function_name(code))
-                if level:
-                    return origin_at(code.co_filename, node.lineno, function_name(code))
-                break
-        for value in self._widened(first, change):
-            maker = self._maker.get(value)
-            if maker is not None and self._function[id(maker)] in changed - {
-                self._function[id(first)]
-            }:
-                node = returned(maker.code)
-                if node is not None:
-                    file, name = maker.code.co_filename, function_name(maker.code)
-                    return origin_at(file, node.lineno, name)
-                return self._line(maker)
+            if self._function_of(code) not in without or node is None:
+                continue
+            names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+            for name in names:
+                line = assignment_before(code.co_filename, name, node.lineno)
+                if line and line not in self._computing_lines(code):
+                    return origin_at(code.co_filename, line, function_name(code))
+            return origin_at(code.co_filename, node.lineno, function_name(code))
+        makers = [self._maker[value] for value in values if value in self._maker]
+        for code in [code for maker in makers for code, _ in maker.chain]:
+            node = returned(code)
+            if node is not None and self._function_of(code) in without:
+                return origin_at(code.co_filename, node.lineno, function_name(code))
         return self._line(first)
 
-    def _now_function(self, code: object, like: Computation) -> Function | None:
-        for (file, name), each in self._now.computations:
-            if each.code is code:
-                return file, name
-        return None
+    def _function_of(self, code: object) -> Function | None:
+        found = (f for f, each in self._now.computations if each.code is code)
+        return next(found, None)
 
     def _computing_lines(self, code: object) -> set[int]:
         """The lines of a function on which something is computed, there or in a call."""
@@ -224,13 +226,12 @@ class _Search:
 
     def _widened(self, computation: Computation, change: Change) -> list[int]:
         """The operands of a type that the lock does not have there."""
-        old = {x for entry in change.removed for x in _operands(entry)}
-        new = {x for e in computation.entries for x in _operands(e) if e in change.added}
-        return [
-            value
-            for value, aval in computation.takes.items()
-            if str(aval.dtype) in new - old
-        ]
+        types: set[str] = set()
+        for entry in set(change.added).intersection(computation.entries):
+            before = [_operands(x) for x in change.removed if x.kind == entry.kind]
+            types |= _operands(entry) - frozenset.intersection(*before or [frozenset()])
+        takes = computation.takes.items()
+        return [value for value, aval in takes if str(aval.dtype) in types]
 
     def _ends(self, change: Change) -> list[Origin]:
         """Where a function that computes less begins, if it still computes anything."""
@@ -242,8 +243,10 @@ class _Search:
         return []
 
 
-def _casts(entries: Iterable[Entry]) -> list[Entry]:
-    return [each for each in entries if each.kind == CAST]
+def _casts_from(types: Iterable[str], entries: Iterable[Entry]) -> bool:
+    """Whether a cast of values of these types is among some entries."""
+    starts = tuple(f"{each} -> " for each in types)
+    return any(x.kind == CAST and x.text.startswith(starts) for x in entries)
 
 
 def _operands(entry: Entry) -> frozenset[str]:

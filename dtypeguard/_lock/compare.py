@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .computations import MIRRORED, Entry
-from .leaves import Folding, TypedLeaf, covering
+from .leaves import Folding, TypedLeaf, covering, grouped
 from .step import Entries, Function, Lock, Traced
 
 INPUTS, CARRY, OUTPUTS = "inputs", "carry", "outputs"
@@ -131,13 +131,19 @@ def _leaves(table: str, locked: Lock, now: Traced) -> list[LeafChange]:
     names = {p: ", ".join(sorted({x.name for x in group})) for p, group in groups.items()}
     used = Counter(covers.values())
     others = Counter(path for p, path in covers.items() if path and types[path] != names[p])
+    new = [
+        leaf for parts, group in groups.items() if covers[parts] is None for leaf in group
+    ]
+    new_types = grouped(leaf[:2] for leaf in new)
     for parts, group in groups.items():
         path, name = covers[parts], names[parts]
-        if path is None or types[path] != name:
+        if path is None:
+            shown = covering(new_types, parts, group[0].path) or "".join(parts)
+            found.setdefault((shown, "", new_types.get(shown, name)), []).extend(group)
+        elif types[path] != name:
             # The path in the lock stands for all below it.
-            shown = path if path and others[path] == used[path] else "".join(parts)
-            key = (shown, types[path] if path else "", name)
-            found.setdefault(key, []).extend(group)
+            shown = path if others[path] == used[path] else "".join(parts)
+            found.setdefault((shown, types[path], name), []).extend(group)
     changes = [LeafChange(table, *key, group) for key, group in found.items()]
     gone = [path for path in types if not used[path]]
     return changes + [LeafChange(table, path, types[path], "") for path in gone]

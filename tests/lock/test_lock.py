@@ -198,6 +198,47 @@ def test_a_change_names_its_line_and_both_types(tmp_path, text, name):
     assert report.endswith("how to accept it")
 
 
+def test_a_cast_left_out_in_a_caller_or_where_a_function_returns(tmp_path, text):
+    left_out = (
+        "compute = jax.tree.map(lambda p: p.astype(BF16), params)",
+        "compute = params",
+    )
+    report = check(tmp_path, text, changed(tmp_path, *left_out)).report()
+    assert re.search(r"train\.py:46: loss_fn\n +compute = params\n", report), report
+    assert "casts  locked: float32 -> bfloat16   now: no longer" in report
+    assert re.search("and so: forward .*attention", report)
+
+    def step(x, w):
+        def up(x):
+            return (x @ w).astype(F32)
+
+        return jnp.tanh(up(x))
+
+    def other(x, w):
+        def up(x):
+            return x @ w
+
+        return jnp.tanh(up(x))
+
+    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "up.lock")
+    rename(other, step)
+    check_update(step, x, x, path=path)
+    with pytest.raises(AssertionError, match=r"step\.up\n +return x @ w\n +casts"):
+        check_lock(other, x, x, path=path)
+
+
+def rename(function, like):
+    """Names a function, and those written in it, as another one."""
+    old, new = (each.__code__.co_qualname for each in (function, like))
+
+    def named(code):
+        inner = [named(x) if inspect.iscode(x) else x for x in code.co_consts]
+        name = code.co_qualname.replace(old, new)
+        return code.replace(co_qualname=name, co_consts=tuple(inner))
+
+    function.__code__ = named(function.__code__)
+
+
 def test_what_follows_from_one_line_is_told_apart(tmp_path, text):
     found = check(tmp_path, text, changed(tmp_path, *CHANGES["a linspace that widens"][:2]))
     (so,) = (x for x in found.report().splitlines() if x.startswith("  and so: "))
@@ -242,7 +283,7 @@ def test_a_helper_that_is_called_twice_breaks_in_either_call(tmp_path):
         b = jnp.matmul(y, w)
         return a + b
 
-    other.__code__ = other.__code__.replace(co_qualname=step.__code__.co_qualname)
+    rename(other, step)
     x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "step.lock")
     check_update(step, x, x, x, path=path)
     check_lock(step, x, x, x, path=path)

@@ -174,7 +174,8 @@ def test_what_jax_transforms():
     assert table["total"]["sums"] == ["float32", "float32"]
     assert table["total"]["casts"] == ["bfloat16 -> float32"]
     assert table["double"]["arithmetic"] == ["bfloat16 -> float32"]
-    assert table["scaled"]["arithmetic"] == ["bfloat16"]
+    # The rules of `scaled` count for the line that calls it.
+    assert table["layer"]["arithmetic"] == ["bfloat16", "bfloat16"]
     assert lock.outputs == {"result[1]": "float32", "result[2]": "float32"}
 
 

@@ -105,8 +105,14 @@ class _Search:
                 so = {function: self._line(computations[0]), **so}
         found = lines + found  # a line may change what is given, by what makes it
         known = {x.function for x in found}
-        for change in self._found.functions:  # nothing computes so now: no line is left
-            if not change.added and change.function not in known and not so:
+        for change in self._found.functions:
+            if change.function in known or change.function in so:
+                continue
+            # It only computes less: no call of it tells more.
+            inside = [x for f, x in self._now.computations if f == change.function]
+            if any(id(each) in self._reached for each in inside):
+                so[change.function] = self._line(inside[0])
+            else:
                 found.append(Cause(self._ends(change), change.function, change))
         others: dict[Origin | None, list[LeafChange]] = {}
         for change in self._found.leaves:
@@ -162,20 +168,22 @@ class _Search:
     def _cause(self, function: Function, computations: list[Computation]) -> Cause:
         change = self._changes[function]
         # Calls that compute so and did before are told apart by no lock.
-        own = [each for each in computations if _is_own(each, change)]
-        first = computations[0]
-        lines = [self._line(each) for each in own]
-        if not own:
-            line = self._line_behind(first, change)
-            others = (f for f in self._changes if f != function and f[1] == line.function)
-            if (other := next(others, None)) is not None:  # that left out the cast
-                return Cause([line], other, self._changes[other])
-            lines = [line]
-        blamed = own or [first]
-        kinds = frozenset(e.kind for x in blamed for e in x.entries if e in change.added)
+        lines = {each: self._line_of(each, change) for each in computations}
+        first = lines[computations[0]]
+        others = (f for f in self._changes if f != function and f[1] == first.function)
+        is_own = _is_own(computations[0], change)
+        if not is_own and (other := next(others, None)) is not None:  # that left out a cast
+            return Cause([first], other, self._changes[other])
+        added = (e for x in computations for e in x.entries if e in change.added)
         total = sum(sum(each.work.values()) for each in self._all) or 1.0
-        work = sum(sum(each.work.values()) for each in blamed) / total
-        return Cause(list(dict.fromkeys(lines)), function, change, kinds=kinds, work=work)
+        work = sum(sum(each.work.values()) for each in computations) / total
+        kinds = frozenset(entry.kind for entry in added)
+        return Cause([*dict.fromkeys(lines.values())], function, change, (), kinds, work)
+
+    def _line_of(self, computation: Computation, change: Change) -> Origin:
+        is_own = _is_own(computation, change)
+        line = self._line if is_own else lambda x: self._line_behind(x, change)
+        return line(computation)
 
     def _line(self, computation: Computation) -> Origin:
         """The line of the call itself."""

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 
 from .._leaves.rows import columns
-from .._source.origin import Origin
 from .causes import Cause, causes
 from .compare import Change, Differences, LeafChange
 from .step import Function, Traced
@@ -52,18 +51,12 @@ def _cause(cause: Cause) -> list[str]:
     places = ", ".join(map(str, cause.lines))
     name = f" {cause.function[1]}" if cause.function else ""
     share = f" ({100 * cause.work:.3g}% of multiply-adds)" if cause.work else ""
-    if len(cause.lines) > 1:
-        name = f" {cause.function[1]}, one of these" if cause.function else ""
     head = f"  {places}{':' * bool(places)}{name}{share}".rstrip()
     text = [head] if head else []
-    text += [f"      {line.code}" for line in cause.lines if _has_code(line)]
+    text += [f"      {line.code}" for line in cause.lines if line.code]
     rows = _rows(cause.change, cause.kinds) if cause.change else []
     rows = [f"    {line}" for line in columns(rows)]
     return text + rows + [f"    {line}" for line in _leaf_lines(cause.leaves)]
-
-
-def _has_code(line: Origin) -> bool:
-    return bool(line.code)
 
 
 def _rows(change: Change, first: Collection[str]) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ import importlib.util
 import inspect
 import pathlib
 import re
-import sys
 import tomllib
 
 import jax
@@ -227,6 +226,36 @@ def test_a_cast_left_out_in_a_caller_or_where_a_function_returns(tmp_path, text)
         check_lock(other, x, x, path=path)
 
 
+def test_two_changes_in_a_function_and_one_elsewhere_are_three_lines(tmp_path):
+    def step(x, w):
+        def inner(x):
+            a = x.astype(F32)
+            b = jnp.tanh(a)
+            c = jnp.sin(x.astype(F32))
+            return b.sum() + c.sum()
+
+        return inner(x), jnp.exp(w.astype(F32))
+
+    def other(x, w):
+        def inner(x):
+            a = x
+            b = jnp.tanh(a)
+            c = jnp.sin(x.astype(jnp.float16))
+            return b.sum() + c.sum()
+
+        return inner(x), jnp.exp(w)
+
+    rename(other, step)
+    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "two.lock")
+    check_update(step, x, x, path=path)
+    with pytest.raises(AssertionError) as error:
+        check_lock(other, x, x, path=path)
+    lines = [line.strip() for line in str(error.value).splitlines()]
+    assert "a = x" in lines
+    assert "c = jnp.sin(x.astype(jnp.float16))" in lines
+    assert "return inner(x), jnp.exp(w)" in lines
+
+
 def rename(function, like):
     """Names a function, and those written in it, as another one."""
     old, new = (each.__code__.co_qualname for each in (function, like))
@@ -370,7 +399,3 @@ def test_an_older_jax_is_refused(monkeypatch):
     monkeypatch.setattr("dtypeguard._lock.check.CAN_LOCK", False)
     with pytest.raises(LockError, match=r"needs JAX 0\.7 or newer, and this is JAX"):
         lock_of(scaled, (), {}, None)
-
-
-def test_modules_are_not_left_behind():
-    assert not [name for name in sys.modules if name.startswith("lock_")]

@@ -172,7 +172,26 @@ def computations(graph: Graph, step: Step) -> list[Computation]:
         of[id(equation)] = computation
         order.append((equation, computation))
     _connect(graph, order, of)
-    return list(found.values())
+    return _in_order_of_source(list(found.values()))
+
+
+def _in_order_of_source(found: list[Computation]) -> list[Computation]:
+    """Puts the calls of a function in its own order: JAX moves some out of a loop."""
+    functions: dict[object, list[int]] = defaultdict(list)
+    places: dict[int, list[int]] = {}
+    for number, each in enumerate(found):
+        if not each.is_backward:
+            named = (n for n, (code, _) in enumerate(each.chain) if "<" not in code.co_name)
+            outer = next(named, 0)  # what has no name runs as a part of this function
+            functions[each.chain[outer][0], each.chain[outer + 1 :]].append(number)
+            places[number] = [place for _, place in reversed(each.chain[: outer + 1])]
+    ordered = list(found)
+    for numbers in functions.values():
+        for number, other in zip(numbers, sorted(numbers, key=places.__getitem__)):
+            ordered[number] = found[other]
+    for number, each in enumerate(ordered):
+        each.number = number
+    return ordered
 
 
 def _connect(

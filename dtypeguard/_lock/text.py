@@ -82,7 +82,7 @@ def read(path: str) -> Lock:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError:
-        raise LockError(f"{path} does not exist.") from None
+        raise LockError(f"{path} does not exist. Write it with --out {path}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise LockError(f"{path} cannot be read: {error}.") from None
     again = f"Restore {path}, with `git checkout` for example, or remove it and write anew."

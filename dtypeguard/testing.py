@@ -3,10 +3,12 @@
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ._audit.audit import name_of
+from ._audit.examine import check_x64
 from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
@@ -15,7 +17,10 @@ from ._leaves.arguments import check_arrays, check_extra_args, check_kwargs, sho
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
+from ._lock.check import compared, lock_of
+from ._lock.text import text_of, write
 from ._precision.audit import audit_precision
+from ._program.trace import TraceFailed
 from ._sweep.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
@@ -227,6 +232,71 @@ def check_precision(
             f"{name} has {100 * wide:.3g}% of its matrix products wider than needed, more "
             f"than {100 * max_wide_work:g}%.\n{report}"
         )
+
+
+def check_lock(
+    step: Step,
+    /,
+    *args: PyTree,
+    path: str | os.PathLike[str],
+    kwargs: Mapping[str, Any] | None = None,
+    carry: int | str | tuple[int | str, ...] = 0,
+    returned: Any = None,
+    x64: bool | None = None,
+) -> None:
+    """Checks that a step computes in the types that a file says.
+
+    The file lists, for each function, the types that products, sums, casts and other
+    arithmetic take and give, and those of inputs, carry and outputs. It holds no lines and
+    no shapes: moved lines, other batch sizes and other releases of JAX leave it as it is.
+    The step is traced and does not run. With `DTYPEGUARD_UPDATE=1` in the environment the
+    file is written instead.
+
+    Args:
+        step: a function of arrays. It may carry something or not.
+        *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s for leaves.
+        path: of the file. Source files are named relative to its folder.
+        kwargs: its arguments by name.
+        carry: the argument that comes back, by position or name, or a tuple of them.
+        returned: the item of the result that it comes back as, or a tuple of as many; by
+            default as in [`dtypeguard.guard_step`][].
+        x64: whether `jax_enable_x64` is on; by default the caller's setting.
+
+    Raises:
+        AssertionError: if the step computes otherwise, or there is no such file. Names each
+            line that changed with its types, and how to update the file.
+        ValueError: if the file is damaged, or of another step or of other inputs.
+        TypeError: if an argument is of the wrong type.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dtypeguard.testing import check_lock
+        >>> x = jnp.ones(3, jnp.bfloat16)
+        >>> try:
+        ...     check_lock(jnp.tanh, x, path="tanh.lock")
+        ... except AssertionError as error:
+        ...     print(str(error).partition(". ")[0])
+        check_lock found no tanh.lock
+    """
+    kwargs = {} if kwargs is None else kwargs
+    check_kwargs("check_lock", kwargs)
+    check_x64("check_lock", x64)
+    file, how = os.fspath(path), "run the test with DTYPEGUARD_UPDATE=1 in the environment"
+    is_update = os.environ.get("DTYPEGUARD_UPDATE", "") not in ("", "0")
+    if not (is_update or os.path.exists(file)):
+        raise AssertionError(f"check_lock found no {file}. To write it, {how}.")
+    try:
+        now = lock_of(step, args, kwargs, file, carry, returned, x64, "check_lock")
+    except TraceFailed as failed:
+        raise failed.__cause__ or failed from None
+    if not os.path.exists(file):
+        write(file, text_of(now.lock))
+        return
+    locked = compared(now, file, is_update=is_update)
+    if is_update:
+        locked.update()
+    elif not locked.holds:
+        raise AssertionError(locked.report(how))
 
 
 def _check_bound(name: str, value: object, what: str, example: float) -> None:

@@ -57,6 +57,7 @@ TESTS = (
     "lines/test_step_origins",
     "precision/test_audit_precision",
     "precision/test_odd_programs",
+    "lock/test_lock",
 )
 LONG_TESTS = (
     "sweep/test_contract",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from .. import __version__
-from .load import FORMS, PRECISION_FORMS, UsageError
+from .load import FORMS, LOCK_FORMS, PRECISION_FORMS, UsageError
 from .run import HELP
 
 _OF_OPTIMIZER = "set", "params", "grads"
@@ -19,7 +19,8 @@ class _Parser(argparse.ArgumentParser):
     """Ends its errors with the right form, like all errors of the command line."""
 
     def error(self, message: str) -> NoReturn:
-        forms = PRECISION_FORMS if self.prog.endswith(" precision") else FORMS
+        forms = {"precision": PRECISION_FORMS, "lock": LOCK_FORMS}
+        forms = forms.get(self.prog.rpartition(" ")[2], FORMS)
         super().error(f"{message}. {forms}")
 
 
@@ -96,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     add("--jobs", metavar="N", type=_positive, help="worker processes (default: by size)")
     _add_report(audit, "json", "markdown")
     _add_precision(commands.add_parser)
+    _add_lock(commands.add_parser)
     return parser
 
 
@@ -132,6 +134,38 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--tolerance", metavar="X", type=_error, help=bound)
     add("--max-error", metavar="X", type=_error, help="exit 1 if the error is above")
     _add_report(precision, "json")
+
+
+def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    lock = add_parser(
+        "lock",
+        help="what a step computes in, in a file that reviews read and CI checks",
+        description="Traces a step and lists, for each of its functions, the types of "
+        "products, sums, casts and other arithmetic, and those of inputs, carry and "
+        "outputs. Nothing is run. Exits 1 if --check finds that the step is not as locked, "
+        "else 0.",
+        epilog="Example: dtypeguard lock train.py:step --inputs train.py:inputs --check "
+        "step.lock",
+    )
+    add = lock.add_argument
+    add("target", metavar="TARGET", help="a step, FILE.py:NAME or MODULE:NAME")
+    add(
+        "--inputs",
+        metavar="INPUTS",
+        required=True,
+        help="its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them "
+        "by name, or the only one; or a function that returns these. "
+        "jax.ShapeDtypeStructs suffice",
+    )
+    form = lock.add_mutually_exclusive_group().add_argument
+    form("--out", metavar="FILE", help="write a new lock (default: print it)")
+    form("--check", metavar="FILE", help="exit 1 if the step is not as locked")
+    form("--update", metavar="FILE", help="write the lock anew and print what changed")
+    which = "that comes back, by position or name, or several: 0,1 (default: 0, if it does)"
+    add("--carry", metavar="WHICH", type=_places, default=0, help=f"the argument {which}")
+    which = "the item of the result that it comes back as, or as many"
+    add("--returned", metavar="WHICH", type=_places, help=which)
+    add("--x64", action="store_true", help="turn jax_enable_x64 on")
 
 
 def _add_report(command: argparse.ArgumentParser, *forms: str) -> None:

@@ -16,6 +16,11 @@ PRECISION_FORMS = (
     "Write for example: dtypeguard precision my_script.py:loss --inputs my_script.py:inputs"
 )
 
+LOCK_FORMS = (
+    "Write for example: dtypeguard lock my_script.py:step --inputs my_script.py:inputs "
+    "--check step.lock"
+)
+
 
 class UsageError(Exception):
     """The command line asks for what cannot be done; the message shows the right form."""

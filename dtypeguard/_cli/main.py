@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard audit`, `dtypeguard precision` and `dtypeguard run`.
+"""The command line: `dtypeguard audit`, `precision`, `lock` and `run`.
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
@@ -20,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Of `audit`, 0 if the optimizer or step is clean, or if no guarded configuration of
         the sweep fails, else 1. Of `precision`, 1 if an output is not finite as written, or
-        if the error is above `--max-error`, else 0. Of `run`, 1 if the script raises, else
+        if the error is above `--max-error`, else 0. Of `lock --check`, 1 if the step is not
+        as locked, else 0. Of `run`, 1 if the script raises, else
         0. 2 for wrong usage.
     """
     argv = sys.argv[1:] if argv is None else argv
@@ -37,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else USAGE
         if arguments.command == "audit":
             check_options(arguments)
+        if arguments.command == "lock":
+            from .lock import lock
+
+            return lock(arguments)
         from .reports import report
 
         return report(arguments)

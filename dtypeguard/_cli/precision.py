@@ -31,9 +31,9 @@ def audit_function(
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     wide, narrow = (_dtype(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
     f, made = (load(x, modules, PRECISION_FORMS) for x in (options.target, options.inputs))
-    with _as_usage_error(f"{options.inputs} cannot be called"):
+    with as_usage_error(f"{options.inputs} cannot be called"):
         args, kwargs = arguments(made() if callable(made) else made)
-    with _as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):
+    with as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):
         report = audit_call(
             f, args, kwargs, wide, narrow, options.tolerance, show_status=show_status
         )
@@ -46,13 +46,13 @@ def audit_function(
 
 
 @contextlib.contextmanager
-def _as_usage_error(what: str):
+def as_usage_error(what: str):
     """Makes a usage error of whatever is raised, with the line of the user's that did."""
     try:
         yield
     except Exception as error:
         origin = origin_of_error(error)
-        if origin is None and str(error).startswith("audit_precision"):
+        if origin is None and str(error).startswith(("audit_precision", "lock")):
             raise UsageError(str(error)) from error
         where = "" if origin is None else f"\n    {origin.place}  {origin.code}"
         raise UsageError(

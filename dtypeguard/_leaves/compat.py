@@ -52,6 +52,9 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
 
 
+# Older ones give equations other tracebacks, and other equations to derivatives.
+CAN_LOCK = _JAX >= (0, 7)
+
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
 HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)

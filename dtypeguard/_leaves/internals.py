@@ -111,7 +111,7 @@ PARAMETERS = {
     "top_k": ForeignNames("axis@jax>=0.10"),
     "convert_element_type": ForeignNames("new_dtype weak_type"),
     "iota": ForeignNames("dtype"),
-    "dot_general": ForeignNames("dimension_numbers preferred_element_type"),
+    "dot_general": ForeignNames("dimension_numbers precision preferred_element_type"),
     "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation"),
     "integer_pow": ForeignNames("y"),
 }

@@ -65,6 +65,25 @@ def calls_of(stack: Sequence[Equation]) -> Chain:
     return ()
 
 
+def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
+    """The calls of users' functions and packages behind each equation of a stack."""
+    for number, equation in enumerate(stack):
+        try:
+            calls, is_rule = _calls_behind(equation.source_info.traceback)
+        except (AttributeError, TypeError):  # as above
+            continue
+        # As in `_frames`.
+        if not (is_rule and any(map(_is_jitted_by_jax, stack[number + 1 :]))):
+            yield calls
+
+
+# As many as a program has calls: each is asked for once an equation.
+@functools.lru_cache(10_000)
+def _calls_behind(called: Any) -> tuple[Chain, bool]:
+    """The calls in a traceback, and whether they lead to a rule of a derivative."""
+    return _calls(zip(*called.raw_frames())), _is_of_rule(_frames_of(called))
+
+
 def calls_of_frame(frame: FrameType) -> Chain:
     """The calls that lead to the current line of a running function, inside out."""
     frames = itertools.chain([frame], callers(frame))

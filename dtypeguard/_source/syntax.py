@@ -75,6 +75,33 @@ def returned(code: CodeType) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
+def assignment_before(file: str, name: str, line: int) -> int | None:
+    """The last line before another in its function that assigns an array to a variable.
+
+    A number that is written out, or read off a shape, is none.
+    """
+    module = parsed(file)
+    functions = ast.FunctionDef, ast.AsyncFunctionDef
+    around = [x for x in ast.walk(module) if isinstance(x, functions)] if module else []
+    around = [x for x in around if x.lineno <= line <= (x.end_lineno or 0)]
+    inner = max(around, key=lambda x: x.lineno, default=module)
+    is_number = lambda x: (
+        x is None
+        or isinstance(x, ast.Constant)
+        or any(getattr(y, "attr", "") in ("shape", "ndim", "dtype") for y in ast.walk(x))
+    )
+    targets = [
+        target
+        for node in (ast.walk(inner) if inner else ())
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno < line
+        if not is_number(node.value)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    names = (x for target in targets for x in ast.walk(target))
+    lines = [x.lineno for x in names if isinstance(x, ast.Name) and x.id == name]
+    return max(lines, default=None)
+
+
 def _returns(node: ast.AST) -> Iterator[ast.expr]:
     """What a function returns, itself and not a function in it."""
     for child in ast.iter_child_nodes(node):

@@ -294,6 +294,12 @@ check_step(ADAM, PARAMS)
     TypeError: Write dtypeguard.testing.check_contract(optimizer)
 check_step(step, PARAMS, rules=['scna'])
     ValueError: no rule is called 'scna'; there are types, scan
+check_lock(jnp.sin, jnp.ones(2), path='none.lock')
+    AssertionError: found no none.lock. To write it, run the test with DTYPEGUARD_UPDATE=1
+check_lock(jnp.sin, jnp.ones(2), path='none.lock', x64=1)
+    TypeError: check_lock got x64=1. Write True, False or None
+check_lock(jnp.sin, path='none.lock', kwargs=[1])
+    TypeError: check_lock got kwargs=[1]
 check_precision(jnp.sin, jnp.ones(2), max_error='1e-3')
     TypeError: Write the relative error that is allowed, such as max_error=0.01
 check_precision(jnp.sin, jnp.ones(2), max_wide_work='10%')

@@ -1,0 +1,87 @@
+"""Locks the step that a command line names, and checks or updates its lock."""
+
+import argparse
+import contextlib
+import os
+import sys
+from types import ModuleType
+
+from .._leaves.compat import set_x64
+from .._lock.check import compared, lock_of
+from .._lock.step import Traced
+from .._lock.text import LockError, text_of, write
+from .._program.trace import TraceFailed
+from .load import LOCK_FORMS, UsageError, load
+from .precision import as_usage_error
+from .target import arguments
+
+HOLDS, CHANGED = 0, 1
+
+
+def lock(options: argparse.Namespace) -> int:
+    """Prints, writes, checks or updates a lock.
+
+    Returns:
+        The exit status, 0 or 1.
+
+    Raises:
+        UsageError: if the step, its inputs or the lock cannot be used.
+    """
+    path = options.out or options.check or options.update
+    if options.out and os.path.exists(options.out):
+        raise UsageError(
+            f"{options.out} exists. To write it anew, use --update: "
+            f"{_command(options, options.out)}"
+        )
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # a script may print
+            now = _traced(options, path)
+        if options.check:
+            found = compared(now, path)
+            if found.holds:
+                print(f"{now.lock.step} is as locked in {path}.")
+                return HOLDS
+            print(found.report(_command(options, path)))
+            return CHANGED
+        if options.update and os.path.exists(path):
+            found = compared(now, path, is_update=True)
+            is_written = found.update()
+            if not found.holds:
+                print(found.report())
+            print(f"{path} is {'updated' if is_written else 'up to date'}.")
+        elif path:
+            write(path, text_of(now.lock))
+            print(f"{path} is written.")
+        else:
+            print(text_of(now.lock), end="")
+    except LockError as error:
+        raise UsageError(str(error)) from error
+    return HOLDS
+
+
+def _traced(options: argparse.Namespace, path: str | None) -> Traced:
+    modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
+    with set_x64(True) if options.x64 else contextlib.nullcontext():
+        step, made = (
+            load(x, modules, LOCK_FORMS) for x in (options.target, options.inputs)
+        )
+        with as_usage_error(f"{options.inputs} cannot be called"):
+            args, kwargs = arguments(made() if callable(made) else made)
+        try:
+            return lock_of(step, args, kwargs, path, options.carry, options.returned)
+        except LockError:
+            raise
+        except (TraceFailed, TypeError, ValueError) as error:
+            cause = error.__cause__ if isinstance(error, TraceFailed) else error
+            failed = f"{options.target} does not run with what {options.inputs} gives"
+            with as_usage_error(failed):
+                raise cause or error from None
+
+
+def _command(options: argparse.Namespace, path: str) -> str:
+    """The command that updates a lock."""
+    which = lambda x: ",".join(map(str, x)) if isinstance(x, tuple) else str(x)
+    words = ["dtypeguard lock", options.target, "--inputs", options.inputs]
+    words += ["--carry", which(options.carry)] if options.carry != 0 else []
+    words += ["--returned", which(options.returned)] if options.returned is not None else []
+    return " ".join([*words, *["--x64"] * options.x64, "--update", path])

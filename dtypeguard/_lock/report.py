@@ -1,0 +1,93 @@
+"""Says what changed, on which lines, and how to accept it."""
+
+from collections.abc import Collection, Sequence
+
+from .._leaves.rows import columns
+from .causes import Cause, causes
+from .compare import Change, Differences, LeafChange
+from .step import Function, Traced
+
+_MOST = 8  # functions that follow, or leaves of a line
+_MEBIBYTE = 2**20
+
+
+def report(found: Differences, now: Traced, path: str, update: str = "") -> str:
+    """What changed since a lock was written.
+
+    Args:
+        found: the differences.
+        now: the step.
+        path: of the lock.
+        update: the command that accepts the changes.
+    """
+    moved = [x for x in found.functions if x.moved_from]
+    rest = [x for x in found.functions if x.added or x.removed]
+    rest = found._replace(functions=rest)
+    all_causes, functions, leaves = causes(rest, now)
+    what = "1 cause" if len(all_causes) == 1 else f"{len(all_causes)} causes"
+    text = [f"{now.lock.step} is not as locked in {path}: {what}."] if all_causes else []
+    if not all_causes:
+        text = [f"{now.lock.step} is not as locked in {path}: functions moved."]
+    for cause in all_causes:
+        text += _cause(cause)
+    for change in moved:
+        text.append(f"  {_name(change.moved_from)} moved to {_name(change.function)}")
+    if functions:
+        shown = [f"{f[1]} ({line})" if line else f[1] for f, line in functions[:_MOST]]
+        more = f" and {len(functions) - _MOST} more" if len(functions) > _MOST else ""
+        text.append(f"  and so: {', '.join(shown)}{more}")
+    if leaves:
+        text += ["  and so:", *(f"    {line}" for line in _leaf_lines(leaves))]
+    if update:
+        text.append(f"If it should be so: {update}")
+    return "\n".join(text)
+
+
+def _name(function: Function | None) -> str:
+    return ":".join(function) if function else ""
+
+
+def _cause(cause: Cause) -> list[str]:
+    places = ", ".join(map(str, cause.lines))
+    name = f" {cause.function[1]}" if cause.function else ""
+    share = f" ({100 * cause.work:.3g}% of multiply-adds)" if cause.work else ""
+    head = f"  {places}{':' * bool(places)}{name}{share}".rstrip()
+    text = [head] if head else []
+    text += [f"      {line.code}" for line in cause.lines if line.code]
+    rows = _rows(cause.change, cause.kinds) if cause.change else []
+    rows = [f"    {line}" for line in columns(rows)]
+    return text + rows + [f"    {line}" for line in _leaf_lines(cause.leaves)]
+
+
+def _rows(change: Change, first: Collection[str]) -> list[tuple[str, str]]:
+    kinds = dict.fromkeys(entry.kind for entry in (*change.added, *change.removed))
+    # What changes in a backward pass follows from the forward one, if that changes.
+    forward = [kind for kind in kinds if not kind.startswith("backward")]
+    rows: list[tuple[str, str]] = []
+    for kind in sorted(forward or kinds, key=lambda kind: kind not in first):
+        before = "; ".join(x.text for x in change.removed if x.kind == kind)
+        after = "; ".join(x.text for x in change.added if x.kind == kind)
+        rows.append(
+            (kind, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
+        )
+    return rows
+
+
+def _leaf_lines(changes: Sequence[LeafChange]) -> list[str]:
+    rows = [
+        (
+            change.table,
+            change.path,
+            f"locked: {change.before or 'none such'}   now: {change.after or 'gone'}",
+            _size(sum(leaf.bytes for leaf in change.leaves)),
+        )
+        for change in changes[:_MOST]
+    ]
+    left = changes[_MOST:]
+    return columns(rows) + [f"and {len(left)} more of these"] * bool(left)
+
+
+def _size(count: int) -> str:
+    if count >= _MEBIBYTE:
+        return f"({count / _MEBIBYTE:,.3g} MiB now)"
+    return f"({count:,} bytes now)" if count else ""

@@ -1,0 +1,162 @@
+"""Writes a lock as TOML, and reads it."""
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import tomllib
+from itertools import groupby
+from typing import Any
+
+import jax
+
+from .computations import IN_ORDER, KINDS, Entry
+from .step import Entries, Function, Lock
+
+_FORMAT = 1
+_WIDTH = 100
+_END = "# End of the lock."
+_COUNT = re.compile(r"(.*) \((\d+)\)")
+_TABLES = "inputs", "carry", "outputs"
+
+
+class LockError(ValueError):
+    """A lock that cannot be used; the message says what to do."""
+
+
+def text_of(lock: Lock) -> str:
+    """The lock as TOML."""
+    work = ", ".join(f"{100 * part:.3g}% {name}" for name, part in lock.shares.items())
+    lines = [
+        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock` with "
+        f"JAX {jax.__version__}.",
+        "# `bfloat16 @ bfloat16 -> float32 (2)`: what two calls take, and what they give; "
+        "one type: both.",
+        f"# Multiply-adds, not checked: {work or 'none'}.",
+        f"format = {_FORMAT}",
+        f"step = {_quoted(lock.step)}",
+    ]
+    for (file, function), entries in lock.functions.items():
+        lines += ["", f"[{_quoted(file)}.{_key(function)}]"]
+        for kind in KINDS:
+            texts = _lines(kind, [entry.text for entry in entries if entry.kind == kind])
+            lines += _array(kind, texts) if texts else []
+    for table in _TABLES:
+        if types := getattr(lock, table):
+            lines += ["", f"[{table}]"]
+            lines += [f"{_key(path)} = {_quoted(name)}" for path, name in types.items()]
+    return "\n".join([*lines, "", _END, ""])
+
+
+def _lines(kind: str, texts: list[str]) -> list[str]:
+    """Types and how many calls compute so: of products and sums in turn, else of all."""
+    is_in_order = kind in IN_ORDER
+    runs = groupby(texts if is_in_order else sorted(texts))
+    counted = [(text, len([*same])) for text, same in runs]
+    return [f"{text} ({count})" if count > 1 else text for text, count in counted]
+
+
+def _array(key: str, items: list[str]) -> list[str]:
+    line = f"{key} = [{', '.join(map(_quoted, items))}]"
+    if len(line) <= _WIDTH:
+        return [line]
+    return [f"{key} = [", *(f"  {_quoted(item)}," for item in items), "]"]
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def read(path: str) -> Lock:
+    """Reads the lock in a file.
+
+    Raises:
+        LockError: if there is none, or it is of another version or damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise LockError(f"{path} does not exist. Write it with --out {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError(f"{path} cannot be read: {error}.") from None
+    again = f"Restore {path}, with `git checkout` for example, or remove it and write anew."
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            raise LockError(
+                f"{path} has a merge conflict in line {number}. Take either side, then "
+                "update the lock: it writes what the merged code computes in."
+            )
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LockError(f"{path} is damaged: {error}. {again}") from None
+    if data.get("format") != _FORMAT:
+        raise LockError(
+            f"{path} has format {data.get('format')}; this dtypeguard reads format "
+            f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
+        )
+    if not text.rstrip().endswith(_END):
+        raise LockError(f"{path} is cut off: its last line is missing. {again}")
+    try:
+        return _lock(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise LockError(f"{path} is damaged: {reason}. {again}") from None
+
+
+def _lock(data: dict[str, Any]) -> Lock:
+    tables = {name: dict(data.get(name, {})) for name in _TABLES}
+    functions: dict[Function, Entries] = {}
+    for file, inside in data.items():
+        if file in (*_TABLES, "format", "step"):
+            continue
+        for function, kinds in inside.items():
+            # Other keys are for what later versions say of a line.
+            functions[file, function] = [
+                Entry(kind, text)
+                for kind in KINDS
+                for item in kinds.get(kind, ())
+                for text in _repeated(item)
+            ]
+    return Lock(str(data["step"]), functions, **tables)
+
+
+def _repeated(item: str) -> list[str]:
+    counted = _COUNT.fullmatch(item)
+    return [counted[1]] * int(counted[2]) if counted else [item]
+
+
+def write(path: str, text: str) -> None:
+    """Writes a file whole, or leaves it as it is.
+
+    Raises:
+        LockError: if it cannot be written.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=folder, delete=False, newline="\n"
+        ) as file:
+            temporary = file.name
+            file.write(text)
+        mode = os.stat(path).st_mode if os.path.exists(path) else 0o666 & ~_umask()
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+        raise LockError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

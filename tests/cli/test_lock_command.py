@@ -1,0 +1,118 @@
+"""The command line on locks: what it prints and writes, exit status, wrong usage."""
+
+import inspect
+import pathlib
+import re
+import sys
+
+import locked_step
+import pytest
+from pages import DOCS
+
+from dtypeguard._cli.main import main
+from dtypeguard._leaves.compat import CAN_LOCK
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+]
+SOURCE = inspect.getsource(locked_step)
+LOCK = pathlib.Path(__file__).parents[1] / "lock" / "step.lock"
+TARGET = ["lock", "train.py:step", "--inputs", "train.py:inputs"]
+LEFT_OUT = SOURCE.replace("h = x.astype(F32)", "h = x")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield tmp_path
+    for name in {*sys.modules} - before:
+        if getattr(sys.modules[name], "__file__", "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def body(text):
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_it_prints_writes_checks_and_updates(folder, capsys):
+    assert main(TARGET) == 0
+    printed = capsys.readouterr().out
+    assert body(printed) == body(LOCK.read_text())
+    assert main([*TARGET, "--out", "step.lock"]) == 0
+    written = (folder / "step.lock").read_text()
+    assert written == printed
+    assert main([*TARGET, "--check", "step.lock"]) == 0
+    assert main([*TARGET, "--update", "step.lock"]) == 0
+    assert "step.lock is up to date." in capsys.readouterr().out
+    assert main([*TARGET, "--out", "step.lock"]) == 2
+    assert "To write it anew, use --update" in capsys.readouterr().err
+    (folder / "train.py").write_text(LEFT_OUT)
+    assert main([*TARGET, "--check", "step.lock"]) == 1
+    checked = capsys.readouterr().out
+    assert (folder / "step.lock").read_text() == written
+    assert main([*TARGET, "--update", "step.lock"]) == 0
+    assert (folder / "step.lock").read_text() != written
+    assert "h = x" in capsys.readouterr().out
+    assert main([*TARGET, "--check", "step.lock"]) == 0
+    assert not [x for x in folder.iterdir() if x.name.startswith("tmp")]
+    # What the page shows is this.
+    page = (DOCS / "lock.md").read_text()
+    assert checked in page
+    part = page.partition('["train.py".attention]')[2].partition("```")[0]
+    assert all(each in printed for each in part.split("\n\n"))
+
+
+def test_other_files_are_named_from_the_folder_of_the_lock(folder, capsys):
+    (folder / "locks").mkdir()
+    assert main([*TARGET, "--out", "locks/step.lock"]) == 0
+    assert '["../train.py".rms_norm]' in (folder / "locks" / "step.lock").read_text()
+    (folder / "train.py").rename(folder / "other.py")
+    target = [x.replace("train.py", "other.py") for x in TARGET]
+    assert main([*target, "--check", "locks/step.lock"]) == 1
+    out = capsys.readouterr().out
+    assert "../train.py:mlp moved to ../other.py:mlp" in out
+    assert "cause" not in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--check", "none.lock"], "none.lock does not exist"),
+        (["--out", "none/step.lock"], "cannot be written"),
+        (["--check", "conflict.lock"], "has a merge conflict in line 2"),
+        (["--update", "conflict.lock"], "has a merge conflict in line 2"),
+        (["--update", "short.lock"], "is (damaged|cut off)"),
+        (["--carry", "1", "--check", "step.lock"], "another tree"),
+        (["--carry", "nothing"], "nothing"),
+    ],
+)
+def test_wrong_usage_exits_2_and_writes_nothing(folder, capsys, options, message):
+    text = LOCK.read_text()
+    (folder / "step.lock").write_text(text)
+    (folder / "conflict.lock").write_text("format = 1\n<<<<<<< HEAD\n")
+    (folder / "short.lock").write_text(text[:900])
+    before = {x: x.read_bytes() for x in folder.glob("*.lock")}
+    assert main([*TARGET, *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dtypeguard lock:")
+    assert re.search(message, error), error
+    assert {x: x.read_bytes() for x in folder.glob("*.lock")} == before
+
+
+def test_a_step_that_raises_names_its_line(folder, capsys):
+    (folder / "train.py").write_text(SOURCE.replace('p["up"]) @', 'p["up"].T) @'))
+    assert main(TARGET) == 2
+    error = capsys.readouterr().err
+    assert "train.py:step does not run with what train.py:inputs gives" in error
+    assert 'train.py:29  return jax.nn.gelu(x @ p["up"].T)' in error
+
+
+def test_help_lists_it(capsys):
+    assert main(["--help"]) == 0
+    assert "lock " in capsys.readouterr().out
+    assert main(["lock", "train.py:step"]) == 2
+    assert "dtypeguard lock my_script.py:step" in capsys.readouterr().err

@@ -1,0 +1,401 @@
+"""Locks of a transformer's step: what they hold over, and what breaks them where."""
+
+import importlib.util
+import inspect
+import pathlib
+import re
+import tomllib
+
+import jax
+import jax.numpy as jnp
+import locked_step
+import pytest
+from helpers import set_x64
+
+from dtypeguard._leaves.compat import CAN_LOCK
+from dtypeguard._lock.check import compared, lock_of
+from dtypeguard._lock.text import LockError, text_of
+from dtypeguard.testing import check_lock
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+]
+SOURCE = inspect.getsource(locked_step)
+HERE = pathlib.Path(__file__).parent
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def changed(folder, old="", new="", name="train"):
+    """The module with one piece of its source replaced."""
+    assert not old or SOURCE.count(old) == 1, old
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.py"
+    file.write_text(SOURCE.replace(old, new) if old else SOURCE)
+    spec = importlib.util.spec_from_file_location(f"lock_{name}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def traced(module, **sizes):
+    folder = pathlib.Path(module.__file__).parent
+    return lock_of(module.step, module.inputs(**sizes), {}, str(folder / "step.lock"))
+
+
+@pytest.fixture(scope="module")
+def text():
+    return (HERE / "step.lock").read_text()
+
+
+def check(tmp_path, text, module):
+    (tmp_path / "step.lock").write_text(text)
+    return compared(traced(module), str(tmp_path / "step.lock"))
+
+
+def body(text):
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_it_is_the_same_on_every_release(tmp_path, text):
+    assert body(text_of(traced(changed(tmp_path)).lock)) == body(text)
+    assert len(text.splitlines()) < 80
+    assert tomllib.loads(text)["train.py"]["rms_norm"]["sums"] == ["float32 (3)"]
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"layers": 12}, {"layers": 1}, {"batch": 7, "length": 9}]
+)
+def test_it_holds_for_other_sizes(tmp_path, text, sizes):
+    now = traced(changed(tmp_path), **sizes)
+    assert body(text_of(now.lock)) == body(text)
+
+
+def test_it_holds_with_x64_on(tmp_path, text):
+    with set_x64(True):
+        assert check(tmp_path, text, changed(tmp_path)).holds
+
+
+REFACTORS = {
+    "a comment": ("def rms_norm(x, scale):", "# A comment.\n\ndef rms_norm(x, scale):"),
+    "a moved line": (
+        "    logits = forward(",
+        "    labels = batch['labels']\n\n    logits = forward(",
+    ),
+    "a renamed local": ("    losses = optax", "    losses = x = optax"),
+    "a split line": (
+        '    return jax.nn.gelu(x @ p["up"]) @ p["down"]',
+        '    return (\n        jax.nn.gelu(\n            x\n            @ p["up"]\n'
+        '        )\n        @ p["down"]\n    )',
+    ),
+    "two statements": (
+        '    return jax.nn.gelu(x @ p["up"]) @ p["down"]',
+        '    up = x @ p["up"]\n    h = jax.nn.gelu(up)\n    return h @ p["down"]',
+    ),
+    "an unused function": (
+        "def mlp(p, x):",
+        "def unused(x):\n    return x.astype(jnp.float16)\n\n\ndef mlp(p, x):",
+    ),
+    "a repeated cast in one": (
+        "    return (h * scale).astype(x.dtype)",
+        "    scaled = h * scale\n    return scaled.astype(x.dtype)",
+    ),
+    "a multiplication more": ("    return x + mlp(", "    return x + 0.5 * mlp("),
+}
+
+
+@pytest.mark.parametrize("name", REFACTORS)
+def test_it_holds_over_a_refactoring(tmp_path, text, name):
+    found = check(tmp_path, text, changed(tmp_path, *REFACTORS[name]))
+    assert found.holds, found.report()
+
+
+# What is replaced, the piece of the line that is named, and both types.
+CHANGES = {
+    "a cast left out": ("h = x.astype(F32)", "h = x", "h = x", "float32", "bfloat16"),
+    "preferred_element_type left out": (
+        "q, k, preferred_element_type=F32)",
+        "q, k)",
+        'scores = jnp.einsum("bthk,bshk->bhts", q, k)',
+        "bfloat16 @ bfloat16 -> float32",
+        "bfloat16 @ bfloat16 -> bfloat16",
+    ),
+    "a softmax's cast moved": (
+        "jnp.where(mask, scores, -1e30))",
+        "jnp.where(mask, scores, -1e30).astype(BF16))",
+        "weights = jax.nn.softmax(",
+        "float32",
+        "bfloat16 in float32",
+    ),
+    "logits in bfloat16": (
+        'x, params["embed"], preferred_element_type=F32)',
+        'x, params["embed"])',
+        'return jnp.einsum("btd,vd->btv", x, params["embed"])',
+        "bfloat16 @ bfloat16 -> float32",
+        "bfloat16 @ bfloat16 -> bfloat16",
+    ),
+    "moments in bfloat16": (
+        "optax.adam(1e-3)",
+        "optax.adam(1e-3, mu_dtype=BF16)",
+        "updates, opt_state = opt.update(",
+        "float32",
+        "bfloat16",
+    ),
+    "a mean in bfloat16": (
+        "jnp.mean(h * h, axis=-1, keepdims=True)",
+        "jnp.mean(h * h, axis=-1, keepdims=True, dtype=BF16)",
+        "variance = jnp.mean(",
+        "float32",
+        "float32 -> bfloat16 in bfloat16",
+    ),
+    "a linspace that widens": (
+        'x = params["embed"][tokens]',
+        'x = params["embed"][tokens]\n    x = x + jnp.linspace(0, 1, x.shape[-1])',
+        "x = x + jnp.linspace(",
+        "none such",
+        "bfloat16, float32 -> float32",
+    ),
+    "an input widened": (
+        "state = params, jax",
+        'params["norm"] = jax.ShapeDtypeStruct((32,), BF16)\n    state = params, jax',
+        "return (h * scale)",  # the first that takes it; the cast has nothing to do
+        "float32",
+        "bfloat16",
+    ),
+    "gradients cast": (
+        "    updates, opt_state = opt.update(",
+        "    grads = jax.tree.map(lambda g: g.astype(BF16), grads)\n"
+        "    updates, opt_state = opt.update(",
+        "grads = jax.tree.map(lambda g",
+        "none such",
+        "float32 -> bfloat16",
+    ),
+    "a precision": (
+        '"bthk,hkd->btd", out, p["o"])',
+        '"bthk,hkd->btd", out, p["o"], precision="highest")',
+        'return jnp.einsum("bthk,hkd->btd"',
+        "bfloat16 @ bfloat16 -> bfloat16",
+        "bfloat16 @ bfloat16 -> bfloat16, precision highest",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_names_its_line_and_both_types(tmp_path, text, name):
+    old, new, line, before, after = CHANGES[name]
+    module = changed(tmp_path, old, new)
+    found = check(tmp_path, text, module)
+    assert not found.holds
+    report = found.report("how to accept it")
+    source = pathlib.Path(module.__file__).read_text().splitlines()
+    number = next(n for n, x in enumerate(source, 1) if x.strip().startswith(line))
+    first = report.splitlines()[1]
+    assert re.search(rf"train\.py:{number}:", first), report
+    assert f"locked: {before}" in report, report
+    assert re.search(rf"now: ([^\n]*; )?{re.escape(after)}", report), report
+    assert report.splitlines()[0].endswith(": 1 cause.") or name == "an input widened"
+    assert report.endswith("how to accept it")
+
+
+def test_a_cast_left_out_in_a_caller_or_where_a_function_returns(tmp_path, text):
+    left_out = (
+        "compute = jax.tree.map(lambda p: p.astype(BF16), params)",
+        "compute = params",
+    )
+    report = check(tmp_path, text, changed(tmp_path, *left_out)).report()
+    assert re.search(r"train\.py:46: loss_fn\n +compute = params\n", report), report
+    assert "casts  locked: float32 -> bfloat16   now: no longer" in report
+    assert re.search("and so: forward .*attention", report)
+
+    def step(x, w):
+        def up(x):
+            return (x @ w).astype(F32)
+
+        return jnp.tanh(up(x))
+
+    def other(x, w):
+        def up(x):
+            return x @ w
+
+        return jnp.tanh(up(x))
+
+    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "up.lock")
+    rename(other, step)
+    check_update(step, x, x, path=path)
+    with pytest.raises(AssertionError, match=r"step\.up\n +return x @ w\n +casts"):
+        check_lock(other, x, x, path=path)
+
+
+def test_two_changes_in_a_function_and_one_elsewhere_are_three_lines(tmp_path):
+    def step(x, w):
+        def inner(x):
+            a = x.astype(F32)
+            b = jnp.tanh(a)
+            c = jnp.sin(x.astype(F32))
+            return b.sum() + c.sum()
+
+        return inner(x), jnp.exp(w.astype(F32))
+
+    def other(x, w):
+        def inner(x):
+            a = x
+            b = jnp.tanh(a)
+            c = jnp.sin(x.astype(jnp.float16))
+            return b.sum() + c.sum()
+
+        return inner(x), jnp.exp(w)
+
+    rename(other, step)
+    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "two.lock")
+    check_update(step, x, x, path=path)
+    with pytest.raises(AssertionError) as error:
+        check_lock(other, x, x, path=path)
+    lines = [line.strip() for line in str(error.value).splitlines()]
+    assert "a = x" in lines
+    assert "c = jnp.sin(x.astype(jnp.float16))" in lines
+    assert "return inner(x), jnp.exp(w)" in lines
+
+
+def rename(function, like):
+    """Names a function, and those written in it, as another one."""
+    old, new = (each.__code__.co_qualname for each in (function, like))
+
+    def named(code):
+        inner = [named(x) if inspect.iscode(x) else x for x in code.co_consts]
+        name = code.co_qualname.replace(old, new)
+        return code.replace(co_qualname=name, co_consts=tuple(inner))
+
+    function.__code__ = named(function.__code__)
+
+
+def test_what_follows_from_one_line_is_told_apart(tmp_path, text):
+    found = check(tmp_path, text, changed(tmp_path, *CHANGES["a linspace that widens"][:2]))
+    (so,) = (x for x in found.report().splitlines() if x.startswith("  and so: "))
+    assert [name in so for name in ("attention", "block", "mlp", "forward")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_product_says_what_it_costs(tmp_path, text):
+    found = check(tmp_path, text, changed(tmp_path, *CHANGES["a precision"][:2]))
+    assert re.search(r"attention \(\d\.\d+% of multiply-adds\)", found.report())
+    found = check(tmp_path, text, changed(tmp_path, *CHANGES["moments in bfloat16"][:2]))
+    assert "(53,568 bytes now)" in found.report()
+
+
+def test_a_renamed_function_has_moved(tmp_path, text):
+    folder = tmp_path
+    source = SOURCE.replace("rms_norm", "root_mean_square")
+    module = changed(folder)
+    pathlib.Path(module.__file__).write_text(source)
+    spec = importlib.util.spec_from_file_location("lock_renamed", module.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = check(tmp_path, text, module)
+    assert not found.holds
+    moved = "train.py:rms_norm moved to train.py:root_mean_square"
+    assert moved in found.report()
+    assert "cause" not in found.report()
+
+
+def test_a_helper_that_is_called_twice_breaks_in_either_call(tmp_path):
+    def step(x, y, w):
+        a = jnp.matmul(x, w, preferred_element_type=F32)
+        b = jnp.matmul(y, w, preferred_element_type=F32)
+        return a + b
+
+    def other(x, y, w):
+        a = jnp.matmul(x, w, preferred_element_type=F32)
+        b = jnp.matmul(y, w)
+        return a + b
+
+    rename(other, step)
+    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "step.lock")
+    check_update(step, x, x, x, path=path)
+    check_lock(step, x, x, x, path=path)
+    with pytest.raises(AssertionError, match=r"test_lock\.py:\d+: .*step.*\n +b = jnp"):
+        check_lock(other, x, x, x, path=path)
+
+
+def check_update(step, *args, path, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DTYPEGUARD_UPDATE", "1")
+        check_lock(step, *args, path=path, **options)
+
+
+def scaled(x, y):
+    return (x * 2).astype(F32) @ y
+
+
+def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
+    x, path = jnp.ones((3, 3), BF16), tmp_path / "scaled.lock"
+    with pytest.raises(
+        AssertionError, match=r"found no .*scaled\.lock.*DTYPEGUARD_UPDATE=1"
+    ):
+        check_lock(scaled, x, x.astype(F32), path=path)
+    assert not path.exists()
+    check_update(scaled, x, x.astype(F32), path=path)
+    check_lock(scaled, x, x.astype(F32), path=path)
+    check_lock(scaled, x, path=path, kwargs={"y": x.astype(F32)})
+    before = path.read_bytes()
+    with pytest.raises(AssertionError, match=r"inputs +y +locked: float32 +now: bfloat16"):
+        check_lock(scaled, x, x, path=path)
+    assert path.read_bytes() == before
+    check_update(scaled, x, x, path=path)
+    check_lock(scaled, x, x, path=path)
+    assert path.read_bytes() != before
+
+
+def test_one_leaf_of_many_is_named(tmp_path, text):
+    found = check(tmp_path, text, changed(tmp_path, *CHANGES["an input widened"][:2]))
+    assert "carry  state[0]['norm']  locked: float32   now: bfloat16" in found.report()
+
+
+def test_weak_types_are_part_of_it(tmp_path):
+    path, x = str(tmp_path / "f.lock"), jnp.ones(3, F32)
+    f = lambda x, y: x + y
+    check_update(f, x, jnp.ones(()), path=path)
+    with pytest.raises(AssertionError, match=r"locked: float32 +now: weak float32"):
+        check_lock(f, x, jnp.asarray(1.0), path=path)
+
+
+DAMAGED = {
+    "version": (lambda text: text.replace("format = 1", "format = 7"), "format 7"),
+    "cut off": (lambda text: text[: len(text) // 2], "damaged|cut off"),
+    "cut off at a line": (lambda text: text.partition("[carry]")[0], "is cut off"),
+    "a conflict": (
+        lambda text: text.replace("[inputs]", "<<<<<<< HEAD\n[inputs]\n=======\n>>>>>>> b"),
+        "merge conflict in line",
+    ),
+    "another step": (
+        lambda text: text.replace("train.py:step", "train.py:other"),
+        "is the lock of train.py:other, and this is train.py:step",
+    ),
+    "other inputs": (
+        lambda text: text.replace('batch = "int32"', 'tokens = "int32"'),
+        "another tree",
+    ),
+    "no table": (lambda text: text.replace("[inputs]", "inputs = 3\n[x]"), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_lock_that_cannot_be_used_is_left_as_it_is(tmp_path, text, name):
+    damage, message = DAMAGED[name]
+    module, path = changed(tmp_path), tmp_path / "step.lock"
+    path.write_text(damage(text))
+    before = path.read_bytes()
+    if name == "another step":  # which computes otherwise
+        module = changed(tmp_path, *CHANGES["a precision"][:2])
+    with pytest.raises(LockError, match=message):
+        compared(traced(module), str(path))
+    assert path.read_bytes() == before
+
+
+def test_an_older_jax_is_refused(monkeypatch):
+    monkeypatch.setattr("dtypeguard._lock.check.CAN_LOCK", False)
+    with pytest.raises(LockError, match=r"needs JAX 0\.7 or newer, and this is JAX"):
+        lock_of(scaled, (), {}, None)

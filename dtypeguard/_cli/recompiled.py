@@ -93,7 +93,7 @@ class Recompiled:
         if call is not None and _is_listed(call):
             self._record(call)
 
-    def lines(self) -> list[str]:
+    def lines(self, is_whole: bool = False) -> list[str]:
         """The report; empty if no function was compiled again for its types."""
         if not self._found:
             return []

@@ -1,6 +1,9 @@
 """The error and the warning that dtypeguard raises about dtypes."""
 
+from collections.abc import Sequence
+
 from .public import public
+from .rows import Row
 
 
 @public
@@ -8,8 +11,18 @@ class DtypeDriftError(TypeError):
     """A leaf cannot be cast back to its recorded dtype without loss.
 
     It is raised during tracing, before anything runs, so nothing is lost. The message has
-    one line for each such leaf: its path, both dtypes, and what to write instead.
+    one line for each such leaf: its path, both dtypes, and what to write instead. More than
+    three leaves that share types and a pattern of path, such as `[*].mu['*']`, share a line
+    that says how many they are.
+
+    Attributes:
+        rows: every such leaf: its `path`, what it was `before` and is `after`, and the
+            `remedy`.
     """
+
+    def __init__(self, message: str = "", rows: Sequence[Row] = ()):
+        super().__init__(message)
+        self.rows = tuple(rows)
 
 
 @public

@@ -1,6 +1,7 @@
 """The error and the warning that dtypeguard raises about dtypes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from .public import public
 from .rows import Row
@@ -20,9 +21,14 @@ class DtypeDriftError(TypeError):
             `remedy`.
     """
 
-    def __init__(self, message: str = "", rows: Sequence[Row] = ()):
+    def __init__(self, message: str = "", rows: Iterable[Sequence[Any]] = ()):
         super().__init__(message)
-        self.rows = tuple(rows)
+        self.rows = tuple(Row(*row) for row in rows)
+
+    def __reduce__(self):
+        """A pickle names no class but this one."""
+        state = {name: value for name, value in vars(self).items() if name != "rows"}
+        return type(self), (str(self), [tuple(row) for row in self.rows]), state
 
 
 @public

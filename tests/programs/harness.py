@@ -26,6 +26,7 @@ from jax import tree_util
 from mistakes import MISTAKES, Mistake
 
 import dtypeguard
+from dtypeguard._source.files import short_path
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = (
@@ -231,14 +232,14 @@ class Told(NamedTuple):
         return all(map(place.search, rows))
 
 
-_CHANGE = re.compile(r"  \S+ +\w+(\[\S*\])?( \(weak\))? +-> \w")
+_CHANGE = re.compile(r"  (\d+ leaves of .+?|\S+) +\w+(\[\S*\])?( \(weak\))? +-> \w")
 
 
 def told(mistake: Mistake, folder: pathlib.Path) -> Told:
     """Makes a mistake, and asks `explain` about it, or `audit_step` if no loop raises."""
     path = written(mistake, folder)
     faults = [
-        f"{path}:{number}"
+        f"{short_path(str(path))}:{number}"
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if line.endswith("# the mistake")
     ]

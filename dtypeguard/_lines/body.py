@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
 
@@ -65,11 +65,41 @@ class Body(NamedTuple):
 
     def retraced_program(self) -> Program | None:
         """The program, traced again; None if it no longer traces."""
-        retraced = self.retraced()
+        return self._program_of(self.retraced())
+
+    def _program_of(self, retraced: Retraced | None) -> Program | None:
         program = None if retraced is None else self.program(retraced.jaxpr)
         if retraced is None or program is None:
             return None
         return program._replace(returned=(retraced.returned,))
+
+    def lines(
+        self,
+        program: Program,
+        provenance: TypeProvenance,
+        given: Callable[[int], Origin | None] = lambda _: None,
+    ) -> Lines:
+        """What finds the lines behind the values of the program.
+
+        Args:
+            program: of the function.
+            provenance: finds the lines of what the function closes over.
+            given: finds the line of an input of the program.
+        """
+        outside: dict[int, tuple[Leaf, Leaf]] = {}
+
+        def retrace_it() -> Program | None:
+            retraced = self.retraced()
+            outside.update(retraced.outside if retraced else {})
+            return self._program_of(retraced)
+
+        def holding(value: object) -> Origin | None:
+            known = outside.get(id(value))
+            if known is None:
+                return provenance.holding(value)
+            return provenance.of_value(known[1]).root
+
+        return Lines(program, None, retrace_it, holding=holding, given=given)
 
     def program(self, jaxpr: Jaxpr) -> Program | None:
         """A jaxpr as a program whose carry comes first; None if it is not the function's.
@@ -94,14 +124,14 @@ class Body(NamedTuple):
         returned = SplitTree(carried.merged(types))
         return Program(None, graph, (self.name,), (carried,), (returned,))
 
-    def results(self) -> "Results | None":
+    def results(self, provenance: TypeProvenance) -> "Results | None":
         """What it returns, to be asked for lines; None if it no longer traces."""
         retraced = None if self.jaxprs else self.retraced()
         jaxpr = retraced.jaxpr if retraced else next(iter(self.jaxprs), None)
         program = None if jaxpr is None else self.program(jaxpr)
         if program is None:
             return None
-        return Results(self, program.step, Lines(program, None, self.retraced_program))
+        return Results(self, program.step, self.lines(program, provenance))
 
     def drifts(
         self, provenance: TypeProvenance, first: Sequence[Leaf], is_apart: bool
@@ -123,8 +153,7 @@ class Body(NamedTuple):
         begun = [self.name + path for path in self.carried.paths]
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
-                held = {"holding": provenance.holding, "given": given}
-                lines = Lines(program, None, self.retraced_program, **held)
+                lines = self.lines(program, provenance, given)
                 yield (
                     dataclasses.replace(drift, begun=given(begun.index(drift.path)))
                     for drift in find(program, lines)

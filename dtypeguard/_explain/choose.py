@@ -7,6 +7,7 @@ from typing import NamedTuple
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits, kind
+from .._leaves.groups import of_holders
 from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
 from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
@@ -84,7 +85,11 @@ def _loop_remedies(
     if _is_of_optimizer(call, leaves):
         yield _WRAP, leaves
     elif castable:
-        yield _guard_or_cast(call, castable), castable
+        odd = [leaf for leaf in castable if leaf.is_odd and not is_installed(call.file)]
+        for text, begun in _begin(odd):
+            yield text, begun
+        way = _guard_or_cast(call, castable)
+        yield f"Or {way[0].lower()}{way[1:]}" if odd else way, castable
     for leaf in leaves:
         if leaf in castable:
             continue
@@ -99,10 +104,21 @@ def _loop_remedies(
         yield f"{text[0].upper()}{text[1:]}.", [leaf]
 
 
+def _begin(leaves: Sequence[RefusedLeaf]) -> _Remedies:
+    """What to write where leaves begin in another dtype than the program has."""
+    for new in dict.fromkeys(leaf.dtypes[1] for leaf in leaves):
+        those = [leaf for leaf in leaves if leaf.dtypes[1] == new]
+        where = " and ".join(dict.fromkeys(str(x.begun.users) for x in those if x.begun))
+        name = those[0].path if len(those) == 1 else of_holders([x.path for x in those])
+        yield f"At {where} begin {name} as {new}: {array_text(new)}.", those
+
+
 def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
     """What to guard, and where to cast instead."""
     pairs = [leaf.dtypes for leaf in castable]
-    casts = " or ".join(dict.fromkeys(cast_text(old) for old, _ in pairs))
+    casts = cast_text(pairs[0][0])
+    if len({old for old, _ in pairs}) > 1:  # a tree of several dtypes
+        casts = "x.astype(p.dtype), where p is the leaf that came in"
     casts += "".join(dict.fromkeys(lost(new, old) for old, new in pairs))
     lines = [leaf.origin for leaf in castable if leaf.origin]
     guard = ""
@@ -197,7 +213,10 @@ def _give(call: ControlFlow, dtypes: Iterable[DType], wrong: Container[DType] = 
 
 def _branch_remedies(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterator[str]:
     """What to write where branches return leaves in different types."""
-    if _is_of_optimizer(call, [leaf for leaf in leaves if leaf.is_made]):
+    computed = [leaf for leaf in leaves if leaf.is_made]
+    # A branch may return a state as it was before, which `init` has made.
+    computed = [leaf for leaf in computed if not leaf.unchanged] or computed
+    if _is_of_optimizer(call, computed):
         yield _WRAP
         return
     one, other = pair = leaves[:2]

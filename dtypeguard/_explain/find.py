@@ -66,6 +66,7 @@ def _in_loop(
                 drift.cause,
                 drift.begun,
                 drift.is_castable,
+                drift.is_odd and drift.begun is not None,
             )
             for number, drift in enumerate(meant.values())
         ]

@@ -164,6 +164,8 @@ def _row(leaf: RefusedLeaf, is_first: bool) -> tuple[str, ...]:
     origin, cause, begun = places(leaf.origin, leaf.cause, leaf.begun)
     types = " -> ".join(map(_type, leaf.values))
     made = ", ".join(filter(None, [leaf.unchanged, origin]))
+    if leaf.is_odd and begun:  # the first value is the cause
+        made, cause, begun = begun, made and f"promoted at {made}", cause
     return leaf.path if is_first else "", leaf.branch, types, made, cause, begun
 
 

@@ -168,7 +168,7 @@ def rounding(types: Iterable[str], advice: str) -> str:
             they name.
     """
     found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
-    is_guard = "dtypeguard.guard" in advice
+    is_guard = "dtypeguard.guard" in advice or "astype(p.dtype)" in advice
     is_named = lambda name: re.search(rf"(astype\(|asarray\(x, )jnp\.{name}\)", advice)
     named = [name for name in found if is_guard or is_named(name)]
     if not named:

@@ -12,8 +12,8 @@ from jax import tree_util
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
-from .._leaves.dtypes import fits
-from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
+from .._leaves.dtypes import fits, kind
+from .._leaves.types import Aval, DType, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin
@@ -154,10 +154,15 @@ class Body(NamedTuple):
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
                 lines = self.lines(program, provenance, given)
+                found = [x for x in find(program, lines) if x.kind in ("dtype", "shape")]
+                odd = _odd(program.step, found)
                 yield (
-                    dataclasses.replace(drift, begun=given(begun.index(drift.path)))
-                    for drift in find(program, lines)
-                    if drift.kind in ("dtype", "shape")
+                    dataclasses.replace(
+                        drift,
+                        begun=given(begun.index(drift.path)),
+                        is_odd=drift.avals[0].dtype in odd,
+                    )
+                    for drift in found
                 )
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
@@ -183,6 +188,23 @@ class Body(NamedTuple):
             _is_castable(old, new) or not difference(old, new)
             for old, new in zip(kept, program.returned[0].arrays)
         )
+
+
+def _odd(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
+    """The dtypes with which leaves alone begin, in a program whose arrays have another.
+
+    A cast of the program would change all of these arrays, and a first value only itself.
+    """
+    found: set[DType] = set()
+    pairs = {tuple(x.avals[n].dtype for n in (0, 1)) for x in drifts if x.kind == "dtype"}
+    constants = [n for n in graph.constants if getattr(graph.avals[n], "shape", ())]
+    known = [graph.avals[number] for number in (*graph.inputs, *constants)]
+    for old, new in pairs:
+        begun = sum(drift.avals[0].dtype == old for drift in drifts)
+        have = [sum(aval.dtype == dtype for aval in known) for dtype in (old, new)]
+        if kind(old) == kind(new) == "float" and have[0] == begun < have[1] > 1:
+            found.add(old)
+    return found
 
 
 class Results(NamedTuple):

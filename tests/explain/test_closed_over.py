@@ -17,7 +17,7 @@ line = functools.partial(line_of, __file__)
 pytestmark = pytest.mark.third_party
 
 
-def by_default(s, _, scale=jnp.full(3, 2, jnp.float32)):  # noqa: B008: tested  # default
+def by_default(s, _, scale=jnp.full(3, 2, jnp.float32)):  # noqa: B008  # default
     return s * scale, None
 
 

@@ -1,0 +1,126 @@
+"""Advice that holds to the letter: first values, trees of several dtypes, losses."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from advice import applied, line as line_of, note_on
+from helpers import set_x64
+from jax import lax
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+PARAMS = {"w": jnp.ones((4, 4)), "u": jnp.ones((4, 4))}
+
+line = functools.partial(line_of, __file__)
+pytestmark = pytest.mark.third_party
+
+
+def recurrent():
+    def cell(hidden, x):
+        hidden = jnp.tanh(x @ PARAMS["w"] + hidden @ PARAMS["u"])  # the cell
+        return hidden, hidden
+
+    hidden = jnp.zeros(4, BF16)  # the hidden
+    return lax.scan(cell, hidden, jnp.ones((3, 4)))[0]
+
+
+def test_a_first_value_that_no_other_array_is_like_is_the_cause():
+    note = note_on(recurrent)
+    begun = line("the hidden")
+    types = re.escape("bfloat16[4] -> float32[4]")
+    assert re.search(
+        rf"  hidden  {types}  begins at {begun}  promoted at {line('the cell')}", note
+    )
+    begin = f"At {begun} begin hidden as float32: jnp.asarray(x, jnp.float32)."
+    assert note.splitlines()[-3] == begin
+    assert note.splitlines()[-2].startswith("Or write lax.scan(dtypeguard.guard_step(cell)")
+    mended = applied(
+        recurrent, ("jnp.zeros(4, BF16)", "jnp.asarray(jnp.zeros(4, BF16), jnp.float32)")
+    )
+    assert mended().dtype == F32
+
+
+def simulated():
+    def body(carry, _):
+        position, velocity, energy = carry
+        velocity = velocity - position * 0.01
+        energy = energy + jnp.sum(velocity**2)
+        return (position + velocity * 0.01, velocity, energy), None
+
+    energy = jnp.zeros((), F32)  # the energy
+    carry = jnp.ones(3), jnp.zeros(3), energy
+    return lax.scan(body, carry, None, 5)[0][2]
+
+
+def test_a_program_in_float64_is_not_told_to_round():
+    with set_x64(True):
+        note = note_on(simulated)
+        begin = f"At {line('the energy')} begin carry[2] as float64"
+        begin = f"{begin}: jnp.asarray(x, jnp.float64)."
+        assert begin in note.splitlines()
+        changed = "energy = jnp.asarray(jnp.zeros((), F32), jnp.float64)"
+        assert (
+            applied(simulated, ("energy = jnp.zeros((), F32)", changed))().dtype
+            == "float64"
+        )
+
+
+def narrow_beside_wide():
+    scale = jnp.ones(3)
+
+    def body(carry, _):
+        return jax.tree.map(lambda x: x * scale, carry), None
+
+    return lax.scan(body, {"b": jnp.ones(3, BF16), "h": jnp.ones(3, jnp.float16)}, None, 2)[
+        0
+    ]
+
+
+def test_leaves_of_several_dtypes_are_cast_each_to_its_own():
+    note = note_on(narrow_beside_wide)
+    assert "x.astype(p.dtype), where p is the leaf that came in." in note
+    assert "A cast to bfloat16 and float16 rounds" in note
+    changed = "jax.tree.map(lambda x, p: (x * scale).astype(p.dtype), carry, carry)"
+    mended = applied(
+        narrow_beside_wide, ("jax.tree.map(lambda x: x * scale, carry)", changed)
+    )
+    assert {str(x.dtype) for x in jax.tree.leaves(mended())} == {"bfloat16", "float16"}
+
+
+def complex_loss():
+    def loss(w):
+        return jnp.vdot(w, w)
+
+    return jax.grad(loss)(jnp.ones(3, jnp.complex128))
+
+
+def test_a_complex_loss_keeps_its_bits():
+    with set_x64(True):
+        note = note_on(complex_loss)
+        new = "jnp.real(jnp.vdot(w, w)).astype(jnp.float64)"
+        assert f"write {new} in place of jnp.vdot(w, w)." in note
+        applied(complex_loss, ("return jnp.vdot(w, w)", f"return {new}"))()
+
+
+def skipped():
+    opt = optax.adam(1e-3)
+    params = {"w": jnp.ones(3, BF16)}
+    state = opt.init(params)
+
+    def apply():
+        updates, new = opt.update({"w": jnp.ones(3)}, state, params)
+        return optax.apply_updates(params, updates), new
+
+    return lax.cond(True, apply, lambda: (params, state))
+
+
+def test_an_optimizer_whose_state_is_closed_over_is_to_be_guarded():
+    assert "Wrap the optimizer: dtypeguard.guard(opt)." in note_on(skipped).splitlines()
+    guarded = (
+        "opt = optax.adam(1e-3)",
+        "import dtypeguard; opt = dtypeguard.guard(optax.adam(1e-3))",
+    )
+    assert applied(skipped, guarded)()[0]["w"].dtype == BF16

@@ -105,6 +105,25 @@ def test_a_complex_loss_keeps_its_bits():
         applied(complex_loss, ("return jnp.vdot(w, w)", f"return {new}"))()
 
 
+def loss_of(p, x):
+    return jnp.sum((x * p["w"] + p["b"]) ** 2)
+
+
+def cast_before_the_gradient():
+    def body(params, x):
+        wide = jax.tree.map(lambda a: a.astype(F32), params)  # the cast
+        grads = jax.grad(loss_of)(wide, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), None
+
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(3, BF16)}
+    return lax.scan(body, params, jnp.ones((2, 3), BF16))
+
+
+def test_the_seed_of_a_gradient_is_not_the_cause():
+    note = note_on(cast_before_the_gradient)
+    assert note.count(f"  forced by {line('the cast')}  ") == 2
+
+
 def skipped():
     opt = optax.adam(1e-3)
     params = {"w": jnp.ones(3, BF16)}

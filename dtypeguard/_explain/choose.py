@@ -1,5 +1,6 @@
 """Third stage: chooses what to write, for each line that is to blame."""
 
+import ast
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -12,10 +13,12 @@ from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
 from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
 from .._source.origin import Origin
+from .._source.syntax import text_of
 from .casts import call_remedies
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .frames import ControlFlow
 
+_LONG = 100  # a call with more characters is not written out
 _WRAP = "Wrap the optimizer: dtypeguard.guard(opt)."
 
 
@@ -163,7 +166,9 @@ def _argument(name: str) -> str:
 
 
 def _guarded(call: ControlFlow) -> str:
-    """The call with its body guarded."""
+    """The call with its body guarded, as the user has written it if that is short."""
+    if text := _guarded_as_written(call):
+        return text
     name = _argument(getattr(call.bodies["body"].function, "__name__", ""))
     before, argument, after = {
         "scan": ("", "", ", init, xs"),
@@ -172,6 +177,33 @@ def _guarded(call: ControlFlow) -> str:
     }[call.name]
     function = f"{'eqx.internal' if call.is_equinox else 'lax'}.{call.name}"
     return f"{function}({before}dtypeguard.guard_step({name}{argument}){after})"
+
+
+def _guarded_as_written(call: ControlFlow) -> str:
+    """The user's own call with its body guarded; empty if it is long or not known."""
+    written = call.written
+    if not isinstance(written, ast.Call) or not isinstance(
+        written.func, (ast.Name, ast.Attribute)
+    ):
+        return ""
+    place, keyword = {
+        "scan": (0, "f"),
+        "while_loop": (1, "body_fun"),
+        "fori_loop": (2, "body_fun"),
+    }[call.name]
+    body = [each.value for each in written.keywords if each.arg == keyword]
+    before = written.args[: place + 1]
+    if len(before) > place and not any(isinstance(x, ast.Starred) for x in before):
+        body = [written.args[place]]
+    text, function = (text_of(x, call.file) for x in (written, written.func))
+    if len(body) != 1 or function.rpartition(".")[2] != call.name:
+        return ""
+    old = text_of(body[0], call.file)
+    new = f"dtypeguard.guard_step({old}{', carry=1' * (call.name == 'fori_loop')})"
+    # What stands before it may have the same text.
+    start = len(function) if place == 0 else text.find(f" {old}")
+    start = text.find(old, max(start, 0))
+    return f"{text[:start]}{new}{text[start + len(old) :]}" if len(text) <= _LONG else ""
 
 
 def _is_of_package(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:

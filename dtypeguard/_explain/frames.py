@@ -7,6 +7,7 @@ by their type. Names of JAX's variables only decide between two values of one ty
 release that changes them may cost a note, and nothing else.
 """
 
+import ast
 import contextlib
 import inspect
 import itertools
@@ -54,6 +55,7 @@ class ControlFlow(NamedTuple):
         condition: of a `while_loop`; None for others.
         trees: structures in JAX's variables, the likeliest of the result first.
         has_users_branch: whether the user gave a branch to the package that made the call.
+        written: the call in the source of the caller; None if that cannot be read.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ControlFlow(NamedTuple):
     condition: Body | None = None
     trees: Sequence[PyTreeDef] = ()
     has_users_branch: bool = False
+    written: ast.AST | None = None
 
     @property
     def is_loop(self) -> bool:

@@ -231,7 +231,8 @@ def test_a_loop_of_equinox_with_a_carry_of_one_leaf(kind, is_flag):
     assert f"x  bfloat16[] -> {'bool' if is_flag else 'float32'}[]" in row
     assert code.endswith("# the promotion")
     if not is_flag:
-        assert "eqx.internal.while_loop(cond_fun, dtypeguard.guard_step(body)" in "".join(
-            advice
+        assert (
+            "eqxi.while_loop(condition, dtypeguard.guard_step(body), start, max"
+            in "".join(advice)
         )
         assert loop(guard_step(body)).dtype == BF16

@@ -44,7 +44,8 @@ def holders(paths: Sequence[str]) -> str:
     while number < len(groups):
         common = _common(groups[number])
         inside = grouped(groups[number], lambda parts, n=common: tuple(parts[n : n + 1]))
-        if 1 < len(inside) <= FEW + 1 - len(groups):
+        is_shared = min(map(len, inside)) > 1
+        if is_shared and 1 < len(inside) <= FEW + 1 - len(groups):
             groups[number : number + 1] = inside
         else:
             number += 1

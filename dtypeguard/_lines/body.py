@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
+from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
 from .._leaves.dtypes import fits, kind
 from .._leaves.types import Aval, DType, Jaxpr, Leaf, PyTree, Step
-from .._program.graph import Graph, open_jaxpr
+from .._program.graph import SHAPES, Graph, open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin
 from .drift import Drift, find
@@ -159,10 +161,12 @@ class Body(NamedTuple):
                 yield (
                     dataclasses.replace(
                         drift,
-                        begun=given(begun.index(drift.path)),
-                        is_odd=drift.avals[0].dtype in odd,
+                        begun=given(number),
+                        is_odd=drift.avals[0].dtype in odd
+                        or _is_average(program.step, number),
                     )
                     for drift in found
+                    for number in (begun.index(drift.path),)
                 )
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
@@ -205,6 +209,33 @@ def _odd(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
         if kind(old) == kind(new) == "float" and have[0] == begun < have[1] > 1:
             found.add(old)
     return found
+
+
+def _is_average(graph: Graph, number: int) -> bool:
+    """Whether a program adds little to an input times nearly 1, less than its dtype holds.
+
+    Such an average stays where it is in 16 bits: it is to begin in more.
+    """
+    own, kept = {graph.inputs[number]}, set[int]()
+    dtype = graph.avals[graph.inputs[number]].dtype
+    if kind(dtype) != "float" or dtype.itemsize > 2:
+        return False
+    least = 1 - 4 * float(jnp.finfo(dtype).eps)
+    for value in graph.sources_first():
+        equation = graph.made_by.get(value)
+        inputs = equation.inputs if equation else graph.same.get(value, ())
+        name = equation.primitive if equation else "copy"
+        if name == "add" and kept & set(inputs):
+            return True
+        if name == "mul" and own & set(inputs):
+            factors = (graph.values.get(each) for each in inputs if each not in own)
+            known = [x for x in factors if x is not None and np.ndim(x) == 0]
+            if any(least <= float(x) < 1 for x in known if not isinstance(x, Tracer)):
+                kept.add(value)
+        elif name == "convert_element_type" or name in SHAPES:
+            own |= {value} if own & set(inputs) else set()
+            kept |= {value} if kept & set(inputs) else set()
+    return False
 
 
 class Results(NamedTuple):

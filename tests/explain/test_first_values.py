@@ -68,6 +68,31 @@ def test_a_program_in_float64_is_not_told_to_round():
         )
 
 
+def averaged():
+    def body(mean, x):
+        return 0.99 * mean + 0.01 * jnp.mean(x), None
+
+    mean = jnp.zeros((), BF16)  # the mean
+    return lax.scan(body, mean, jnp.ones((2, 3)))[0]
+
+
+def test_an_average_that_would_not_move_begins_in_float32():
+    note = note_on(averaged)
+    begun = line("the mean")
+    begin = f"At {begun} begin mean as float32: jnp.asarray(x, jnp.float32)."
+    assert begin in note.splitlines()
+    assert f"  begins at {begun}  promoted at " in note
+    changed = "mean = jnp.asarray(jnp.zeros((), BF16), jnp.float32)"
+    assert applied(averaged, ("mean = jnp.zeros((), BF16)", changed))().dtype == F32
+    quick = note_on(lambda: lax.scan(quickly, jnp.zeros((), BF16), jnp.ones((2, 3))))
+    assert "  begins at " in quick
+    assert "begin mean as" not in quick
+
+
+def quickly(mean, x):
+    return 0.5 * mean + 0.5 * jnp.mean(x), None
+
+
 def narrow_beside_wide():
     scale = jnp.ones(3)
 

@@ -278,13 +278,17 @@ def changed(text: str, changes: Sequence[tuple[str, str]]) -> str:
 
 def wrapped(text: str, advice: str) -> str:
     """A program with the guard that an advice names, in the place that it names."""
-    kind, name = re.search(r"dtypeguard\.(guard|guard_step)\((\w+)", advice).groups()
+    kind, name = re.search(_GUARD, advice).groups()
     place = rf"\bstep(?=(\(|\n +def |, .*\n +def ){name}\b)"
     place = r"(?<=[ (=])opt(?=\()" if kind == "guard" else place
     text, count = re.subn(place, f"dtypeguard.{kind}", text)
     if count != 1:
         raise ValueError(f"{count} places for: {advice}")
     return text
+
+
+# What it is put around may stand in a wrapper of the program's.
+_GUARD = re.compile(r"dtypeguard\.(guard|guard_step)\((?:[\w.]+\()?(\w+)")
 
 
 def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:

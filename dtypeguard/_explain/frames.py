@@ -21,7 +21,7 @@ import jax
 from jax import tree_util
 
 from .._carry.split import SplitTree
-from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.dtypes import dtype_of, is_array, is_weak
 from .._leaves.functions import parameters, required
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
@@ -145,6 +145,9 @@ def _with_body(
         body = Body(given["f"], inputs, 0, True, jaxprs)
     elif call.name == "fori_loop":
         index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
+        if is_weak(given["lower"]):
+            with contextlib.suppress(TypeError):  # older releases have no weak ones
+                index = jax.ShapeDtypeStruct((), index.dtype, weak_type=True)
         body = Body(given["body_fun"], (index, given["init_val"]), 1, False, jaxprs)
     elif "body_fun" not in given and call.is_equinox:
         # Equinox deletes its arguments; the frame that compares the carry has them.

@@ -12,6 +12,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
+from .._leaves.dtypes import is_weak
 from .._leaves.functions import copy_of
 from .._leaves.types import Jaxpr, Leaf, PyTree, Step
 from .._program.trace import strong_type
@@ -63,11 +64,17 @@ def retrace(
         closed_over, call = _opened(function)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first trace has warned
-            types = tree_util.tree_map(strong_type, (closed_over, *inputs))
+            types = tree_util.tree_map(_type, (closed_over, *inputs))
             jaxpr = jax.make_jaxpr(run)(*types)
             return Retraced(jaxpr, returned[0], results, outside)
     except Exception:
         return None
+
+
+def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """The type of an argument: strong, but for the index of a loop."""
+    is_index = isinstance(leaf, jax.ShapeDtypeStruct) and is_weak(leaf)
+    return leaf if is_index else strong_type(leaf)
 
 
 def _opened(function: Step) -> tuple[list[Tracer], Step]:

@@ -2,12 +2,19 @@
 
 import re
 
+import jax
 import pytest
 from helpers import need
 
 from dtypeguard._source.files import short_path
 
-pytestmark = pytest.mark.third_party
+_INFO = getattr(jax.make_jaxpr(lambda x: x)(1.0).jaxpr, "debug_info", None)
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(
+        not getattr(_INFO, "result_paths", None), reason="results have no names here"
+    ),
+]
 
 # Scripts, each with rows of its list. A name after a `#` stands for its line.
 LISTED = {

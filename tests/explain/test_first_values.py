@@ -1,6 +1,7 @@
 """Advice that holds to the letter: first values, trees of several dtypes, losses."""
 
 import functools
+import inspect
 import re
 
 import jax
@@ -147,6 +148,23 @@ def cast_before_the_gradient():
 def test_the_seed_of_a_gradient_is_not_the_cause():
     note = note_on(cast_before_the_gradient)
     assert note.count(f"  forced by {line('the cast')}  ") == 2
+
+
+def weak_before_strong():
+    def body(n, carry):
+        factor = 1 - 0.9 ** (n + 1)
+        factor = jnp.sqrt(factor) * jnp.ones(3)  # the ones
+        return carry * factor
+
+    return lax.fori_loop(0, 3, body, jnp.ones(3, BF16))
+
+
+@pytest.mark.skipif(
+    "weak_type" not in inspect.signature(jax.ShapeDtypeStruct).parameters,
+    reason="an abstract value cannot be weakly typed in this release",
+)
+def test_what_comes_of_the_index_of_a_loop_is_weak():
+    assert f"  forced by {line('the ones')}" in note_on(weak_before_strong)
 
 
 def skipped():

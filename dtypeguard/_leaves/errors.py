@@ -1,10 +1,22 @@
-"""The error and the warning that dtypeguard raises about dtypes."""
+"""The error and the warning that dtypeguard raises about dtypes.
+
+This file does not import JAX, so that warnings can be filtered without it.
+"""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .public import public
-from .rows import Row
+
+
+class Row(NamedTuple):
+    """One leaf of a report: its path, what it was, what it is now, what to write."""
+
+    path: str
+    before: str
+    after: str
+    remedy: str = ""
+    castable: bool = False  # by Policy(casting="unsafe")
 
 
 @public

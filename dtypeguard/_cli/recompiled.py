@@ -73,7 +73,7 @@ class Recompiled:
     def __init__(self):
         self._found: dict[str, RecompiledFunction] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
-        self._new: dict[CodeType, tuple[Compiled, int, str]] = {}
+        self._new: dict[CodeType, tuple[int, int, str]] = {}
         self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
@@ -179,10 +179,10 @@ class Recompiled:
         code = getattr(unwrapped(call.function), "__code__", None)
         if code is None:
             return
-        last, times, name = self._new.get(code, (now, 0, name_of(call.function)))
-        is_same = last.rest[1:] == now.rest[1:] and last.leaves == now.leaves
-        times = times + 1 if is_same and last.caller == now.caller else 1
-        self._new[code] = now._replace(program=None), times, name
+        types = tuple(now.leaves.items())
+        about = hash((str(now.rest[1:]), types, now.caller))  # which keeps no tree alive
+        last, times, name = self._new.get(code, (about, 0, name_of(call.function)))
+        self._new[code] = about, times + 1 if last == about else 1, name
 
 
 def _changed(before: Compiled, now: Compiled) -> list[str] | None:

@@ -85,6 +85,7 @@ def check_contract(
         >>> import dtypeguard, optax
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     rules = _known("rules", rules, RULES)
     configurations = _known("configurations", configurations, _NAMES)
     for name, tree in (("params", params), ("updates", updates)):
@@ -152,6 +153,7 @@ def check_step(
         >>> average, x = jnp.zeros(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
         >>> check_step(dtypeguard.guard_step(step), average, x)
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     rules = _known("rules", rules, STEP_RULES)
     resolved = carry_of("check_step", step, carry, returned)
     kwargs = {} if kwargs is None else kwargs
@@ -206,6 +208,7 @@ def check_precision(
         >>> from dtypeguard.testing import check_precision
         >>> check_precision(jnp.tanh, jnp.ones(3, jnp.bfloat16), max_error=0.01)
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     _check_bound("max_error", max_error, "relative error that is allowed", 1e-2)
     _check_bound("max_wide_work", max_wide_work, "share of work that may be wide", 0.1)
     if max_error is None and max_wide_work is None:

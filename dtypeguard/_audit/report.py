@@ -3,10 +3,11 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Literal
 
+from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.page import Cell, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
@@ -131,8 +132,29 @@ class AuditReport:
         return errors + (columns(self.rows()) if self.drifts else [])
 
     def __str__(self) -> str:
-        lines = [f"audit: {self.headline}", *(f"  {line}" for line in self.lines())]
-        return "\n".join([*lines, *self.paragraphs])
+        errors = [] if self.error is None else self.error.lines()
+        rows, hint = self._short()
+        lines = [f"  {line}" for line in (*errors, *rows)]
+        return "\n".join([f"audit: {self.headline}", *lines, *self.paragraphs, *hint])
+
+    def _short(self) -> tuple[list[str], list[str]]:
+        """A line for each drift or for many of one cause, and where all of them are."""
+        groups = grouped(self.drifts, _cause)
+        shown = groups[:CAUSES]
+        rows = dict(zip(self.drifts, self.rows()))
+        lines: list[Sequence[str]] = []
+        for group in shown:
+            if len(group) <= FEW:
+                lines += [rows[drift] for drift in group]
+                continue
+            _, change, *named = rows[group[0]]
+            if len({(drift.before, drift.after) for drift in group}) > 1:
+                change = ""
+            lines.append((of_holders([drift.name for drift in group]), change, *named))
+        text = columns(lines) if lines else []
+        text += and_more(len(groups) - len(shown))
+        is_cut = len(lines) < len(self.drifts)
+        return text, ["Every leaf: the report's drifts, or --json."] * is_cut
 
     def to_json(self) -> str:
         """The whole report as JSON, the findings of each analysis under its name."""
@@ -162,6 +184,12 @@ class AuditReport:
         parts += [html_table(_HEAD, self._cells())] if self.drifts else []
         parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
         return document("dtypeguard audit", "\n".join(parts))
+
+
+def _cause(drift: Drift) -> Hashable:
+    """What leaves that drift for one reason have in common."""
+    types = (drift.before, drift.after) if drift.kind == "dtype" else ()
+    return drift.where, drift.kind, types, str(drift.origin), str(drift.cause)
 
 
 _HEAD = ("leaf", "was", "is", "origin", "forced by")

@@ -6,6 +6,7 @@ The top floor: it may import every room, and no room imports it. Read `main.py` 
 `display.py` prints.
 
 `run.py` runs a script, which `script.py` finds as Python does, and does not import JAX:
-`watch.py` waits until the script does. `recompiled.py` then records what JAX compiles, and
-`explained.py` explains the error that ends the script.
+`watch.py` waits until the script does. `recompiled.py` then records what JAX compiles, as
+`compiled.py` reads it, `changes.py` says what to write, and `explained.py` explains the
+error that ends the script.
 """

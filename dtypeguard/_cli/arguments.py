@@ -1,8 +1,10 @@
 """What the command line accepts: its options, and which of them go together."""
 
 import argparse
+import difflib
 import math
 import os
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -21,7 +23,20 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         forms = {"precision": PRECISION_FORMS, "lock": LOCK_FORMS}
         forms = forms.get(self.prog.rpartition(" ")[2], FORMS)
+        if chosen := re.search(r"invalid choice: '([^']*)'", message):
+            forms = _meant(chosen[1]) or forms
         super().error(f"{message}. {forms}")
+
+
+def _meant(command: str) -> str:
+    """What was probably meant by a command that does not exist; empty if not known."""
+    others = {"sweep": "audit", "check": "audit", "explain": "run", "measure": "precision"}
+    if command.endswith(".py"):
+        return f"Did you mean dtypeguard run {command}?"
+    words = ("audit", "precision", "run")
+    close = difflib.get_close_matches(command, words, 1)
+    meant = others.get(command) or next(iter(close), "")
+    return f"Did you mean dtypeguard {meant}?" if meant else ""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from .._explain.unfiltered import UNFILTERED
 _OPTION = "jax_traceback_filtering"
 
 
-def explain(error: BaseException) -> None:
+def explain(error: BaseException, is_whole: bool = False) -> None:
     """Adds the notes to an error, and takes out the frames that JAX would."""
     parts = list(printed(error))
     traces, now = [part.__traceback__ for part in parts], jax.config.values[_OPTION]
@@ -22,7 +22,7 @@ def explain(error: BaseException) -> None:
     jax.config.update(_OPTION, now)
     for part, trace in zip(parts, traces):
         part.with_traceback(trace)
-    explain_error(error)
+    explain_error(error, is_whole)
     for part, trace in zip(parts, filtered):
         part.with_traceback(trace)
 

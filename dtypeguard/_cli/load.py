@@ -37,7 +37,10 @@ def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any
     """
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
-        raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {right}")
+        module, dot, attribute = target.rpartition(".")
+        is_dotted = dot and not colon and attribute != "py" and module
+        meant = f"Did you mean {module}:{attribute}? " if is_dotted else ""
+        raise UsageError(f"{target!r} is not MODULE:NAME or FILE.py:NAME. {meant}{right}")
     try:
         if where not in modules:
             is_file = where.endswith(".py")
@@ -55,7 +58,13 @@ def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any
     except AttributeError:
         import difflib
 
-        like = difflib.get_close_matches(part, dir(found), 1)
+        inside = [
+            f"{module.__name__}:{part}"
+            for module in vars(found).values()
+            if isinstance(module, ModuleType) and hasattr(module, part)
+            if module.__name__.startswith(f"{where}.")
+        ]
+        like = inside or difflib.get_close_matches(part, dir(found), 1)
         meant = f" Did you mean {like[0]}?" if like else ""
         raise UsageError(f"{where} has no {name}.{meant} {right}") from None
     return found

@@ -1,244 +1,273 @@
 """Finds the functions that were compiled again only because an argument changed its type.
 
-JAX reports each compilation to listeners (`jax.monitoring`) in the thread that compiles,
-and the call that led there stands on the stack with its function and arguments. So nothing
-of JAX's is replaced, and a compiled function costs nothing. `jax_explain_cache_misses`
-reports in words that differ between releases and crash in the oldest, also reports the
-bodies of loops, and compares with the wrong call where static arguments differ.
-
-JAX's frames are known by the name of one function and of its variables. A release that
-changes them leaves the report empty, and nothing else.
+Or because a Python number that is a constant of the program changed, or because the
+function or an argument was a new object each time. `compiled.py` reads the calls.
 """
 
-import functools
-import inspect
-import re
 import weakref
-from collections.abc import Iterable
-from types import FrameType
+from collections.abc import Sequence
+from types import CodeType, FrameType
 from typing import NamedTuple
 
-import numpy as np
-from jax import tree_util
+from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
+from .._leaves.rows import columns
+from .._leaves.types import Function, Leaf
+from .._lines.compiled import ALL_EQUATIONS, CompiledLines
+from .._source.origin import Origin, release
+from .changes import Change, advice
+from .compiled import (
+    Compiled,
+    CompiledCall,
+    LeafOfCall,
+    call_of,
+    compiled,
+    is_listed,
+    name_of,
+    unwrapped,
+)
 
-from .._carry.modules import spread
-from .._leaves.dtypes import is_array, is_python_number
-from .._leaves.internals import COMPILING
-from .._leaves.rows import columns, type_name
-from .._leaves.types import Args, Function, Kwargs, Leaf
-from .._source.files import is_installed, is_users, package, short_path
-from .._source.origin import origin_of_frame
-
-_MOST = 20  # leaves of one function that are listed
-_WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
-
-
-class CompiledCall(NamedTuple):
-    """A call that compiles a function.
-
-    Attributes:
-        key: the function that JAX was given, by which it keeps what it compiled.
-        function: the function that the user gave to `jit`.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-        traced: JAX's names of the traced leaves, such as "state['w']".
-        wrapper: the package whose `jit` it is, if it is not JAX's.
-        callers: the frames of others than JAX and the wrapper that led here, inside out.
-    """
-
-    key: Function
-    function: Function
-    args: Args
-    kwargs: Kwargs
-    traced: tuple[str, ...]
-    wrapper: str
-    callers: list[FrameType]
+# Calls of a function that are kept.
+_MOST = 50
+# How many constants are compiled before they are named: those that a library makes static,
+# those that the user does, and functions of one code.
+_OFTEN, _DECLARED, _NEW = 3, 5, 5
 
 
-class Compiled(NamedTuple):
-    """The arguments that a function was compiled for.
+class Constants(NamedTuple):
+    """What was another constant of the program in each of several calls.
 
     Attributes:
-        rest: all but the types: structure, shapes, and the values of static arguments.
-        types: the types of the traced leaves, by path.
-        caller: the line that called it.
+        path: of the leaf.
+        values: the numbers, or the class of another object.
+        is_object: whether it is no number, and equal to itself alone.
+        begun: the line that made the first.
+        most: how many are nothing to name.
     """
 
-    rest: tuple[object, ...]
-    types: dict[str, str]
-    caller: str
+    path: str
+    values: list[str]
+    is_object: bool
+    begun: Origin | None
+    most: int
 
 
-class Change(NamedTuple):
-    """A leaf whose type changed from one call to another, and the lines of the calls."""
+class RecompiledFunction(NamedTuple):
+    """A function that was compiled again.
 
-    before: str
-    after: str
-    calls: str
+    Attributes:
+        name: with its line.
+        changes: of types, by path.
+        constants: of the program, by path.
+        times: how often it was compiled.
+    """
 
-    def __str__(self) -> str:
-        return f"{self.before} -> {self.after}{self.calls}"
+    name: str
+    changes: dict[str, Change]
+    constants: dict[str, Constants]
+    times: list[str]
 
 
 class Recompiled:
     """Records what functions are compiled for."""
 
     def __init__(self):
-        self._found: dict[str, dict[str, Change]] = {}
+        self._found: dict[str, RecompiledFunction] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
+        self._new: dict[CodeType, tuple[int, int, str]] = {}
+        self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
-        call = _call(frame)
-        if call is not None and _is_listed(call):
-            self._record(call)
+        call = call_of(frame)
+        if call is not None and is_listed(call):
+            try:
+                self._record(call)
+            finally:
+                release(call.callers)
 
-    def lines(self) -> list[str]:
-        """The report; empty if no function was compiled again for its types."""
-        if not self._found:
-            return []
-        n = len(self._found)
-        lines = [
-            f"dtypeguard run: {n} function{'s were' if n > 1 else ' was'} compiled again "
-            "only because the type of an argument changed."
-        ]
-        for function, leaves in self._found.items():
-            listed = columns([(x, str(y)) for x, y in leaves.items()][:_MOST])
-            more = len(leaves) - len(listed)
-            lines += [f"  {function}", *(f"    {line}" for line in listed)]
-            lines += [f"    and {more} more"] if more else []
-        changes = [pair for leaves in self._found.values() for pair in leaves.items()]
-        return [*lines, *_advice(changes)]
+    def lines(self, is_whole: bool = False) -> list[str]:
+        """The report; empty if no function was compiled again for its types.
+
+        Args:
+            is_whole: whether to list every leaf.
+        """
+        changed = [each for each in self._found.values() if each.changes]
+        # The function that made a type is named before those that were given it.
+        is_given = lambda each: not any(x.is_returned for x in each.changes.values())
+        changed.sort(key=is_given)
+        lines: list[str] = []
+        if changed:
+            n = len(changed)
+            lines.append(
+                f"dtypeguard run: {n} function{'s were' if n > 1 else ' was'} compiled "
+                "again only because the type of an argument changed."
+            )
+        for function in changed:
+            changes = list(function.changes.values())
+            lines += [f"  {function.name}", *_rows(changes, is_whole)]
+        lines += advice([change for each in changed for change in each.changes.values()])
+        return [*lines, *self._of_constants()]
+
+    def _of_constants(self) -> list[str]:
+        """What is said of the functions that were compiled for other constants."""
+        lines: list[str] = []
+        for function in self._found.values():
+            times = len(function.times)
+            for each in function.constants.values():
+                values = list(dict.fromkeys(each.values))
+                begin = f"dtypeguard run: {function.name} was compiled {times} times: "
+                if each.is_object:
+                    lines.append(
+                        f"{begin}{each.path} is another {values[0]} each time, which "
+                        "equals none before. Make it once, or define __eq__ and __hash__."
+                    )
+                elif len(values) >= each.most or values[-1].endswith("]"):
+                    some = ", ".join(values[:4]) + ", ..." * (len(values) > 4)
+                    some += f" (begins at {each.begun})" if each.begun else ""
+                    lines.append(
+                        f"{begin}{each.path} is {some}. A Python number is a constant "
+                        f"of the program: give an array, jnp.asarray({values[0]})."
+                    )
+        for _, times, name in self._new.values():
+            if times >= _NEW:
+                lines.append(
+                    f"dtypeguard run: {name} was compiled {times} times, because it was a "
+                    "new function each time. Write jax.jit once, outside of the loop."
+                )
+        return lines
 
     def _record(self, call: CompiledCall) -> None:
-        now = _compiled(call)
-        earlier = self._earlier.setdefault(call.key, [])
-        alike = (each for each in reversed(earlier) if each.rest == now.rest)
-        least = min((_changes(each, now) for each in alike), key=len, default=None)
+        now, values = compiled(call)
+        earlier = self._earlier.get(call.key)
+        if earlier is None:
+            earlier = self._earlier.setdefault(call.key, [])
+            self._is_new(call, now)
+        alike = [
+            (each, changed)
+            for each in reversed(earlier)
+            if (changed := _changed(each, now)) is not None
+        ]
+        if now.program is not None:
+            self._left -= now.program.size
+        if self._left < 0 or len(earlier) >= _MOST:
+            now = now._replace(program=None)
+        least = min(alike, key=lambda pair: len(pair[1]), default=None)
+        del earlier[: len(earlier) - _MOST]
         earlier.append(now)
-        if least:
-            self._found.setdefault(_name(call.function), {}).update(least)
+        if least is None or not least[1]:
+            return
+        before, paths = least
+        name = name_of(call.function)
+        found = self._found.setdefault(name, RecompiledFunction(name, {}, {}, []))
+        found.times.extend([now.caller] * (2 - bool(found.times)))
+        types = [path for path in paths if not before.leaves[path].is_static]
+        for change in _explained(call, before, now, values, types):
+            # With another constant it is another program, but for what came back.
+            if len(types) == len(paths) or change.is_returned:
+                found.changes.setdefault(change.path, change)
+        for path in paths:
+            if path not in types:
+                is_object = not before.leaves[path].shown
+                most = _OFTEN if call.wrapper else _DECLARED
+                first = Constants(path, [], is_object, before.begun.get(path), most)
+                known = found.constants.setdefault(path, first)
+                pair = before.leaves[path], now.leaves[path]
+                known.values.extend(map(_constant, pair))
+
+    def _is_new(self, call: CompiledCall, now: Compiled) -> None:
+        """Counts a function that is made anew for each call."""
+        code = getattr(unwrapped(call.function), "__code__", None)
+        if code is None:
+            return
+        types = tuple(now.leaves.items())
+        about = hash((str(now.rest[1:]), types, now.caller))  # which keeps no tree alive
+        last, times, name = self._new.get(code, (about, 0, name_of(call.function)))
+        self._new[code] = about, times + 1 if last == about else 1, name
 
 
-def _call(frame: FrameType | None) -> CompiledCall | None:
-    """The call that compiles, of which a frame is the innermost."""
-    traced = ()
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        variables = frame.f_locals
-        jaxpr = variables.get("jaxpr")
-        info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
-        traced = getattr(info, "arg_names", None) or traced
-        if frame.f_code.co_name in COMPILING:
-            break
-        frame = frame.f_back
-    else:  # compiled ahead of time, or a backward pass
+def _changed(before: Compiled, now: Compiled) -> list[str] | None:
+    """The leaves whose types or constants changed; None if anything else did."""
+    if before.rest != now.rest or before.leaves.keys() != now.leaves.keys():
         return None
-    key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
-    found = key, variables["args"], variables["kwargs"]
-    wrapper = package(_file(key))
-    wrapper = wrapper if wrapper in _WRAPPERS else ""
-    callers = []
-    while (frame := frame.f_back) is not None:
-        if callers or not wrapper or package(frame.f_code.co_filename) != wrapper:
-            callers += [frame] if is_users(frame.f_code.co_filename) else []
-            continue  # to read a user's variables would keep them alive
-        wrapping = frame.f_locals.get("self")
-        if wrapping is not None and hasattr(wrapping, "__wrapped__"):
-            variables = frame.f_locals
-            found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
-    return CompiledCall(key, *found, tuple(traced), wrapper, callers)
+    paths = [path for path, leaf in now.leaves.items() if leaf != before.leaves[path]]
+    pairs = [(before.leaves[path], now.leaves[path]) for path in paths]
+    return paths if all(_is_known(*pair) for pair in pairs) else None
 
 
-def _is_listed(call: CompiledCall) -> bool:
-    """Whether a function is the user's, or a package's that the user called."""
-    file = _file(_unwrapped(call.function))
-    is_theirs = is_installed(file) and any(
-        is_installed(frame.f_code.co_filename) for frame in call.callers[:1]
+def _is_known(old: LeafOfCall, new: LeafOfCall) -> bool:
+    """Whether a change of a leaf is one that is listed."""
+    if not old.is_static:
+        return not new.is_static and old.shape == new.shape
+    if old.shown and old.type != "bool":
+        return bool(new.shown) or not (new.is_static or new.shape)
+    return new.is_static and old.type == new.type and old.has_identity
+
+
+def _constant(leaf: LeafOfCall) -> str:
+    type_ = leaf.type.removesuffix(" (weak)")
+    return (leaf.shown or leaf.type) if leaf.is_static else f"{type_}[]"
+
+
+def _explained(
+    call: CompiledCall,
+    before: Compiled,
+    now: Compiled,
+    values: dict[str, Leaf],
+    paths: Sequence[str],
+) -> list[Change]:
+    """The leaves of a call that changed their types, with their lines."""
+    calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
+    program, lines, returned = before.program, None, {}
+    if call.frame is not None and program is not None:
+        lines = CompiledLines(program, call.jaxpr, call.frame, values)
+        fed = {path: (now.positions[path], values[path]) for path in paths}
+        returned = program.returned(fed)
+    changes = []
+    for path in paths:
+        old, new = before.leaves[path], now.leaves[path]
+        change = Change(path, old.type, new.type, calls=calls)
+        change = change._replace(begun=before.begun.get(path))
+        if lines is not None and path in returned:
+            origin, cause, _ = lines.of_result(returned[path], path, old.type)
+            change = change._replace(is_returned=True, origin=origin, cause=cause)
+        elif lines is not None:
+            made = lines.of_value(values[path])
+            if _users(made) not in (before.caller, now.caller):  # not in the call itself
+                change = change._replace(origin=made)
+        changes.append(change)
+    return changes
+
+
+def _rows(changes: Sequence[Change], is_whole: bool) -> list[str]:
+    """A row for each leaf, or one for the many of a cause; those with lines first."""
+    cause = lambda x: _users(x.cause or x.origin or x.begun)
+    key = lambda x: (x.is_returned, x.before, x.after, cause(x))
+    # What follows from another leaf is forced by the line that promotes that.
+    promoted = {_users(x.origin) for x in changes if x.cause}
+    follows = lambda x: (
+        not x.is_returned,
+        x.cause is not None and _users(x.cause) in promoted,
     )
-    return is_users(file) and not is_theirs
+    groups = grouped(sorted(changes, key=follows), key)
+    shown = groups if is_whole else groups[:CAUSES]
+    rows: list[tuple[str, ...]] = []
+    below: dict[int, str] = {}
+    for group in shown:
+        if is_whole or len(group) <= FEW:
+            rows += [change.row for change in group]
+            continue
+        paths = [change.path for change in group]
+        rows.append((of_holders(paths), *group[0].row[1:]))
+        below[len(rows) - 1] = f"      {', '.join(examples(paths))}"
+    lines = []
+    for number, line in enumerate(columns(rows)):
+        lines += [f"    {line}", *([below[number]] if number in below else [])]
+    more = [f"    {text}" for text in and_more(len(groups) - len(shown))]
+    named = [(x.origin, x.cause) for group in shown for x in group]
+    users = dict.fromkeys(line.users for pair in named for line in pair if line)
+    code = columns([(str(line), line.code) for line in users if line.code][: 2 * CAUSES])
+    return [*lines, *more, *(f"    {line}" for line in code)]
 
 
-def _compiled(call: CompiledCall) -> Compiled:
-    try:
-        bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
-        named = dict(bound.arguments)
-    except (TypeError, ValueError):
-        named = {"args": call.args, "kwargs": call.kwargs}
-    traced = {re.split(r"\W", path)[0] for path in call.traced} & {*named} or {*named}
-    leaves, treedef = tree_util.tree_flatten_with_path(spread(named))
-    types, rest = {}, []
-    for (name, *path), leaf in leaves:
-        dtype = type_name(leaf) or (str(leaf.dtype) if is_array(leaf) else "")
-        is_constant = call.wrapper == "equinox" and is_python_number(leaf)
-        if dtype and name.key in traced and not is_constant:
-            types[f"{name.key}{tree_util.keystr(tuple(path))}"] = dtype
-            rest.append(np.shape(leaf))
-        else:
-            rest.append((type(leaf), _value(leaf)))
-    callers = (frame for frame in call.callers if not package(frame.f_code.co_filename))
-    caller = next((str(origin_of_frame(frame)) for frame in callers), "")
-    return Compiled((_value(call.function), treedef, *rest), types, caller)
-
-
-def _value(leaf: Leaf) -> int:
-    try:
-        return hash(leaf)
-    except TypeError:
-        return id(leaf)
-
-
-def _changes(before: Compiled, now: Compiled) -> dict[str, Change]:
-    """The types that changed from one call to another."""
-    lines = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
-    calls = f"  called at {lines}" if lines else ""
-    return {
-        path: Change(old, now.types[path], calls)
-        for path, old in before.types.items()
-        if old != now.types[path]
-    }
-
-
-def _advice(changes: Iterable[tuple[str, Change]]) -> list[str]:
-    advice, is_weak, is_other = [], False, False
-    for path, (before, after, _) in changes:
-        if before == f"{after} (weak)" or after == f"{before} (weak)":
-            is_weak = True
-        elif before.endswith(" (weak)"):
-            dtype = after.removesuffix(" (weak)")
-            advice.append(f"Start {path} as {dtype}: jnp.asarray(x, jnp.{dtype}).")
-        else:
-            is_other = True
-    if is_weak:
-        advice.append(
-            "Weak types come from Python numbers: give jax.Arrays from the first call on, "
-            "such as dtypeguard.strong(state)."
-        )
-    if is_other:
-        advice.append(
-            "Where a step gives back another dtype than it was given: "
-            "dtypeguard.guard_step(step), or dtypeguard.guard(opt) for an optimizer."
-        )
-    return advice
-
-
-def _unwrapped(function: Function) -> Function:
-    function = inspect.unwrap(function)
-    while isinstance(function, functools.partial):
-        function = inspect.unwrap(function.func)
-    if not hasattr(function, "__code__"):  # an object with `__call__`
-        function = vars(type(function)).get("__call__", function)
-    return inspect.unwrap(function)
-
-
-def _name(function: Function) -> str:
-    inner = _unwrapped(function)
-    name = getattr(inner, "__qualname__", type(function).__name__)
-    name = name.rpartition("<locals>.")[2]
-    code = getattr(inner, "__code__", None)
-    return f"{name} ({short_path(_file(inner))}:{code.co_firstlineno})" if code else name
-
-
-def _file(function: Function) -> str:
-    """The file of a function or of the `__call__` of an object; empty if it has none."""
-    call = function if hasattr(function, "__code__") else type(function).__call__
-    return getattr(getattr(call, "__code__", None), "co_filename", "")
+def _users(line: Origin | None) -> str:
+    return str(line.users) if line else ""

@@ -12,12 +12,13 @@ from .script import NotFound, run_module, run_script
 from .watch import ScriptWatch
 
 _OURS = os.path.dirname(__file__) + os.sep
-USAGE = "usage: dtypeguard run [-m] SCRIPT [ARGS ...]"
+USAGE = "usage: dtypeguard run [--all] [-m] SCRIPT [ARGS ...]"
 HELP = """
 Runs a script, standard input (-), or with -m a module, as python does, with its output and
 exit status. The notes on a type error of JAX's name the leaves, the line that promoted
 them, the line that forced the promotion, and what to write. At the end, standard error
 lists the functions that were compiled again only because the type of an argument changed.
+With --all, notes and the list have every leaf, where they otherwise fit on a screen.
 """
 
 
@@ -35,17 +36,19 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2
-    is_module = arguments[0] == "-m"
+    is_whole = arguments[0] == "--all"
+    arguments = arguments[is_whole:]
+    is_module = arguments[:1] == ["-m"]
     rest = arguments[is_module:]
     if not rest or (not is_module and rest[0].startswith("-") and rest[0] != "-"):
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
-    watching.enter_context(_explained_threads())
+    watching.enter_context(_explained_threads(is_whole))
 
     def end() -> None:
         watching.close()
-        if lines := watch.lines():
+        if lines := watch.lines(is_whole):
             sys.stdout.flush()
             print(*lines, sep="\n", file=sys.stderr)
 
@@ -57,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        _explain(error)
+        _explain(error, is_whole)
         _print(error)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
@@ -89,7 +92,7 @@ def _print(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _explain(error: BaseException) -> None:
+def _explain(error: BaseException, is_whole: bool) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
@@ -99,17 +102,17 @@ def _explain(error: BaseException) -> None:
         with contextlib.suppress(Exception):  # better no note than another error
             from .explained import explain
 
-            explain(error)
+            explain(error, is_whole)
 
 
 @contextlib.contextmanager
-def _explained_threads() -> Iterator[None]:
+def _explained_threads(is_whole: bool) -> Iterator[None]:
     """Explains an error that ends a thread before it is printed."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
         if (error := args.exc_value) is not None:
-            _explain(error)
+            _explain(error, is_whole)
             trace = error.__traceback__
             args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
         before(args)

@@ -62,7 +62,11 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
     modules = {}  # the step and its inputs may share a file, and then its classes
     places, name = (options.carry, options.returned), options.target.rpartition(":")[2]
     with set_x64(options.x64):
-        step, made = load(options.target, modules), load(options.inputs, modules)
+        step, where = load(options.target, modules), options.target.rpartition(":")[0]
+        right = f"Write for example: --inputs {where}:inputs"
+        if options.inputs.isidentifier():
+            right = f"Did you mean --inputs {where}:{options.inputs}?"
+        made = load(options.inputs, modules, right)
         make = lambda: arguments(made() if callable(made) else made)
         try:
             return audit_made_step(step, make, *places, name)

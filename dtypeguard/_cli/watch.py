@@ -38,9 +38,9 @@ class ScriptWatch:
         if name.startswith("jax."):
             self._start()
 
-    def lines(self) -> list[str]:
+    def lines(self, is_whole: bool = False) -> list[str]:
         """The list of what was compiled again for its types; may be empty."""
-        return self._recompiled.lines() if self._recompiled else []
+        return self._recompiled.lines(is_whole) if self._recompiled else []
 
     def _start(self) -> None:
         if not hasattr(sys.modules.get("jax"), "config"):

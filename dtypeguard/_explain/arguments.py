@@ -36,7 +36,7 @@ def find_arguments(
 ) -> Finding | None:
     """The arguments of a call, or the result of a function, that JAX refuses."""
     if complaint.is_result:
-        return _result(failure, complaint)
+        return _result(failure, complaint, provenance)
     site, wanted = failure.sites[-1], complaint.wanted
     refused = _different if wanted is None else _refused
     named = (refused(given, complaint, site) for given in arguments(site))
@@ -59,13 +59,15 @@ def find_arguments(
     return Finding(headline, leaves, call) if leaves else None
 
 
-def _result(failure: Failure, complaint: Complaint) -> Finding | None:
+def _result(
+    failure: Failure, complaint: Complaint, provenance: TypeProvenance
+) -> Finding | None:
     """The result of a function of another kind than JAX wants."""
     (refused,) = complaint.types
     for name, body in failure.functions:
         wanted = "a bool" if name == "cond_fun" else "a float"
         headline = f"{name} of {failure.sites[-1].name or 'a call'} has to return {wanted}."
-        results, value = body.results(), jnp.zeros((), refused)
+        results, value = body.results(provenance), jnp.zeros((), refused)
         lines = Provenance(**results.of(0)) if results else Provenance()
         leaf = RefusedLeaf(
             0, "result", (results.aval(0) if results else value,), *lines[:2]

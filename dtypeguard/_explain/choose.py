@@ -1,5 +1,6 @@
 """Third stage: chooses what to write, for each line that is to blame."""
 
+import ast
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -7,14 +8,17 @@ from typing import NamedTuple
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits, kind
+from .._leaves.groups import of_holders
 from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
 from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
 from .._source.origin import Origin
+from .._source.syntax import text_of
 from .casts import call_remedies
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .frames import ControlFlow
 
+_LONG = 100  # a call with more characters is not written out
 _WRAP = "Wrap the optimizer: dtypeguard.guard(opt)."
 
 
@@ -84,7 +88,11 @@ def _loop_remedies(
     if _is_of_optimizer(call, leaves):
         yield _WRAP, leaves
     elif castable:
-        yield _guard_or_cast(call, castable), castable
+        odd = [leaf for leaf in castable if leaf.is_odd and not is_installed(call.file)]
+        for text, begun in _begin(odd):
+            yield text, begun
+        way = _guard_or_cast(call, castable)
+        yield f"Or {way[0].lower()}{way[1:]}" if odd else way, castable
     for leaf in leaves:
         if leaf in castable:
             continue
@@ -99,10 +107,21 @@ def _loop_remedies(
         yield f"{text[0].upper()}{text[1:]}.", [leaf]
 
 
+def _begin(leaves: Sequence[RefusedLeaf]) -> _Remedies:
+    """What to write where leaves begin in another dtype than the program has."""
+    for new in dict.fromkeys(leaf.dtypes[1] for leaf in leaves):
+        those = [leaf for leaf in leaves if leaf.dtypes[1] == new]
+        where = " and ".join(dict.fromkeys(str(x.begun.users) for x in those if x.begun))
+        name = those[0].path if len(those) == 1 else of_holders([x.path for x in those])
+        yield f"At {where} begin {name} as {new}: {array_text(new)}.", those
+
+
 def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
     """What to guard, and where to cast instead."""
     pairs = [leaf.dtypes for leaf in castable]
-    casts = " or ".join(dict.fromkeys(cast_text(old) for old, _ in pairs))
+    casts = cast_text(pairs[0][0])
+    if len({old for old, _ in pairs}) > 1:  # a tree of several dtypes
+        casts = "x.astype(p.dtype), where p is the leaf that came in"
     casts += "".join(dict.fromkeys(lost(new, old) for old, new in pairs))
     lines = [leaf.origin for leaf in castable if leaf.origin]
     guard = ""
@@ -147,7 +166,9 @@ def _argument(name: str) -> str:
 
 
 def _guarded(call: ControlFlow) -> str:
-    """The call with its body guarded."""
+    """The call with its body guarded, as the user has written it if that is short."""
+    if text := _guarded_as_written(call):
+        return text
     name = _argument(getattr(call.bodies["body"].function, "__name__", ""))
     before, argument, after = {
         "scan": ("", "", ", init, xs"),
@@ -156,6 +177,33 @@ def _guarded(call: ControlFlow) -> str:
     }[call.name]
     function = f"{'eqx.internal' if call.is_equinox else 'lax'}.{call.name}"
     return f"{function}({before}dtypeguard.guard_step({name}{argument}){after})"
+
+
+def _guarded_as_written(call: ControlFlow) -> str:
+    """The user's own call with its body guarded; empty if it is long or not known."""
+    written = call.written
+    if not isinstance(written, ast.Call) or not isinstance(
+        written.func, (ast.Name, ast.Attribute)
+    ):
+        return ""
+    place, keyword = {
+        "scan": (0, "f"),
+        "while_loop": (1, "body_fun"),
+        "fori_loop": (2, "body_fun"),
+    }[call.name]
+    body = [each.value for each in written.keywords if each.arg == keyword]
+    before = written.args[: place + 1]
+    if len(before) > place and not any(isinstance(x, ast.Starred) for x in before):
+        body = [written.args[place]]
+    text, function = (text_of(x, call.file) for x in (written, written.func))
+    if len(body) != 1 or function.rpartition(".")[2] != call.name:
+        return ""
+    old = text_of(body[0], call.file)
+    new = f"dtypeguard.guard_step({old}{', carry=1' * (call.name == 'fori_loop')})"
+    # What stands before it may have the same text.
+    start = len(function) if place == 0 else text.find(f" {old}")
+    start = text.find(old, max(start, 0))
+    return f"{text[:start]}{new}{text[start + len(old) :]}" if len(text) <= _LONG else ""
 
 
 def _is_of_package(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:
@@ -197,7 +245,10 @@ def _give(call: ControlFlow, dtypes: Iterable[DType], wrong: Container[DType] = 
 
 def _branch_remedies(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterator[str]:
     """What to write where branches return leaves in different types."""
-    if _is_of_optimizer(call, [leaf for leaf in leaves if leaf.is_made]):
+    computed = [leaf for leaf in leaves if leaf.is_made]
+    # A branch may return a state as it was before, which `init` has made.
+    computed = [leaf for leaf in computed if not leaf.unchanged] or computed
+    if _is_of_optimizer(call, computed):
         yield _WRAP
         return
     one, other = pair = leaves[:2]

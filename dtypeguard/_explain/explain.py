@@ -12,27 +12,29 @@ from .._leaves.arguments import shown
 from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
-from .choose import choose
+from .choose import Choice, choose
 from .find import find
 from .frames import JAX
 from .read import read
-from .render import render
+from .render import noted, render
 from .unfiltered import UNFILTERED
 
 _F = TypeVar("_F", bound=Function)
 
 
 @overload
-def explain(function: None = None) -> "_Explaining": ...
+def explain(function: None = None, *, all: bool = False) -> "_Explaining": ...
 @overload
-def explain(function: _F) -> _F: ...
+def explain(function: _F, *, all: bool = False) -> _F: ...
 @public
-def explain(function: Function | None = None) -> "Function | _Explaining":
+def explain(
+    function: Function | None = None, *, all: bool = False
+) -> "Function | _Explaining":
     """A context in which JAX's type errors name your lines.
 
     If types differ in `jax.lax.scan`, `while_loop`, `fori_loop`, `cond`, `switch` or
-    Equinox's loops, the error gets a note: every leaf with its path and both types, the
-    line that promoted it, the line that forced it, and what to write. If JAX refuses the
+    Equinox's loops, the error gets a note: the leaves of each cause with their types, the
+    line that promoted them, the line that forced it, and what to write. If JAX refuses the
     types of the arguments of one of its functions, the note has every argument by its name
     with its type, these two lines, and the cast to write. The error stays the same object
     with the same message; Python prints the note below it. All other errors pass untouched.
@@ -44,8 +46,13 @@ def explain(function: Function | None = None) -> "Function | _Explaining":
 
     To name the line that created a constant, the body of the loop is traced again.
 
+    A note fits on a screen: leaves that share a cause share a row, and five causes are
+    listed. `error.dtypeguard_rows` has every leaf: its `path`, `branch` and `types`, and
+    the lines `origin`, `cause` and `begun`.
+
     Args:
         function: omitted for a context; for a decorator, the function to decorate.
+        all: whether a note lists every leaf.
 
     Returns:
         A context manager, reusable and reentrant; or the function, which then runs in one.
@@ -65,10 +72,13 @@ def explain(function: Function | None = None) -> "Function | _Explaining":
         ...     print(error.__notes__[-1].splitlines()[0])
         dtypeguard: 1 leaf of the carry of scan comes back in another type.
     """
-    return _Explaining() if function is None else _Explaining()(function)
+    return _Explaining(all) if function is None else _Explaining(all)(function)
 
 
 class _Explaining(contextlib.ContextDecorator):
+    def __init__(self, is_whole: bool):
+        self._is_whole = is_whole
+
     def __enter__(self) -> None:
         UNFILTERED.enter()
 
@@ -80,7 +90,7 @@ class _Explaining(contextlib.ContextDecorator):
     ) -> None:
         is_filtered = UNFILTERED.leave()
         if isinstance(error, Exception):
-            explain_error(error)
+            explain_error(error, self._is_whole)
             for part in printed(error) if is_filtered else ():
                 trace = _without_jax(part.__traceback__)
                 if trace is not part.__traceback__:
@@ -101,22 +111,28 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def explain_error(error: BaseException) -> None:
-    """Adds notes to an error and to those that Python prints with it."""
+def explain_error(error: BaseException, is_whole: bool = False) -> None:
+    """Adds notes to an error and to those that Python prints with it.
+
+    Args:
+        error: any.
+        is_whole: whether a note lists every leaf.
+    """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
         if isinstance(part, (TypeError, ValueError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
-                if (text := _note(part)) is not None:
-                    part.add_note(text)
+                if (choice := _choice(part)) is not None:
+                    part.add_note(render(choice, is_whole))
+                    part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 
 
-def _note(error: BaseException) -> str | None:
-    """The note on an error in four stages; None if no leaf is found that is at fault."""
+def _choice(error: BaseException) -> Choice | None:
+    """What to say of an error; None if no leaf is found that is at fault."""
     failure = read(error)
     finding = find(failure) if failure else None
-    return render(choose(finding)) if finding else None
+    return choose(finding) if finding else None
 
 
 def printed(error: BaseException) -> Iterator[BaseException]:

@@ -66,6 +66,7 @@ def _in_loop(
                 drift.cause,
                 drift.begun,
                 drift.is_castable,
+                drift.is_odd and drift.begun is not None,
             )
             for number, drift in enumerate(meant.values())
         ]
@@ -89,7 +90,7 @@ def _in_branches(
     call: ControlFlow, provenance: TypeProvenance, is_meant: Callable[..., bool]
 ) -> Finding | None:
     """For each leaf that differs, what the first branch and those that differ return."""
-    traced = [(name, body.results()) for name, body in call.bodies.items()]
+    traced = [(name, body.results(provenance)) for name, body in call.bodies.items()]
     branches = [(name, results) for name, results in traced if results is not None]
     counts = {len(results.graph.outputs) for _, results in branches}
     if len(counts) != 1:

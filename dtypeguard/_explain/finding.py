@@ -21,6 +21,7 @@ class RefusedLeaf(NamedTuple):
         origin: the line that gave it the type.
         cause: the line that forced that.
         begun: the line that gave the first value of a carry its type.
+        is_odd: whether it begins in another dtype than the program has.
         is_castable: whether a guard casts the leaf of a carry back.
         branch: that returns it, by the name of its parameter.
         variable: that holds what a branch returns unchanged.
@@ -36,6 +37,7 @@ class RefusedLeaf(NamedTuple):
     cause: Origin | None = None
     begun: Origin | None = None
     is_castable: bool = False
+    is_odd: bool = False
     branch: str = ""
     variable: str = ""
     unchanged: str = ""

@@ -7,6 +7,7 @@ by their type. Names of JAX's variables only decide between two values of one ty
 release that changes them may cost a note, and nothing else.
 """
 
+import ast
 import contextlib
 import inspect
 import itertools
@@ -20,7 +21,7 @@ import jax
 from jax import tree_util
 
 from .._carry.split import SplitTree
-from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.dtypes import dtype_of, is_array, is_weak
 from .._leaves.functions import parameters, required
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
@@ -54,6 +55,7 @@ class ControlFlow(NamedTuple):
         condition: of a `while_loop`; None for others.
         trees: structures in JAX's variables, the likeliest of the result first.
         has_users_branch: whether the user gave a branch to the package that made the call.
+        written: the call in the source of the caller; None if that cannot be read.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ControlFlow(NamedTuple):
     condition: Body | None = None
     trees: Sequence[PyTreeDef] = ()
     has_users_branch: bool = False
+    written: ast.AST | None = None
 
     @property
     def is_loop(self) -> bool:
@@ -142,6 +145,9 @@ def _with_body(
         body = Body(given["f"], inputs, 0, True, jaxprs)
     elif call.name == "fori_loop":
         index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
+        if is_weak(given["lower"]):
+            with contextlib.suppress(TypeError):  # older releases have no weak ones
+                index = jax.ShapeDtypeStruct((), index.dtype, weak_type=True)
         body = Body(given["body_fun"], (index, given["init_val"]), 1, False, jaxprs)
     elif "body_fun" not in given and call.is_equinox:
         # Equinox deletes its arguments; the frame that compares the carry has them.

@@ -67,7 +67,9 @@ def complaint(message: str) -> Complaint | None:
     """What a message says of types; None if it is about something else."""
     for pattern, wanted in ((_CONDITION, "bool"), (_LOSS, "float32")):
         if result := pattern.search(message):
-            return Complaint(frozenset(result.groups()), jnp.dtype(wanted), is_result=True)
+            is_wide = result[1] in ("float64", "complex128")
+            dtype = jnp.dtype("float64" if is_wide and wanted != "bool" else wanted)
+            return Complaint(frozenset(result.groups()), dtype, is_result=True)
     are_indices = _INDICES.search(message) is not None
     if are_indices or _DIFFERENT.search(message):
         # JAX writes the types of Python's numbers as `<class 'float'>`.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .._lines.body import Body
 from .._lines.sites import Site, sites
+from .._source.files import package
 from .._source.origin import frame_of, is_update
 from .frames import ControlFlow, control_flow
 from .messages import Complaint, complaint
@@ -45,6 +46,9 @@ def read(error: BaseException) -> Failure | None:
     if about is None and not calls:
         return None
     passed = sites(error.__traceback__)
+    callers = (site for site in reversed(passed) if package(site.file) != "equinox")
+    if caller := next(callers, None):
+        calls = [call._replace(written=caller.node) for call in calls]
     if about is not None and not (passed and passed[-1].inside):
         return None  # JAX has not raised it
     functions = []

@@ -1,40 +1,185 @@
-"""Fourth stage: writes a note, every leaf with its types and lines, and what to write."""
+"""Fourth stage: writes a note, with a row for each cause, and what to write."""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from .._leaves.dtypes import is_python_number
+from .._leaves.groups import (
+    CAUSES,
+    FEW,
+    and_more,
+    examples,
+    grouped,
+    of_holders,
+)
 from .._leaves.rows import columns, rounding, type_text
 from .._leaves.types import Leaf
-from .._source.origin import places
+from .._source.origin import Origin, places
 from .choose import Choice
 from .finding import RefusedLeaf
 
+# The lines of a note on one cause, and on several.
+_ONE, _SEVERAL = 12, 24
 
-def render(choice: Choice) -> str:
-    """The note."""
-    causes = choice.causes
-    leaves = [leaf for cause in causes for leaf in cause.leaves]
+# A leaf; where branches return it in different types, what each of them returns.
+_Unit = Sequence[RefusedLeaf]
+
+
+class NotedLeaf(NamedTuple):
+    """A leaf that JAX refuses, as `error.dtypeguard_rows` has it.
+
+    Attributes:
+        path: of the leaf.
+        branch: that returns it, or empty.
+        types: a carry's before and after, another leaf's own.
+        origin: the line that gave it the type.
+        cause: the line that forced that.
+        begun: the line that gave the first value of a carry its type.
+    """
+
+    path: str
+    branch: str
+    types: tuple[str, ...]
+    origin: Origin | None
+    cause: Origin | None
+    begun: Origin | None
+
+
+class _Shape(NamedTuple):
+    """How much of a note is written.
+
+    Attributes:
+        listed: how many leaves of a cause have a row each; more than that share one.
+        has_examples: whether some of them are named.
+        code: the lines of source: "all", those of the "causes", or "none".
+    """
+
+    listed: float
+    has_examples: bool
+    code: str
+
+
+_WHOLE = _Shape(float("inf"), False, "all")
+# From the fullest note to the shortest.
+_SHAPES = (
+    _Shape(FEW, True, "all"),
+    _Shape(FEW, True, "causes"),
+    _Shape(1, True, "causes"),
+    _Shape(1, False, "causes"),
+    _Shape(1, False, "none"),
+)
+
+
+def render(choice: Choice, is_whole: bool = False) -> str:
+    """The note.
+
+    Args:
+        choice: what it says.
+        is_whole: whether to list every leaf. Otherwise the note fits on a screen.
+    """
+    leaves = [leaf for cause in choice.causes for leaf in cause.leaves]
     leaves.sort(key=lambda leaf: leaf.number)
-    remedies = list(dict.fromkeys(text for cause in causes for text in cause.remedy))
-    types = [name for cause in causes for name in cause.types]
-    lines = [line for leaf in leaves for line in (leaf.origin, leaf.cause) if line]
-    users = dict.fromkeys(line.users for line in lines)
-    code = columns([(str(line), line.code) for line in users if line.code])
-    rows = columns([_row(*pair) for pair in zip(leaves, [None, *leaves])])
-    return "\n".join(
-        [
-            f"dtypeguard: {choice.headline}",
-            *(f"  {line}" for line in (*rows, *code)),
-            *filter(None, [*remedies, rounding(types, " ".join(remedies))]),
-        ]
+    units = grouped(leaves, lambda leaf: leaf.path if leaf.branch else leaf.number)
+    groups = grouped(units, _key)
+    if is_whole:
+        return "\n".join(_lines(choice, groups, len(groups), _WHOLE))
+    most = _ONE if len(groups) == 1 else _SEVERAL
+    notes = (_lines(choice, groups, CAUSES, shape) for shape in _SHAPES)
+    note = next((lines for lines in notes if len(lines) <= most), None)
+    return "\n".join(note or _lines(choice, groups, CAUSES, _SHAPES[-1]))
+
+
+def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
+    """All leaves, in their order."""
+    leaves = [leaf for cause in choice.causes for leaf in cause.leaves]
+    leaves.sort(key=lambda leaf: leaf.number)
+    return tuple(
+        NotedLeaf(x.path, x.branch, (*map(_type, x.values),), x.origin, x.cause, x.begun)
+        for x in leaves
     )
 
 
-def _row(leaf: RefusedLeaf, before: RefusedLeaf | None) -> tuple[str, ...]:
+def _key(unit: _Unit) -> Hashable:
+    """What leaves of one cause have in common."""
+    return tuple(
+        (x.branch, *map(str, x.dtypes), x.is_reshaped, _users(x.cause or x.origin))
+        for x in unit
+    )
+
+
+def _users(line: Origin | None) -> str:
+    return str(line.users) if line else ""
+
+
+def _lines(
+    choice: Choice, groups: Sequence[Sequence[_Unit]], most: int, shape: _Shape
+) -> list[str]:
+    shown = groups[:most]
+    rows: list[tuple[str, ...]] = []
+    below: dict[int, str] = {}  # the examples, by the row that they follow
+    for group in shown:
+        if len(group) <= max(shape.listed, 1):
+            rows += [
+                _row(leaf, number == 0) for x in group for number, leaf in enumerate(x)
+            ]
+            continue
+        path = of_holders([unit[0].path for unit in group])
+        rows += [_row_of(column, path * (not n)) for n, column in enumerate(zip(*group))]
+        if shape.has_examples:
+            some = examples(group, lambda unit: np.size(unit[0].values[0]))
+            below[len(rows) - 1] = f"  {', '.join(unit[0].path for unit in some)}"
+    lines = []
+    for number, line in enumerate(columns(rows)):
+        lines += [line, *([below[number]] if number in below else [])]
+    lines += and_more(len(groups) - len(shown))
+    leaves = [leaf for group in shown for unit in group for leaf in unit]
+    of_shown = {leaf.number for leaf in leaves}
+    causes = [x for x in choice.causes if of_shown & {y.number for y in x.leaves}]
+    remedies = list(dict.fromkeys(text for cause in causes for text in cause.remedy))
+    types = [name for cause in causes for name in cause.types]
+    is_cut = len(rows) < len(leaves) or len(shown) < len(groups)
+    hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all." * is_cut
+    return [
+        f"dtypeguard: {choice.headline}",
+        *(f"  {line}" for line in (*lines, *_code(leaves, shape.code))),
+        *filter(None, [*remedies, rounding(types, " ".join(remedies)), hint]),
+    ]
+
+
+def _code(leaves: Sequence[RefusedLeaf], which: str) -> list[str]:
+    """The lines of source that the rows name."""
+    named = [(leaf.origin, leaf.cause) for leaf in leaves]
+    if which == "causes":
+        named = [(cause or origin,) for origin, cause in named]
+    elif which == "none":
+        named = []
+    users = dict.fromkeys(line.users for pair in named for line in pair if line)
+    return columns([(str(line), line.code) for line in users if line.code])
+
+
+def _row(leaf: RefusedLeaf, is_first: bool) -> tuple[str, ...]:
     """A leaf in columns. A leaf that several branches return has its path once."""
     origin, cause, begun = places(leaf.origin, leaf.cause, leaf.begun)
-    is_known = leaf.branch and before is not None and before.path == leaf.path
     types = " -> ".join(map(_type, leaf.values))
     made = ", ".join(filter(None, [leaf.unchanged, origin]))
-    return "" if is_known else leaf.path, leaf.branch, types, made, cause, begun
+    if leaf.is_odd and begun:  # the first value is the cause
+        made, cause, begun = begun, made and f"promoted at {made}", cause
+    return leaf.path if is_first else "", leaf.branch, types, made, cause, begun
+
+
+def _row_of(leaves: Sequence[RefusedLeaf], path: str) -> tuple[str, ...]:
+    """Leaves of one cause in columns: what all of them have in common."""
+    first = leaves[0]
+    names = "origin", "cause", "begun"
+    are_several = lambda name: len({_users(getattr(leaf, name)) for leaf in leaves}) > 1
+    unlike = dict.fromkeys(filter(are_several, names), None)
+    given = "as it was given" if "as it was given" in first.unchanged else first.unchanged
+    _, branch, types, *lines = _row(first._replace(unchanged=given, **unlike), True)
+    if len({(*map(_type, leaf.values),) for leaf in leaves}) > 1:
+        types = " -> ".join(map(str, first.dtypes))
+    return path, branch, types, *lines
 
 
 def _type(value: Leaf) -> str:

@@ -159,7 +159,8 @@ def _guard_factory(factory: Function, policy: Policy | None):
         if not is_transformation(inner):
             raise TypeError(
                 f"guard was put on {factory!r}, which returned {inner!r}. A guarded "
-                "function must return a gradient transformation, such as optax.adam(1e-3)."
+                "function must return a gradient transformation, such as optax.adam(1e-3). "
+                "A step, which takes a carry and returns it, is for dtypeguard.guard_step."
             )
         return _guard_transformation(inner, policy, warn)
 

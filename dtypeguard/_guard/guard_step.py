@@ -472,11 +472,13 @@ class _Call:
         try:
             report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
         except DtypeDriftError as error:
-            if not (carry.is_default and "return it in shape" in str(error)):
+            is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
+            if not (carry.is_default and is_reshaped):
                 raise
             raise DtypeDriftError(
                 f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
-                f"carry. To name another: {carry.owner}(..., carry=NAME)."
+                f"carry. To name another: {carry.owner}(..., carry=NAME).",
+                error.rows,
             ) from None
         # The first item of what a loop's body returns is the carry.
         is_asked = any(each.drifted for each in new) and not self._loop

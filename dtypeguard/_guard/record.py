@@ -12,8 +12,9 @@ from .._leaves.arguments import shown
 from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
+from .._leaves.groups import short_table
 from .._leaves.public import public
-from .._leaves.rows import Row, count, describe, paths, table, tree_rows
+from .._leaves.rows import Row, count, describe, paths, tree_rows
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, State
 from .guard import guard
 
@@ -81,7 +82,8 @@ def restore(state: State, record: PyTree) -> State:
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
         rows = tree_rows("state", record, state, "load into the recorded tree")
         headline = "The state has another tree than the record:"
-        raise DtypeDriftError(table(headline, rows) + more("Load a checkpoint"))
+        message = short_table(headline, rows) + more("Load a checkpoint")
+        raise DtypeDriftError(message, rows)
     leaves = tree_util.tree_leaves(state)
     wanted = tree_util.tree_leaves(record)
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
@@ -92,7 +94,8 @@ def restore(state: State, record: PyTree) -> State:
     ]
     if rows:
         headline = f"{count(rows)} cannot be restored:"
-        raise DtypeDriftError(table(headline, rows) + more("Load a checkpoint"))
+        message = short_table(headline, rows) + more("Load a checkpoint")
+        raise DtypeDriftError(message, rows)
     return Snapshot(state).with_leaves([leaf for leaf, _ in outcomes])
 
 

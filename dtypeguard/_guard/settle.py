@@ -23,6 +23,7 @@ from .._leaves.dtypes import (
     wraps,
 )
 from .._leaves.errors import DtypeDriftError, more
+from .._leaves.groups import short_table
 from .._leaves.rows import (
     Row,
     by_path,
@@ -32,7 +33,6 @@ from .._leaves.rows import (
     paths,
     return_as,
     rounding,
-    table,
     tree_rows,
 )
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
@@ -138,7 +138,7 @@ def settle_carried(
         if _structure_of_leaves(tree) != _structure_of_leaves(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
-            raise DtypeDriftError(table(headline, rows) + part.page)
+            raise DtypeDriftError(short_table(headline, rows) + part.page, rows)
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
     return _settle(part, tree, given.leaves, same, policy, given.constants, asked)
@@ -178,14 +178,15 @@ def report_drift(
                 f"int. To cast between all of them: {part.wrapper}(..., "
                 'policy=dtypeguard.Policy(casting="unsafe")).'
             )
-        raise DtypeDriftError(message + part.page)
+        raise DtypeDriftError(message + part.page, refused)
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
         message = _listed(headline, drifted)
         if policy.on_drift == "error":
             raise DtypeDriftError(
                 f"{message}\nTo have them cast back: {part.wrapper}(..., "
-                'policy=dtypeguard.Policy(on_drift="cast")).'
+                'policy=dtypeguard.Policy(on_drift="cast")).',
+                drifted,
             )
         warn(message)
 
@@ -194,7 +195,7 @@ def _listed(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, and what their casts lose."""
     remedies = " ".join(row.remedy for row in rows)
     rounds = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
-    return table(headline, rows) + (rounds and f"\n{rounds}")
+    return short_table(headline, rows) + (rounds and f"\n{rounds}")
 
 
 def _settle(
@@ -345,7 +346,8 @@ def _recorded(new_updates: Updates, wanted: Snapshot, other: Snapshot) -> list[L
     found = [second if dtype_of(first) is None else first for first, second in pairs]
     if any(leaf is None for leaf in found):
         rows = tree_rows("updates", record.copy(), new_updates, "return the tree of params")
-        raise DtypeDriftError(table("update changed the tree of its updates:", rows))
+        message = short_table("update changed the tree of its updates:", rows)
+        raise DtypeDriftError(message, rows)
     return found
 
 

@@ -1,6 +1,22 @@
-"""The error and the warning that dtypeguard raises about dtypes."""
+"""The error and the warning that dtypeguard raises about dtypes.
+
+This file does not import JAX, so that warnings can be filtered without it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from .public import public
+
+
+class Row(NamedTuple):
+    """One leaf of a report: its path, what it was, what it is now, what to write."""
+
+    path: str
+    before: str
+    after: str
+    remedy: str = ""
+    castable: bool = False  # by Policy(casting="unsafe")
 
 
 @public
@@ -8,8 +24,23 @@ class DtypeDriftError(TypeError):
     """A leaf cannot be cast back to its recorded dtype without loss.
 
     It is raised during tracing, before anything runs, so nothing is lost. The message has
-    one line for each such leaf: its path, both dtypes, and what to write instead.
+    one line for each such leaf: its path, both dtypes, and what to write instead. More than
+    three leaves that share types and a pattern of path, such as `[*].mu['*']`, share a line
+    that says how many they are.
+
+    Attributes:
+        rows: every such leaf: its `path`, what it was `before` and is `after`, and the
+            `remedy`.
     """
+
+    def __init__(self, message: str = "", rows: Iterable[Sequence[Any]] = ()):
+        super().__init__(message)
+        self.rows = tuple(Row(*row) for row in rows)
+
+    def __reduce__(self):
+        """A pickle names no class but this one."""
+        state = {name: value for name, value in vars(self).items() if name != "rows"}
+        return type(self), (str(self), [tuple(row) for row in self.rows]), state
 
 
 @public

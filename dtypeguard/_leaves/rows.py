@@ -3,26 +3,17 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, is_weak, kind
+from .errors import Row
 from .types import Aval, DType, Leaf, PyTree
 
 ABSENT = "(absent)"
-
-
-class Row(NamedTuple):
-    """One leaf of a report: its path, what it was, what it is now, what to write."""
-
-    path: str
-    before: str
-    after: str
-    remedy: str = ""
-    castable: bool = False  # by Policy(casting="unsafe")
 
 
 def paths(tree: PyTree) -> list[str]:
@@ -168,7 +159,7 @@ def rounding(types: Iterable[str], advice: str) -> str:
             they name.
     """
     found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
-    is_guard = "dtypeguard.guard" in advice
+    is_guard = "dtypeguard.guard" in advice or "astype(p.dtype)" in advice
     is_named = lambda name: re.search(rf"(astype\(|asarray\(x, )jnp\.{name}\)", advice)
     named = [name for name in found if is_guard or is_named(name)]
     if not named:

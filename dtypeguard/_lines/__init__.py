@@ -7,6 +7,9 @@ for the lines behind a value of a program. `blame.py` finds the equation that pr
 sees; `rules.py` gives a user's rules of derivatives their lines. `drift.py` says which
 leaves drift.
 
+`compiled.py` keeps the program of a compiled function, and finds in it the lines of what it
+gave back in another type.
+
 An error leaves frames and dead tracers. `sites.py` reads the lines that it passed through.
 `body.py` makes a program of a function that JAX traced, and `retrace.py` traces it again.
 `provenance.py` finds what gave a value its type: by the equations that `traced.py` reads

@@ -49,7 +49,10 @@ def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | 
         if not is_users(file) or is_installed(file):
             continue
         for name, variable in {**frame.f_globals, **frame.f_locals}.items():
-            if _holds(variable, value):
+            if isinstance(variable, ModuleType):
+                if module_line := _in_module(variable, value):
+                    return module_line
+            elif _holds(variable, value):
                 is_holder = variable is not value
                 possible = assignments(frame, name, line, of_items=is_holder)
                 if possible and not possible[-1].is_parameter:
@@ -79,6 +82,22 @@ _IN_LINE = "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 _MOST = 1000  # parts of an object are searched
 
 
+def _in_module(module: ModuleType, value: object) -> Origin | None:
+    """The line of a module of the user's that assigned a value to one of its variables."""
+    file = getattr(module, "__file__", None) or ""
+    if not is_users(file) or is_installed(file):
+        return None
+    for name, variable in vars(module).items():
+        if variable is value:
+            possible = assigned_at(file, name, _END)
+            if len(possible) == 1:
+                return origin_at(file, possible[0].line, possible[0].function)
+    return None
+
+
+_END = 1 << 30  # behind the last line of a file
+
+
 def _holds(thing: object, value: object) -> bool:
     queue, seen, left = [thing], {id(thing)}, _MOST
     for each in queue:
@@ -98,6 +117,8 @@ def _parts(thing: object) -> Iterator[object]:
     elif isinstance(thing, dict):
         yield from thing.values()
     elif isinstance(thing, FunctionType):
+        yield from thing.__defaults__ or ()
+        yield from (thing.__kwdefaults__ or {}).values()
         for cell in thing.__closure__ or ():
             with contextlib.suppress(ValueError):  # not assigned yet
                 yield cell.cell_contents

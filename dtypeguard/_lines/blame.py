@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
-from .equations import is_explicit, is_of_users
+from .equations import is_backward, is_explicit, is_of_users
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
@@ -312,7 +312,9 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
         ):
             constant = next(each for each in forcing if each in graph.constants)
             found = Blame(None, equation, True, constant)
-        if found is not None and is_of_users(equation.stack):
+        # A gradient begins with a 1 of the loss's type, which forces nothing.
+        is_seed = found is not None and found.constant and is_backward(equation.stack)
+        if found is not None and is_of_users(equation.stack) and not is_seed:
             return kept(found)
         # What a function of JAX converts by itself follows the type that it was given.
         own = own or found

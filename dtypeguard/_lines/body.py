@@ -3,18 +3,20 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
+from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
-from .._leaves.dtypes import fits
-from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
-from .._program.graph import Graph, open_jaxpr
+from .._leaves.dtypes import fits, kind
+from .._leaves.types import Aval, DType, Jaxpr, Leaf, PyTree, Step
+from .._program.graph import SHAPES, Graph, open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin
 from .drift import Drift, find
@@ -65,11 +67,41 @@ class Body(NamedTuple):
 
     def retraced_program(self) -> Program | None:
         """The program, traced again; None if it no longer traces."""
-        retraced = self.retraced()
+        return self._program_of(self.retraced())
+
+    def _program_of(self, retraced: Retraced | None) -> Program | None:
         program = None if retraced is None else self.program(retraced.jaxpr)
         if retraced is None or program is None:
             return None
         return program._replace(returned=(retraced.returned,))
+
+    def lines(
+        self,
+        program: Program,
+        provenance: TypeProvenance,
+        given: Callable[[int], Origin | None] = lambda _: None,
+    ) -> Lines:
+        """What finds the lines behind the values of the program.
+
+        Args:
+            program: of the function.
+            provenance: finds the lines of what the function closes over.
+            given: finds the line of an input of the program.
+        """
+        outside: dict[int, tuple[Leaf, Leaf]] = {}
+
+        def retrace_it() -> Program | None:
+            retraced = self.retraced()
+            outside.update(retraced.outside if retraced else {})
+            return self._program_of(retraced)
+
+        def holding(value: object) -> Origin | None:
+            known = outside.get(id(value))
+            if known is None:
+                return provenance.holding(value)
+            return provenance.of_value(known[1]).root
+
+        return Lines(program, None, retrace_it, holding=holding, given=given)
 
     def program(self, jaxpr: Jaxpr) -> Program | None:
         """A jaxpr as a program whose carry comes first; None if it is not the function's.
@@ -94,14 +126,14 @@ class Body(NamedTuple):
         returned = SplitTree(carried.merged(types))
         return Program(None, graph, (self.name,), (carried,), (returned,))
 
-    def results(self) -> "Results | None":
+    def results(self, provenance: TypeProvenance) -> "Results | None":
         """What it returns, to be asked for lines; None if it no longer traces."""
         retraced = None if self.jaxprs else self.retraced()
         jaxpr = retraced.jaxpr if retraced else next(iter(self.jaxprs), None)
         program = None if jaxpr is None else self.program(jaxpr)
         if program is None:
             return None
-        return Results(self, program.step, Lines(program, None, self.retraced_program))
+        return Results(self, program.step, self.lines(program, provenance))
 
     def drifts(
         self, provenance: TypeProvenance, first: Sequence[Leaf], is_apart: bool
@@ -123,12 +155,18 @@ class Body(NamedTuple):
         begun = [self.name + path for path in self.carried.paths]
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
-                held = {"holding": provenance.holding, "given": given}
-                lines = Lines(program, None, self.retraced_program, **held)
+                lines = self.lines(program, provenance, given)
+                found = [x for x in find(program, lines) if x.kind in ("dtype", "shape")]
+                odd = _odd(program.step, found)
                 yield (
-                    dataclasses.replace(drift, begun=given(begun.index(drift.path)))
-                    for drift in find(program, lines)
-                    if drift.kind in ("dtype", "shape")
+                    dataclasses.replace(
+                        drift,
+                        begun=given(number),
+                        is_odd=drift.avals[0].dtype in odd
+                        or _is_average(program.step, number),
+                    )
+                    for drift in found
+                    for number in (begun.index(drift.path),)
                 )
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
@@ -154,6 +192,50 @@ class Body(NamedTuple):
             _is_castable(old, new) or not difference(old, new)
             for old, new in zip(kept, program.returned[0].arrays)
         )
+
+
+def _odd(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
+    """The dtypes with which leaves alone begin, in a program whose arrays have another.
+
+    A cast of the program would change all of these arrays, and a first value only itself.
+    """
+    found: set[DType] = set()
+    pairs = {tuple(x.avals[n].dtype for n in (0, 1)) for x in drifts if x.kind == "dtype"}
+    constants = [n for n in graph.constants if getattr(graph.avals[n], "shape", ())]
+    known = [graph.avals[number] for number in (*graph.inputs, *constants)]
+    for old, new in pairs:
+        begun = sum(drift.avals[0].dtype == old for drift in drifts)
+        have = [sum(aval.dtype == dtype for aval in known) for dtype in (old, new)]
+        if kind(old) == kind(new) == "float" and have[0] == begun < have[1] > 1:
+            found.add(old)
+    return found
+
+
+def _is_average(graph: Graph, number: int) -> bool:
+    """Whether a program adds little to an input times nearly 1, less than its dtype holds.
+
+    Such an average stays where it is in 16 bits: it is to begin in more.
+    """
+    own, kept = {graph.inputs[number]}, set[int]()
+    dtype = graph.avals[graph.inputs[number]].dtype
+    if kind(dtype) != "float" or dtype.itemsize > 2:
+        return False
+    least = 1 - 4 * float(jnp.finfo(dtype).eps)
+    for value in graph.sources_first():
+        equation = graph.made_by.get(value)
+        inputs = equation.inputs if equation else graph.same.get(value, ())
+        name = equation.primitive if equation else "copy"
+        if name == "add" and kept & set(inputs):
+            return True
+        if name == "mul" and own & set(inputs):
+            factors = (graph.values.get(each) for each in inputs if each not in own)
+            known = [x for x in factors if x is not None and np.ndim(x) == 0]
+            if any(least <= float(x) < 1 for x in known if not isinstance(x, Tracer)):
+                kept.add(value)
+        elif name == "convert_element_type" or name in SHAPES:
+            own |= {value} if own & set(inputs) else set()
+            kept |= {value} if kept & set(inputs) else set()
+    return False
 
 
 class Results(NamedTuple):

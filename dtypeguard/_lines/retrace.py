@@ -1,8 +1,9 @@
 """Traces a function again after the tracers that it closes over have died."""
 
 import contextlib
+import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.call import SplitTree
+from .._leaves.dtypes import is_weak
 from .._leaves.functions import copy_of
 from .._leaves.types import Jaxpr, Leaf, PyTree, Step
 from .._program.trace import strong_type
@@ -23,11 +25,13 @@ class Retraced(NamedTuple):
         jaxpr: of the function. What it closes over comes before its arguments.
         returned: what it returned.
         results: the leaves of that, those that it closes over as they are outside.
+        outside: what a tracer stood for that the function closed over, by identity.
     """
 
     jaxpr: Jaxpr
     returned: SplitTree
     results: Sequence[Leaf]
+    outside: Mapping[int, tuple[Tracer, Tracer]] = {}
 
 
 def retrace(
@@ -46,23 +50,31 @@ def retrace(
     """
     returned: list[SplitTree] = []
     results: list[Leaf] = []
+    outside: dict[int, tuple[Tracer, Tracer]] = {}
 
     def run(values, *inputs):  # a new function: JAX may have kept the trace of the old
+        outside.update((id(new), (new, old)) for new, old in zip(values, closed_over))
         result = call(values, *inputs)
         returned[:] = [SplitTree(result[0] if is_pair else result)]
-        outside = dict(zip(map(id, values), closed_over))
-        results[:] = [outside.get(id(leaf), leaf) for leaf in returned[0].arrays]
+        kept = {key: old for key, (_, old) in outside.items()}
+        results[:] = [kept.get(id(leaf), leaf) for leaf in returned[0].arrays]
         return returned[0].arrays
 
     try:
         closed_over, call = _opened(function)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first trace has warned
-            types = tree_util.tree_map(strong_type, (closed_over, *inputs))
+            types = tree_util.tree_map(_type, (closed_over, *inputs))
             jaxpr = jax.make_jaxpr(run)(*types)
-            return Retraced(jaxpr, returned[0], results)
+            return Retraced(jaxpr, returned[0], results, outside)
     except Exception:
         return None
+
+
+def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """The type of an argument: strong, but for the index of a loop."""
+    is_index = isinstance(leaf, jax.ShapeDtypeStruct) and is_weak(leaf)
+    return leaf if is_index else strong_type(leaf)
 
 
 def _opened(function: Step) -> tuple[list[Tracer], Step]:
@@ -107,6 +119,9 @@ def _renewed(function: Step, renew: Callable[[Tracer], Leaf]) -> Step:
                 cell.cell_contents = contents
                 with contextlib.suppress(Exception):  # a dict of keys that do not sort
                     cell.cell_contents = tree_util.tree_map(new, contents)
+        elif type(leaf) is functools.partial:
+            given = tree_util.tree_map(new, (leaf.args, leaf.keywords))
+            known[id(leaf)] = functools.partial(new(leaf.func), *given[0], **given[1])
         else:
             return leaf
         return known[id(leaf)]

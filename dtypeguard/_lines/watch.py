@@ -40,6 +40,7 @@ class Watch(RuleLines):
         self._made: dict[int, tuple[PyTree, Origin]] = {}
         # By their lines; for a line in a loop, once what is alike.
         self._passed: dict[tuple[str, int], dict[Hashable, tuple[Leaf, Origin]]] = {}
+        self._given: dict[tuple[str, int], dict[int, Leaf]] = {}
         self._origins: dict[Hashable, tuple[Origin, object]] = {}
 
     def __enter__(self):
@@ -86,8 +87,12 @@ class Watch(RuleLines):
         maker = makers.pop() if len(makers) == 1 else user
         if is_installed(maker.file) or is_in_head(maker.file, maker.line):
             held = (holding(array) for array, _ in (*same, *alike))
-            return next(filter(None, held), maker)
-        return maker
+        else:  # it may come in as a default or from a module, or be bound by `partial`
+            given = self._given.get((user.file, user.line), {}).values()
+            given = (x for x in given if is_of_type(x) and _may_be(x, aval, value))
+            arrays = (*(array for array, _ in same), *given) if maker == user else ()
+            held = map(holding, arrays)
+        return next(filter(None, held), maker)
 
     def made(self, value: PyTree) -> Origin | None:
         """The line that created an array or a container."""
@@ -103,9 +108,11 @@ class Watch(RuleLines):
             maker = self.made(value) or bound(user, value)
             if maker is None and not isinstance(value, Tracer):
                 maker = self._computed(user, value) or self._origin(user)
-            if maker is not None:  # None for an argument of the traced function
+            if maker is not None:
                 passed = self._passed.setdefault(line, {})
                 passed.setdefault((_content(value), maker), (value, maker))
+            else:  # an argument of the traced function, or bound to it by `partial`
+                self._given.setdefault(line, {}).setdefault(id(value), value)
         return functools.partial(self._from_jax, user)
 
     def _computed(self, frame: FrameType, result: Leaf) -> Origin | None:

@@ -31,8 +31,17 @@ _NOBODYS = tuple(
 
 
 def short_path(file: str) -> str:
-    """A path relative to the installed packages or the working directory, or in full."""
-    return file.removeprefix(_root(file) or _folder(""))
+    """A path from the installed packages, the working directory or its own package.
+
+    That of a file of the user's elsewhere begins with the folder of its package or script.
+    """
+    root = _root(file) or _folder("")
+    if file.startswith(root) or not os.path.isabs(file):
+        return file.removeprefix(root)
+    folder = os.path.dirname(file)
+    while os.path.exists(os.path.join(os.path.dirname(folder), "__init__.py")):
+        folder = os.path.dirname(folder)
+    return file.removeprefix(_folder(os.path.dirname(folder)))
 
 
 def package(file: str) -> str:

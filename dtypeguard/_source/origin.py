@@ -1,7 +1,9 @@
 """A line of source as reports print it, and the frames that lead to it."""
 
 import dataclasses
+import inspect
 import itertools
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
@@ -125,6 +127,19 @@ def callers(frame: FrameType) -> Iterator[FrameType]:
     while (caller := frame.f_back) is not None:
         frame = caller
         yield frame
+
+
+def release(frames: Iterable[FrameType]) -> None:
+    """Lets go of what reading the variables of running functions keeps alive.
+
+    Before Python 3.13 a function keeps the dict of its variables that was read last.
+    """
+    for frame in frames:
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if is_function and sys.version_info < (3, 13):
+            variables = frame.f_locals
+            if sys.getrefcount(variables) <= 3:  # nobody else holds it: `locals()`
+                variables.clear()
 
 
 def frame_of(frame: FrameType, line: int | None = None) -> "Frame":

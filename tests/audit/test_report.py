@@ -7,6 +7,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 import pytest
@@ -149,3 +150,18 @@ def test_what_a_guard_casts_back_to_few_bits_rounds():
     weak = audit_step(lambda n: n * 2.0, jnp.ones((), BF16) * 1)
     assert "rounds" not in str(weak)
     assert "rounds" not in str(audit_step(lambda n: n + 0.5, jnp.zeros(3, jnp.int32)))
+
+
+def test_many_leaves_of_one_cause_share_a_row():
+    def step(carry):
+        return jax.tree_util.tree_map(lambda x: x * np.float32(2), carry)  # all of them
+
+    layers = {f"w{n}": jnp.zeros(n + 1, BF16) for n in range(40)}
+    report = audit_step(step, {"mu": layers, "nu": layers})
+    head, row, *rest = str(report).splitlines()
+    assert head.startswith("audit: 80 leaves of the carry changed dtype")
+    assert re.match(
+        r"  80 leaves of carry\['mu'\] and carry\['nu'\]  bfloat16 -> float32  ", row
+    )
+    assert rest[-1] == "Every leaf: the report's drifts, or --json."
+    assert len(report.drifts) == len(report.lines()) == 80

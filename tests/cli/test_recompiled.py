@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from dtypeguard._cli.recompiled import Change, CompiledCall, Recompiled, _is_listed
+from dtypeguard._cli.changes import Change
+from dtypeguard._cli.compiled import CompiledCall, is_listed
+from dtypeguard._cli.recompiled import Recompiled, RecompiledFunction
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 
@@ -41,7 +43,7 @@ def test_other_shapes_and_static_values_are_another_program():
 
 
 @pytest.mark.parametrize(
-    ("function", "caller", "is_listed"),
+    ("function", "caller", "listed"),
     [
         (step, step, True),
         (step, optax.sgd, True),
@@ -50,15 +52,16 @@ def test_other_shapes_and_static_values_are_another_program():
         (jax.nn.relu, step, False),
     ],
 )
-def test_what_a_package_compiles_by_itself_is_not_listed(function, caller, is_listed):
+def test_what_a_package_compiles_by_itself_is_not_listed(function, caller, listed):
     made = call(jnp.ones(2), function, [frame_of(caller)])
-    assert _is_listed(made) is is_listed
+    assert is_listed(made) is listed
 
 
-def test_a_list_is_cut_at_20_leaves():
+def test_leaves_of_one_cause_share_a_row():
     seen = Recompiled()
-    change = Change("float32", "bfloat16", "")
-    seen._found["step"] = {f"x[{number}]": change for number in range(25)}
-    lines = seen.lines()
-    assert len([line for line in lines if " -> " in line]) == 20
-    assert "    and 5 more" in lines
+    changes = {f"x[{n}]": Change(f"x[{n}]", "float32", "bfloat16") for n in range(25)}
+    seen._found["step"] = RecompiledFunction("step", changes, {}, [])
+    _, _, row, some, *_ = seen.lines()
+    assert row == "    25 leaves of x  float32 -> bfloat16"
+    assert some == "      x[0], x[24]"
+    assert sum(" -> " in line for line in seen.lines(is_whole=True)) == 25

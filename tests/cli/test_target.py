@@ -10,6 +10,7 @@ import pytest
 from pages import DOCS
 
 from dtypeguard._cli.main import main
+from dtypeguard._source.files import short_path
 
 pytestmark = pytest.mark.third_party
 
@@ -240,8 +241,10 @@ def test_a_step(step_file, name, capsys):
         "in one step."
     )
     number = lambda text: 1 + next(n for n, x in enumerate(STEP.splitlines()) if text in x)
-    assert lines[1].endswith(f"float32 (weak) -> float32  {step_file}:{number('# weak')}")
-    widened = f"bfloat16       -> float32  {step_file}:{number('# widened')}"
+    assert lines[1].endswith(
+        f"float32 (weak) -> float32  {short_path(step_file)}:{number('# weak')}"
+    )
+    widened = f"bfloat16       -> float32  {short_path(step_file)}:{number('# widened')}"
     assert lines[2] == f"  state.leaf  {widened}"
     assert lines[3] == (
         "Wrap the step: dtypeguard.guard_step(step). "

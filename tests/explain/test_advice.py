@@ -198,31 +198,31 @@ GUARD = "dtypeguard.guard_step"
 # What is said, and the ways of writing it.
 ADVICE = {
     scanned: (
-        f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
-        f"{BACK}.",
+        f"Write lax.scan({GUARD}(body), jnp.ones(3, BF16), None, 2), or cast on the line "
+        f"that is named: {BACK}.",
         [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
     ),
     scanned_elsewhere: (
-        f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
-        f"{BACK}.",
+        f'Write lax.scan({GUARD}(body), {{"w": jnp.ones(3, BF16)}}, None, 2), or cast on '
+        f"the line that is named: {BACK}.",
         [
             [("(body,", f"({GUARD}(body),")],
             [("c * DOUBLE", "(c * DOUBLE).astype(jnp.bfloat16)")],
         ],
     ),
     looped: (
-        f"Write lax.while_loop(cond_fun, {GUARD}(body), init_val), or cast on the line "
-        f"that is named: {BACK}.",
+        f"Write lax.while_loop(lambda c: c[0] < 8, {GUARD}(body), jnp.ones(3, BF16)), or "
+        f"cast on the line that is named: {BACK}.",
         [[("body, ", f"{GUARD}(body), ")], [PRODUCT]],
     ),
     counted: (
-        f"Write lax.fori_loop(lower, upper, {GUARD}(body, carry=1), init_val), or cast on "
+        f"Write lax.fori_loop(0, 3, {GUARD}(body, carry=1), jnp.ones(3, BF16)), or cast on "
         f"the line that is named: {BACK}.",
         [[("body, ", f"{GUARD}(body, carry=1), ")], [PRODUCT]],
     ),
     flag: (
-        f"Write lax.scan({GUARD}(body), init, xs), or cast on the line that is named: "
-        "x.astype(bool) (all but 0 becomes True).",
+        f"Write lax.scan({GUARD}(body), jnp.zeros((), bool), None, 2), or cast on the line "
+        "that is named: x.astype(bool) (all but 0 becomes True).",
         [
             [("(body,", f"({GUARD}(body),")],
             [("carry + 1", "(carry + 1).astype(jnp.bool)")],
@@ -346,8 +346,8 @@ ADVICE = {
         [[("x * scale", "(x * scale).astype(jnp.bfloat16)")]],
     ),
     scanned_by_equinox: (
-        f"Write eqx.internal.scan({GUARD}(body), init, xs), or cast on the line that is "
-        f"named: {BACK}.",
+        f'Write scan({GUARD}(body), jnp.ones(3, BF16), None, 2, kind="checkpointed"), or '
+        f"cast on the line that is named: {BACK}.",
         [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
     ),
 }

@@ -22,6 +22,7 @@ from jax.lax import scan  # bound before any context is entered
 
 import dtypeguard
 from dtypeguard import explain
+from dtypeguard._leaves.rows import paths
 
 SCALE = np.float32(2)  # operand: global
 BF16 = jnp.zeros(3, jnp.bfloat16)  # first value
@@ -57,8 +58,8 @@ def test_the_note_has_paths_types_lines_and_what_to_write():
     assert re.fullmatch(rf"  {promotion} +moved = .*# promotion: global", first)
     assert re.fullmatch(rf"  {operand} +SCALE = .*# operand: global", second)
     assert advice == (
-        "Write lax.scan(dtypeguard.guard_step(drifting), init, xs), or cast on the line "
-        "that is named: x.astype(jnp.bfloat16)."
+        'Write scan(dtypeguard.guard_step(drifting), {"w": BF16}, None, 3), or cast on the '
+        "line that is named: x.astype(jnp.bfloat16)."
     )
     assert rounds == ROUNDS
 
@@ -338,11 +339,66 @@ def test_the_name_of_the_carry(name):
     assert f"\n  {path}  bfloat16[3] -> float32[3]  " in note
 
 
-def test_many_leaves_each_on_a_line():
+def doubled(carry, _):
+    return jax.tree_util.tree_map(lambda x: x * SCALE, carry), None  # the promotion
+
+
+def test_many_leaves_of_one_cause_share_a_row():
+    init = {f"w{n:02}": jnp.ones(n == 7 or 3, jnp.bfloat16) for n in range(30)}
+    error = raised(lambda: scan(doubled, {"a": init, "b": init}, None, 3))
+    (note,) = notes(error)
+    lines = note.splitlines()
+    assert len(lines) <= 12
+    assert lines[1].startswith("  60 leaves of carry['a'] and carry['b']  bfloat16")
+    assert lines[2] == "    carry['a']['w00'], carry['b']['w29']"
+    assert "# the promotion" in note
+    assert lines[-1].startswith("Every leaf: dtypeguard.explain(all=True)")
+    rows = getattr(error, "dtypeguard_rows")  # noqa: B009
+    assert [row.path for row in rows] == [
+        f"carry{each}" for each in paths({"a": init, "b": init})
+    ]
+    assert {row.types[1] for row in rows} == {"float32[3]", "float32[1]"}
+    assert all("the promotion" in row.origin.code for row in rows)
+
+
+def test_a_whole_note_has_a_row_for_each_leaf():
     init = {f"w{n}": BF16 for n in range(30)}
-    double = lambda carry, _: (jax.tree_util.tree_map(lambda x: x * SCALE, carry), None)
-    (note,) = notes(raised(lambda: scan(double, init, None, 3)))
+    with pytest.raises(TypeError) as caught, dtypeguard.explain(all=True):
+        scan(doubled, init, None, 3)
+    (note,) = notes(caught.value)
     assert len(re.findall(r"carry\['w\d+'\] +bfloat16\[3\] -> float32\[3\]", note)) == 30
+    assert "explain(all=True)" not in note
+
+
+def test_a_note_lists_five_causes():
+    def body(carry, _):
+        a, b, c, d, e, f, *rest = carry
+        a = a * np.float32(1)
+        b = b * np.float32(2)
+        c = c * np.float32(3)
+        d = d * np.float32(4)
+        e = e * np.float32(5)
+        f = f * np.float32(6)
+        some = [x * np.float32(7) for x in rest[:20]]
+        others = [x * SCALE for x in rest[20:]]
+        return (a, b, c, d, e, f, *some, *others), None
+
+    error = raised(lambda: scan(body, (BF16,) * 46, None, 3))
+    (note,) = notes(error)
+    assert len(note.splitlines()) <= 24
+    assert len(re.findall(r"\n  carry\[\d\] +bfloat16\[3\] -> float32\[3\]", note)) == 5
+    assert "\n  and 3 more causes\n" in note
+    assert len(getattr(error, "dtypeguard_rows")) == 46  # noqa: B009
+
+
+def test_leaves_that_branches_give_in_many_types_share_their_rows():
+    init = {f"w{n}": BF16 for n in range(30)}
+    wide = lambda tree: jax.tree_util.tree_map(lambda x: x * SCALE, tree)  # the wide one
+    (note,) = notes(raised(lambda: jax.lax.cond(True, wide, lambda tree: tree, init)))
+    assert len(note.splitlines()) <= 12
+    assert re.search(r"\n  30 leaves of result +true_fun +float32\[3\]", note)
+    assert re.search(r"\n +false_fun +bfloat16\[3\] +as it was given", note)
+    assert "# the wide one" in note
 
 
 def test_the_condition_of_a_loop_is_not_taken_for_its_body():

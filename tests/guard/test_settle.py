@@ -1,5 +1,6 @@
 """Nothing is lost silently: which drifts are cast, told or refused, and the advice."""
 
+import pickle
 import re
 import warnings
 
@@ -11,7 +12,8 @@ from helpers import types
 from jax import tree_util
 from one_leaf import dict_leaf, one_update, transformation, widen
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
+from dtypeguard._leaves.rows import paths
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}
@@ -79,6 +81,27 @@ def test_every_offending_leaf_is_named_and_only_those():
     )
     assert len(lines) == 6
     assert lines[5] == "More on this: 'Guard an optimizer' in the docs of dtypeguard."
+
+
+def test_many_offending_leaves_share_a_line_by_types_and_pattern():
+    def body(carry, _):
+        widen = lambda x: x.astype(jnp.complex64) if x.dtype == BF16 else x.astype(F32)
+        return tree_util.tree_map(widen, carry), None
+
+    layers = {f"w{n}": jnp.ones(n + 1, BF16) for n in range(40)}
+    carry = {"mu": [layers, layers], "count": I32(0)}
+    with pytest.raises(DtypeDriftError) as error:
+        jax.lax.scan(guard_step(body), carry, None, 3)
+    head, row, count, *_ = str(error.value).splitlines()
+    assert head == "body returned 81 leaves that cannot be brought back:"
+    assert re.match(r"  carry\['count'\] +int32\[\] +-> float32\[\] ", row)
+    assert re.match(
+        r"  80 leaves carry\['\*'\]\[\*\]\['\*'\]  bfloat16 +-> complex64  ", count
+    )
+    rows = error.value.rows
+    assert [each.path for each in rows] == [f"carry{path}" for path in paths(carry)]
+    assert rows[-1].before == "bfloat16[10]"
+    assert pickle.loads(pickle.dumps(error.value)).rows == rows
 
 
 ONE, KEY = jnp.ones((), F32), jax.random.key(0)

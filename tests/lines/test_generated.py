@@ -9,6 +9,7 @@ import pytest
 from helpers import set_x64
 
 from dtypeguard import audit_step, explain
+from dtypeguard._source.files import short_path
 
 pytestmark = pytest.mark.third_party
 
@@ -50,6 +51,6 @@ def test_the_lines_of_a_generated_step(body, tmp_path):
         with pytest.raises(TypeError, match="carry") as raised, explain():
             jax.lax.scan(lambda s, _: (step(s, x, n), None), x, None, 2)
     (note,) = raised.value.__notes__
-    promotion, operand = (f"{path}:{line}" for line in lines)
+    promotion, operand = (f"{short_path(str(path))}:{line}" for line in lines)
     row = note.splitlines()[1].removesuffix(f"  begins at {HERE}:{FIRST_VALUE}")
     assert row.endswith(f"  {promotion}  forced by {operand}")

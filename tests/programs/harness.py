@@ -26,6 +26,7 @@ from jax import tree_util
 from mistakes import MISTAKES, Mistake
 
 import dtypeguard
+from dtypeguard._source.files import short_path
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = (
@@ -231,14 +232,14 @@ class Told(NamedTuple):
         return all(map(place.search, rows))
 
 
-_CHANGE = re.compile(r"  \S+ +\w+(\[\S*\])?( \(weak\))? +-> \w")
+_CHANGE = re.compile(r"  (\d+ leaves of .+?|\S+) +\w+(\[\S*\])?( \(weak\))? +-> \w")
 
 
 def told(mistake: Mistake, folder: pathlib.Path) -> Told:
     """Makes a mistake, and asks `explain` about it, or `audit_step` if no loop raises."""
     path = written(mistake, folder)
     faults = [
-        f"{path}:{number}"
+        f"{short_path(str(path))}:{number}"
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if line.endswith("# the mistake")
     ]
@@ -277,13 +278,17 @@ def changed(text: str, changes: Sequence[tuple[str, str]]) -> str:
 
 def wrapped(text: str, advice: str) -> str:
     """A program with the guard that an advice names, in the place that it names."""
-    kind, name = re.search(r"dtypeguard\.(guard|guard_step)\((\w+)", advice).groups()
+    kind, name = re.search(_GUARD, advice).groups()
     place = rf"\bstep(?=(\(|\n +def |, .*\n +def ){name}\b)"
     place = r"(?<=[ (=])opt(?=\()" if kind == "guard" else place
     text, count = re.subn(place, f"dtypeguard.{kind}", text)
     if count != 1:
         raise ValueError(f"{count} places for: {advice}")
     return text
+
+
+# What it is put around may stand in a wrapper of the program's.
+_GUARD = re.compile(r"dtypeguard\.(guard|guard_step)\((?:[\w.]+\()?(\w+)")
 
 
 def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:

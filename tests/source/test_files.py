@@ -113,6 +113,20 @@ def test_packages_below_the_working_directory(monkeypatch):
     assert not is_users(jax.__file__)
 
 
+def test_no_path_begins_at_the_root(folder, monkeypatch):
+    write(folder, {"app/__init__.py": "", "app/deep/__init__.py": "", "app/deep/a.py": ""})
+    file = str(folder / "app" / "deep" / "a.py")
+    monkeypatch.chdir(folder)
+    assert short_path(file) == os.path.join("app", "deep", "a.py")
+    monkeypatch.chdir(folder / "app")
+    assert short_path(file) == os.path.join("deep", "a.py")
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert short_path(file) == os.path.join("app", "deep", "a.py")
+    assert short_path(str(folder / "x.py")) == os.path.join(folder.name, "x.py")
+    assert short_path("<stdin>") == "<stdin>"
+
+
 def test_a_folder_named_as_a_package_is_the_users(folder, monkeypatch):
     """An `update` of one's own below a folder `optax` is none of Optax's."""
     monkeypatch.chdir(folder)

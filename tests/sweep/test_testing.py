@@ -302,3 +302,12 @@ def test_extra_args_that_choose_what_is_traced(how):
 
     opt = optax.GradientTransformationExtraArgs(lambda p: optax.EmptyState(), update)
     check_contract(opt, extra_args={"reduce": how}, configurations="f32")
+
+
+def test_no_frame_of_a_check_is_in_a_report_of_pytest():
+    with pytest.raises(AssertionError, match="breaks") as error:
+        check_contract(
+            optax.contrib.prodigy(), configurations="bf16/f32", rules="state_types"
+        )
+    hidden = [x for x in error.traceback if x.locals.get("__tracebackhide__")]
+    assert error.traceback[-1] in hidden

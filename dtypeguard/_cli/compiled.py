@@ -1,0 +1,226 @@
+"""Reads a call that compiles a function from JAX's frames.
+
+JAX reports each compilation to listeners (`jax.monitoring`) in the thread that compiles,
+and the call that led there stands on the stack with its function and arguments. So nothing
+of JAX's is replaced, and a compiled function costs nothing. `jax_explain_cache_misses`
+reports in words that differ between releases and crash in the oldest, also reports the
+bodies of loops, and compares with the wrong call where static arguments differ.
+
+JAX's frames are known by the name of one function and of its variables. A release that
+changes them leaves the report empty, and nothing else.
+"""
+
+import functools
+import inspect
+import re
+from types import FrameType
+from typing import NamedTuple
+
+import numpy as np
+from jax import tree_util
+
+from .._carry.modules import spread
+from .._leaves.dtypes import is_array, is_python_number, is_weak
+from .._leaves.internals import COMPILING
+from .._leaves.rows import type_name
+from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
+from .._lines.compiled import KeptProgram, first_line, kept
+from .._source.files import is_installed, is_users, package, short_path
+from .._source.origin import Origin, origin_of_frame
+
+_WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
+
+
+class CompiledCall(NamedTuple):
+    """A call that compiles a function.
+
+    Attributes:
+        key: the function that JAX was given, by which it keeps what it compiled.
+        function: the function that the user gave to `jit`.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        traced: JAX's names of the traced leaves, such as "state['w']".
+        wrapper: the package whose `jit` it is, if it is not JAX's.
+        callers: the frames of others than JAX and the wrapper that led here, inside out.
+        jaxpr: of the program; None if no frame has it.
+        frame: of JAX, the outermost in which it is compiled.
+    """
+
+    key: Function
+    function: Function
+    args: Args
+    kwargs: Kwargs
+    traced: tuple[str, ...]
+    wrapper: str
+    callers: list[FrameType]
+    jaxpr: Jaxpr | None = None
+    frame: FrameType | None = None
+
+
+class LeafOfCall(NamedTuple):
+    """A leaf of an argument, without its value.
+
+    Attributes:
+        type: its dtype and whether it is weak; of one that is static, its class.
+        shape: of an array.
+        is_static: whether its value is a constant of the program.
+        value: of a static one a hash.
+        shown: of a static number its text.
+        has_identity: of a static one, whether it equals only itself.
+    """
+
+    type: str
+    shape: tuple[int, ...] = ()
+    is_static: bool = False
+    value: int = 0
+    shown: str = ""
+    has_identity: bool = False
+
+
+class Compiled(NamedTuple):
+    """What a function was compiled for.
+
+    Attributes:
+        rest: all but the leaves: structure, and the function.
+        leaves: those of the arguments, by path.
+        positions: of the arguments of the leaves, by path.
+        begun: the lines that made weakly typed leaves, by path.
+        caller: the line that called it.
+        program: the program, if it is kept.
+    """
+
+    rest: tuple[object, ...]
+    leaves: dict[str, LeafOfCall]
+    positions: dict[str, int]
+    begun: dict[str, Origin]
+    caller: str
+    program: KeptProgram | None = None
+
+
+def call_of(frame: FrameType | None) -> CompiledCall | None:
+    """The call that compiles, of which a frame is the innermost."""
+    traced, jaxpr = (), None
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        variables = frame.f_locals
+        known = variables.get("jaxpr")
+        info = getattr(getattr(known, "jaxpr", known), "debug_info", None)
+        if names := getattr(info, "arg_names", None):
+            traced, jaxpr = names, known
+        if frame.f_code.co_name in COMPILING:
+            break
+        frame = frame.f_back
+    else:  # compiled ahead of time, or a backward pass
+        return None
+    key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
+    outermost = frame
+    found = key, variables["args"], variables["kwargs"]
+    wrapper = package(file_of(key))
+    wrapper = wrapper if wrapper in _WRAPPERS else ""
+    callers = []
+    while (frame := frame.f_back) is not None:
+        if callers or not wrapper or package(frame.f_code.co_filename) != wrapper:
+            callers += [frame] if is_users(frame.f_code.co_filename) else []
+            continue  # to read a user's variables would keep them alive
+        wrapping = frame.f_locals.get("self")
+        if wrapping is not None and hasattr(wrapping, "__wrapped__"):
+            variables = frame.f_locals
+            found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
+    about = tuple(traced), wrapper, callers
+    return CompiledCall(key, *found, *about, jaxpr, outermost)
+
+
+def is_listed(call: CompiledCall) -> bool:
+    """Whether a function is the user's, or a package's that the user called."""
+    file = file_of(unwrapped(call.function))
+    is_theirs = is_installed(file) and any(
+        is_installed(frame.f_code.co_filename) for frame in call.callers[:1]
+    )
+    return is_users(file) and not is_theirs
+
+
+def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
+    """What a call compiles, and the leaves of its arguments by path."""
+    named = _arguments(call)
+    traced = {re.split(r"\W", path)[0] for path in call.traced} & {*named} or {*named}
+    pairs, treedef = tree_util.tree_flatten_with_path(spread(named))
+    order = [name for name in named if name not in ("self", "cls")]
+    leaves, values, positions = {}, {}, {}
+    for (name, *inside), leaf in pairs:
+        path = f"{name.key}{tree_util.keystr(tuple(inside))}"
+        is_constant = call.wrapper == "equinox" and is_python_number(leaf)
+        leaves[path] = _leaf(leaf, name.key in traced and not is_constant)
+        values[path] = leaf
+        positions[path] = order.index(name.key) if name.key in order else -1
+    users = [frame for frame in call.callers if not package(frame.f_code.co_filename)]
+    caller = str(origin_of_frame(users[0])) if users else ""
+    begun = _begun(call, named, values, leaves) if users[:1] == call.callers[:1] else {}
+    rest = _hash(call.function), treedef
+    types = {path: leaf.type for path, leaf in leaves.items() if not leaf.is_static}
+    program = kept(call.jaxpr, types, call.wrapper)
+    return Compiled(rest, leaves, positions, begun, caller, program), values
+
+
+def _arguments(call: CompiledCall) -> dict[str, PyTree]:
+    try:
+        return dict(
+            inspect.signature(call.function).bind(*call.args, **call.kwargs).arguments
+        )
+    except (TypeError, ValueError):
+        return {"args": call.args, "kwargs": call.kwargs}
+
+
+def _leaf(leaf: Leaf, is_traced: bool) -> LeafOfCall:
+    dtype = type_name(leaf) or (str(leaf.dtype) if is_array(leaf) else "")
+    if dtype and is_traced:
+        return LeafOfCall(dtype, np.shape(leaf))
+    shown = repr(leaf) if is_python_number(leaf) else ""
+    shown = f"{leaf:.6g}" if len(shown) > 8 and isinstance(leaf, float) else shown
+    equals_itself = type(leaf).__eq__ is object.__eq__
+    about = type(leaf).__name__, np.shape(leaf) if is_array(leaf) else ()
+    return LeafOfCall(*about, True, _hash(leaf), shown, equals_itself)
+
+
+def _begun(
+    call: CompiledCall,
+    named: dict[str, PyTree],
+    values: dict[str, Leaf],
+    leaves: dict[str, LeafOfCall],
+) -> dict[str, Origin]:
+    """The lines that made the weakly typed leaves, and the static numbers."""
+    begun: dict[str, Origin] = {}
+    for place, (name, value) in enumerate(named.items()):
+        inside = [path for path in leaves if re.split(r"\W", path)[0] == name]
+        weak = [path for path in inside if is_weak(values[path])]
+        if weak and (line := first_line(call.callers[0], place, name, value)):
+            begun |= dict.fromkeys(weak, line)
+    return begun
+
+
+def _hash(leaf: Leaf) -> int:
+    try:
+        return hash(leaf)
+    except TypeError:
+        return id(leaf)
+
+
+def unwrapped(function: Function) -> Function:
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not hasattr(function, "__code__"):  # an object with `__call__`
+        function = vars(type(function)).get("__call__", function)
+    return inspect.unwrap(function)
+
+
+def name_of(function: Function) -> str:
+    inner = unwrapped(function)
+    name = getattr(inner, "__qualname__", type(function).__name__)
+    name = name.rpartition("<locals>.")[2]
+    code = getattr(inner, "__code__", None)
+    return f"{name} ({short_path(file_of(inner))}:{code.co_firstlineno})" if code else name
+
+
+def file_of(function: Function) -> str:
+    """The file of a function or of the `__call__` of an object; empty if it has none."""
+    call = function if hasattr(function, "__code__") else type(function).__call__
+    return getattr(getattr(call, "__code__", None), "co_filename", "")

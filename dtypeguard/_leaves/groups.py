@@ -1,0 +1,105 @@
+"""Leaves that share a cause as one row, so that a message fits on a screen."""
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from .rows import Row, arrows, columns
+
+_T = TypeVar("_T")
+
+# Leaves of one cause that have a row each, and those that stand as examples of more.
+FEW = 3
+# Causes that a message lists.
+CAUSES = 5
+_MOST = FEW * CAUSES  # rows of a table
+_PART = re.compile(r"""\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|\.?[^.\[]+""")
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    """The items with equal keys together, in the order of the first of each."""
+    groups: dict[Hashable, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def pattern(path: str) -> str:
+    """A path with a star for every number and every key: `[*].mu['*']`."""
+    path = re.sub(r"""\[(?:'[^']*'|"[^"]*")\]""", "['*']", path)
+    return re.sub(r"\[\d+\]", "[*]", path)
+
+
+def examples(items: Sequence[_T], size: Callable[[_T], int] = lambda _: 0) -> list[_T]:
+    """The first of some items, the largest, and the last."""
+    numbers = range(len(items))
+    largest = max(numbers, key=lambda number: size(items[number]))
+    return [items[number] for number in sorted({0, largest, len(items) - 1})]
+
+
+def holders(paths: Sequence[str]) -> str:
+    """What holds some leaves, three parts at most: `[0], [1].mu and [1].nu`."""
+    groups = [[_PART.findall(path) for path in paths]]
+    number = 0
+    while number < len(groups):
+        common = _common(groups[number])
+        inside = grouped(groups[number], lambda parts, n=common: tuple(parts[n : n + 1]))
+        is_shared = min(map(len, inside)) > 1
+        if is_shared and 1 < len(inside) <= FEW + 1 - len(groups):
+            groups[number : number + 1] = inside
+        else:
+            number += 1
+    names = ["".join(group[0][: _common(group)]) for group in groups]
+    *others, last = [name for name in names if name] or [""]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def of_holders(paths: Sequence[str]) -> str:
+    """How many leaves there are, and what holds them: `120 leaves of [0] and [1].mu`."""
+    held = holders(paths)
+    return f"{len(paths)} leaves{held and f' of {held}'}"
+
+
+def and_more(count: int, what: str = "cause") -> list[str]:
+    """`and 3 more causes`; nothing for none."""
+    return [f"and {count} more {what}{'s' * (count > 1)}"] if count else []
+
+
+def short_table(headline: str, rows: Sequence[Row]) -> str:
+    """A headline, and a line for the rows that share types, remedy and pattern of path.
+
+    A few of them have a line each; the line of more has their number and their pattern.
+    """
+    key = lambda row: (_dtype(row.before), _dtype(row.after), row.remedy, pattern(row.path))
+    shown: list[Row] = []
+    for group in grouped(rows, key):
+        is_listed = len(group) <= FEW and len(rows) <= _MOST
+        shown += group if is_listed or len(group) == 1 else [_row_of(group)]
+    listed = shown[:_MOST]
+    changes = arrows([(row.before, row.after) for row in listed])
+    lines = columns([(r.path, change, r.remedy) for r, change in zip(listed, changes)])
+    lines += and_more(len(shown) - len(listed), "kind")
+    return "\n".join([headline, *(f"  {line}" for line in lines)])
+
+
+def _row_of(rows: Sequence[Row]) -> Row:
+    """One row for some that share types, remedy and pattern of path."""
+    first, path = rows[0], f"{len(rows)} leaves {pattern(rows[0].path)}"
+    if len({(row.before, row.after) for row in rows}) == 1:
+        return first._replace(path=path)
+    before, after = _dtype(first.before), _dtype(first.after)
+    return first._replace(path=path, before=before, after=after)
+
+
+def _common(paths: Sequence[Sequence[str]]) -> int:
+    """How many parts some paths have in common, at the beginning."""
+    if len(paths) == 1:
+        return len(paths[0])
+    shortest = min(map(len, paths))
+    same = (len({path[n] for path in paths}) == 1 for n in range(shortest))
+    return next((n for n, is_same in enumerate(same) if not is_same), shortest)
+
+
+def _dtype(described: str) -> str:
+    """A type without its shape."""
+    return re.sub(r"\[.*\]", "", described)

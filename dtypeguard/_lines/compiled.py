@@ -1,0 +1,289 @@
+"""The lines behind a leaf that a compiled function gave back in another type.
+
+When JAX compiles a function, its jaxpr is at hand. It is kept open, without arrays, to be
+asked later: no function of the user's is traced again.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._carry.named import Fed, returned_as
+from .._leaves.dtypes import is_python_number, is_weak
+from .._leaves.rows import type_name
+from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
+from .._program.graph import Graph, open_jaxpr
+from .._program.trace import Program
+from .._source.assignments import literal_at
+from .._source.files import is_users
+from .._source.origin import Origin, callers, origin_at, origin_of_frame
+from .._source.syntax import expression, statement
+from .bindings import assignments, bound, words_of
+from .blame import Matches
+from .lines import Has, Lines
+from .provenance import Provenance, TypeProvenance
+from .sites import Site
+from .watch import Watch
+
+# What the jaxprs that are kept may have: equations of one, equations of all, and bytes of
+# constants that are written in one.
+MOST_EQUATIONS, ALL_EQUATIONS, _MOST_BYTES = 50_000, 500_000, 1_000_000
+
+
+class KeptProgram(NamedTuple):
+    """The program of a compiled function, without its arrays.
+
+    Attributes:
+        jaxpr: open.
+        arguments: the paths of its arguments; empty where they are not known.
+        names: what to find an argument by among the results.
+        results: the names of its results: `result[0]['w']`.
+        size: how many equations it has.
+    """
+
+    jaxpr: Jaxpr
+    arguments: Sequence[str]
+    names: Sequence[str]
+    results: Sequence[str]
+    size: int
+
+    def returned(self, leaves: Mapping[str, tuple[int, Leaf]]) -> dict[str, int]:
+        """The results that have come back as leaves of a later call, by path.
+
+        Args:
+            leaves: those whose type has changed, by path, with the positions of their
+                arguments.
+        """
+        avals = [variable.aval for variable in self.jaxpr.outvars]
+        is_like = lambda aval, leaf: (
+            type_name(aval) == type_name(leaf) and aval.shape == np.shape(leaf)
+        )
+        fed: dict[str, str] = {}
+        asked: list[Fed] = []
+        for path, name in zip(self.arguments, self.names):
+            if path in leaves:
+                position, leaf = leaves[path]
+                like = [n for n, aval in enumerate(avals) if is_like(aval, leaf)]
+                asked.append(Fed(name, position, like))
+                fed[name] = path
+        found = returned_as(asked, self.results)
+        return {fed[name]: number for name, number in found.items()}
+
+
+def kept(
+    jaxpr: Jaxpr | None, types: Mapping[str, str], wrapper: str = ""
+) -> KeptProgram | None:
+    """What to keep of a jaxpr; None if that is too large or has no names.
+
+    Args:
+        jaxpr: of a compiled function.
+        types: of the leaves that are traced, by path.
+        wrapper: the package that jitted the function for the user.
+    """
+    inside = open_jaxpr(jaxpr)
+    info: Any = getattr(inside, "debug_info", None)
+    known = [getattr(info, each, None) for each in ("arg_names", "result_paths")]
+    if inside is None or not all(isinstance(each, (tuple, list)) for each in known):
+        return None
+    names, results = (list(map(str, each or ())) for each in known)
+    size = _size(inside, MOST_EQUATIONS)
+    if size is None or len(results) != len(inside.outvars):
+        return None
+    arguments = names
+    if not types.keys() >= set(names):  # Equinox and Flax give them names of their own
+        arguments = sorted(types, key=_words) if wrapper == "flax" else list(types)
+        avals = [type_name(variable.aval) for variable in inside.invars]
+        if avals != [types[path] for path in arguments]:
+            arguments = [""] * len(avals)
+    if wrapper == "equinox":  # its own function returns a marker as well
+        results = [name.replace("result[1]", "result", 1) for name in results]
+    names = names if wrapper == "flax" else arguments
+    parts = ("constvars", "invars", "outvars", "eqns")  # but not its constants
+    inside = SimpleNamespace(**{each: list(getattr(inside, each)) for each in parts})
+    return KeptProgram(inside, arguments, names, results, size)
+
+
+def _words(path: str) -> list[str]:
+    return re.findall(r"\w+", path)
+
+
+def _size(jaxpr: Jaxpr, most: int) -> int | None:
+    """The equations of a jaxpr and those inside; None if it is too large, or has arrays."""
+    size, bytes_, queue = 0, 0, [jaxpr]
+    for each in queue:
+        held = () if each is jaxpr else getattr(each, "consts", ())
+        if any(np.ndim(constant) for constant in held):
+            return None
+        each = open_jaxpr(each)
+        size += len(each.eqns)
+        for equation in each.eqns:
+            literals = [x.val for x in equation.invars if hasattr(x, "val")]
+            bytes_ += sum(getattr(value, "nbytes", 0) for value in literals)
+            for value in equation.params.values():
+                inside = value if type(value) in (tuple, list) else (value,)
+                queue += [x for x in inside if hasattr(open_jaxpr(x), "eqns")]
+        if size > most or bytes_ > _MOST_BYTES:
+            return None
+    return size
+
+
+class CompiledLines:
+    """Finds the lines in a program that was kept, while its function is compiled again.
+
+    Args:
+        program: of the earlier call.
+        again: the new jaxpr, whose constants are those of the earlier one.
+        frame: of JAX, inside of the call.
+        given: the leaves of the new call, by path.
+    """
+
+    def __init__(
+        self,
+        program: KeptProgram,
+        again: Jaxpr | None,
+        frame: FrameType,
+        given: Mapping[str, Leaf],
+    ):
+        self._provenance = TypeProvenance([frame], _caller(frame))
+        inside = program.jaxpr
+        consts = getattr(again, "consts", ())
+        if len(consts) != len(inside.constvars):
+            consts = ()
+        self._graph = Graph(SimpleNamespace(jaxpr=inside, consts=consts))
+        self._names = program.arguments
+        self._lines = Lines(
+            Program(None, self._graph),
+            _Constants(self._provenance, [frame, *callers(frame)]),
+            lambda: None,
+            holding=self._provenance.holding,
+            given=lambda number: self._made(given.get(program.arguments[number])),
+        )
+
+    def of_result(self, number: int, path: str, before: str) -> Provenance:
+        """The lines that gave a result a type that the leaf of a path did not have.
+
+        Args:
+            number: of the result.
+            path: of the leaf that came in.
+            before: its type.
+        """
+        graph = self._graph
+        inputs = range(len(graph.inputs))
+        own = [n for n in inputs if self._names[n : n + 1] == [path]]
+        own = own or [n for n in inputs if type_name(graph.avals[n]) == before]
+        output = graph.outputs[number]
+        aval = graph.avals[output]
+        matches = Has("dtype", aval.dtype)
+        if before.partition(" ")[0] == str(aval.dtype):
+            matches = _IsWeak(is_weak(aval))
+        lines = self._lines.of(output, matches, sum(1 << n for n in own))
+        return Provenance(lines.get("origin"), lines.get("cause"))
+
+    def of_value(self, leaf: Leaf) -> Origin | None:
+        """The line of the caller's that made an argument."""
+        return self._made(leaf)
+
+    def _made(self, leaf: Leaf | None) -> Origin | None:
+        return None if leaf is None else self._provenance.of_leaf(leaf)
+
+
+class _IsWeak(NamedTuple):
+    """Whether an abstract value is weakly typed, or strongly."""
+
+    value: bool
+
+    def __call__(self, aval: Aval) -> bool:
+        return is_weak(aval) == self.value
+
+
+class _Constants(Watch):
+    """Knows the constants of a program by the variables that hold them now."""
+
+    def __init__(self, provenance: TypeProvenance, frames: Sequence[FrameType]):
+        super().__init__()
+        self._provenance = provenance
+        self._frames = frames
+
+    def saw(self, line: Origin) -> bool:
+        return True
+
+    def maker(
+        self,
+        user: Origin,
+        matches: Matches,
+        aval: Aval,
+        value: Leaf,
+        holding: Callable[[Leaf], Origin | None],
+    ) -> Origin:
+        held = [value] if isinstance(value, (jax.Array, np.ndarray)) else []
+        held += self._variables(user, matches, aval)
+        lines = (self._provenance.of_value(each).root for each in held)
+        return next(filter(None, lines), user)
+
+    def _variables(self, user: Origin, matches: Matches, aval: Aval) -> list[Leaf]:
+        """The one array of the property that a line of a function reads from outside."""
+        names = words_of(user.file, user.line)
+        found: dict[int, Leaf] = {}
+        for frame in self._frames:
+            if frame.f_code.co_filename == user.file:
+                known = {**frame.f_globals, **frame.f_locals}
+                values = [known[name] for name in names if name in known]
+                found |= {
+                    id(value): value
+                    for value in values
+                    if isinstance(value, (jax.Array, np.ndarray, np.generic))
+                    if matches(value) and np.shape(value) == aval.shape
+                }
+        return list(found.values()) if len(found) == 1 else []
+
+
+def _caller(frame: FrameType) -> list[Site]:
+    """The user's line that led to a frame of JAX."""
+    inside = frame
+    for user in callers(frame):
+        if is_users(user.f_code.co_filename):
+            node = expression(user.f_code, user.f_lasti)
+            return [Site(user, user.f_lineno, node, [inside])]
+        inside = user
+    return []
+
+
+def first_line(
+    frame: FrameType, place: int | None, name: str, value: PyTree
+) -> Origin | None:
+    """The line that made an argument of the current call, or wrote it as a number.
+
+    Args:
+        frame: of the caller.
+        place: the position of the argument.
+        name: of the parameter.
+        value: the argument.
+    """
+    is_number = is_python_number(value)
+    if not is_number and (line := bound(frame, value)):
+        return line
+    call = expression(frame.f_code, frame.f_lasti)
+    if not isinstance(call, ast.Call):
+        return None
+    named = {each.arg: each.value for each in call.keywords}
+    source = named.get(name)
+    if source is None and place is not None and place < len(call.args):
+        source = call.args[place]
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    if isinstance(source, ast.Name) and is_number:
+        found = literal_at(file, source.id, line, value)
+        return found and origin_at(file, found.line, found.function)
+    if isinstance(source, ast.Name):
+        # The statement that makes the first call has not assigned anything yet.
+        node = statement(file, line)
+        possible = assignments(frame, source.id, line, of_items=True)
+        before = [x for x in possible if x.line < (node.lineno if node else line)]
+        only = before[0] if len(before) == 1 else None
+        return only and origin_at(file, only.line, only.function)
+    is_written = isinstance(source, (ast.Constant, ast.Dict, ast.Tuple, ast.List))
+    return origin_of_frame(frame) if is_written else None

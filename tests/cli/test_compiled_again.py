@@ -1,0 +1,254 @@
+"""What `dtypeguard run` says of functions that are compiled again: the lines."""
+
+import re
+
+import jax
+import pytest
+from helpers import need
+
+from dtypeguard._source.files import short_path
+
+_INFO = getattr(jax.make_jaxpr(lambda x: x)(1.0).jaxpr, "debug_info", None)
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(
+        not getattr(_INFO, "result_paths", None), reason="results have no names here"
+    ),
+]
+
+# Scripts, each with rows of its list. A name after a `#` stands for its line.
+LISTED = {
+    "an optimizer": (
+        """
+        import jax, jax.numpy as jnp, optax
+
+        params = {"w": jnp.ones((4, 4), jnp.bfloat16)}
+        opt = optax.adam(1e-3)
+        state = opt.init(params)
+
+        @jax.jit
+        def step(params, state, x):
+            grads = jax.grad(lambda p: jnp.sum((x @ p["w"]) ** 2))(params)
+            grads = {"w": grads["w"].astype(jnp.float32)}  # the cast
+            updates, state = opt.update(grads, state, params)  # the update
+            return {"w": params["w"] + updates["w"]}, state, grads["w"].sum()
+
+        for _ in range(3):
+            params, state, value = step(params, state, jnp.ones((8, 4), jnp.bfloat16))
+        """,
+        [
+            r"\n    state\[0\]\.mu\['w'\]  bfloat16 -> float32  {the update}",
+            r"{the update} .*  forced by {the cast}\n",
+        ],
+    ),
+    "what a function closes over": (
+        """
+        import jax, jax.numpy as jnp, numpy as np
+
+        def train(steps):
+            scale = np.full(3, 2, np.float32)  # the constant
+
+            @jax.jit
+            def update(state, batch):
+                mean = state["mean"] * scale  # the product
+                return {"mean": mean, "n": state["n"] + batch["n"]}, mean.sum()  # the sum
+
+            state = {"mean": jnp.zeros(3, jnp.float16), "n": jnp.zeros((), jnp.int32)}
+            for _ in range(steps):
+                state, loss = update(state, {"n": jnp.float32(1)})  # the call
+
+        train(3)
+        """,
+        [
+            r"state\['mean'\]  float16 -> float32  {the product}  .* by {the constant}\n",
+            r"state\['n'\] +int32 -> float32 +{the sum}  forced by {the call}\n",
+            r"\nStart state\['n'\] as float32 .*, or return jnp\.round\(x\)\.astype",
+        ],
+    ),
+    "the culprit first": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def grad(params, x):
+            return jax.tree.map(lambda p: p * x, params)
+
+        @jax.jit
+        def apply(params, grads):
+            add = lambda p, g: p - jnp.float32(0.1) * g  # the sum
+            return jax.tree.map(add, params, grads)
+
+        params = {"w": jnp.ones(3, jnp.bfloat16)}
+        for _ in range(3):
+            grads = grad(params, jnp.ones(3, jnp.bfloat16))
+            params = apply(params, grads)  # the call
+        """,
+        [
+            r"\n  apply .*\n    params\['w'\]  bfloat16 -> float32  {the sum} [^$]*\n  gr",
+            r"\n  grad .*\n    params\['w'\]  bfloat16 -> float32  made at {the call}\n",
+        ],
+    ),
+    "Python numbers": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(state, x):
+            return {"average": 0.9 * state["average"] + 0.1 * jnp.mean(x)}  # the average
+
+        @jax.jit
+        def count(n):
+            return n + 0.5  # the half
+
+        state = {"average": 0.0}  # the state
+        total = 0  # the total
+        for _ in range(3):
+            state = step(state, jnp.ones(3))
+            total = count(total)
+        """,
+        [
+            r"float32  {the average} .*begins at {the state}\n",
+            r"n  int32 \(weak\) -> float32 \(weak\)  {the half}  begins at {the total}\n",
+        ],
+    ),
+    "constants": (
+        """
+        import functools, jax, jax.numpy as jnp
+
+        x = jnp.ones(3)
+        for _ in range(5):
+            x = jax.jit(lambda a: a * 2)(x)  # the lambda
+
+        class Config:
+            pass
+
+        @functools.partial(jax.jit, static_argnames=("config", "epoch"))  # the function
+        def train(x, config, epoch):
+            return x
+
+        config = Config()
+        for _ in range(3):
+            train(x, Config(), 0)
+        for epoch in range(6):
+            train(x, config, epoch)
+        """,
+        [
+            r"train \({the function}\) .*: config is another Config each time, which",
+            r"train .*: epoch is 0, 1, 2, 3, \.\.\.",
+            r"<lambda> \({the lambda}\) was compiled 5 times, because it was a new",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LISTED, ids=lambda name: name.replace(" ", "_"))
+def test_the_list_names_the_lines(case, run, script):
+    source, rows = LISTED[case]
+    listed(run, script(source), rows)
+
+
+def listed(run, file, rows):
+    """Asserts that a script runs, and that its list has some rows."""
+    marks = {
+        text.partition("  # ")[2]: f"{short_path(str(file))}:{number}"
+        for number, text in enumerate(file.read_text().splitlines(), 1)
+    }
+    code, out, err = run(file)
+    assert (code, out) == (0, "")
+    for row in rows:
+        row = re.sub(r"{([^}]+)}", lambda match: re.escape(marks[match[1]]), row)
+        # Columns are as wide as their widest row, and lines of packages stand beside.
+        row = re.sub(
+            r"(?<! )  (?! )", r"(?: \\(in [^)]*\\))? +", row.removeprefix(r"\n    ")
+        )
+        assert re.search(row, err), (row, err)
+
+
+OF_LIBRARIES = {
+    "equinox": (
+        """
+        import equinox as eqx, jax, jax.numpy as jnp
+
+        class Model(eqx.Module):
+            weight: jax.Array
+            temperature: float = 2.0
+
+        @eqx.filter_jit
+        def step(model, x):
+            weight = model.weight + x.sum() * jnp.ones(3)  # the sum
+            return eqx.tree_at(lambda m: m.weight, model, weight)
+
+        @eqx.filter_jit
+        def count(w, n):
+            return w, jnp.asarray(n + 1)
+
+        model = Model(jnp.ones(3, jnp.bfloat16))  # the model
+        w, n = jnp.ones(3), 0  # the count
+        for i in range(4):
+            model = step(model, jnp.ones(3, jnp.bfloat16))
+            model = eqx.tree_at(lambda m: m.temperature, model, model.temperature - 0.1)
+            w, n = count(w, n)
+        """,
+        [
+            r"model\.weight  bfloat16 -> float32  {the sum}",
+            r": model\.temperature is 2\.0, 1\.9, 1\.8, 1\.7 \(begins at {the model}\)",
+            r"count .* 2 times: n is 0, int32\[\] \(begins at {the count}\)\. .* an array",
+        ],
+    ),
+    "flax.nnx": (
+        """
+        import jax, jax.numpy as jnp
+        from flax import nnx
+
+        class Model(nnx.Module):
+            def __init__(self):
+                make = dict(rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)
+                self.layers = nnx.List([nnx.Linear(2, 2, **make)])
+                self.count = nnx.Variable(jnp.zeros((), jnp.int32))
+
+        @nnx.jit
+        def train(model, x):
+            kernel = model.layers[0].kernel
+            kernel.set_value(kernel.get_value() * jnp.ones((2, 2)))  # the product
+            model.count.set_value(model.count.get_value() + 1)
+
+        model = Model()
+        for _ in range(3):
+            train(model, jnp.ones(2))
+        """,
+        [r"model\.layers\[0\]\.kernel  bfloat16 -> float32  {the product}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("library", OF_LIBRARIES)
+def test_the_list_names_the_lines_of_what_a_library_jits(library, run, script):
+    need(library)
+    source, rows = OF_LIBRARIES[library]
+    listed(run, script(source), rows)
+
+
+def test_no_array_is_kept(run, script):
+    """As many arrays live while a program trains as under `python`."""
+    file = script("""
+        import gc, jax, jax.numpy as jnp, numpy as np
+
+        def train(steps):
+            scale = jnp.ones((50, 50))
+
+            @jax.jit
+            def step(state, x):
+                return {"w": state["w"] * scale + x, "n": state["n"] + 1}
+
+            state = {"w": jnp.ones((50, 50), jnp.bfloat16), "n": 0}
+            for _ in range(steps):
+                state = step(state, jnp.ones((50, 50)))
+            del scale, step
+            gc.collect()
+            return sum(x.shape == (50, 50) for x in jax.live_arrays())
+
+        print(train(4), sum(x.shape == (50, 50) for x in jax.live_arrays()))
+    """)
+    code, out, err = run(file)
+    assert (code, out) == (0, "1 0\n")
+    assert "bfloat16 -> float32" in err

@@ -1,0 +1,100 @@
+"""Of what a body or a branch uses from outside, the note names where it was made."""
+
+import functools
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from advice import line as line_of, notes, raised
+from jax import lax
+
+HALF = jnp.ones(3, jnp.bfloat16)
+WIDE = jnp.ones(3)  # global
+
+line = functools.partial(line_of, __file__)
+pytestmark = pytest.mark.third_party
+
+
+def by_default(s, _, scale=jnp.full(3, 2, jnp.float32)):  # noqa: B008  # default
+    return s * scale, None
+
+
+def given(scale, s, _):
+    return s * scale, None
+
+
+def of_parameter(energies, how):
+    mean = jnp.mean(energies)
+
+    def body(s, _):
+        return s + lax.stop_gradient(energies - mean), None
+
+    def grow(s):
+        return s + lax.stop_gradient(energies - mean)
+
+    if how == "cond":
+        return lax.cond(True, grow, lambda s: s, HALF)
+    if how == "switch":
+        return lax.switch(1, [lambda s: s, grow], HALF)
+    return lax.scan(body, HALF, None, 2)
+
+
+def called(how):
+    energies = jnp.linspace(0.0, 1.0, 3)  # concrete
+    return of_parameter(energies, how)
+
+
+def assigned(weights):
+    wide = weights.astype(jnp.float32)  # partial
+    return lax.scan(functools.partial(given, wide), HALF, None, 2)
+
+
+def nested(state, x):
+    total, n = state
+    add = lambda i, t: t + x[i]
+    return (lax.fori_loop(0, 3, add, total), n + 1), None
+
+
+def outer_loop():
+    first = jnp.zeros((), jnp.bfloat16)
+    return lax.scan(nested, (first, 0), jnp.ones((2, 3)))  # scanned
+
+
+CASES = {
+    "default": lambda: lax.scan(by_default, HALF, None, 2),
+    "global": lambda: lax.scan(functools.partial(given, WIDE), HALF, None, 2),
+    "concrete": lambda: called("cond"),
+    "concrete switch": lambda: called("switch"),
+    "concrete scan": lambda: called("scan"),
+    "partial": lambda: jax.jit(assigned)(HALF),
+    "scanned": outer_loop,
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "_"))
+def test_a_closed_over_value(case):
+    (note,) = notes(raised(CASES[case]))
+    assert f"  forced by {line(case.partition(' ')[0])}" in note
+
+
+def test_a_value_of_a_module(tmp_path, monkeypatch):
+    file = tmp_path / "its_constants.py"
+    file.write_text("import jax.numpy as jnp\n\nSCALE = jnp.ones(3)\n")
+    constants = types.ModuleType("its_constants")
+    constants.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "its_constants", constants)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(file.read_text(), str(file), "exec"), vars(constants))
+    code = (
+        "import its_constants\ndef body(s, _):\n    return s * its_constants.SCALE, None\n"
+    )
+    (tmp_path / "loop.py").write_text(
+        code + "def run(s):\n    return scan(body, s, None, 2)\n"
+    )
+    names = {"scan": lax.scan, "__name__": "loop"}
+    text = (tmp_path / "loop.py").read_text()
+    exec(compile(text, str(tmp_path / "loop.py"), "exec"), names)
+    (note,) = notes(raised(lambda: names["run"](HALF)))
+    assert "  loop.py:3  forced by its_constants.py:3  " in note

@@ -1,0 +1,188 @@
+"""Advice that holds to the letter: first values, trees of several dtypes, losses."""
+
+import functools
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from advice import applied, line as line_of, note_on
+from helpers import set_x64
+from jax import lax
+
+BF16, F32 = jnp.bfloat16, jnp.float32
+PARAMS = {"w": jnp.ones((4, 4)), "u": jnp.ones((4, 4))}
+
+line = functools.partial(line_of, __file__)
+pytestmark = pytest.mark.third_party
+
+
+def recurrent():
+    def cell(hidden, x):
+        hidden = jnp.tanh(x @ PARAMS["w"] + hidden @ PARAMS["u"])  # the cell
+        return hidden, hidden
+
+    hidden = jnp.zeros(4, BF16)  # the hidden
+    return lax.scan(cell, hidden, jnp.ones((3, 4)))[0]
+
+
+def test_a_first_value_that_no_other_array_is_like_is_the_cause():
+    note = note_on(recurrent)
+    begun = line("the hidden")
+    types = re.escape("bfloat16[4] -> float32[4]")
+    assert re.search(
+        rf"  hidden  {types}  begins at {begun}  promoted at {line('the cell')}", note
+    )
+    begin = f"At {begun} begin hidden as float32: jnp.asarray(x, jnp.float32)."
+    assert note.splitlines()[-3] == begin
+    assert note.splitlines()[-2].startswith("Or write lax.scan(dtypeguard.guard_step(cell)")
+    mended = applied(
+        recurrent, ("jnp.zeros(4, BF16)", "jnp.asarray(jnp.zeros(4, BF16), jnp.float32)")
+    )
+    assert mended().dtype == F32
+
+
+def simulated():
+    def body(carry, _):
+        position, velocity, energy = carry
+        velocity = velocity - position * 0.01
+        energy = energy + jnp.sum(velocity**2)
+        return (position + velocity * 0.01, velocity, energy), None
+
+    energy = jnp.zeros((), F32)  # the energy
+    carry = jnp.ones(3), jnp.zeros(3), energy
+    return lax.scan(body, carry, None, 5)[0][2]
+
+
+def test_a_program_in_float64_is_not_told_to_round():
+    with set_x64(True):
+        note = note_on(simulated)
+        begin = f"At {line('the energy')} begin carry[2] as float64"
+        begin = f"{begin}: jnp.asarray(x, jnp.float64)."
+        assert begin in note.splitlines()
+        changed = "energy = jnp.asarray(jnp.zeros((), F32), jnp.float64)"
+        assert (
+            applied(simulated, ("energy = jnp.zeros((), F32)", changed))().dtype
+            == "float64"
+        )
+
+
+def averaged():
+    def body(mean, x):
+        return 0.99 * mean + 0.01 * jnp.mean(x), None
+
+    mean = jnp.zeros((), BF16)  # the mean
+    return lax.scan(body, mean, jnp.ones((2, 3)))[0]
+
+
+def test_an_average_that_would_not_move_begins_in_float32():
+    note = note_on(averaged)
+    begun = line("the mean")
+    begin = f"At {begun} begin mean as float32: jnp.asarray(x, jnp.float32)."
+    assert begin in note.splitlines()
+    assert f"  begins at {begun}  promoted at " in note
+    changed = "mean = jnp.asarray(jnp.zeros((), BF16), jnp.float32)"
+    assert applied(averaged, ("mean = jnp.zeros((), BF16)", changed))().dtype == F32
+    quick = note_on(lambda: lax.scan(quickly, jnp.zeros((), BF16), jnp.ones((2, 3))))
+    assert "  begins at " in quick
+    assert "begin mean as" not in quick
+
+
+def quickly(mean, x):
+    return 0.5 * mean + 0.5 * jnp.mean(x), None
+
+
+def narrow_beside_wide():
+    scale = jnp.ones(3)
+
+    def body(carry, _):
+        return jax.tree.map(lambda x: x * scale, carry), None
+
+    return lax.scan(body, {"b": jnp.ones(3, BF16), "h": jnp.ones(3, jnp.float16)}, None, 2)[
+        0
+    ]
+
+
+def test_leaves_of_several_dtypes_are_cast_each_to_its_own():
+    note = note_on(narrow_beside_wide)
+    assert "x.astype(p.dtype), where p is the leaf that came in." in note
+    assert "A cast to bfloat16 and float16 rounds" in note
+    changed = "jax.tree.map(lambda x, p: (x * scale).astype(p.dtype), carry, carry)"
+    mended = applied(
+        narrow_beside_wide, ("jax.tree.map(lambda x: x * scale, carry)", changed)
+    )
+    assert {str(x.dtype) for x in jax.tree.leaves(mended())} == {"bfloat16", "float16"}
+
+
+def complex_loss():
+    def loss(w):
+        return jnp.vdot(w, w)
+
+    return jax.grad(loss)(jnp.ones(3, jnp.complex128))
+
+
+def test_a_complex_loss_keeps_its_bits():
+    with set_x64(True):
+        note = note_on(complex_loss)
+        new = "jnp.real(jnp.vdot(w, w)).astype(jnp.float64)"
+        assert f"write {new} in place of jnp.vdot(w, w)." in note
+        applied(complex_loss, ("return jnp.vdot(w, w)", f"return {new}"))()
+
+
+def loss_of(p, x):
+    return jnp.sum((x * p["w"] + p["b"]) ** 2)
+
+
+def cast_before_the_gradient():
+    def body(params, x):
+        wide = jax.tree.map(lambda a: a.astype(F32), params)  # the cast
+        grads = jax.grad(loss_of)(wide, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), None
+
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(3, BF16)}
+    return lax.scan(body, params, jnp.ones((2, 3), BF16))
+
+
+def test_the_seed_of_a_gradient_is_not_the_cause():
+    note = note_on(cast_before_the_gradient)
+    assert note.count(f"  forced by {line('the cast')}  ") == 2
+
+
+def weak_before_strong():
+    def body(n, carry):
+        factor = 1 - 0.9 ** (n + 1)
+        factor = jnp.sqrt(factor) * jnp.ones(3)  # the ones
+        return carry * factor
+
+    return lax.fori_loop(0, 3, body, jnp.ones(3, BF16))
+
+
+@pytest.mark.skipif(
+    "weak_type" not in inspect.signature(jax.ShapeDtypeStruct).parameters,
+    reason="an abstract value cannot be weakly typed in this release",
+)
+def test_what_comes_of_the_index_of_a_loop_is_weak():
+    assert f"  forced by {line('the ones')}" in note_on(weak_before_strong)
+
+
+def skipped():
+    opt = optax.adam(1e-3)
+    params = {"w": jnp.ones(3, BF16)}
+    state = opt.init(params)
+
+    def apply():
+        updates, new = opt.update({"w": jnp.ones(3)}, state, params)
+        return optax.apply_updates(params, updates), new
+
+    return lax.cond(True, apply, lambda: (params, state))
+
+
+def test_an_optimizer_whose_state_is_closed_over_is_to_be_guarded():
+    assert "Wrap the optimizer: dtypeguard.guard(opt)." in note_on(skipped).splitlines()
+    guarded = (
+        "opt = optax.adam(1e-3)",
+        "import dtypeguard; opt = dtypeguard.guard(optax.adam(1e-3))",
+    )
+    assert applied(skipped, guarded)()[0]["w"].dtype == BF16

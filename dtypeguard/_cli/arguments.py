@@ -33,7 +33,7 @@ def _meant(command: str) -> str:
     others = {"sweep": "audit", "check": "audit", "explain": "run", "measure": "precision"}
     if command.endswith(".py"):
         return f"Did you mean dtypeguard run {command}?"
-    words = ("audit", "precision", "run")
+    words = ("audit", "lock", "precision", "run")
     close = difflib.get_close_matches(command, words, 1)
     meant = others.get(command) or next(iter(close), "")
     return f"Did you mean dtypeguard {meant}?" if meant else ""

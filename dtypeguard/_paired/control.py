@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .._program.graph import loop_parts, manual_axes, open_jaxpr
+from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
 from .finite import Finite, Inside, any_across, any_along
 from .primitives import is_inexact
 from .values import Value
@@ -23,9 +23,7 @@ class PairedControlFlow:
     _finite: Finite | None
     _rounds: list[list[Leaf]]
 
-    def _run(
-        self, jaxpr: Jaxpr, given: Sequence[Value], outer: Sequence[Equation]
-    ) -> list[Value]:
+    def _run(self, jaxpr: Jaxpr, given: Sequence[Value], outer: Stack) -> list[Value]:
         """Runs a jaxpr, closed or open, that stands inside some equations."""
         raise NotImplementedError
 
@@ -33,7 +31,7 @@ class PairedControlFlow:
         """The results of an equation without a wide form, on the inputs of either side."""
         raise NotImplementedError
 
-    def _scan(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _scan(self, eqn: Equation, values: list[Value], stack: Stack):
         body, _, consts, count = loop_parts(eqn)
         outside, start, all_xs = split(values, consts, count)
         inside = Inside(self._finite, values)
@@ -48,7 +46,7 @@ class PairedControlFlow:
         carry, (ys, flags) = lax.scan(step, start, all_xs, params["length"], **options)
         return inside.leave(any_along(flags), [*carry, *ys], start)
 
-    def _while(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _while(self, eqn: Equation, values: list[Value], stack: Stack):
         body, of_condition, consts, _ = loop_parts(eqn)
         condition = eqn.params["cond_jaxpr"]
         before, outside, start = split(values, of_condition, consts)
@@ -81,7 +79,7 @@ class PairedControlFlow:
         made, flags = lax.while_loop(is_on, step, (start, inside.none))
         return inside.leave(flags, made, start)
 
-    def _cond(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _cond(self, eqn: Equation, values: list[Value], stack: Stack):
         index, *operands = values
         insides = [Inside(self._finite, values) for _ in eqn.params["branches"]]
 
@@ -100,7 +98,7 @@ class PairedControlFlow:
             each.leave(own, made)
         return made
 
-    def _shard_map(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _shard_map(self, eqn: Equation, values: list[Value], stack: Stack):
         params = eqn.params
         if "in_specs" not in params or not hasattr(jax, "shard_map"):  # before JAX 0.7
             return self._as_written(eqn, values)

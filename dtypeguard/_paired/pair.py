@@ -164,7 +164,7 @@ class Paired(PairedControlFlow):
             wide = self._rounded(number, wide, narrow, wide)
         return Value(narrow, wide)
 
-    def _literal(self, var: Leaf, stack: Sequence[Equation]) -> Value:
+    def _literal(self, var: Leaf, stack: Stack) -> Value:
         """A number that stands in an equation."""
         value = self._given(jnp.asarray(var.val, var.aval.dtype), None)
         meant = self._meant_by(var.val, var.aval.dtype, stack)
@@ -175,14 +175,14 @@ class Paired(PairedControlFlow):
             self._scalars[id(value.narrow)] = value.narrow, number
         return value
 
-    def _meant_by(self, number: Leaf, dtype: DType, stack: Sequence[Equation]):
+    def _meant_by(self, number: Leaf, dtype: DType, stack: Stack):
         """The Python number that a scalar stands for in an equation; None if it is it."""
         origin = origin_of(stack)
         if origin is None or kind(dtype) != "float" or np.ndim(number):
             return None
         return self.numbers.next_number(origin, calls_of(stack), number, dtype)
 
-    def _of_number(self, meant: float, narrow: Leaf, stack: Sequence[Equation]) -> Value:
+    def _of_number(self, meant: float, narrow: Leaf, stack: Stack) -> Value:
         """A number that is rounded, with a switch of its own."""
         number = self._line(origin_of(stack) or NOWHERE)
         self.lines[number].dtypes.add(str(narrow.dtype))
@@ -196,9 +196,7 @@ class Paired(PairedControlFlow):
 
     # Equations
 
-    def _run(
-        self, jaxpr: Jaxpr, given: Sequence[Value], outer: Sequence[Equation]
-    ) -> list[Value]:
+    def _run(self, jaxpr: Jaxpr, given: Sequence[Value], outer: Stack) -> list[Value]:
         """Runs a jaxpr, closed or open, that stands inside some equations."""
         consts = [self._constant(x) for x in getattr(jaxpr, "consts", ())]
         jaxpr = open_jaxpr(jaxpr)
@@ -254,7 +252,7 @@ class Paired(PairedControlFlow):
         return value
 
     def _equation(
-        self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
+        self, eqn: Equation, values: list[Value], stack: Stack
     ) -> Sequence[Value]:
         name = eqn.primitive.name
         if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
@@ -331,7 +329,7 @@ class Paired(PairedControlFlow):
         eqn: Equation,
         values: Sequence[Value],
         narrow: Sequence[Leaf],
-        stack: Sequence[Equation],
+        stack: Stack,
     ) -> list[Value]:
         """The results of an equation without others inside it."""
         widened, name = self.formats.widened, eqn.primitive.name
@@ -386,7 +384,7 @@ class Paired(PairedControlFlow):
         operands: list[Leaf],
         values: Sequence[Value],
         narrow: Sequence[Leaf],
-        stack: Sequence[Equation],
+        stack: Stack,
     ) -> list[Leaf]:
         """The results of an equation on wide operands, with the program's own choices."""
         name = eqn.primitive.name
@@ -401,7 +399,7 @@ class Paired(PairedControlFlow):
         made = evaluate(eqn, operands, self.formats.widened, number_of)
         return ALIGNED[name](operands, made, narrow) if name in ALIGNED else made
 
-    def _numbered(self, eqn: Equation, result: Leaf, stack: Sequence[Equation]) -> int:
+    def _numbered(self, eqn: Equation, result: Leaf, stack: Stack) -> int:
         """The number of the line of an equation that rounds."""
         number = self._line(origin_of(stack) or NOWHERE, cast_of_ours(stack))
         line, name = self.lines[number], eqn.primitive.name
@@ -417,21 +415,19 @@ class Paired(PairedControlFlow):
 
     # What needs other rules
 
-    def _linear_solve(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _linear_solve(self, eqn: Equation, values: list[Value], stack: Stack):
         sizes = eqn.params["const_lengths"]
         _, _, consts, _, given = split(values, *(size or 0 for size in sizes))
         return self._run(eqn.params["jaxprs"].solve, [*consts, *given], stack)
 
-    def _reduce_precision(
-        self, eqn: Equation, values: list[Value], stack: Sequence[Equation]
-    ):
+    def _reduce_precision(self, eqn: Equation, values: list[Value], stack: Stack):
         (value,) = values
         (narrow,) = evaluate(eqn, [value.narrow], self.formats.written)
         (rounded,) = evaluate(eqn, [value.wide], own_dtype)
         rounds = self._does_round(self._numbered(eqn, narrow, stack), stack)
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
-    def _stochastic(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _stochastic(self, eqn: Equation, values: list[Value], stack: Stack):
         """A stochastic rounding of dtypeguard, whose bits hold no wide value."""
         (made,) = self._own(eqn, values)
         value = next(v for v in values if v.wide is not None)
@@ -440,7 +436,7 @@ class Paired(PairedControlFlow):
         wide = self._rounded(number, value.wide, narrow, given.wide, stack)
         return [Value(narrow, wide)]
 
-    def _sort(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _sort(self, eqn: Equation, values: list[Value], stack: Stack):
         wide = [v.wide for v in values if v.wide is not None]
         params = {k: eqn.params[k] for k in ("dimension", "is_stable", "num_keys")}
         made = iter(lax.sort([*(v.narrow for v in values), *wide], **params))
@@ -448,7 +444,7 @@ class Paired(PairedControlFlow):
         has_wide = [v.wide is not None for v in values]
         return [Value(n, next(made) if has else None) for n, has in zip(narrow, has_wide)]
 
-    def _top_k(self, eqn: Equation, values: list[Value], stack: Sequence[Equation]):
+    def _top_k(self, eqn: Equation, values: list[Value], stack: Stack):
         (value,) = values
         narrow, order = evaluate(eqn, [value.narrow], self.formats.written)
         if value.wide is None:

@@ -3,9 +3,7 @@
 What it decides, by comparing, sorting or rounding to integers, it decides by these values.
 """
 
-import collections
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._lines.equations import Chain, calls_of, is_backward, is_of_sampler, origin_of
+from .._lines.equations import calls_of, is_backward, is_of_sampler, origin_of
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, loop_parts, manual_axes, open_jaxpr
 from .._program.meshes import as_dtype, of_mesh, under_mesh
@@ -25,6 +23,7 @@ from .._source.origin import Origin
 from . import primitives
 from .control import split
 from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
+from .gradients import Gradients, Key, PlainValue, key_of, numbered_calls
 from .python_numbers import PythonNumbers
 from .values import Formats
 
@@ -38,14 +37,6 @@ _COMPARES = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 _STEPS = frozenset(["sign", "floor", "ceil", "round"])
 
 
-# The identities of an equation and of those that contain it, inside out.
-Key = tuple[int, ...]
-
-
-def key_of(stack: Stack) -> Key:
-    return tuple(map(id, stack))
-
-
 class Decision(NamedTuple):
     """What a program decides by floating values.
 
@@ -56,71 +47,6 @@ class Decision(NamedTuple):
 
     origin: Origin | None
     is_turn: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class PlainValue:
-    """A value of a plain run.
-
-    Attributes:
-        array: its value.
-        meant: of a constant, the exact one; None for what is computed.
-        is_wide: whether it, or what it is made of, is wider than the program has it.
-        is_fixed: whether no line rounds it: a constant, an input, a sample. See `Draws`.
-        is_sample: whether it is a sample in a dtype of the program.
-    """
-
-    array: Leaf
-    meant: Leaf = None
-    is_wide: bool = False
-    is_fixed: bool = False
-    is_sample: bool = False
-
-
-jax.tree_util.register_pytree_node(
-    PlainValue,
-    lambda v: ((v.array, v.meant), (v.is_wide, v.is_fixed, v.is_sample)),
-    lambda marks, arrays: PlainValue(*arrays, *marks),
-)
-
-
-class Gradients:
-    """Which gradients are narrow where lines of the source are wide.
-
-    A gradient has the dtype of what it is the gradient of. Which value that is, the call
-    and its shape tell.
-
-    Args:
-        calls: the number of the call of each equation: see `Plain.calls`.
-    """
-
-    def __init__(self, calls: Mapping[Key, int]):
-        self._calls = calls
-        self._takes, self._returns = _Noted(), _Noted()
-
-    def note(
-        self, stack: Stack, given: Sequence[PlainValue], made: Sequence[PlainValue]
-    ) -> None:
-        """Notes what a forward equation takes and returns, wide or not."""
-        call = self._calls.get(key_of(stack))
-        for known, values in ((self._takes, given), (self._returns, made)):
-            for value in values:
-                if primitives.is_inexact(value.array):
-                    place = call, value.array.shape
-                    known[place] = value.is_wide or known.get(place, False)
-
-    def is_of_taken(self, stack: Stack, value: PlainValue) -> bool:
-        """Whether what a backward equation makes is the gradient of a narrow value."""
-        place = self._calls.get(key_of(stack)), value.array.shape
-        return value.is_wide and not self._takes.get(place, True)
-
-    def is_of_returned(self, stack: Stack, value: PlainValue) -> bool:
-        """Whether what a backward equation is given is the gradient of a narrow value."""
-        place = self._calls.get(key_of(stack)), value.array.shape
-        return value.is_wide and not self._returns.get(place, True)
-
-
-_Noted = dict[tuple[int | None, tuple[int, ...]], bool]
 
 
 class Plain:
@@ -188,30 +114,8 @@ class Plain:
         return [value.array for value in made], choices
 
     def calls(self) -> dict[Key, int]:
-        """The numbers of the calls on the user's lines that lead to each equation.
-
-        An equation of a backward pass has that of the last forward call on its line whose
-        backward pass has not begun. Equations that follow each other are of one call; one
-        that is met again after others begins another.
-        """
-        found, forward = dict[Key, int](), collections.defaultdict[Chain, list[int]](list)
-        current = dict[tuple[Chain, bool], tuple[int, set[object]]]()
-        last, numbers = None, itertools.count()
-        for key, stack in self._order.items():
-            eqn, way = stack[0], (calls_of(stack), is_backward(stack))
-            shapes = (getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars))
-            looks = eqn.primitive.name, *shapes
-            if way not in current or (way != last and looks in current[way][1]):
-                number = next(numbers)
-                if not way[1]:
-                    forward[way[0]].append(number)
-                elif forward[way[0]]:
-                    number = forward[way[0]].pop()
-                current[way] = number, set()
-            number, seen = current[way]
-            seen.add(looks)
-            found[key], last = number, way
-        return found
+        """The numbers of the calls that lead to each equation: see `numbered_calls`."""
+        return numbered_calls(self._order)
 
     # Values
 
@@ -228,7 +132,7 @@ class Plain:
         formats = self._formats
         target = formats.widened(dtype) if wide else formats.written(dtype)
         is_meant = wide and value.meant is not None and self._scale is None
-        array = value.meant if is_meant else value.array
+        array: Leaf = value.meant if is_meant else value.array
         if value.is_sample and bits(target) < bits(array.dtype):
             return PlainValue(round_inwards(array, target))
         return PlainValue(as_dtype(array, target), is_wide=bool(wide))

@@ -168,7 +168,7 @@ def audit_call(
         show_status("running it plainly")
         runs = Runs(program, measures.paired, arrays)
         vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
-        left_out = vanishing if len(vanishing) < len(paths) else ()
+        left_out = [*vanishing] if len(vanishing) < len(paths) else []
         measures.leave_out(left_out)
         runs.leave_out(left_out)
         found = line_losses(measures, runs, has_double, tolerance, show_status)

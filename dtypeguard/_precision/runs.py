@@ -25,9 +25,10 @@ from .._lines.equations import (
     is_explicit,
     is_following,
 )
+from .._paired.gradients import Key, key_of
 from .._paired.measure import compiled, distance, size_of
 from .._paired.pair import Paired
-from .._paired.plain import IsWide, Key, Plain, key_of
+from .._paired.plain import IsWide, Plain
 from .._paired.primitives import is_inexact
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .._source.origin import Origin

@@ -30,6 +30,8 @@ class PlainValue:
         is_wide: whether it, or what it is made of, is wider than the program has it.
         is_fixed: whether no line rounds it: a constant, an input, a sample. See `Draws`.
         is_sample: whether it is a sample in a dtype of the program.
+        is_due: whether it is part of the gradient of a narrow value, to be rounded once
+            all parts are added.
     """
 
     array: Leaf
@@ -37,11 +39,12 @@ class PlainValue:
     is_wide: bool = False
     is_fixed: bool = False
     is_sample: bool = False
+    is_due: bool = False
 
 
 jax.tree_util.register_pytree_node(
     PlainValue,
-    lambda v: ((v.array, v.meant), (v.is_wide, v.is_fixed, v.is_sample)),
+    lambda v: ((v.array, v.meant), (v.is_wide, v.is_fixed, v.is_sample, v.is_due)),
     lambda marks, arrays: PlainValue(*arrays, *marks),
 )
 

@@ -110,6 +110,7 @@ class Plain:
             wide = self._is_wide((), False)
             given = [self._input(x, wide) for x in arrays]
             made = self._run(self._program, given, ())
+            made = self._added(made, open_jaxpr(self._program).outvars)
         choices, self._choices = self._choices, None  # no tracer outlives its trace
         return [value.array for value in made], choices
 
@@ -264,9 +265,15 @@ class Plain:
         """The results of an equation without others inside it."""
         name, formats = eqn.primitive.name, self._formats
         self._order[key_of(stack)] = stack
-        if self._gradients is not None and is_backward(stack):
-            is_narrow = self._gradients.is_of_returned
-            values = self._narrowed(values, eqn.invars, stack, is_narrow)
+        gradients = self._gradients if is_backward(stack) else None
+        if name != "add_any":
+            values = self._added(values, eqn.invars)
+            if gradients is not None:
+                values = [
+                    dataclasses.replace(v, is_due=gradients.is_of_returned(stack, v))
+                    for v in values
+                ]
+                values = self._added(values, eqn.invars)
         wide = self._wants_wide(eqn, values, stack)
         pairs = [*zip(values, eqn.invars)]
         operands = [self._as(v, var.aval.dtype, wide).array for v, var in pairs]
@@ -288,26 +295,25 @@ class Plain:
                 return self._own(eqn, values)
         if wide:
             self.widened[key_of(stack)] = stack
-        gradients = self._gradients
-        if gradients is not None and not is_backward(stack):
-            gradients.note(stack, values, made)
+        if self._gradients is not None and gradients is None:
+            self._gradients.note(stack, values, made)
         elif gradients is not None and not self._is_given_wide(stack):
-            made = self._narrowed(made, eqn.outvars, stack, gradients.is_of_taken)
+            is_part = any(value.is_due for value in values)
+            made = [
+                dataclasses.replace(v, is_due=is_part or gradients.is_of_taken(stack, v))
+                for v in made
+            ]
         if any(kind(getattr(x, "dtype", None)) == "float" for x in operands):
             self._decided(eqn, operands, [v.array for v in made], stack)
         return made
 
-    def _narrowed(
-        self,
-        values: Sequence[PlainValue],
-        variables: Sequence[Leaf],
-        stack: Stack,
-        is_narrow: Callable[[Stack, PlainValue], bool],
+    def _added(
+        self, values: Sequence[PlainValue], variables: Sequence[Leaf]
     ) -> list[PlainValue]:
-        """Values, of which some wide ones are rounded."""
+        """Values of which all parts are added: gradients of narrow values are rounded."""
         made = []
         for value, var in zip(values, variables):
-            if is_narrow(stack, value):
+            if value.is_due:
                 value = self._as(value, var.aval.dtype, False)
                 value = dataclasses.replace(value, array=self._rounded(value.array))
             made.append(value)
@@ -373,12 +379,14 @@ class Plain:
     ) -> list[PlainValue]:
         """Results of an equation in the types that all its parts have."""
         dtypes = (var.aval.dtype for var in eqn.outvars)
+        values = self._added(values, eqn.outvars)
         return [self._as(v, d, w) for v, d, w in zip(values, dtypes, wide)]
 
     def _fixed(
         self, values: Sequence[PlainValue], variables: Sequence[Leaf]
     ) -> list[PlainValue]:
         """Values without numbers that may be either of two."""
+        values = self._added(values, variables)
         wide, pairs = self._is_wide((), False), zip(values, variables)
         return [
             v if v.meant is None else self._as(v, var.aval.dtype, wide) for v, var in pairs

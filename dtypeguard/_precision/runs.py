@@ -206,6 +206,8 @@ class Runs:
         def is_wide(stack: Stack, has_wide: bool) -> bool:
             if self._paired.number_of(stack) in chosen:
                 return True
+            if stack and stack[0].primitive.name == "add_any":  # of gradients
+                return has_wide
             if not keeps or cast_of_ours(stack) is not None:
                 return False
             is_conversion = stack and stack[0].primitive.name == "convert_element_type"

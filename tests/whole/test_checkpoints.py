@@ -229,7 +229,7 @@ def test_what_cannot_be_healed_is_refused_with_every_leaf_named(tmp_path):
     with pytest.raises(DtypeDriftError, match="5 leaves cannot be restored") as error:
         restore(loaded, record(opt, params))
     lines = str(error.value).splitlines()[1:-1]
-    assert [line.split()[0] for line in lines] == [
+    assert [row.path for row in error.value.rows] == [
         "state[0].count",
         *(f"state[0].nu['{name}']" for name in ("b1", "b2", "w1", "w2")),
     ]

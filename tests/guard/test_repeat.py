@@ -84,6 +84,9 @@ def test_a_carry_that_is_no_array_this_time_is_made_one(guards):
     assert len(guards) == 3  # the later arrays of JAX need none
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 5), reason="old releases read a type by a call of Python"
+)
 @pytest.mark.parametrize("leaves", [10, 100])
 def test_a_repeated_call_flattens_and_compares_and_no_more(leaves):
     """As many calls of Python for any number of leaves; `overhead.py` times it."""

@@ -159,15 +159,21 @@ LAYERS = [
 ]
 
 
+def written_and_edited(f, params, x, **options):
+    """How far off gradients are, as written and with a line in float32."""
+    gradient = jax.grad(f)
+    exact = gradient(cast(params, F32), cast(x, F32), F32)
+    with jax.disable_jit():
+        edited = gradient(params, x, F32, **options)
+        return off(gradient(params, x), exact), off(edited, exact)
+
+
 def test_what_is_left_is_what_the_edited_program_leaves():
     x = 4 + normal(99, 32, 16)
     report = audit_precision(jax.grad(network), LAYERS, x)
     (loss,) = (each for each in report.losses if "# here" in each.origin.code)
-    exact = jax.grad(network)(cast(LAYERS, F32), cast(x, F32), F32)
-    with jax.disable_jit():
-        written = off(jax.grad(network)(LAYERS, x), exact)
-        kept = off(jax.grad(network)(LAYERS, x, F32), exact)
-        back = off(jax.grad(network)(LAYERS, x, F32, back=True), exact)
+    written, kept = written_and_edited(network, LAYERS, x)
+    _, back = written_and_edited(network, LAYERS, x, back=True)
     assert report.error == pytest.approx(written, rel=0.05)
     assert loss.left == pytest.approx((kept / written) ** 2, abs=0.05)
     assert loss.price > 0.9  # the products have a float32 operand then
@@ -191,10 +197,7 @@ def test_above_an_edited_line_gradients_are_as_narrow_as_their_values():
     params, x = {"layers": layers, "head": normal(5, 16, 8)}, normal(6, 64, 16)
     report = audit_precision(jax.grad(pooled), params, x)
     (loss,) = (each for each in report.losses if "# top" in each.origin.code)
-    exact = jax.grad(pooled)(cast(params, F32), cast(x, F32), F32)
-    with jax.disable_jit():
-        written = off(jax.grad(pooled)(params, x), exact)
-        edited = off(jax.grad(pooled)(params, x, F32), exact)
+    written, edited = written_and_edited(pooled, params, x)
     assert loss.left == pytest.approx((edited / written) ** 2, abs=0.1)
     assert loss.left > 0.5
 

@@ -4,10 +4,11 @@ The program is one train step, the gradient of a transformer in bfloat16 and Ada
 Each audit is timed against compiling the step once and running it 100 times, in the same
 process, one after the other; the memory is the most that XLA sets aside for temporaries of
 a program that the audit runs. A float32 array makes the second step of each size compute
-wide, so that its audit has costs, and one program more to measure their harm. With jax
-0.10.2 on two busy cores, over that wall time, that processor time, and the step's memory:
+wide, so that its audit has costs, and a program more for each, to measure its harm. With
+jax 0.10.2 on two cores, over that wall time, that processor time, and the step's memory:
 
-    12 layers: 12.7, 9.9 and 0.8   (one round, beside a test suite)
+    12 layers:              11.4, 11.1 and 0.8   (one round)
+    12 layers, with a cost: 11.1, 9.9 and 1.1
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:

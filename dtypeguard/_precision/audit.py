@@ -169,8 +169,9 @@ def audit_call(
         runs = Runs(program, measures.paired, arrays)
         vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
         left_out = [*vanishing] if len(vanishing) < len(paths) else []
-        measures.leave_out(left_out)
-        runs.leave_out(left_out)
+        if left_out:
+            measures.leave_out(left_out)
+            runs.leave_out(left_out)
         found = line_losses(measures, runs, has_double, tolerance, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan

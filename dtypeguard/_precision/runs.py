@@ -5,6 +5,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 
 import collections
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Sequence
@@ -124,7 +125,7 @@ class Runs:
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
         self.turns_differ, self.decisions = _compared(plain, choices, others)
-        self._backward, self._calls = plain.backward, plain.calls()
+        self._as_written = plain
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(program)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
@@ -228,7 +229,9 @@ class Runs:
 
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error; None if none leaves half of it."""
-        short = sorted(str(x) for x in self._backward if jnp.finfo(x).maxexp < 127)
+        short = sorted(
+            str(x) for x in self._as_written.backward if jnp.finfo(x).maxexp < 127
+        )
         if not short or (self.lost < _LEAST_LOST and math.isfinite(self.total)):
             return None
 
@@ -270,6 +273,11 @@ class Runs:
             self._as_given = self.written if given else run(True)
         made = run(lambda stack, _: key_of(stack) not in equations)
         return self._mean(self._distances(made, self._as_given))
+
+    @functools.cached_property
+    def _calls(self) -> dict[Key, int]:
+        """The calls that lead to the equations, which only lines that are wide ask for."""
+        return self._as_written.calls()
 
     def _is_narrowed(self, stack: Stack) -> bool:
         """Whether the source asks for a narrow dtype at a conversion, whatever is given."""

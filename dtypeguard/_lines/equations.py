@@ -31,6 +31,7 @@ from .._leaves.internals import (
     TRANSPOSED,
 )
 from .._leaves.types import Equation
+from .._source.assignments import assigned_at
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, callers, origin_of_frames
 from .._source.syntax import expression
@@ -138,15 +139,33 @@ def is_following(stack: Sequence[Equation]) -> bool:
     if any(code is known for code, _ in calls for known in COMMON_DTYPE.codes()):
         return True
     written = (expression(*called) for called in calls[:1])
-    return any(isinstance(each, ast.Call) and _follows(each) for each in written)
+    return any(
+        isinstance(call, ast.Call) and _follows(call, code.co_filename)
+        for call, (code, _) in zip(written, calls)
+    )
 
 
-def _follows(call: ast.Call) -> bool:
-    """Whether a call is `x.astype(y.dtype)`."""
-    if not ast.unparse(call.func).endswith(".astype"):
+def _follows(call: ast.Call, file: str) -> bool:
+    """Whether a call is `x.astype(y.dtype)`, or `asarray(x, dtype)` with such a dtype."""
+    if _last_name(call.func) not in ("astype", "asarray", "convert_element_type"):
         return False
-    given = (*call.args, *(each.value for each in call.keywords))
-    return any(isinstance(each, ast.Attribute) and each.attr == "dtype" for each in given)
+    for given in (*call.args, *(each.value for each in call.keywords)):
+        if isinstance(given, ast.Name):  # what was assigned to it, if that is certain
+            found = assigned_at(file, given.id, call.lineno)
+            given = found[0].value if len(found) == 1 else None
+        if isinstance(given, ast.Attribute) and given.attr == "dtype":
+            return True
+        if isinstance(given, ast.Call) and _last_name(given.func) in _OF_VALUES:
+            return True
+    return False
+
+
+# Functions of JAX and Flax that return the dtype that arrays have in common.
+_OF_VALUES = ("result_type", "promote_types", "canonicalize_dtype")
+
+
+def _last_name(node: ast.expr) -> str:
+    return ast.unparse(node).rpartition(".")[2]
 
 
 def is_of_ours(stack: Sequence[Equation]) -> bool:

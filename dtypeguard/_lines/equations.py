@@ -195,6 +195,17 @@ def is_backward(stack: Sequence[Equation]) -> bool:
     return is_transposed and not is_repeated
 
 
+def scope_of(stack: Sequence[Equation]) -> tuple[str, ...]:
+    """The scopes of `jax.named_scope` around an equation, outside in.
+
+    Flax and Haiku name the modules so, and `einsum` what it computes, which is none.
+    """
+    scopes = itertools.chain.from_iterable(map(_scopes, reversed(stack)))
+    names = [x.name for x in scopes if type(x).__name__ == "Scope"]
+    is_scope = lambda name: isinstance(name, str) and name != REPEATED and "->" not in name
+    return tuple(filter(is_scope, names))
+
+
 def is_displaced(stack: Sequence[Equation]) -> bool:
     """Whether JAX gives an equation the line of another one.
 

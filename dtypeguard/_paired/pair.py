@@ -17,6 +17,7 @@ from .._lines.equations import (
     is_explicit,
     is_of_users,
     origin_of,
+    scope_of,
 )
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
@@ -409,6 +410,7 @@ class Paired(PairedControlFlow):
         is_cast = name == "convert_element_type" and is_explicit(stack)
         line.only_casts &= is_cast and is_of_users(stack)
         line.is_backward |= is_backward(stack)
+        line.scopes[scope_of(stack)] = None
         names = {outer.primitive.name for outer in stack[1:]}
         line.is_in_loop |= not names.isdisjoint(("scan", "while"))
         return number

@@ -1,5 +1,6 @@
 """The values, dtypes and lines of a paired program."""
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +78,7 @@ class Line:
         is_narrowed: whether it rounds only because the program is run in `narrow`.
         is_in_loop: whether a loop computes it.
         is_backward: whether the backward pass of a gradient computes some of it.
+        scopes: those of `jax.named_scope` in which it is computed.
     """
 
     def __init__(self, origin: Origin | None):
@@ -89,7 +91,20 @@ class Line:
         self.is_narrowed = True
         self.is_in_loop = False
         self.is_backward = False
+        self.scopes: dict[tuple[str, ...], None] = {}
+
+    @property
+    def scope(self) -> str:
+        """What its scopes have in common, as `encoder/block_*`; a number may differ."""
+        common = []
+        for names in zip(*self.scopes):
+            patterns = {_NUMBER.sub("*", name) for name in names}
+            if len(patterns) > 1:
+                break
+            common.append(names[0] if len({*names}) == 1 else patterns.pop())
+        return "/".join(common)
 
 
+_NUMBER = re.compile(r"\d+")
 # The line of what JAX computes with no line of the user's around it.
 NOWHERE = Origin("", 0, "", "")

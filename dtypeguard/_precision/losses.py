@@ -110,6 +110,7 @@ def line_losses(
                 remedy=_remedy(line, measures.paired, has_float64, keeps),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
+                scope=line.scope,
             )
     return Losses(
         tuple(losses.values()),

@@ -40,6 +40,9 @@ class LineLoss:
             the share of the backward one; not a number if that is not finite, or 0.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
+        scope: what the scopes of `jax.named_scope` in which it is computed have in common,
+            such as "encoder/block_*"; Flax Linen and Haiku name their modules so. Empty if
+            there is nothing.
     """
 
     origin: Origin | None
@@ -52,6 +55,7 @@ class LineLoss:
     price: float = math.nan
     backward: float = 0.0
     cast: str | None = None
+    scope: str = ""
 
     @property
     def of_pass(self) -> str:
@@ -186,6 +190,11 @@ class PrecisionReport:
         return self.error * part**0.5 if part > 0 else 0.0
 
     @property
+    def _is_rounded_once(self) -> bool:
+        """Whether the error is about that of rounding the outputs of wide types once."""
+        return 0 < self.once < math.inf and self.error <= _ABOUT * self.once
+
+    @property
     def _all_vanish(self) -> bool:
         """Whether no output has a value; then all of them count."""
         return bool(self.vanishing) and {*self.vanishing} == {*self.outputs}
@@ -220,9 +229,12 @@ class PrecisionReport:
             return f"{off}: {_percent(self.flipped)} of the squared error is decisions."
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
+            off += f". That is the cost of {' and '.join(dtypes)}"
+            if self._is_rounded_once:
+                return f"{off}: rounding the outputs once gives {_percent(self.once)}."
             return (
-                f"{off}. That is the cost of {' and '.join(dtypes)}: the error is spread "
-                f"over {len(self.fix)} lines, and none stands out."
+                f"{off}: the error is spread over {len(self.fix)} lines, and none stands "
+                "out."
             )
         if not self.fix:
             return f"{off}."
@@ -367,17 +379,20 @@ class PrecisionReport:
         """The table of losses."""
         if not self.losses:
             return []
-        has_passes = any(loss.backward > 0 for loss in self.losses)
-        head = ("share", "alone", "left", "pass", "line", "rounds to", "")
+        head = ("share", "alone", "left", "pass", "line", "scope", "rounds to", "")
         rows: list[Sequence[str]] = [head]
         for loss in self.losses:
             code = loss.origin.code if loss.origin else ""
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
-            share = "cancels" if loss.share < -0.01 else f"{100 * loss.share:.0f}%"
+            share = "cancels" if loss.share < -0.01 else f"{100 * max(loss.share, 0):.0f}%"
             left = "~" * math.isnan(loss.price) + f"{loss.left:.2f}"
             alone, way = _percent(loss.alone), loss.of_pass
-            rows.append((share, alone, left, way, loss.place, dtypes, code))
-        return columns(rows if has_passes else [(*row[:3], *row[4:]) for row in rows])
+            rows.append((share, alone, left, way, loss.place, loss.scope, dtypes, code))
+        left_out = {3} if not any(loss.backward > 0 for loss in self.losses) else set()
+        left_out |= {5} if not any(loss.scope for loss in self.losses) else set()
+        return columns(
+            [[x for n, x in enumerate(row) if n not in left_out] for row in rows]
+        )
 
     def __str__(self) -> str:
         lines = [" ".join([f"precision: {self.headline}", *self._answer()])]
@@ -447,7 +462,8 @@ class PrecisionReport:
 
     def _notes(self) -> list[str]:
         notes = self._updates()
-        if self.once > 0 and math.isfinite(self.error):
+        is_said = self.is_spread and self._is_rounded_once
+        if self.once > 0 and math.isfinite(self.error) and not is_said:
             notes.append(f"Rounding the outputs once gives {_percent(self.once)}.")
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
@@ -488,6 +504,7 @@ class PrecisionReport:
         """One page that needs no network: the source, with what each line loses."""
         marks = [self._mark(loss) for loss in self.losses]
         marks += [mark for cost in self.costs for mark in _marks_of_cost(cost)]
+        marks += self._marks_of_decisions()
         figures = {}
         if self.outputs:
             outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
@@ -501,29 +518,25 @@ class PrecisionReport:
         cheaper = self._cost_advice()
         if cheaper and not math.isnan(self.error):
             cheaper.append(self._headline_of_costs().capitalize())
-        figures |= self._decisions_figure()
         advice = {
             "What to change": [*self._scaling(), *self._advice(), *self._left()],
             "What makes it cheaper": cheaper,
         }
-        notes = self._notes()
+        notes = [f"{x.capitalize()}." for x in self._decided()[:1]] + self._notes()
         headline = " ".join([self.headline, *self._answer()])
         return html.page(headline, marks, advice, notes, figures, self.is_spread)
 
-    def _decisions_figure(self) -> dict[str, str]:
-        if not self.decisions:
-            return {}
-        rows = [
-            (
-                ("", "inside JAX" if each.origin is None else place_of(each.origin)),
-                (_percent(each.flipped / each.count), ""),
-                (f"{each.count:,}", ""),
+    def _marks_of_decisions(self) -> list[html.Mark]:
+        told = "of {:,} decisions are others in {}"
+        return [
+            html.Mark(
+                each.origin,
+                "inside JAX" if each.origin is None else place_of(each.origin),
+                f"{_percent(each.flipped / each.count)} "
+                + told.format(each.count, self.wide),
             )
             for each in self.decisions
         ]
-        how = "cancels" if self.flipped < 0 else _percent(self.flipped)
-        title = f"Decisions that flipped: {how} of the squared error"
-        return {title: html_table(("line", "flipped", "of"), rows)}
 
     def _mark(self, loss: LineLoss) -> html.Mark:
         said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
@@ -575,6 +588,8 @@ def _work_table(work: Work) -> str:
 STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# Errors up to this ratio are about the same.
+_ABOUT = 1.25
 # Of the lines that decide.
 _MOST_DECISIONS = 5
 # Of the table of costs.

@@ -124,7 +124,9 @@ def test_masks_that_flip_are_a_row_of_their_own():
     assert line.count == 3 * 128 * 64
     assert 0 < line.flipped < line.count / 100
     assert f"{line.count:,}" in str(report)
-    assert f"{line.count:,}" in report.to_html()
+    page = report.to_html()
+    assert f"of {line.count:,} decisions are others in float32" in page
+    assert "Decisions that flipped: " in page
 
 
 def test_a_loop_that_turns_another_number_of_times():

@@ -16,7 +16,7 @@ from .._source.syntax import expression
 # Where functions of JAX that take a precision are found by their names.
 _MODULES = jnp, lax, jnp.linalg, jax.scipy.signal
 # Longer expressions are shown with "..." for their arguments.
-_LONGEST = 120
+_LONGEST = 160
 
 _Place = tuple[int, int | None, int, int | None]
 

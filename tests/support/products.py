@@ -22,12 +22,21 @@ def as_on(device, f, *args):
     return jax.jit(lambda *x: _run(program, DIGITS.get(device), x))(*jax.tree.leaves(args))
 
 
-def off(device, f, *args):
-    """How far its outputs are from those without rounding: the root mean square."""
-    pairs = zip(as_on(device, f, *args), as_on(None, f, *args))
-    is_float = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
-    pairs = [[np.asarray(x, np.float64) for x in each] for each in pairs if is_float(each[0])]
-    return np.sqrt(np.mean([(np.linalg.norm(x - e) / np.linalg.norm(e)) ** 2 for x, e in pairs]))
+def errors(device, f, *args):
+    """How far its floating outputs are from those without rounding, by path."""
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(jax.eval_shape(f, *args))]
+    triples = zip(paths, as_on(device, f, *args), as_on(None, f, *args))
+    return {
+        path: np.linalg.norm(np.ravel(x - e).astype(complex)) / np.linalg.norm(np.ravel(e).astype(complex))
+        for path, x, e in triples
+        if jnp.issubdtype(e.dtype, jnp.inexact)
+    }
+
+
+def off(device, f, *args, without=()):
+    """The root mean square of the errors of outputs, without some of them."""
+    known = errors(device, f, *args)
+    return np.sqrt(np.mean([e**2 for path, e in known.items() if path not in without]))
 
 
 def _run(closed, digits, args):

@@ -12,6 +12,7 @@ line stands in `with jax.default_matmul_precision(...)`.
 
 import argparse
 import contextlib
+import importlib
 import pathlib
 import sys
 import types
@@ -19,10 +20,10 @@ import types
 import jax
 import jax.numpy as jnp
 
-from dtypeguard import audit_precision
+from dtypeguard import ProductsReport, audit_precision
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
-import products  # noqa: E402: lies beside the tests
+products = importlib.import_module("products")
 
 # How the model is called: in the context that the advice names, or in none.
 around = contextlib.nullcontext
@@ -68,7 +69,9 @@ def haiku_mobilenet():
     import haiku as hk
 
     net = hk.without_apply_rng(
-        hk.transform_with_state(lambda x: hk.nets.MobileNetV1((1, 2, 1), (16, 16, 32), 10)(x, True))
+        hk.transform_with_state(
+            lambda x: hk.nets.MobileNetV1((1, 2, 1), (16, 16, 32), 10)(x, True)
+        )
     )
     x = normal(1, 8, 32, 32, 3)
     params, state = net.init(jax.random.key(0), x)
@@ -100,9 +103,11 @@ def equinox_gru():
 
 def equimo_vit():
     import equinox as eqx
-    from equimo.vision.models import VisionTransformer
 
-    model = VisionTransformer(16, 3, 32, 4, 4, [2], key=jax.random.key(0), num_classes=10)
+    models = importlib.import_module("equimo.vision.models")
+    model = models.VisionTransformer(
+        16, 3, 32, 4, 4, [2], key=jax.random.key(0), num_classes=10
+    )
     params, static = eqx.partition(model, eqx.is_inexact_array)
 
     def forward(params, x):
@@ -114,7 +119,7 @@ def equimo_vit():
 
 
 def tinygp_regression():
-    import tinygp
+    tinygp = importlib.import_module("tinygp")
 
     def forward(params, x):
         kernel = params["size"] * tinygp.kernels.ExpSquared(params["scale"])
@@ -122,7 +127,11 @@ def tinygp_regression():
         with around():
             return process.predict(jnp.sin(x), x + 0.1)
 
-    return forward, {"size": jnp.array(2.0), "scale": jnp.array(0.5)}, jnp.linspace(0, 5, 40)
+    return (
+        forward,
+        {"size": jnp.array(2.0), "scale": jnp.array(0.5)},
+        jnp.linspace(0, 5, 40),
+    )
 
 
 def mnist_vae(file):
@@ -146,10 +155,13 @@ def row(name, device, f, *args):
     global around
     report = audit_precision(f, *args, matmul_precision=device)
     error = products.off(device, f, *args, without=report.vanishing)
+    assert isinstance(report, ProductsReport)
     level = report.precision.lower()
     around = lambda: jax.default_matmul_precision(level)
     try:  # JAX keeps the trace of a function
-        followed = products.off(device, lambda *args: f(*args), *args, without=report.vanishing)
+        followed = products.off(
+            device, lambda *args: f(*args), *args, without=report.vanishing
+        )
     finally:
         around = contextlib.nullcontext
     place = report.losses[0].place if report.losses else ""

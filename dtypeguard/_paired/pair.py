@@ -305,7 +305,7 @@ class Paired(PairedControlFlow):
         return [*map(self._kept, made)]
 
     def _kept(self, x: Leaf) -> Leaf:
-        """A result: XLA may leave out a rounding that is undone at once, or reorder sums."""
+        """A result, so that XLA leaves out no rounding and does not reorder sums."""
         is_own = self.formats.is_own and is_inexact(x) and bits(x.dtype) < 32
         return lax.optimization_barrier(x) if is_own or self._rounds_to(x) else x
 
@@ -375,7 +375,7 @@ class Paired(PairedControlFlow):
         return results
 
     def _product(
-        self, eqn: Equation, values: list[Value], algorithm: Algorithm, stack: Stack
+        self, eqn: Equation, values: Sequence[Value], algorithm: Algorithm, stack: Stack
     ) -> Leaf:
         """The wide value of a product: if its line rounds, that is of rounded operands."""
         products, rounds = self.formats.products, None

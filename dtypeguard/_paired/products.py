@@ -7,7 +7,7 @@ added.
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -192,11 +192,9 @@ def products_named(name: object) -> Products:
     known = {**_NAMED, **{each: each for each in ALGORITHMS}}
     right = {each.lower(): each for each in known}.get(text.lower())
     if right is None:
-        near = difflib.get_close_matches(text.lower(), [x.lower() for x in known], 1)
-        nearest = {each.lower(): each for each in known}[near[0]] if near else "tpu"
         raise ValueError(
             f"audit_precision got matmul_precision={text!r}, which is not simulated. Write "
-            f'matmul_precision="{nearest}", or one of {", ".join(known)}.'
+            f'matmul_precision="{_nearest(text, known)}", or one of {", ".join(known)}.'
         )
     default = ALGORITHMS[known[right]]
     high = default
@@ -226,6 +224,14 @@ _NAMED = {
 # The rates of dense TF32 and of float32, as NVIDIA gives them: 156 and 19.5 TFLOP/s for
 # the A100, 494 and 67 for the H100 SXM.
 _DEARER = {"a100": 8.0, "h100": 7.0}
+
+
+def _nearest(text: str, known: Iterable[str]) -> str:
+    """The name that begins alike, or has most letters in common."""
+    names = {each.lower(): each for each in known}
+    begins = [name for name in names if name.startswith(text.lower())]
+    near = begins or difflib.get_close_matches(text.lower(), names, 1) or ["tpu"]
+    return names[near[0]]
 
 
 def _is_product(eqn: Equation) -> bool:

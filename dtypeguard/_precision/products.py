@@ -18,7 +18,7 @@ from .._paired.measure import LEFT, Measures
 from .._paired.plain import IsWide, Plain
 from .._paired.products import Level, Products
 from .._paired.values import Formats, Line
-from .._source.files import package
+from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
 from .report import PrecisionReport
 from .runs import Runs, WideLines, rounded_otherwise
@@ -58,11 +58,16 @@ class ProductRuns(Runs):
         self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
         self.level = self.products.levels[0]
         self._work_of = dict[int | None, float]()
+        # How many times as dear as by default products are that ask for more.
+        self._dear = set[float]()
+        is_dearer = self.products.high is not self.products.default
         for stack in self._wide.widened.values():
             if self.products.rounds(stack[0]):
                 number, work = self._paired.number_of(stack), operations(stack[0])
                 known = self._work_of.get(number, 0.0)
                 self._work_of[number] = known + work * repetitions(stack)
+                is_high = self.products.algorithm(stack[0], False) is self.products.high
+                self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
 
     @property
     def products(self) -> Products:
@@ -77,7 +82,7 @@ class ProductRuns(Runs):
             **found,
             matmul_precision=products.name,
             precision=self.level.name,
-            dearer=self.level.dearer,
+            dearer=self.level.dearer / min(self._dear, default=1.0),
             has_products=any(products.algorithm(stack[0], True) for stack in computed),
             begin=products.begin,
         )
@@ -98,7 +103,7 @@ class ProductRuns(Runs):
         bound: float | None,
     ) -> list[int]:
         """The lines with the fewest operations that leave an error within a bound."""
-        bound = LEFT**0.5 * measures.total if bound is None else bound
+        most = LEFT**0.5 * measures.total if bound is None else bound
         work = lambda lines: sum(self._work_of.get(number, 0.0) for number in lines)
         squares = {number: measures.alone(number) ** 2 for number in order}
         few, tried = important[:_MOST_LINES], 0
@@ -106,9 +111,9 @@ class ProductRuns(Runs):
         sets = [x for size in sizes for x in itertools.combinations(few, size)]
         for lines in sorted(sets, key=work):
             left = sum(squares[number] for number in order if number not in lines)
-            if tried < _MOST_TRIED and left <= (2 * bound) ** 2:
+            if tried < _MOST_TRIED and left <= (2 * most) ** 2:
                 tried += 1
-                if measures.error({*order} - {*lines}) <= bound:
+                if measures.error({*order} - {*lines}) <= most:
                     return [*lines]
         worth = lambda number: -squares[number] / (self._work_of.get(number) or 1.0)
         return measures.fix(sorted(order, key=worth), important, bound)
@@ -127,7 +132,7 @@ class ProductRuns(Runs):
                 f"What {origin.place} calls has rules for its derivatives: give the "
                 f"products in these precision={precision}."
             )
-        if origin.called_from:
+        if is_installed(origin.file):
             where = f"{package(origin.file)} at {origin.users}"
             if asks:
                 return f"Give {where} precision={precision}: {origin} asks for less itself."
@@ -137,7 +142,7 @@ class ProductRuns(Runs):
         if all(calls):
             made = with_precision({call for (call,) in calls}, precision)
         if made:
-            return f"On {origin}, write {' and '.join(made)}."
+            return f"On {origin}, write {' and '.join(dict.fromkeys(made))}."
         return f"Put `{within}` around {origin}."
 
     # What differs from runs in wide types
@@ -155,9 +160,7 @@ class ProductRuns(Runs):
         return self.products.rounds(eqn)
 
     def _exact_otherwise(self) -> list[Leaf]:
-        arrays = [
-            rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays
-        ]
+        arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
         return self._run(self._plain(True), arrays)[0]
 
 
@@ -176,12 +179,14 @@ def product_losses(
         show_status: called with what it is about to do.
     """
     search = functools.partial(runs.cheapest, measures)
-    for runs.level in runs.products.levels:
-        found = line_losses(
-            measures, runs, True, tolerance, show_status, search, runs.remedy
-        )
-        if found.mended <= allowed(runs, tolerance):
-            break
+    found = None
+    for level in runs.products.levels:
+        if found is None or found.mended > allowed(runs, tolerance):
+            runs.level = level
+            found = line_losses(
+                measures, runs, True, tolerance, show_status, search, runs.remedy
+            )
+    assert found is not None
     return found._replace(left_if_cast=math.nan, price_if_cast=math.nan)
 
 

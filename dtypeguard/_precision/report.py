@@ -288,8 +288,9 @@ class PrecisionReport:
 
     def _legend(self) -> str:
         text = (
-            f"Off is {self._off}, the root mean square over the outputs; share: of its square; alone: off if only this line rounds; left: of the "
-            f"square with only this line {self._widened}"
+            f"Off is {self._off}, the root mean square over the outputs; share: of its "
+            "square; alone: off if only this line rounds; left: of the square with only "
+            f"this line {self._widened}"
         )
         estimated = any(math.isnan(loss.price) for loss in self.losses)
         return f"{text}; ~: estimated from roundings alone." if estimated else f"{text}."

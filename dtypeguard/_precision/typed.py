@@ -18,7 +18,7 @@ _MODULES = jnp, lax, jnp.linalg, jax.scipy.signal
 # Longer expressions are shown with "..." for their arguments.
 _LONGEST = 160
 
-_Place = tuple[int, int | None, int, int | None]
+_Place = tuple[int, int, int, int]
 
 
 def with_precision(
@@ -68,7 +68,7 @@ class _Precise(ast.NodeTransformer):
         is_product = _place(node) in self._places
         node = self.generic_visit(node)
         make = _takes(node) if is_product else None
-        return node if make is None else make(node, ast.parse(self._precision).body[0].value)
+        return node if make is None else make(node, _parsed(self._precision))
 
 
 def _takes(node: ast.AST) -> Callable[[Any, ast.expr], ast.AST] | None:
@@ -76,25 +76,17 @@ def _takes(node: ast.AST) -> Callable[[Any, ast.expr], ast.AST] | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return lambda node, precision: _matmul(node.left, node.right, precision)
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.MatMult):
-        return lambda node, precision: ast.Assign(
-            [node.target], _matmul(_read(node.target), node.value, precision), lineno=0
-        )
+        return _assigned
     if not isinstance(node, ast.Call):
         return None
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    known = (getattr(module, name, None) for module in _MODULES)
-    for function in filter(callable, known):
-        names = [*inspect.signature(function).parameters]
-        if "precision" in names and len(node.args) <= names.index("precision"):
-            return _with_keyword
-        if "precision" in names and _is_keyword(function):
-            return _with_keyword
+    for function in (getattr(module, name, None) for module in _MODULES):
+        named = [*inspect.signature(function).parameters.values()] if function else []
+        place = next((n for n, x in enumerate(named) if x.name == "precision"), None)
+        if place is not None:
+            is_free = named[place].kind is inspect.Parameter.KEYWORD_ONLY
+            return _with_keyword if is_free or len(node.args) <= place else None
     return None
-
-
-def _is_keyword(function: Callable[..., Any]) -> bool:
-    kinds = inspect.signature(function).parameters
-    return kinds["precision"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def _with_keyword(call: ast.Call, precision: ast.expr) -> ast.Call:
@@ -103,17 +95,23 @@ def _with_keyword(call: ast.Call, precision: ast.expr) -> ast.Call:
 
 
 def _matmul(left: ast.expr, right: ast.expr, precision: ast.expr) -> ast.Call:
-    function = ast.parse("jnp.matmul").body[0].value
-    return ast.Call(function, [left, right], [ast.keyword("precision", precision)])
+    keyword = ast.keyword("precision", precision)
+    return ast.Call(_parsed("jnp.matmul"), [left, right], [keyword])
 
 
-def _read(target: ast.expr) -> ast.expr:
-    return ast.parse(ast.unparse(target)).body[0].value
+def _assigned(node: ast.AugAssign, precision: ast.expr) -> ast.Assign:
+    made = _matmul(_parsed(ast.unparse(node.target)), node.value, precision)
+    return ast.Assign([node.target], made, lineno=node.lineno)
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _place(node: Any) -> _Place:
-    get = lambda name: getattr(node, name, None)
-    return get("lineno"), get("end_lineno"), get("col_offset"), get("end_col_offset")
+    names = "lineno", "end_lineno", "col_offset", "end_col_offset"
+    line, end_line, column, end_column = (getattr(node, name, None) or 0 for name in names)
+    return line, end_line, column, end_column
 
 
 def _contains(outer: _Place, inner: _Place) -> bool:

@@ -24,11 +24,12 @@ def as_on(device, f, *args):
 
 def errors(device, f, *args):
     """How far its floating outputs are from those without rounding, by path."""
-    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(jax.eval_shape(f, *args))]
-    triples = zip(paths, as_on(device, f, *args), as_on(None, f, *args))
+    leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(f, *args))
+    size = lambda x: np.linalg.norm(np.ravel(x).astype(complex))
+    triples = zip(leaves, as_on(device, f, *args), as_on(None, f, *args))
     return {
-        path: np.linalg.norm(np.ravel(x - e).astype(complex)) / np.linalg.norm(np.ravel(e).astype(complex))
-        for path, x, e in triples
+        jax.tree_util.keystr(path): size(x - e) / size(e)
+        for (path, _), x, e in triples
         if jnp.issubdtype(e.dtype, jnp.inexact)
     }
 
@@ -45,7 +46,7 @@ def _run(closed, digits, args):
     known |= zip(jaxpr.invars, args)
     read = lambda var: var.val if hasattr(var, "val") else known[var]
     for eqn in jaxpr.eqns:
-        known |= zip(eqn.outvars, _equation(eqn, digits, [*map(read, eqn.invars)]))
+        known |= dict(zip(eqn.outvars, _equation(eqn, digits, [*map(read, eqn.invars)])))
     return [*map(read, jaxpr.outvars)]
 
 
@@ -65,8 +66,8 @@ def _equation(eqn, digits, args):
         body, before, consts, _ = loop_parts(eqn)
         test = lambda x: _run(params["cond_jaxpr"], digits, [*args[:before], *x])[0]
         outside = args[before : before + consts]
-        step = lambda x: _run(body, digits, [*outside, *x])
-        return lax.while_loop(test, step, args[before + consts :])
+        turn = lambda x: _run(body, digits, [*outside, *x])
+        return lax.while_loop(test, turn, args[before + consts :])
     if name == "cond":
         branches = [lambda *x, b=b: _run(b, digits, x) for b in params["branches"]]
         return lax.switch(args[0], branches, *args[1:])
@@ -75,7 +76,9 @@ def _equation(eqn, digits, args):
             return _run(inside, digits, args)
     if name in ("dot_general", "conv_general_dilated") and digits:
         asked = (params["precision"] or [lax.Precision.DEFAULT])[0]
-        rounded = lambda x: lax.reduce_precision(x, 8, digits) if x.dtype == np.float32 else x
+        rounded = lambda x: (
+            lax.reduce_precision(x, 8, digits) if x.dtype == np.float32 else x
+        )
         if asked == lax.Precision.HIGH and digits == 7:  # three passes on a TPU
             parts = [(rounded(x), rounded(x - rounded(x))) for x in args]
             pairs = [(parts[0][i], parts[1][j]) for i, j in ((0, 1), (1, 0), (0, 0))]

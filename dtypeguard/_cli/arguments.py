@@ -145,6 +145,8 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--wide", metavar="DTYPE", help=wide)
     narrow = "run it as if all of it were in this dtype, such as bf16"
     add("--narrow", metavar="DTYPE", help=narrow)
+    products = "round float32 products as another device does: tpu, a100, bfloat16, ..."
+    add("--matmul-precision", metavar="NAME", help=products)
     bound = "the relative error that the lines to compute wider have to reach"
     add("--tolerance", metavar="X", type=_error, help=bound)
     add("--max-error", metavar="X", type=_error, help="exit 1 if the error is above")

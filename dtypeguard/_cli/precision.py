@@ -35,7 +35,14 @@ def audit_function(
         args, kwargs = arguments(made() if callable(made) else made)
     with as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):
         report = audit_call(
-            f, args, kwargs, wide, narrow, options.tolerance, show_status=show_status
+            f,
+            args,
+            kwargs,
+            wide,
+            narrow,
+            options.tolerance,
+            matmul_precision=options.matmul_precision,
+            show_status=show_status,
         )
     if options.max_error is not None and math.isnan(report.error):
         raise UsageError(

@@ -112,7 +112,7 @@ PARAMETERS = {
     "convert_element_type": ForeignNames("new_dtype weak_type"),
     "iota": ForeignNames("dtype"),
     "dot_general": ForeignNames("dimension_numbers precision preferred_element_type"),
-    "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation"),
+    "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation precision"),
     "integer_pow": ForeignNames("y"),
 }
 DTYPES = ForeignNames("new_dtype preferred_element_type dtype")

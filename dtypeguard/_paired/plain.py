@@ -24,6 +24,7 @@ from . import primitives
 from .control import split
 from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
 from .gradients import Gradients, Key, PlainValue, key_of, numbered_calls
+from .products import product
 from .python_numbers import PythonNumbers
 from .values import Formats
 
@@ -217,7 +218,7 @@ class Plain:
     ) -> Sequence[PlainValue]:
         name = eqn.primitive.name
         is_fixed = all(v.is_fixed or not primitives.is_inexact(v.array) for v in values)
-        if is_fixed and is_of_sampler(stack):
+        if is_fixed and is_of_sampler(stack) and self._formats.products is None:
             made = self._own(eqn, values)
             return [PlainValue(v.array, is_fixed=True, is_sample=True) for v in made]
         special = _SPECIAL.get(name)
@@ -284,7 +285,11 @@ class Plain:
         else:
             try:
                 dtype_of = formats.widened if wide else formats.written
-                results = evaluate(eqn, operands, dtype_of, self._number_of(wide, stack))
+                if algorithm := formats.algorithm(eqn, wide):
+                    results = product(eqn, operands, algorithm)
+                else:
+                    number_of = self._number_of(wide, stack)
+                    results = evaluate(eqn, operands, dtype_of, number_of)
                 results = [*map(self._rounded, results)]
                 if is_backward(stack):
                     results = self._of_backward(eqn, results)

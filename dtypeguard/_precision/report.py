@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .._costs.costs import LineCost
 from .._costs.work import Work
@@ -177,6 +178,10 @@ class PrecisionReport:
     not_finite: Origin | None = None
     vanishing: dict[str, float] = dataclasses.field(default_factory=dict)
 
+    # What the figures mean, for reports of other runs than one in wide types.
+    _off: ClassVar[str] = "|as written - wide| / |wide|"
+    _dearer = "so"
+
     @property
     def is_spread(self) -> bool:
         """Whether the error is spread over many lines, and not even a few stand out."""
@@ -200,6 +205,16 @@ class PrecisionReport:
         return bool(self.vanishing) and {*self.vanishing} == {*self.outputs}
 
     @property
+    def _setting(self) -> str:
+        """How the program was run; empty if as written."""
+        return "" if self.narrow is None else f"in {self.narrow}"
+
+    @property
+    def _widened(self) -> str:
+        """How the lines of the fix are computed."""
+        return f"in {self.wide}"
+
+    @property
     def headline(self) -> str:
         """One sentence that says how it went."""
         if math.isnan(self.error):
@@ -212,14 +227,14 @@ class PrecisionReport:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
             first = self.not_finite
-            how = "as written" if self.narrow is None else f"in {self.narrow}"
+            how = self._setting or "as written"
             text = f"the outputs are not finite {how}, and are in {self.wide}"
             text += self._range()
             return (
                 f"{text}: {first.place} is the first that is not." if first else f"{text}."
             )
-        begin = "" if self.narrow is None else f"in {self.narrow} "
-        off = f"{begin}the outputs are {_percent(self.error)} off"
+        begin = f"{self._setting} the outputs" if self._setting else "the outputs"
+        off = f"{begin} are {_percent(self.error)} off"
         if abs(self.compiled - self.error) > _MUCH * self.error:
             off += f" ({_percent(self.compiled)} as XLA compiles it here)"
         off += self._range()
@@ -275,7 +290,7 @@ class PrecisionReport:
         lines = "one line" if count == 1 else f"{count} lines"
         if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
             lines = "it" if count == 1 else f"these {lines}"
-        begin = f"With {lines} in {self.wide} it is {_percent(self.mended)}"
+        begin = f"With {lines} {self._widened} it is {_percent(self.mended)}"
         if self.tolerance is None:
             return [f"{begin}."]
         allowed = f"your {_percent(self.tolerance)}"
@@ -285,9 +300,9 @@ class PrecisionReport:
 
     def _legend(self) -> str:
         text = (
-            "Off is |as written - wide| / |wide|, the root mean square over the outputs; "
-            "share: of its square; alone: off if only this line rounds; left: of the "
-            f"square with only this line in {self.wide}"
+            f"Off is {self._off}, the root mean square over the outputs; share: of its "
+            "square; alone: off if only this line rounds; left: of the square with only "
+            f"this line {self._widened}"
         )
         estimated = any(math.isnan(loss.price) for loss in self.losses)
         return f"{text}; ~: estimated from roundings alone." if estimated else f"{text}."
@@ -418,12 +433,12 @@ class PrecisionReport:
             return []
         lines = "it" if len(self.fix) == 1 else "these lines"
         how = "" if self.keeps else " and cast back after"
-        told = f"With {lines} in {self.wide}{how}, {_percent(self.left)} of the squared "
+        told = f"With {lines} {self._widened}{how}, {_percent(self.left)} of the squared "
         told += "error is left"
         if not self.price_if_kept > 0:
             return [f"{told}."]
         products = "of the operations of matrix products"
-        told += f", and {_percent(self.price)} {products} become so."
+        told += f", and {_percent(self.price)} {products} become {self._dearer}."
         if math.isnan(self.left_if_cast):
             return [told]
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
@@ -542,7 +557,7 @@ class PrecisionReport:
         said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
         said += [loss.constant] if loss.constant else []
         said.append(f"{_percent(loss.alone)} off if only this line rounds")
-        left = f"{_percent(loss.left)} of the squared error left with it in {self.wide}"
+        left = f"{_percent(loss.left)} of the squared error left with it {self._widened}"
         origin, is_chosen = loss.origin, loss in self.fix and not self.is_spread
         inner = f"{origin}  {origin.code}" if origin and origin.called_from else ""
         return html.Mark(

@@ -137,6 +137,8 @@ def rewritten(page: pathlib.Path) -> str:
     for found in reversed([*follow(page)]):
         start, end = found.span
         printed = "".join(f"{line.rstrip()}\n" for line in found.printed.splitlines())
+        if found.shown.startswith("...\n"):  # a traceback
+            printed = "...\n" + printed[re.search(r"^\w+: ", printed, re.M).start() :]
         block = printed if end > start else f"\n\n```text\n{printed}```"
         text = text[:start] + block + text[end:]
     return text

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import inspect
+import os
 import pathlib
 import re
 import sys
@@ -24,15 +25,22 @@ def docs(name: str | None) -> int:
     if name is None:
         width = max(map(len, pages))
         lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())
-        print("Pages, for dtypeguard docs NAME:", *lines, sep="\n  ")
-        return 0
+        return _print("\n  ".join(["Pages, for dtypeguard docs NAME:", *lines]) + "\n")
     name = name.rpartition("/")[2].removesuffix(".md")
     if name not in pages:
         like = difflib.get_close_matches(name, pages, 1)
         meant = f" Did you mean dtypeguard docs {like[0]}?" if like else ""
         raise UsageError(f"there is no page {name!r}.{meant} To list them: dtypeguard docs")
     text = pages[name].read_text(encoding="utf-8")
-    sys.stdout.write(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
+    return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
+
+
+def _print(text: str) -> int:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # of `| head`, which has read enough
+        sys.stdout = open(os.devnull, "w")
     return 0
 
 

@@ -41,6 +41,7 @@ _PARTS = re.compile(
     flags=re.DOTALL | re.MULTILINE,
 )
 _REMEDY = re.compile(r"\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
+_TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
 # What differs between machines and releases: hashes, releases and other figures, lines of
 # packages, folders, and how wide a column is.
 _VARYING = (
@@ -104,7 +105,8 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
     text = page.read_text()
     for number, part in enumerate(_PARTS.finditer(text)):
         printed, name = "", f"{page.stem}-{number}"
-        span = next((part.span(f"shown{n}") for n in (1, 2, 3) if part[f"shown{n}"]), None)
+        groups = (f"shown{n}" for n in (1, 2, 3))
+        span = next((part.span(x) for x in groups if part[x] is not None), None)
         shown = text[slice(*span)] if span else part["table"] or ""
         if part["edited"]:
             file = pathlib.Path(part["edited"])
@@ -137,15 +139,16 @@ def rewritten(page: pathlib.Path) -> str:
     for found in reversed([*follow(page)]):
         start, end = found.span
         printed = "".join(f"{line.rstrip()}\n" for line in found.printed.splitlines())
-        if found.shown.startswith("...\n"):  # a traceback
-            printed = "...\n" + printed[re.search(r"^\w+: ", printed, re.M).start() :]
-        block = printed if end > start else f"\n\n```text\n{printed}```"
+        is_new = not text.startswith("```", end)  # no text block stands there yet
+        block = f"\n\n```text\n{printed}```" if is_new else printed
         text = text[:start] + block + text[end:]
     return text
 
 
 def matches(shown: str, printed: str) -> bool:
     """Whether a page shows what is printed. A line of `...` stands for any lines."""
+    if shown.strip() == "...":
+        return False
     lines = [
         r"(?:.*\n)*?"
         if line.strip() == "..."
@@ -187,7 +190,7 @@ def run_command(line: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    return done.stdout
+    return _TRACEBACK.sub("...\n", done.stdout)
 
 
 def run_code(code: str, file: str = "<page>", names: dict[str, Any] | None = None) -> str:
@@ -196,14 +199,14 @@ def run_code(code: str, file: str = "<page>", names: dict[str, Any] | None = Non
     Flags that it sets are set back.
     """
     printed, x64 = io.StringIO(), x64_enabled()
-    raised = ""
+    raised, names = "", {"__name__": "__main__"} if names is None else names
     # As for a file: notes on errors read the source.
     linecache.cache[file] = len(code), None, code.splitlines(True), file
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             with contextlib.redirect_stdout(printed):
-                exec(compile(code, file, "exec"), {} if names is None else names)
+                exec(compile(code, file, "exec"), names)
         except Exception as error:
             notes = [x for x in getattr(error, "__notes__", ()) if not x.startswith("---")]
             lines = [f"{type(error).__name__}: {error}", *notes]

@@ -117,6 +117,8 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
             file = _file(part["code"])
             if file:
                 pathlib.Path(file).write_text(part["code"])
+                if f"\npython {file}" in text:
+                    continue
             printed = run_code(part["code"], file or "<page>")
         elif part["run"]:
             if part["optax"] not in (None, optax.__version__):
@@ -124,7 +126,7 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
             printed, name = run_command(part["run"]), f"{page.stem}-{part['run']}"
         else:
             for line in part["lines"].replace("\\\n", " ").splitlines():
-                if line.startswith(("dtypeguard ", "python ")):
+                if line.startswith(("dtypeguard ", "python ")) and "pip" not in line:
                     printed += run_command(line)
             name = f"{page.stem}-{part['lines'].strip()}"
             if not shown and "usage:" not in printed:  # its output is not on the page

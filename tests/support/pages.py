@@ -40,10 +40,10 @@ _PARTS = re.compile(
     r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
 )
-_REMEDY = re.compile(r"\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
+_REMEDY = re.compile(r"(?<!`, )\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
 _TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
 # What differs between machines and releases: hashes, releases and other figures, lines of
-# packages, folders, and how wide a column is.
+# packages, folders, how wide a column is.
 _VARYING = (
     (re.compile(r"0x[0-9a-f]+"), "0x0"),
     (re.compile(r"(?<=[\s(])(?:/[^\s/]+)+/"), ""),
@@ -51,6 +51,8 @@ _VARYING = (
     (re.compile(r"~?-?\d+(\.\d+)*(e[-+]?\d+)?%"), "0%"),
     (re.compile(r"(?<![\w.])\d+(\.\d+)+(e[-+]?\d+)?|(?<![\w.])\d+(e[-+]?\d+)"), "0.0"),
     (re.compile(r"\b\d+ s\b"), "0 s"),
+    (re.compile(r"\bof \d+"), "of 0"),
+    (re.compile(r"\('float32', 'bfloat16'\)"), "('bfloat16', 'float32')"),  # of a set
     (re.compile(r"[ -]{2,}|[ \t]+"), " "),
 )
 
@@ -152,21 +154,17 @@ def matches(shown: str, printed: str) -> bool:
     if shown.strip() == "...":
         return False
     lines = [
-        r"(?:.*\n)*?"
-        if line.strip() == "..."
-        else re.escape(normal(line)).replace(re.escape("..."), ".*") + r"\n"
-        for line in shown.splitlines()
-        if line.strip()
+        r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
+        for line in normal(shown)
     ]
-    return re.fullmatch("".join(lines), normal(printed)) is not None
+    return re.fullmatch("".join(lines), "".join(f"{x}\n" for x in normal(printed))) is not None
 
 
-def normal(text: str) -> str:
-    """The text without what differs between machines and releases."""
+def normal(text: str) -> list[str]:
+    """The lines of a text without what differs between machines and releases."""
     for pattern, by in _VARYING:
         text = pattern.sub(by, text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "".join(f"{line}\n" for line in lines) if len(lines) > 1 else "".join(lines)
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def run_command(line: str) -> str:

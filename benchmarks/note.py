@@ -9,7 +9,7 @@ import re
 import textwrap
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
-COLUMNS, ADVANCE, LINE, MARGIN = 78, 8.43, 21, 18
+COLUMNS, ADVANCE, LINE, MARGIN = 60, 8.43, 21, 18
 MARKS = (  # what stands out, and how
     (r"\b\w+\.py:\d+", 'fill="#79c0ff"'),
     (r"\b(?:bfloat16|float32)\[3\]", 'fill="#ffa657"'),

@@ -36,7 +36,7 @@ _PARTS = re.compile(
     rf"|^```sh\n(?P<lines>.*?)^```${_SHOWN.format(2)}"
     r"|^<!-- run: (?P<run>.*?)(?: \(optax (?P<optax>\S+)\))? -->\n"
     r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|.*\n)+))"
-    r"|\bIn `(?P<edited>[\w.]+)`,\s+write\s+`(?P<this>[^`]+)`\s+in\s+place\s+of\s+"
+    r"|(?<!\")\bIn `(?P<edited>[\w.]+)`,\s+write\s+`(?P<this>[^`]+)`\s+in\s+place\s+of\s+"
     r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
 )

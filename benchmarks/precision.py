@@ -13,7 +13,6 @@ import pathlib
 import statistics
 import sys
 import time
-from pydoc_data.topics import topics
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +33,7 @@ STOCHASTIC = Policy(
     compute_dtype=F32, state_dtype=BF16, updates_dtype=F32, rounding="stochastic"
 )
 CHUNK = 50  # steps per point of a curve
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def plain(params, updates, key):
@@ -98,13 +98,13 @@ class Digits:
 
 
 class Characters:
-    """A transformer of two blocks on the text of Python's own reference topics."""
+    """A transformer of two blocks on the text of the licence, which does not change."""
 
     title, steps, batch, length, width, heads = "character transformer", 1000, 8, 64, 64, 4
     rates = (3e-4, 1e-3, 5e-5)
 
     def __init__(self):
-        text = "\n".join(topics[name] for name in sorted(topics))
+        text = (ROOT / "LICENSE").read_text()
         letters, coded = np.unique(np.array(list(text)), return_inverse=True)
         self.letters, self.text = len(letters), jnp.asarray(coded, jnp.int32)
 
@@ -215,7 +215,7 @@ def training():
                 )
             curves = {setting: run.curve for setting, run in runs.items()}
             panels[-1].append((f"{model.title}, {name}", curves))
-    path = pathlib.Path(__file__).parents[1] / "docs" / "precision.svg"
+    path = ROOT / "docs" / "precision.svg"
     draw(panels, path)
     print(f"\ncurves: {path.name}")
 

@@ -107,9 +107,9 @@ def check_contract(
     name = _name(opt_or_factory)
     advice = f"Wrap it: dtypeguard.guard({name})."
     if len(left) == len(rows):
-        advice = "dtypeguard.guard does not mend this."
+        advice = "dtypeguard.guard does not fix this."
     elif left:
-        advice += f" What it does not mend: {', '.join(left)}."
+        advice += f" What it does not fix: {', '.join(left)}."
     advice += " dtypeguard.audit names the lines of source."
     raise AssertionError(_report(name, "the contract", rows, advice))
 
@@ -173,9 +173,9 @@ def check_step(
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
     elif "traces" in left:
-        advice = f"dtypeguard.guard_step does not mend this: {left['traces']}."
+        advice = f"dtypeguard.guard_step does not fix this: {left['traces']}."
     elif left:
-        advice += f" What that does not mend: {', '.join(sorted(left))}."
+        advice += f" What that does not fix: {', '.join(sorted(left))}."
     advice += " dtypeguard.audit_step names the lines of source."
     rows = [*failures.items()]
     raise AssertionError(_report(resolved.step, "a step's contract", rows, advice))

@@ -113,7 +113,7 @@ class _Update:
         return program._replace(updates_dtype=policy.updates_dtype, asks_wide=asks_wide)
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
-        """A guard, if it mends the optimizer."""
+        """A guard, if it fixes the optimizer."""
         if error is None and all(each.is_castable for each in drifts):
             return Advice()
         still = left(_Update(guard(self.opt), *self.inputs).trace)

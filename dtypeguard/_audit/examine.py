@@ -1,4 +1,4 @@
-"""One audit of a program: what the analyses find, and what mends it."""
+"""One audit of a program: what the analyses find, and what fixes it."""
 
 import contextlib
 import warnings
@@ -36,7 +36,7 @@ _ANALYSES: dict[str, Analysis] = {"wide_operations": wide}
 
 
 class Advice(NamedTuple):
-    """What mends a program: see `AuditReport`."""
+    """What fixes a program: see `AuditReport`."""
 
     refusal: str | None = None
     remedy: str = ""
@@ -57,7 +57,7 @@ class Audited(Protocol):
         ...
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
-        """What mends it. Every remedy has been tried."""
+        """What fixes it. Every remedy has been tried."""
         ...
 
 
@@ -103,7 +103,7 @@ def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:
 
 
 def refused(left: tuple[Drift, ...] | str, kind: Kind) -> Advice:
-    """Says why a guard does not mend a program: what is left of its drift."""
+    """Says why a guard does not fix a program: what is left of its drift."""
     is_error = isinstance(left, str)
     return Advice(refusal=left if is_error else AuditReport(left, subject=kind).headline)
 

@@ -33,11 +33,11 @@ class AuditReport:
         summaries: a sentence for each analysis that found anything.
         compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
         error: why it does not trace; None if it does.
-        refusal: why `dtypeguard.guard` or `guard_step` does not mend what is wrong; None
+        refusal: why `dtypeguard.guard` or `guard_step` does not fix what is wrong; None
             if it does.
         name: what to call the optimizer or step in the advice at the end.
         subject: "optimizer" or "step".
-        remedy: what mends a step, as a sentence.
+        remedy: what fixes a step, as a sentence.
     """
 
     drifts: tuple[Drift, ...] = ()
@@ -57,7 +57,7 @@ class AuditReport:
 
     @property
     def is_mended(self) -> bool:
-        """Whether a guard mends what is wrong, if anything is."""
+        """Whether a guard fixes what is wrong, if anything is."""
         return self.refusal is None
 
     @property
@@ -95,9 +95,9 @@ class AuditReport:
             asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
             return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
         if self.error is None or self.refusal != self.error.message:
-            return f"{guard} does not mend this: {self.refusal}"
+            return f"{guard} does not fix this: {self.refusal}"
         explains = is_step and self.error.is_of_dtypes
-        return f"{guard} does not mend this.{_EXPLAIN if explains else ''}"
+        return f"{guard} does not fix this.{_EXPLAIN if explains else ''}"
 
     @property
     def wide_summary(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from .. import __version__
-from .load import FORMS, LOCK_FORMS, PRECISION_FORMS, UsageError
+from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PRECISION_FORMS, UsageError
 from .run import HELP
 
 _OF_OPTIMIZER = "set", "params", "grads"
@@ -20,8 +20,15 @@ _SWEEP, _OF_SWEEP = "the sweep, without a target", ("filter", "jobs")
 class _Parser(argparse.ArgumentParser):
     """Ends its errors with the right form, like all errors of the command line."""
 
+    def parse_known_args(self, args=None, namespace=None):
+        """Refuses what it does not know itself, with its own usage."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
-        forms = {"precision": PRECISION_FORMS, "lock": LOCK_FORMS}
+        forms = {"precision": PRECISION_FORMS, "lock": LOCK_FORMS, "docs": DOCS_FORMS}
         forms = forms.get(self.prog.rpartition(" ")[2], FORMS)
         if chosen := re.search(r"invalid choice: '([^']*)'", message):
             forms = _meant(chosen[1]) or forms
@@ -33,7 +40,7 @@ def _meant(command: str) -> str:
     others = {"sweep": "audit", "check": "audit", "explain": "run", "measure": "precision"}
     if command.endswith(".py"):
         return f"Did you mean dtypeguard run {command}?"
-    words = ("audit", "lock", "precision", "run")
+    words = ("audit", "docs", "lock", "precision", "run")
     close = difflib.get_close_matches(command, words, 1)
     meant = others.get(command) or next(iter(close), "")
     return f"Did you mean dtypeguard {meant}?" if meant else ""
@@ -58,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "does, else 0. Without a target, traces every optimizer of the installed optax, "
         "bare and guarded, over dtypes of params and gradients, with x64 off and on: init, "
         "eval_shape, scan, cond, MultiSteps, compilations. Exits 1 if a guarded optimizer "
-        "fails, else 0.",
+        "fails, else 0. Exits 2 if it cannot run.",
         epilog="Examples: dtypeguard audit optax.contrib:prodigy --set learning_rate=1.0 "
         "--params bf16,f32 --grads f32 --x64; "
         "dtypeguard audit my_script.py:train_step --step --inputs my_script.py:inputs",
@@ -113,6 +120,14 @@ def parser() -> argparse.ArgumentParser:
     _add_report(audit, "json", "markdown")
     _add_precision(commands.add_parser)
     _add_lock(commands.add_parser)
+    docs = commands.add_parser(
+        "docs",
+        help="a page of the documentation",
+        description="Prints a page of the documentation, as Markdown; without a name, the "
+        "names and titles of all pages. Exits 2 if there is no such page, else 0.",
+        epilog="Example: dtypeguard docs explain",
+    )
+    docs.add_argument("name", metavar="NAME", nargs="?", help="of a page, such as explain")
     return parser
 
 
@@ -123,7 +138,8 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         description="Runs a function with a wide value beside every value. Names the "
         "lines that its error comes from, a small set of lines that is worth computing "
         "wider, and the lines that make it compute wider than necessary. Exits 1 if an "
-        "output is not finite as written or the error is above --max-error, else 0.",
+        "output is not finite as written or the error is above --max-error, 2 if it cannot "
+        "run, else 0.",
         epilog="Example: dtypeguard precision my_script.py:train_step --inputs "
         "my_script.py:inputs --html precision.html",
     )
@@ -160,7 +176,7 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         description="Traces a step and lists, for each of its functions, the types of "
         "products, sums, casts and other arithmetic, and those of inputs, carry and "
         "outputs. Nothing is run. Exits 1 if --check finds that the step is not as locked, "
-        "else 0.",
+        "2 if it cannot run, else 0.",
         epilog="Example: dtypeguard lock train.py:step --inputs train.py:inputs --check "
         "step.lock",
     )
@@ -198,8 +214,10 @@ def _error(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an error, such as 1e-3")
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a relative error: write a number from 0 up, such as 1e-3"
+        )
     return number
 
 

@@ -21,6 +21,8 @@ LOCK_FORMS = (
     "--check step.lock"
 )
 
+DOCS_FORMS = "Write for example: dtypeguard docs explain"
+
 
 class UsageError(Exception):
     """The command line asks for what cannot be done; the message shows the right form."""
@@ -68,6 +70,19 @@ def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any
         meant = f" Did you mean {like[0]}?" if like else ""
         raise UsageError(f"{where} has no {name}.{meant} {right}") from None
     return found
+
+
+def load_inputs(inputs: str, target: str, modules: dict[str, ModuleType]) -> Any:
+    """Imports what `--inputs` names, for a target that stands in a module or a file.
+
+    Raises:
+        UsageError: as `load` does.
+    """
+    where = target.rpartition(":")[0]
+    right = f"Write for example: --inputs {where}:inputs"
+    if inputs.isidentifier():
+        right = f"Did you mean --inputs {where}:{inputs}?"
+    return load(inputs, modules, right)
 
 
 def _import_module(name: str) -> ModuleType:

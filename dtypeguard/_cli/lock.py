@@ -11,7 +11,7 @@ from .._lock.check import compared, lock_of
 from .._lock.step import Traced
 from .._lock.text import LockError, text_of, write
 from .._program.trace import TraceFailed
-from .load import LOCK_FORMS, UsageError, load
+from .load import LOCK_FORMS, UsageError, load, load_inputs
 from .precision import as_usage_error
 from .target import arguments
 
@@ -62,9 +62,8 @@ def lock(options: argparse.Namespace) -> int:
 def _traced(options: argparse.Namespace, path: str | None) -> Traced:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with set_x64(True) if options.x64 else contextlib.nullcontext():
-        step, made = (
-            load(x, modules, LOCK_FORMS) for x in (options.target, options.inputs)
-        )
+        step = load(options.target, modules, LOCK_FORMS)
+        made = load_inputs(options.inputs, options.target, modules)
         with as_usage_error(f"{options.inputs} cannot be called"):
             args, kwargs = arguments(made() if callable(made) else made)
         try:

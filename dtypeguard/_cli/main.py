@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard audit`, `precision`, `lock` and `run`.
+"""The command line: `dtypeguard audit`, `precision`, `lock`, `run` and `docs`.
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
@@ -38,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else USAGE
         if arguments.command == "audit":
             check_options(arguments)
+        if arguments.command == "docs":
+            from .docs import docs
+
+            return docs(arguments.name)
         if arguments.command == "lock":
             from .lock import lock
 

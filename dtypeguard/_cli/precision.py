@@ -12,7 +12,7 @@ from .._leaves.types import DType
 from .._precision.audit import audit_call
 from .._precision.report import PrecisionReport
 from .._source.origin import origin_of_error
-from .load import PRECISION_FORMS, UsageError, load
+from .load import PRECISION_FORMS, UsageError, load, load_inputs
 from .target import arguments, dtype_named
 
 
@@ -30,7 +30,8 @@ def audit_function(
     """
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     wide, narrow = (_dtype(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
-    f, made = (load(x, modules, PRECISION_FORMS) for x in (options.target, options.inputs))
+    f = load(options.target, modules, PRECISION_FORMS)
+    made = load_inputs(options.inputs, options.target, modules)
     with as_usage_error(f"{options.inputs} cannot be called"):
         args, kwargs = arguments(made() if callable(made) else made)
     with as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):

@@ -18,9 +18,10 @@ from .._leaves.compat import set_x64
 from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import DType, Optimizer
 from .._program.trace import TraceFailed
+from .._source.files import is_installed
 from .._sweep.entry import Entry
 from .._sweep.recipes import RECIPES, Recipe
-from .load import FORMS, UsageError, load
+from .load import FORMS, UsageError, load, load_inputs
 
 
 def audit_optimizer(options: argparse.Namespace) -> AuditReport:
@@ -62,11 +63,8 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
     modules = {}  # the step and its inputs may share a file, and then its classes
     places, name = (options.carry, options.returned), options.target.rpartition(":")[2]
     with set_x64(options.x64):
-        step, where = load(options.target, modules), options.target.rpartition(":")[0]
-        right = f"Write for example: --inputs {where}:inputs"
-        if options.inputs.isidentifier():
-            right = f"Did you mean --inputs {where}:{options.inputs}?"
-        made = load(options.inputs, modules, right)
+        step = load(options.target, modules)
+        made = load_inputs(options.inputs, options.target, modules)
         make = lambda: arguments(made() if callable(made) else made)
         try:
             return audit_made_step(step, make, *places, name)
@@ -150,6 +148,13 @@ def _call(target: str, factory: Any, arguments: dict[str, object]) -> Optimizer:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".rstrip(".: ")
         write = _how_to_call(target, parameters(factory), required(factory), arguments)
+        code = getattr(inspect.unwrap(factory), "__code__", None)
+        if write and not arguments and code and not is_installed(code.co_filename):
+            where, audited = target.rpartition(":")[0], f"dtypeguard audit {target}"
+            write = (
+                f" If it is a step: {audited} --step --inputs {where}:inputs. If it makes an "
+                f"optimizer:{write.removeprefix(' Write:')}"
+            )
         raise UsageError(f"{target} cannot be called: {reason}.{write}") from error
     if not is_transformation(made):
         raise UsageError(f"{target} returned {made!r}, which is not an optimizer. {FORMS}")

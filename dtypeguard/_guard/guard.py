@@ -212,7 +212,7 @@ def _guard_transformation(
                 dtype, outputs = rescued
                 warn(
                     f"update failed and was run in {dtype} instead: {first_line(error)}"
-                    + more("Guard an optimizer")
+                    + more("guard-an-optimizer")
                 )
                 # The wider dtypes are ours and reported above: no drift of the optimizer.
                 return settle(outputs, given, replace(policy, on_drift="cast"), warn)

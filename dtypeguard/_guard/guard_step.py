@@ -483,7 +483,7 @@ class _Call:
         # The first item of what a loop's body returns is the carry.
         is_asked = any(each.drifted for each in new) and not self._loop
         if is_asked and (question := carry.ambiguity(found, values)):
-            self.guarded.warn_once(question + more("Guard a step"))
+            self.guarded.warn_once(question + more("guard-a-step"))
         settled_result = found.put([opened(each.tree) for each in new])
         self.is_as_bare = settled_result is result and not self.held
         return settled_result

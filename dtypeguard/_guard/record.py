@@ -82,7 +82,7 @@ def restore(state: State, record: PyTree) -> State:
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
         rows = tree_rows("state", record, state, "load into the recorded tree")
         headline = "The state has another tree than the record:"
-        message = short_table(headline, rows) + more("Load a checkpoint")
+        message = short_table(headline, rows) + more("checkpoints")
         raise DtypeDriftError(message, rows)
     leaves = tree_util.tree_leaves(state)
     wanted = tree_util.tree_leaves(record)
@@ -94,7 +94,7 @@ def restore(state: State, record: PyTree) -> State:
     ]
     if rows:
         headline = f"{count(rows)} cannot be restored:"
-        message = short_table(headline, rows) + more("Load a checkpoint")
+        message = short_table(headline, rows) + more("checkpoints")
         raise DtypeDriftError(message, rows)
     return Snapshot(state).with_leaves([leaf for leaf, _ in outcomes])
 

@@ -63,7 +63,7 @@ class Output(NamedTuple):
     @property
     def page(self) -> str:
         """The line of a message that points to the docs."""
-        return more("Guard an optimizer" if self.wrapper == "guard" else "Guard a step")
+        return more("guard-an-optimizer" if self.wrapper == "guard" else "guard-a-step")
 
 
 class Settled(NamedTuple):

@@ -37,7 +37,7 @@ def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) ->
     outputs = call(*inputs)
     warn(
         f"the optimizer runs with x64 on, since it failed with x64 off: {reason}"
-        + more("Guard an optimizer")
+        + more("guard-an-optimizer")
     )
     return outputs
 

@@ -52,8 +52,8 @@ class DtypeGuardWarning(UserWarning):
 
 
 def more(page: str) -> str:
-    """The last line of a message, which points to a page of the docs by its title."""
-    return f"\nMore on this: '{page}' in the docs of dtypeguard."
+    """The last line of a message: the command that prints a page of the docs."""
+    return f"\nMore on this: dtypeguard docs {page}"
 
 
 def first_line(error: BaseException) -> str:

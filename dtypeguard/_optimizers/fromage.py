@@ -1,4 +1,4 @@
-"""Fromage as its authors run it, exact at any learning rate."""
+"""Fromage, exact at any learning rate."""
 
 from typing import NamedTuple
 
@@ -52,12 +52,13 @@ def fromage(
     - `shrink` is computed as `-(lr / root) * (lr / (1 + root))`, where `root` is
       `sqrt(1 + lr**2)` without the square of a large rate. This is accurate to a few ulp
       at any finite rate. The difference from 1 cancels: in float32 it is off by 5% at
-      `lr=1e-3`, and it is 0 from 3e-4 down. (Optax computes it in float32 if the learning
-      rate is a schedule.)
+      `lr=1e-3`, by a third or wholly at 3e-4, and it is 0 at 1e-4. (Optax 0.2.8 computes it
+      in float32 if the learning rate is an array, as its own schedules return; for a Python
+      number it is exact.)
     - If the norm of a param or of its gradient is 0, the step is `-lr * g` before the
       division, as in the authors' code. (Optax multiplies by `min_norm`: a param that
       starts at zero stays there.) `min_norm` bounds other norms from below; it is 0 by
-      default.
+      default, where Optax has 1e-6 and the authors have none.
     - `p_bound` is in the authors' code, but not in Optax.
 
     Arithmetic on params narrower than float32 is float32, and only the update is rounded

@@ -1,4 +1,4 @@
-"""Prodigy as its authors run it, with a state that keeps its dtypes."""
+"""Prodigy without the faults of Optax's, with a state that keeps its dtypes."""
 
 import functools
 import math
@@ -40,7 +40,7 @@ class ProdigyState(NamedTuple):
 
     To continue from an `old` state of optax's Prodigy:
     `ProdigyState(*old, steps_taken=old.count, estim_lr_max=old.estim_lr)`. This does not
-    hold for float16 params, `beta1=0` and `slice_p` above 1: see "Migrating" in the docs.
+    hold for float16 params, `beta1=0` and `slice_p` above 1: see `dtypeguard docs migrating`.
 
     Attributes:
         exp_avg: average of `d * g`, in the dtype of each param; `()` for `beta1=0`.
@@ -109,7 +109,8 @@ def prodigy(
       Optax one all-zero gradient turns everything into NaN for good.)
     - With `beta1=0` the step is `d * g` with the new `d`. (Optax uses the old `d`.)
     - It has `use_bias_correction`, `growth_rate` and `slice_p`. (Optax always corrects and
-      has neither of the others. The authors do not correct by default.)
+      has neither of the others. The defaults are Optax's: the authors do not correct by
+      default, so `prodigy(use_bias_correction=False)` has their settings.)
 
     It also differs in precision. `d`, `r` and every sum over the params are float32, or
     float64 if any param is. Arithmetic on narrower params is float32 as well; only the

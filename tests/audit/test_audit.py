@@ -181,18 +181,18 @@ def test_the_advice_is_one_that_helps():
     advice = lambda opt, params: str(audit(opt, struct(params))).splitlines()[2:]
     to_float = one_leaf(counter, lambda n: n + 0.5)
     assert advice(to_float, F32)[:2] == [
-        "dtypeguard.guard does not mend this: DtypeDriftError: "
+        "dtypeguard.guard does not fix this: DtypeDriftError: "
         "update returned 1 leaf that cannot be brought back:",
         "  state.leaf  int32[] -> float32[],weak  return jnp.round(x).astype(jnp.int32) "
         "(the fraction is lost)",
     ]
     guarded = advice(guard(to_float), F32)
     assert guarded[0].startswith("    state.leaf  int32[] -> float32[],weak  return jnp.r")
-    assert guarded[-1] == "dtypeguard.guard does not mend this."
+    assert guarded[-1] == "dtypeguard.guard does not fix this."
     divided = one_leaf(counter, lambda n: 1 / 0)
-    assert advice(divided, F32)[-1] == "dtypeguard.guard does not mend this."
+    assert advice(divided, F32)[-1] == "dtypeguard.guard does not fix this."
     select = one_leaf(lambda p: jnp.zeros(3, BF16), lambda m: lax.select(m > 0, m, WIDE))
-    assert advice(select, F32)[-1] == "dtypeguard.guard does not mend this."
+    assert advice(select, F32)[-1] == "dtypeguard.guard does not fix this."
     to_key = one_leaf(counter, lambda n: jax.random.key(0))
     assert "state.leaf  int32[] -> key<fry>[]  return an array" in advice(to_key, F32)[1]
     to_int = one_leaf(lambda p: jnp.zeros((), bool), lambda b: b * 1)

@@ -66,7 +66,7 @@ def test_what_is_guarded_is_clean_or_says_what_to_write(name):
         assert bare.advice.startswith("Wrap the step: dtypeguard.guard_step(")
     else:
         assert not guarded.ok
-        assert bare.advice.startswith("dtypeguard.guard_step does not mend this: Dtype")
+        assert bare.advice.startswith("dtypeguard.guard_step does not fix this: Dtype")
         assert f"  {case.path}  " in bare.advice
         assert case.path in guarded.error.message
 
@@ -251,7 +251,7 @@ LOOPS = {
 
 
 UNMENDED = (
-    "dtypeguard.guard_step does not mend this. Call it within dtypeguard.explain(): the "
+    "dtypeguard.guard_step does not fix this. Call it within dtypeguard.explain(): the "
     "note on the error names the line to change."
 )
 
@@ -259,7 +259,7 @@ UNMENDED = (
 def test_shapes_that_disagree_have_no_note():
     report = audit_step(lambda x: x + jnp.ones(4), jnp.zeros(3, BF16))
     assert report.error.types == ("(3,)", "(4,)")
-    assert report.advice == "dtypeguard.guard_step does not mend this."
+    assert report.advice == "dtypeguard.guard_step does not fix this."
 
 
 @pytest.mark.parametrize("name", LOOPS)

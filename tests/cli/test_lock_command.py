@@ -7,7 +7,6 @@ import sys
 
 import locked_step
 import pytest
-from pages import DOCS
 
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import CAN_LOCK
@@ -52,18 +51,13 @@ def test_it_prints_writes_checks_and_updates(folder, capsys):
     assert "To write it anew, use --update" in capsys.readouterr().err
     (folder / "train.py").write_text(LEFT_OUT)
     assert main([*TARGET, "--check", "step.lock"]) == 1
-    checked = capsys.readouterr().out
+    assert "h = x" in capsys.readouterr().out
     assert (folder / "step.lock").read_text() == written
     assert main([*TARGET, "--update", "step.lock"]) == 0
     assert (folder / "step.lock").read_text() != written
     assert "h = x" in capsys.readouterr().out
     assert main([*TARGET, "--check", "step.lock"]) == 0
     assert not [x for x in folder.iterdir() if x.name.startswith("tmp")]
-    # What the page shows is this.
-    page = (DOCS / "lock.md").read_text()
-    assert checked in page
-    part = page.partition('["train.py".attention]')[2].partition("```")[0]
-    assert all(each in printed for each in part.split("\n\n"))
 
 
 def test_other_files_are_named_from_the_folder_of_the_lock(folder, capsys):

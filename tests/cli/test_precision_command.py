@@ -74,6 +74,7 @@ def test_it_prints_the_report(command, inputs, capsys):
 def test_what_it_exits_with(command, capsys):
     assert command("average", "made", "--max-error", "1e-3") == 1
     assert command("average", "made", "--max-error", "0.5") == 0
+    assert command("average", "made", "--max-error", "0") == 1
     assert "1 of" not in capsys.readouterr().err
     assert command("loss", "large") == 1
     assert "not finite as written" in capsys.readouterr().out
@@ -118,7 +119,7 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
     ("target", "inputs", "options", "messages"),
     [
         ("nothing", "made", [], ["has no nothing", "dtypeguard precision my_script.py"]),
-        ("average", "nothing", [], ["has no nothing", "dtypeguard precision my_script.py"]),
+        ("average", "nothing", [], ["has no nothing", ":inputs"]),
         ("mean", "made", [], ["audit_precision got", "with a function of arrays"]),
         ("average", "raises", [], ["raises cannot be called: KeyError: 'data'", "# data"]),
         ("average", "mean", [], ["missing 1 required positional argument", "a dict of"]),
@@ -138,9 +139,9 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
             ["--narrow", "f32", "--wide", "f32"],
             ["narrower dtype", "or wide=jnp.float64"],
         ),
-        ("loss", "wide", ["--tolerance", "0"], ["'0' is not an error, such as 1e-3"]),
+        ("loss", "wide", ["--tolerance", "-1"], ["'-1' is not a relative error"]),
         ("loss", "shapes", ["--max-error", "1"], ["shapes gives a jax.ShapeDtypeStruct"]),
-        ("loss", "wide", ["--max-error", "x"], ["'x' is not an error, such as 1e-3"]),
+        ("loss", "wide", ["--max-error", "x"], ["'x' is not a relative error"]),
         (
             "loss",
             "wide",

@@ -7,7 +7,6 @@ import sys
 
 import optax.contrib
 import pytest
-from pages import DOCS
 
 from dtypeguard._cli.main import main
 from dtypeguard._source.files import short_path
@@ -113,6 +112,23 @@ def test_a_factory_that_fails_says_how_and_what_it_could_be_given(script, capsys
     assert err.endswith("=VALUE, or audit FILE.py:NAME where a VALUE is not a literal\n")
     assert main(["audit", "my_script.py:takes_none"]) == 2
     assert capsys.readouterr().err.endswith("cannot be called: KeyError: 'data'.\n")
+
+
+def test_a_step_without_its_option_is_told_how_a_step_is_audited(script, capsys):
+    (script / "train.py").write_text("def step(carry, x):\n    return carry, x\n")
+    assert main(["audit", "train.py:step"]) == 2
+    right = "If it is a step: dtypeguard audit train.py:step --step --inputs train.py:inputs."
+    assert right in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["audit", "--step"], ["precision"], ["lock"]], ids=lambda words: words[0]
+)
+def test_inputs_that_do_not_exist_are_told_by_their_option(script, capsys, command):
+    (script / "train.py").write_text("def step(carry):\n    return carry\n")
+    assert main([*command, "train.py:step", "--inputs", "train.py:nope"]) == 2
+    right = "train.py has no nope. Write for example: --inputs train.py:inputs\n"
+    assert capsys.readouterr().err.endswith(right)
 
 
 def test_a_part_of_a_package_is_named_as_one(script, capsys):
@@ -300,14 +316,3 @@ def test_wrong_usage_of_a_step(options, message, step_file, capsys):
 def test_a_step_without_a_target(capsys):
     assert main(["audit", "--step"]) == 2
     assert "dtypeguard audit FILE.py:step --step --inputs" in capsys.readouterr().err
-
-
-def test_the_page_that_finds_the_line(tmp_path, monkeypatch, capsys):
-    page = (DOCS / "find-the-line.md").read_text()
-    code = re.search(r"```python\n(# train\.py\n.*?)```", page, flags=re.DOTALL)[1]
-    shown = re.search(r"<!-- step: train\.py -->\n```text\n(.*?)```", page, re.DOTALL)[1]
-    command = re.search(r"dtypeguard (audit train\.py:.*)", page)[1]
-    (tmp_path / "train.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    assert main(command.split()) == 1
-    assert capsys.readouterr().out == shown

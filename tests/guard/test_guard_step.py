@@ -447,7 +447,7 @@ def test_refuses_what_cannot_be_brought_back_by_the_parameters_name():
         "  state.at    float32[3] -> float32[2]      return it in shape (3,)\n"
         "Safe casts stay within float, complex or int, or go between bool and int. To cast "
         'between all of them: guard_step(..., policy=dtypeguard.Policy(casting="unsafe")).'
-        "\nMore on this: 'Guard a step' in the docs of dtypeguard."
+        "\nMore on this: dtypeguard docs guard-a-step"
     )
     unsafe = guard_step(step, carry=1, returned="state", policy=Policy(casting="unsafe"))
     cast = unsafe(0, State(jnp.ones((), I32), jnp.zeros(2)))["state"]
@@ -464,7 +464,7 @@ def test_another_tree_is_refused_by_its_leaves():
     assert str(error.value) == (
         "step changed the tree of its state:\n"
         "  state['b']  float32[2] -> (absent)  return the tree that came in\n"
-        "More on this: 'Guard a step' in the docs of dtypeguard."
+        "More on this: dtypeguard docs guard-a-step"
     )
 
 

@@ -80,7 +80,7 @@ def test_every_offending_leaf_is_named_and_only_those():
         r" *state\['mu'\] +float32\[3\] -> float32\[4\] +return .*\(3,\)", lines[2]
     )
     assert len(lines) == 6
-    assert lines[5] == "More on this: 'Guard an optimizer' in the docs of dtypeguard."
+    assert lines[5] == "More on this: dtypeguard docs guard-an-optimizer"
 
 
 def test_many_offending_leaves_share_a_line_by_types_and_pattern():

@@ -78,7 +78,7 @@ def test_an_update_that_does_not_fit_its_param(change, kind, row):
     assert (drift.origin is None) == (kind == "structure")
     text = str(report)
     assert f"audit: 1 update changed {kind} in one update.\n  {row}" in text
-    assert "dtypeguard.guard does not mend this: DtypeDriftError: update " in text
+    assert "dtypeguard.guard does not fix this: DtypeDriftError: update " in text
 
 
 def test_updates_that_optax_takes():

@@ -1,15 +1,27 @@
-"""Reads the README and the pages of `docs/`: their blocks of code, commands and links."""
+"""Reads the README and the pages of `docs/`, and follows them to the letter.
+
+Python blocks run, in a folder of their own. A block whose first line is `# train.py` is
+that file of the folder. Lines of `sh` that begin with `dtypeguard` or `python` run there as
+well. A text block right behind either is what it prints.
+"""
 
 import contextlib
 import io
 import linecache
+import os
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
+from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import x64_enabled
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -18,15 +30,30 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
-_CODE = re.compile(
-    r"^```python\n(?P<code>.*?)^```$(?:\n\n^```text\n(?P<shown>.*?)^```$)?",
+_SHOWN = r"(?:\n\n^```text\n(?P<shown{0}>.*?)^```$)?"
+_PARTS = re.compile(
+    rf"^```python\n(?P<code>.*?)^```${_SHOWN.format(1)}"
+    rf"|^```sh\n(?P<lines>.*?)^```${_SHOWN.format(2)}"
+    r"|^<!-- run: (?P<run>.*?)(?: \(optax (?P<optax>\S+)\))? -->\n"
+    r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|.*\n)+))"
+    r"|(?<!\")\bIn `(?P<edited>[\w.]+)`,\s+write\s+`(?P<this>[^`]+)`\s+in\s+place\s+of\s+"
+    r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
 )
-_REMEDY = re.compile(r"\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
-_RUN = re.compile(
-    r"^<!-- run: (?P<command>.*?)(?: \(optax (?P<optax>\S+)\))? -->\n"
-    r"(?:```text\n(?P<text>.*?)^```$|(?P<table>(?:\|.*\n)+))",
-    flags=re.DOTALL | re.MULTILINE,
+_REMEDY = re.compile(r"(?<!`, )\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
+_TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
+# What differs between machines and releases: hashes, releases and other figures, lines of
+# packages, folders, how wide a column is.
+_VARYING = (
+    (re.compile(r"0x[0-9a-f]+"), "0x0"),
+    (re.compile(r"(?<=[\s(])(?:/[^\s/]+)+/"), ""),
+    (re.compile(r"(\w/[\w/]+\.py):\d+"), r"\1:0"),
+    (re.compile(r"~?-?\d+(\.\d+)*(e[-+]?\d+)?%"), "0%"),
+    (re.compile(r"(?<![\w.])\d+(\.\d+)+(e[-+]?\d+)?|(?<![\w.])\d+(e[-+]?\d+)"), "0.0"),
+    (re.compile(r"\b\d+ s\b"), "0 s"),
+    (re.compile(r"\bof \d+"), "of 0"),
+    (re.compile(r"\('float32', 'bfloat16'\)"), "('bfloat16', 'float32')"),  # of a set
+    (re.compile(r"[ -]{2,}|[ \t]+"), " "),
 )
 
 
@@ -35,87 +62,155 @@ class Block(NamedTuple):
 
     Attributes:
         id: the page and the number of the block on it.
+        file: its name, from its first line; empty if it has none.
         code: the program.
-        shown: the lines of the text block right behind it: what it prints, warns of or
-            raises.
+        shown: the text block right behind it: what it prints, warns of and raises.
         remedies: pairs of what is to be written, and in place of what, in the words
             "Write `this` in place of `that`" behind it.
     """
 
     id: str
+    file: str
     code: str
-    shown: list[str]
+    shown: str
     remedies: list[tuple[str, str]]
 
 
-class Run(NamedTuple):
-    """A command and the output that a page has of it.
-
-    Attributes:
-        id: the page and the command.
-        argv: the words of the command.
-        optax: the release of Optax for which the output is known; None for any.
-        text: the output.
-    """
+class Difference(NamedTuple):
+    """An example that does not print what its page shows, and where the page shows it."""
 
     id: str
-    argv: list[str]
-    optax: str | None
-    text: str
+    shown: str
+    printed: str
+    span: tuple[int, int]
 
 
 def blocks(page: pathlib.Path) -> list[Block]:
     """The blocks of Python on a page."""
     text = page.read_text()
-    found = list(_CODE.finditer(text))
-    ends = [block.start() for block in found[1:]] + [len(text)]
+    found = [part for part in _PARTS.finditer(text) if part["code"] is not None]
+    ends = [part.start() for part in found[1:]] + [len(text)]
     return [
         Block(
             f"{page.stem}-{number}",
-            block["code"],
-            lines_of(block["shown"] or ""),
-            _REMEDY.findall(text[block.end() : end]),
+            _file(part["code"]),
+            part["code"],
+            part["shown1"] or "",
+            _REMEDY.findall(text[part.end() : end]),
         )
-        for number, (block, end) in enumerate(zip(found, ends), 1)
+        for number, (part, end) in enumerate(zip(found, ends), 1)
     ]
 
 
-def runs(page: pathlib.Path) -> list[Run]:
-    """The commands on a page whose output stands below them."""
-    return [
-        Run(
-            f"{page.stem}-{found['command']}",
-            found["command"].split(),
-            found["optax"],
-            (found["text"] or found["table"]).strip(),
-        )
-        for found in _RUN.finditer(page.read_text())
+def follow(page: pathlib.Path) -> Iterator[Difference]:
+    """Does what a page says, in the working directory, and yields what differs from it."""
+    text = page.read_text()
+    for number, part in enumerate(_PARTS.finditer(text)):
+        printed, name = "", f"{page.stem}-{number}"
+        groups = (f"shown{n}" for n in (1, 2, 3))
+        span = next((part.span(x) for x in groups if part[x] is not None), None)
+        shown = text[slice(*span)] if span else part["table"] or ""
+        if part["edited"]:
+            file = pathlib.Path(part["edited"])
+            assert part["that"] in file.read_text(), part["that"]
+            file.write_text(file.read_text().replace(part["that"], part["this"]))
+            continue
+        if part["code"] is not None:
+            file = _file(part["code"])
+            if file:
+                pathlib.Path(file).write_text(part["code"])
+                if f"\npython {file}" in text:
+                    continue
+            printed = run_code(part["code"], file or "<page>")
+        elif part["run"]:
+            if part["optax"] not in (None, optax.__version__):
+                continue
+            printed, name = run_command(part["run"]), f"{page.stem}-{part['run']}"
+        else:
+            for line in part["lines"].replace("\\\n", " ").splitlines():
+                if line.startswith(("dtypeguard ", "python ")) and "pip" not in line:
+                    printed += run_command(line)
+            name = f"{page.stem}-{part['lines'].strip()}"
+            if not shown and "usage:" not in printed:  # its output is not on the page
+                continue
+        if not matches(shown, printed):
+            yield Difference(name, shown, printed, span or (part.end(), part.end()))
+
+
+def rewritten(page: pathlib.Path) -> str:
+    """The text of a page with what its examples print, where that differs."""
+    text = page.read_text()
+    for found in reversed([*follow(page)]):
+        start, end = found.span
+        printed = "".join(f"{line.rstrip()}\n" for line in found.printed.splitlines())
+        is_new = not text.startswith("```", end)  # no text block stands there yet
+        block = f"\n\n```text\n{printed}```" if is_new else printed
+        text = text[:start] + block + text[end:]
+    return text
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether a page shows what is printed. A line of `...` stands for any lines."""
+    if shown.strip() == "...":
+        return False
+    lines = [
+        r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
+        for line in normal(shown)
     ]
+    return re.fullmatch("".join(lines), "".join(f"{x}\n" for x in normal(printed))) is not None
 
 
-def lines_of(shown: str) -> list[str]:
-    """The lines of a text block that hold more than `...`."""
-    return [line.rstrip() for line in shown.splitlines() if line.strip() not in ("", "...")]
+def normal(text: str) -> list[str]:
+    """The lines of a text without what differs between machines and releases."""
+    for pattern, by in _VARYING:
+        text = pattern.sub(by, text)
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def missing(lines: list[str], output: str) -> list[str]:
-    """The lines that are not in the output; `...` within one stands for anything."""
-    return [line for line in lines if not all(part in output for part in line.split("..."))]
+def run_command(line: str) -> str:
+    """What a command of a page prints; its script runs in a process of its own."""
+    program, *words = shlex.split(line)
+    if program == "dtypeguard" and words[0] != "run":
+        out, path, modules = io.StringIO(), sys.path[:], set(sys.modules)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            status = main(words)
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            if not hasattr(sys.modules[name].__spec__, "submodule_search_locations"):
+                continue
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(os.getcwd()):
+                del sys.modules[name]
+        return out.getvalue() if status < 2 else f"usage: {line}"
+    command = ["-m", "dtypeguard", *words] if program == "dtypeguard" else words
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return _TRACEBACK.sub("...\n", done.stdout)
 
 
-def run_code(code: str, names: dict[str, Any] | None = None) -> str:
-    """What a program prints, warns of and raises. Flags that it sets are set back."""
+def run_code(code: str, file: str = "<page>", names: dict[str, Any] | None = None) -> str:
+    """What a program prints, warns of and raises, but for JAX's word on its own frames.
+
+    Flags that it sets are set back.
+    """
     printed, x64 = io.StringIO(), x64_enabled()
-    raised = ""
+    raised, names = "", {"__name__": "__main__"} if names is None else names
     # As for a file: notes on errors read the source.
-    linecache.cache["<page>"] = len(code), None, code.splitlines(True), "<page>"
+    linecache.cache[file] = len(code), None, code.splitlines(True), file
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             with contextlib.redirect_stdout(printed):
-                exec(compile(code, "<page>", "exec"), {} if names is None else names)
+                exec(compile(code, file, "exec"), names)
         except Exception as error:
-            raised = f"{type(error).__name__}: {error}\n"
+            notes = [x for x in getattr(error, "__notes__", ()) if not x.startswith("---")]
+            lines = [f"{type(error).__name__}: {error}", *notes]
+            raised = "".join(f"{line}\n" for line in lines)
         finally:
             jax.config.update("jax_enable_x64", x64)
     said = "".join(f"{w.category.__name__}: {w.message}\n" for w in warned)
@@ -125,3 +220,8 @@ def run_code(code: str, names: dict[str, Any] | None = None) -> str:
 def prose(page: pathlib.Path) -> str:
     """The text of a page without its fenced blocks."""
     return _FENCE.sub("", page.read_text())
+
+
+def _file(code: str) -> str:
+    name = re.match(r"# (\w+\.py)\n", code)
+    return name[1] if name else ""

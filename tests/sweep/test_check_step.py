@@ -92,7 +92,7 @@ def test_a_rule_by_itself(step, args, rules):
 
 def test_a_report_says_what_a_guard_does_not_mend():
     with pytest.raises(
-        AssertionError, match=r"guard_step does not mend this: DtypeDriftError"
+        AssertionError, match=r"guard_step does not fix this: DtypeDriftError"
     ):
         check_step(lambda state: state + 0.5, jnp.ones(2, jnp.int32))
 

@@ -282,11 +282,11 @@ def test_the_advice_is_one_that_helps():
         f"Wrap it: dtypeguard.guard(_optimizer(...)). {more}"
     )
     assert advice(BROKEN["int counter becomes float"][0]()) == (
-        "Wrap it: dtypeguard.guard(_optimizer(...)). What it does not mend: state_types, "
+        "Wrap it: dtypeguard.guard(_optimizer(...)). What it does not fix: state_types, "
         f"scan, cond, while_loop, one_compilation. {more}"
     )
     fails = _optimizer(lambda p: 1 / 0)
-    assert advice(lambda: fails) == f"dtypeguard.guard does not mend this. {more}"
+    assert advice(lambda: fails) == f"dtypeguard.guard does not fix this. {more}"
 
 
 def test_shapes_in_place_of_params():

@@ -1,0 +1,62 @@
+"""Draws docs/note.svg, the note of docs/explain.md as a terminal: `python benchmarks/note.py`.
+
+`tests/whole/test_docs.py` checks that `dtypeguard run` prints this note.
+"""
+
+import html
+import pathlib
+import re
+import textwrap
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+COLUMNS, ADVANCE, LINE, MARGIN = 60, 8.43, 21, 18
+MARKS = (  # what stands out, and how
+    (r"\b\w+\.py:\d+", 'fill="#79c0ff"'),
+    (r"\b(?:bfloat16|float32)\[3\]", 'fill="#ffa657"'),
+    (r"^TypeError|^dtypeguard", 'fill="#ff7b72" font-weight="bold"'),
+)
+
+
+def lines() -> list[str]:
+    """The command, the first line of the error, and the note, as wide as the picture."""
+    text = (DOCS / "explain.md").read_text()
+    shown = re.search(r"dtypeguard run train\.py\n```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert shown is not None
+    _, error, *rest = shown[1].splitlines()
+    note = rest[next(n for n, line in enumerate(rest) if line.startswith("dtypeguard:")) :]
+    wrapped = (
+        textwrap.wrap(line, COLUMNS, subsequent_indent="    ", break_on_hyphens=False)
+        for line in [error, "...", *note]
+    )
+    return ["$ dtypeguard run train.py", *(line for lines in wrapped for line in lines)]
+
+
+def marked(line: str) -> str:
+    """A line of the picture with what stands out in colour."""
+    text = html.escape(line, quote=False).replace(" ", "\N{NO-BREAK SPACE}")
+    for pattern, style in MARKS:
+        text = re.sub(pattern, lambda m, s=style: f"<tspan {s}>{m[0]}</tspan>", text)
+    return text
+
+
+def main() -> None:
+    """Writes the picture."""
+    drawn = lines()
+    width, height = COLUMNS * ADVANCE + 2 * MARGIN, len(drawn) * LINE + 2 * MARGIN
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
+        'font-family="ui-monospace, DejaVu Sans Mono, monospace" font-size="14" '
+        'fill="#e6edf3">',
+        f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#0d1117"/>',
+    ]
+    for number, line in enumerate(drawn, 1):
+        y, long = MARGIN + number * LINE - 6, len(line) * ADVANCE
+        out.append(
+            f'<text x="{MARGIN}" y="{y}" textLength="{long:.1f}" '
+            f'lengthAdjust="spacingAndGlyphs">{marked(line)}</text>'
+        )
+    (DOCS / "note.svg").write_text("\n".join([*out, "</svg>"]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

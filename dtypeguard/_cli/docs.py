@@ -1,0 +1,72 @@
+"""`dtypeguard docs NAME`: prints a page of the documentation, as Markdown."""
+
+import contextlib
+import difflib
+import inspect
+import os
+import pathlib
+import re
+import sys
+
+from .load import UsageError
+
+_PACKAGE = pathlib.Path(__file__).parents[1]
+# In a wheel, and in a clone.
+_FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
+
+
+def docs(name: str | None) -> int:
+    """Prints the page of that name, or without one the names and titles of all.
+
+    Raises:
+        UsageError: if there is no such page.
+    """
+    pages = _pages()
+    if name is None:
+        width = max(map(len, pages))
+        lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())
+        return _print("\n  ".join(["Pages, for dtypeguard docs NAME:", *lines]) + "\n")
+    name = name.rpartition("/")[2].removesuffix(".md")
+    if name not in pages:
+        like = difflib.get_close_matches(name, pages, 1)
+        meant = f" Did you mean dtypeguard docs {like[0]}?" if like else ""
+        raise UsageError(f"there is no page {name!r}.{meant} To list them: dtypeguard docs")
+    text = pages[name].read_text(encoding="utf-8")
+    return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
+
+
+def _print(text: str) -> int:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # of `| head`, which has read enough
+        sys.stdout = open(os.devnull, "w")
+    return 0
+
+
+def _pages() -> dict[str, pathlib.Path]:
+    folder = next((each for each in _FOLDERS if (each / "index.md").is_file()), None)
+    if folder is None:
+        raise UsageError("this installation has no pages: install it again, from a wheel")
+    return {page.stem: page for page in sorted(folder.glob("*.md"))}
+
+
+def _title(page: pathlib.Path) -> str:
+    with page.open(encoding="utf-8") as file:
+        return file.readline().removeprefix("# ").strip()
+
+
+def _documented(name: re.Match[str]) -> str:
+    """A public name with its signature and docstring, as the site shows it."""
+    import dtypeguard.testing
+
+    found, dotted = dtypeguard, name[1].removeprefix("dtypeguard.")
+    for part in dotted.split("."):
+        found = getattr(found, part)
+    signature = ""
+    if callable(found):
+        with contextlib.suppress(ValueError):  # an error or a warning has none
+            shown = f"{dotted.rpartition('.')[2]}{inspect.signature(found)}"
+            signature = f"\n\n```python\n{shown}\n```"
+    shown = inspect.getdoc(found) if callable(found) else repr(found)
+    return f"### {name[1]}{signature}\n\n{shown}"

@@ -1,0 +1,49 @@
+"""`dtypeguard docs`: the pages, from a clone and from a wheel."""
+
+import re
+
+import pytest
+from helpers import need
+from pages import DOCS, ROOT
+
+import dtypeguard
+from dtypeguard._cli.main import main
+
+
+def test_it_lists_the_pages_and_prints_one(capsys):
+    assert main(["docs"]) == 0
+    listed = capsys.readouterr().out
+    for page in DOCS.glob("*.md"):
+        title = page.read_text().partition("\n")[0].removeprefix("# ")
+        assert re.search(rf"^  {page.stem} +{re.escape(title)}$", listed, re.MULTILINE)
+    for name in ("explain", "explain.md", "docs/explain.md"):
+        assert main(["docs", name]) == 0
+        assert capsys.readouterr().out == (DOCS / "explain.md").read_text()
+
+
+def test_the_api_has_signatures_and_docstrings(capsys):
+    assert main(["docs", "api"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n::: " not in printed
+    assert "### dtypeguard.guard\n\n```python\nguard(inner: " in printed
+    for name in dtypeguard.__all__:
+        assert f"### dtypeguard.{name}\n" in printed
+        assert getattr(dtypeguard, name).__doc__.partition("\n")[0] in printed
+
+
+@pytest.mark.parametrize("command", ["audit", "precision", "lock", "docs"])
+def test_help_names_every_status(command, capsys):
+    assert main([command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"(Exits|,) 2 if (it cannot run|there is no such page)", text)
+
+
+def test_the_wheel_has_the_pages():
+    need("hatchling")
+    from hatchling.builders.wheel import WheelBuilder
+
+    files = WheelBuilder(str(ROOT)).recurse_included_files()
+    packed = {file.distribution_path for file in files}
+    assert {f"dtypeguard/_docs/{page.name}" for page in DOCS.glob("*.md")} <= packed
+    others = {file for file in packed if not file.startswith("dtypeguard/")}
+    assert "dtypeguard/_cli/docs.py" in packed and not others

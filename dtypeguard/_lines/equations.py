@@ -202,8 +202,8 @@ def scope_of(stack: Sequence[Equation]) -> tuple[str, ...]:
     """
     scopes = itertools.chain.from_iterable(map(_scopes, reversed(stack)))
     names = [x.name for x in scopes if type(x).__name__ == "Scope"]
-    is_scope = lambda name: isinstance(name, str) and name != REPEATED and "->" not in name
-    return tuple(filter(is_scope, names))
+    others = lambda name: isinstance(name, Cast) or name == REPEATED or "->" in name
+    return tuple(name for name in names if not others(name))
 
 
 def is_displaced(stack: Sequence[Equation]) -> bool:

@@ -69,9 +69,18 @@ def places(
     origin: Origin | None, cause: Origin | None, begun: Origin | None = None
 ) -> tuple[str, str, str]:
     """The lines of a promotion, of what forced it, and of the first value, as printed."""
-    forced = f"forced by {cause.place}" if cause else ""
+    forced = f"forced by {cause.place}{_call_of(cause, origin)}" if cause else ""
     first = f"begins at {begun.place}" if begun else ""
     return origin.place if origin else "", forced, first
+
+
+def _call_of(line: Origin, user: Origin | None) -> str:
+    """The call of the user's function that contains a line, if another one uses it."""
+    own = [x for x in line._through if is_users(x.file) and not is_installed(x.file)]
+    if user is None or len(own) < 2 or own[0].function == user.users.function:
+        return ""
+    caller = f"{short_path(own[1].file)}:{own[1].line}"
+    return f", called from {caller}" if caller != str(user.users) else ""
 
 
 def origin_of_frame(

@@ -9,6 +9,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits, kind
 from .._leaves.groups import of_holders
+from .._leaves.internals import STATEFUL
 from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
 from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
@@ -127,6 +128,8 @@ def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
     guard = ""
     if not is_installed(call.file):
         guard = f"Write {_guarded(call)}"
+    elif package(call.file) in STATEFUL:
+        guard = ""  # a guard does not see what it keeps
     elif frame := next((line.outermost for line in lines if line.outermost), None):
         guard = f"Guard what you give to {package(call.file)}: "
         guard += _guard_of(call, frame.function)
@@ -174,6 +177,7 @@ def _guarded(call: ControlFlow) -> str:
         "scan": ("", "", ", init, xs"),
         "while_loop": ("cond_fun, ", "", ", init_val"),
         "fori_loop": ("lower, upper, ", ", carry=1", ", init_val"),
+        "associative_scan": ("", "", ", elems"),
     }[call.name]
     function = f"{'eqx.internal' if call.is_equinox else 'lax'}.{call.name}"
     return f"{function}({before}dtypeguard.guard_step({name}{argument}){after})"
@@ -190,6 +194,7 @@ def _guarded_as_written(call: ControlFlow) -> str:
         "scan": (0, "f"),
         "while_loop": (1, "body_fun"),
         "fori_loop": (2, "body_fun"),
+        "associative_scan": (0, "fn"),
     }[call.name]
     body = [each.value for each in written.keywords if each.arg == keyword]
     before = written.args[: place + 1]

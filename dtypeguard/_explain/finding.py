@@ -4,6 +4,8 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site
@@ -47,7 +49,12 @@ class RefusedLeaf(NamedTuple):
     @property
     def dtypes(self) -> list[DType]:
         """Those of the values."""
-        return [getattr(value, "dtype", None) or dtype_of(value) for value in self.values]
+        return [
+            value
+            if isinstance(value, np.dtype)
+            else getattr(value, "dtype", None) or dtype_of(value)
+            for value in self.values
+        ]
 
     @property
     def is_reshaped(self) -> bool:

@@ -183,4 +183,6 @@ def _row_of(leaves: Sequence[RefusedLeaf], path: str) -> tuple[str, ...]:
 
 
 def _type(value: Leaf) -> str:
+    if isinstance(value, np.dtype):
+        return str(value)
     return type(value).__name__ if is_python_number(value) else type_text(value)

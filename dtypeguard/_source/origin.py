@@ -75,9 +75,11 @@ def places(
 
 
 def _call_of(line: Origin, user: Origin | None) -> str:
-    """The call of the user's function that contains a line, if another one uses it."""
+    """The call of a line's function, where the function that uses the value makes it."""
     own = [x for x in line._through if is_users(x.file) and not is_installed(x.file)]
-    if user is None or len(own) < 2 or own[0].function == user.users.function:
+    around = [(x.file, x.function) for x in own]
+    where = user and (user.users.file, user.users.function)
+    if user is None or where not in around[1:] or where == around[0]:
         return ""
     caller = f"{short_path(own[1].file)}:{own[1].line}"
     return f", called from {caller}" if caller != str(user.users) else ""

@@ -144,6 +144,8 @@ def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
     traced = {re.split(r"\W", path)[0] for path in call.traced} & {*named} or {*named}
     pairs, treedef = tree_util.tree_flatten_with_path(spread(named))
     order = [name for name in named if name not in ("self", "cls")]
+    names = list(named)  # a dict is flattened in the order of its keys
+    pairs.sort(key=lambda pair: names.index(pair[0][0].key))
     leaves, values, positions = {}, {}, {}
     for (name, *inside), leaf in pairs:
         path = f"{name.key}{tree_util.keystr(tuple(inside))}"

@@ -56,7 +56,7 @@ def choose(finding: Finding) -> Choice:
     order = [text for text, _ in remedies]
     causes: dict[Origin | None, list[RefusedLeaf]] = {}
     for leaf in leaves:
-        causes.setdefault(leaf.cause or leaf.origin, []).append(leaf)
+        causes.setdefault(leaf.to_blame, []).append(leaf)
     chosen = []
     for line, of_line in causes.items():
         numbers = {leaf.number for leaf in of_line}
@@ -86,14 +86,13 @@ def _loop_remedies(
         yield _give_as_returned(call, leaves), leaves
         return
     castable = [leaf for leaf in leaves if leaf.is_castable and not leaf.is_reshaped]
-    if _is_of_optimizer(call, leaves):
-        yield _WRAP, leaves
-    elif castable:
+    if castable or _is_of_optimizer(call, leaves):
+        way, mended = _WRAP, leaves
+        if not _is_of_optimizer(call, leaves):
+            way, mended = _guard_or_cast(call, castable), castable
         odd = [leaf for leaf in castable if leaf.is_odd and not is_installed(call.file)]
-        for text, begun in _begin(odd):
-            yield text, begun
-        way = _guard_or_cast(call, castable)
-        yield f"Or {way[0].lower()}{way[1:]}" if odd else way, castable
+        yield from _begin(odd)
+        yield f"Or {way[0].lower()}{way[1:]}" if odd else way, mended
     for leaf in leaves:
         if leaf in castable:
             continue

@@ -23,7 +23,7 @@ class RefusedLeaf(NamedTuple):
         origin: the line that gave it the type.
         cause: the line that forced that.
         begun: the line that gave the first value of a carry its type.
-        is_odd: whether it begins in another dtype than the program has.
+        is_odd: whether its first value is to blame.
         is_castable: whether a guard casts the leaf of a carry back.
         branch: that returns it, by the name of its parameter.
         variable: that holds what a branch returns unchanged.
@@ -45,6 +45,11 @@ class RefusedLeaf(NamedTuple):
     unchanged: str = ""
     is_made: bool = True
     argument: Argument | None = None
+
+    @property
+    def to_blame(self) -> Origin | None:
+        """The line that is to be changed first."""
+        return self.begun if self.is_odd else self.cause or self.origin
 
     @property
     def dtypes(self) -> list[DType]:

@@ -82,7 +82,8 @@ def _call_of(line: Origin, user: Origin | None) -> str:
     if user is None or where not in around[1:] or where == around[0]:
         return ""
     caller = f"{short_path(own[1].file)}:{own[1].line}"
-    return f", called from {caller}" if caller != str(user.users) else ""
+    is_new = caller not in (str(user.users), str(line.users))
+    return f", called from {caller}" * is_new
 
 
 def origin_of_frame(

@@ -125,6 +125,11 @@ def is_filled(stack: Sequence[Equation]) -> bool:
     return not FILLS.isdisjoint(called) and not any(map(LIKE.are_in, called))
 
 
+def is_like(stack: Sequence[Equation]) -> bool:
+    """Whether `zeros_like` or one of its kind makes an array, in the dtype of another."""
+    return any(LIKE.are_in(frame.function) for frame in _inside_call(stack))
+
+
 def takes_dtype(stack: Sequence[Equation]) -> bool:
     """Whether a function of JAX makes something for the user's line in any dtype."""
     called = list(_inside_call(stack))[-6:]

@@ -31,6 +31,7 @@ from .._paired.python_numbers import PythonNumbers
 from .._paired.values import Formats
 from .._program.graph import Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
+from .comparison import comparison
 from .losses import line_losses
 from .report import PrecisionReport
 from .runs import Runs
@@ -55,6 +56,7 @@ def audit_precision(
     narrow: DType = None,
     tolerance: float | None = None,
     x64: bool | None = None,
+    reference: PyTree = None,
 ) -> PrecisionReport:
     """Measures which lines of a function lose precision, and which to compute wider.
 
@@ -65,6 +67,9 @@ def audit_precision(
     It also counts what the program computes, by dtype, and finds what makes it compute
     wider than necessary: a cast, a constant, random numbers, an input. If an argument has a
     `jax.ShapeDtypeStruct`, it runs nothing and reports these costs alone.
+
+    Given a reference, it says whether rounding explains how the outputs differ from it, and
+    of a function also at which lines the two begin to differ.
 
     What it finds holds for the arguments that it is given. A loss is a poor subject, since
     the roundings in one number may cancel: give it a gradient, a train step, or some steps
@@ -83,6 +88,9 @@ def audit_precision(
         tolerance: the relative error that `fix` has to reach; by default what leaves a
             tenth of the squared error.
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
+        reference: what the outputs should be: a tree of arrays of the shapes of the
+            outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
+            function of the same arguments. `PrecisionReport.differences` has the verdicts.
 
     Returns:
         A `PrecisionReport`; print it.
@@ -91,7 +99,8 @@ def audit_precision(
         TypeError: if `f` is not callable or has no floating output, or an argument has the
             wrong type.
         ValueError: if an output is not finite in wide types either, with the line that
-            makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative.
+            makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative;
+            if `reference` has another tree or other shapes than the outputs.
         NotImplementedError: before JAX 0.5.
 
     Example:
@@ -104,7 +113,7 @@ def audit_precision(
         >>> report.losses[0].constant, round(report.left, 2)
         ('0.999 -> 1', 0.0)
     """
-    return audit_call(f, args, kwargs, wide, narrow, tolerance, x64)
+    return audit_call(f, args, kwargs, wide, narrow, tolerance, x64, reference=reference)
 
 
 def audit_call(
@@ -116,6 +125,7 @@ def audit_call(
     tolerance: float | None = None,
     x64: bool | None = None,
     show_status: Callable[[str], None] = lambda _: None,
+    reference: PyTree = None,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
     if not HAS_BARRIER:
@@ -140,7 +150,7 @@ def audit_call(
         )
     runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
     show_status("tracing")
-    program, paths, numbers, has_double = _traced(f, given, x64, runs)
+    program, paths, numbers, has_double, outputs = _traced(f, given, x64, runs)
     graph = Graph(program)
     formats = _formats(list(_avals(program)), wide, narrow)
     if not paths:
@@ -148,6 +158,10 @@ def audit_call(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
+    compare = None
+    if reference is not None:
+        trace = lambda g, arrays: _traced(g, given, x64, runs, arrays)
+        compare = comparison(reference, f, program, outputs, numbers, formats, trace)
     work = work_of(graph, narrow)
     flow = None
     if work.narrow is not None and work.wide:
@@ -177,10 +191,13 @@ def audit_call(
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
         stuck = unmoved(graph, arrays, runs.written, runs.exact)
+        show_status("comparing with the reference")
+        compared = {} if compare is None else compare(arrays)
     errors = dict(zip(paths, runs.by_output))
     return PrecisionReport(
         **found._asdict(),
         **formats.names,
+        **compared,
         error=runs.total,
         flipped=runs.flipped(measures.total),
         decisions=runs.decisions,
@@ -208,12 +225,14 @@ class _Traced(NamedTuple):
         paths: of its floating outputs.
         numbers: the Python numbers that it gave to JAX; none if it does not run.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
+        outputs: the paths of all its outputs.
     """
 
     program: Jaxpr
     paths: list[str]
     numbers: PythonNumbers
     has_float64: bool
+    outputs: list[str]
 
 
 def _traced(
@@ -254,7 +273,7 @@ def _traced(
             raise
         has_double = has_float64()
     paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
-    return _Traced(program, paths, numbers, has_double)
+    return _Traced(program, paths, numbers, has_double, outputs)
 
 
 def _checked(

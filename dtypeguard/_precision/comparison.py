@@ -10,6 +10,7 @@ from .._leaves.dtypes import bits
 from .._leaves.types import Function, Jaxpr, Leaf, PyTree
 from .._paired.python_numbers import PythonNumbers
 from .._paired.values import Formats
+from .divergence import divergence
 from .given import arrays_of, check_function, is_function
 from .reference import Call, differences
 
@@ -72,7 +73,11 @@ def comparison(
         if other is None:
             return {"differences": differences(call, paths, given, None)}
         own = called(reference, other.program, other.numbers, arrays)
-        return {"differences": differences(call, paths, given, own)}
+        found = differences(call, paths, given, own)
+        numbers_of = {path: number for number, path in enumerate(paths)}
+        differ = [numbers_of[x.output] for x in found if x.verdict == "differs"]
+        where = divergence(call, own, differ) if differ else None
+        return {"differences": found, "divergence": where}
 
     return compare
 

@@ -47,31 +47,27 @@ class Divergence:
     """Where two programs begin to differ by more than rounding.
 
     Attributes:
-        equal_up_to: the last line of the program whose results the reference has as well;
-            None if that is none but the inputs.
-        program: the first line of the program whose results the reference has not.
-        reference: the line of the reference that takes the same values instead.
+        program: the first line of the program whose results the reference has not; if no
+            line of the reference corresponds, the last whose results it has. None if no
+            line outside JAX leads to it.
+        reference: the line of the reference that takes the same values instead; None if
+            none is known to correspond.
         apart: how far their results are from each other, relative to the program's, in
-            wide types; estimated from sketches of the two, to a tenth of it or so.
-        stopped: why no line is named; empty if one is.
+            wide types; estimated from sketches of both. Not a number without a line.
     """
 
-    equal_up_to: Origin | None = None
     program: Origin | None = None
     reference: Origin | None = None
     apart: float = math.nan
-    stopped: str = ""
 
     def __str__(self) -> str:
-        begin = "The two programs are equal but for rounding"
-        if self.equal_up_to is not None:
-            begin += f" up to {_line(self.equal_up_to)}"
-        if self.stopped:
-            return f"{begin}; {self.stopped}."
-        there = "there" if self.equal_up_to is None else "then"
+        begin = "The two are equal but for rounding up to"
+        if math.isnan(self.apart):
+            last = "their inputs" if self.program is None else _line(self.program)
+            return f"{begin} {last}; after it no values of the same shape correspond."
         return (
-            f"{begin}; {there} {_line(self.program)} has what {_line(self.reference)} of "
-            f"the reference has {percent(self.apart)} apart."
+            f"{begin} {_line(self.program)}; there the reference has "
+            f"{_line(self.reference)}, {percent(self.apart)} apart."
         )
 
 
@@ -79,7 +75,7 @@ def _line(origin: Origin | None) -> str:
     if origin is None:
         return "a line inside JAX"
     code = origin.users.code
-    return f"{origin.place}, `{code}`," if code else origin.place
+    return f"{origin.place} (`{code}`)" if code else origin.place
 
 
 def headline_of(differences: Sequence[Difference]) -> str:

@@ -1,4 +1,4 @@
-"""The values of a program as sketches, which tell how far two values are from each other."""
+"""The values of a program as sketches, which tell how far two values are apart."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -59,7 +59,9 @@ class Sketched(Plain):
                 self._chose(place, sketch(value.array))  # pyright: ignore[reportArgumentType]: of a list of its own
         return made
 
-    def _decided(self, *_: object) -> None:
+    def _decided(
+        self, eqn: Equation, operands: list[Leaf], made: list[Leaf], stack: Stack
+    ) -> None:
         """Notes no decisions."""
 
 
@@ -111,9 +113,7 @@ def nodes_of(
         nodes.append(Node((*operands,), shape, stack, sketch_at(stack, number)))
         return len(nodes) - 1
 
-    def add(
-        jaxpr: Jaxpr, given: Sequence[int | None], outer: Stack
-    ) -> list[int | None]:
+    def add(jaxpr: Jaxpr, given: Sequence[int | None], outer: Stack) -> list[int | None]:
         values = dict(zip(open_jaxpr(jaxpr).invars, given))
         read = lambda var: None if hasattr(var, "val") else values.get(var)
         for eqn in open_jaxpr(jaxpr).eqns:
@@ -122,8 +122,15 @@ def nodes_of(
             called = _called(eqn)
             if called is not None:
                 found = add(called, operands, stack)
-                is_seen = lambda each: each is None or each < len(inside.invars) or nodes[each].sketch is not None
-                made = [f if is_seen(f) else new(operands, stack, n) for n, f in zip(count, found)]
+                is_seen = lambda each: (
+                    each is None
+                    or each < len(inside.invars)
+                    or nodes[each].sketch is not None
+                )
+                made = [
+                    f if is_seen(f) else new(operands, stack, n)
+                    for n, f in zip(count, found)
+                ]
             elif eqn.primitive.name == "scan":
                 body = add(loop_parts(eqn).body, operands, stack)
                 made = [new([body[n]], stack, n) for n in count]

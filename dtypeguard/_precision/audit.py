@@ -159,8 +159,13 @@ def audit_call(
             "function that returns what is to be exact, such as a loss or a gradient."
         )
     compare = None
+    if reference is not None and not runs:
+        raise TypeError(
+            "audit_precision got reference and a jax.ShapeDtypeStruct, which has no values "
+            "to compare. Give it arrays."
+        )
     if reference is not None:
-        trace = lambda g, arrays: _traced(g, given, x64, runs, arrays)
+        trace = lambda g, arrays: _traced(g, given, x64, True, arrays)
         compare = comparison(reference, f, program, outputs, numbers, formats, trace)
     work = work_of(graph, narrow)
     flow = None

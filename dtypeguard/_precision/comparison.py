@@ -11,8 +11,9 @@ from .._leaves.types import Function, Jaxpr, Leaf, PyTree
 from .._paired.python_numbers import PythonNumbers
 from .._paired.values import Formats
 from .divergence import divergence
+from .draws import Call
 from .given import arrays_of, check_function, is_function
-from .reference import Call, differences
+from .reference import differences
 
 
 def comparison(

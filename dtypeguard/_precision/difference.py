@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from .._leaves.public import public
 from .._source.origin import Origin
 
+# Of reasons in a report.
+_MOST_LINES = 5
+
 
 @public
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Difference:
         reason: what tells, where `error` and `rounding` alone do not; else empty.
         shows_in: the dtype in which the program would tell, if this is undecidable or seen
             only there; None if it is not.
+        hidden: a relative difference that rounding may hide, where nothing wider tells.
     """
 
     output: str
@@ -34,6 +38,7 @@ class Difference:
     verdict: str
     reason: str = ""
     shows_in: str | None = None
+    hidden: float = 0.0
 
     @property
     def name(self) -> str:
@@ -123,14 +128,26 @@ def _alone(each: Difference) -> str:
 
 
 def details_of(differences: Sequence[Difference]) -> list[str]:
-    """What tells for each output that rounding does not explain, most first."""
+    """What tells for each output that rounding does not explain, and what it may hide."""
     told = [each for each in differences if each.verdict != "rounding" and each.reason]
-    told = sorted(told, key=lambda each: (each.verdict, -each.error))
-    named = [
-        f"In {each.name}: {each.reason}." if len(differences) > 1 else f"{each.reason}."
-        for each in told
-    ]
-    return [line[:1].upper() + line[1:] for line in named]
+    lines = []
+    for each in sorted(told, key=lambda each: (each.verdict, -each.error)):
+        where = f"in {each.output}, " if len(differences) > 1 else ""
+        shows = "" if each.verdict == "differs" else f"; in {each.shows_in} it would show"
+        line = f"{where}{each.reason}{shows}."
+        lines.append(line[:1].upper() + line[1:])
+    if len(lines) > _MOST_LINES:
+        more = len(lines) - _MOST_LINES
+        lines[_MOST_LINES:] = [f"{more} more are in `differences`."]
+    hiding = [each for each in differences if each.verdict == "rounding" and each.hidden]
+    if hiding:
+        most = max(hiding, key=lambda each: each.hidden)
+        where = f" of {most.output}" if len(differences) > 1 else ""
+        lines.append(
+            f"Rounding would hide a difference{where} of {percent(most.hidden)}; in "
+            f"{most.shows_in} it would show."
+        )
+    return lines
 
 
 def percent(value: float) -> str:

@@ -5,7 +5,7 @@ with the same sketch are the same. From an output that differs, the way leads ba
 only one of them has, to the values that both have.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from .._paired.sketches import Node, Sketched, nodes_of
 from .._paired.values import Formats
 from .._source.origin import Origin
 from .difference import Divergence
-from .reference import Call
+from .draws import Call
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
@@ -39,9 +39,7 @@ class _Program(NamedTuple):
     groups: list[int | None]
 
 
-def divergence(
-    call: Call, reference: Call, outputs: Collection[int]
-) -> Divergence:
+def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Divergence:
     """The first lines whose results differ by more than rounding.
 
     Args:
@@ -51,7 +49,7 @@ def divergence(
     """
     known = _Groups()
     mine, other = (_values(each, known) for each in (call, reference))
-    both = {*mine.groups} & {*other.groups} - {None}
+    both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
     a, b = (_region(each, both, outputs) for each in (mine, other))
     for number in a:
         for twin in b:
@@ -141,7 +139,8 @@ def _found(
     last = max(n for n in a if _looks(n, a, mine) == looks)
     twin = max(n for n in b if _looks(n, b, other) == looks)
     x, y = mine.nodes[last].sketch, other.nodes[twin].sketch
-    assert x is not None and y is not None
+    assert x is not None
+    assert y is not None
     apart = float(np.linalg.norm(x - y) / (np.linalg.norm(x) or 1.0))
     return Divergence(_begin(last, a, mine), _begin(twin, b, other), apart)
 

@@ -28,7 +28,10 @@ def is_function(reference: PyTree, paths: Sequence[str]) -> bool:
 
 
 def arrays_of(
-    reference: PyTree, paths: Sequence[str], avals: Sequence[Aval], is_result: Sequence[bool]
+    reference: PyTree,
+    paths: Sequence[str],
+    avals: Sequence[Aval],
+    is_result: Sequence[bool],
 ) -> dict[int, np.ndarray]:
     """The arrays of a reference by the numbers of the outputs.
 
@@ -45,7 +48,11 @@ def arrays_of(
     """
     leaves = _leaves(reference, paths)
     numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
-    wrong = [(_name(path), "missing") for path, n in numbered.items() if is_result[n] and path not in leaves]
+    wrong = [
+        (_name(path), "missing")
+        for path, n in numbered.items()
+        if is_result[n] and path not in leaves
+    ]
     wrong += [(_name(str(path)), "no output") for path in leaves if path not in paths]
     if wrong:
         rows = "\n".join(f"  {row}" for row in columns(wrong[:10]))
@@ -54,7 +61,11 @@ def arrays_of(
             "audit_precision got a reference of another tree than the outputs:\n"
             f"{rows}{more}\n{_RIGHT % _name(next(iter(numbered), ''))}"
         )
-    found = {numbered[p]: _array(p, x, avals[numbered[p]]) for p, x in leaves.items() if p in numbered}
+    found = {
+        numbered[p]: _array(p, x, avals[numbered[p]])
+        for p, x in leaves.items()
+        if p in numbered
+    }
     bad = [
         (_name(paths[n]), f"{x.shape}", f"the output has {avals[n].shape}")
         for n, x in found.items()
@@ -71,7 +82,9 @@ def arrays_of(
 
 
 def check_function(
-    reference: PyTree, outputs: Sequence[tuple[str, Aval]], others: Sequence[tuple[str, Aval]]
+    reference: PyTree,
+    outputs: Sequence[tuple[str, Aval]],
+    others: Sequence[tuple[str, Aval]],
 ) -> None:
     """Checks that a reference returns what the function returns, but for its dtypes.
 
@@ -108,7 +121,9 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     name = _name(path)
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        raise TypeError(f"audit_precision got a reference without values at {name}: give it arrays.")
+        raise TypeError(
+            f"audit_precision got a reference without values at {name}: give it arrays."
+        )
     try:
         array = np.asarray(leaf)
     except Exception as error:
@@ -118,9 +133,11 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
             f"audit_precision cannot read the reference at {name}: {error} Write {write}."
         ) from error
     if kind(array.dtype) is None:
+        is_void = array.dtype.kind == "V"
+        why = ", such as x.astype(numpy.float32): files keep no bfloat16" if is_void else ""
         raise TypeError(
             f"audit_precision got {shown(leaf)} in the reference at {name}. Write an array "
-            "of numbers."
+            f"of numbers{why}."
         )
     if kind(array.dtype) == "complex" and kind(aval.dtype) != "complex":
         raise TypeError(

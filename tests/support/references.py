@@ -12,7 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dtypeguard._carry.modules import spread
+from dtypeguard._carry.split import SplitTree
 from dtypeguard._leaves.compat import set_x64
+from dtypeguard._precision import audit
+from dtypeguard._precision.comparison import comparison
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
@@ -34,7 +38,7 @@ class Model:
     """
 
     eps: float = 1e-5
-    act: Callable[[Any], Any] = functools.partial(jax.nn.gelu, approximate=True)
+    act: Callable[[Any], Any] = jax.nn.gelu
     scale: float = WIDTH**-0.5
     axis: int = -1
     inner: Any = None
@@ -88,7 +92,9 @@ def inputs(seed, dtype=F32):
     """Params, activations and labels."""
     sizes = {"q": WIDTH, "k": WIDTH, "v": WIDTH, "up": 64, "head": CLASSES}
     keys = iter(jax.random.split(jax.random.key(seed), 10))
-    params = {n: jax.random.normal(next(keys), (WIDTH, m)) / WIDTH**0.5 for n, m in sizes.items()}
+    params = {
+        n: jax.random.normal(next(keys), (WIDTH, m)) / WIDTH**0.5 for n, m in sizes.items()
+    }
     params["down"] = jax.random.normal(next(keys), (64, WIDTH)) / 8
     params |= {n: 1 + 0.1 * jax.random.normal(next(keys), (WIDTH,)) for n in ("g1", "g2")}
     x = jax.random.normal(next(keys), (LENGTH, WIDTH))
@@ -198,7 +204,9 @@ DIFFER = [
     of_array("erf for tanh, float32", Model(act=exactly)),
     of_function("erf for tanh, functions in bfloat16", Model(act=exactly), BF16),
     of_array("no scale, bfloat16", Model(scale=1.0), BF16),
-    of_array("3% in an activation, float32 beside bfloat16", Model(act=inexactly), BF16, F32),
+    of_array(
+        "3% in an activation, float32 beside bfloat16", Model(act=inexactly), BF16, F32
+    ),
     of_array("another axis, bfloat16", Model(axis=0), BF16),
     of_array("silu for gelu, bfloat16", Model(act=jax.nn.silu), BF16),
     of_array("a mask off by one, float32 beside bfloat16", Model(lag=1), BF16, F32),
@@ -233,3 +241,17 @@ MORE = [
     of_array("erf for tanh, bfloat16", Model(act=exactly), BF16),
     of_array("3% in an activation, bfloat16", Model(act=inexactly), BF16),
 ]
+
+
+def compared(f, args, reference):
+    """The differences and the divergence of an audit, without its lines and costs."""
+    given = SplitTree(spread((args, {})), static=(bool, int))
+    trace = lambda g, arrays=None: audit._traced(g, given, None, True, arrays)
+    traced = trace(f)
+    formats = audit._formats([*audit._avals(traced.program)], None, None)
+    compare = comparison(
+        reference, f, traced.program, traced.outputs, traced.numbers, formats, trace
+    )
+    with set_x64(formats.wide == np.float64 or jax.config.jax_enable_x64):  # pyright: ignore[reportAttributeAccessIssue]: of JAX
+        pairs = zip(given.arrays, traced.program.in_avals)
+        return compare([jnp.asarray(x, aval.dtype) for x, aval in pairs])

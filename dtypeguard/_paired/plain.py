@@ -133,7 +133,7 @@ class Plain:
         dtype = jnp.asarray(array).dtype
         value = self._as(PlainValue(array), dtype, wide)
         is_fixed = wide or value.array.dtype == dtype
-        if not is_fixed:
+        if not wide:  # it may have been rounded before
             value = dataclasses.replace(value, array=self._moved(value.array))
         return dataclasses.replace(value, is_fixed=is_fixed)
 

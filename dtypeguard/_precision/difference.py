@@ -144,7 +144,7 @@ def details_of(differences: Sequence[Difference]) -> list[str]:
         most = max(hiding, key=lambda each: each.hidden)
         where = f" of {most.output}" if len(differences) > 1 else ""
         lines.append(
-            f"Rounding would hide a difference{where} of {percent(most.hidden)}; in "
+            f"Rounding would hide a difference{where} of up to {percent(most.hidden)}; in "
             f"{most.shows_in} it would show."
         )
     return lines

@@ -24,6 +24,8 @@ from .._paired.values import Formats
 _DRAWS = 16
 # What rounding explains ends so many standard deviations above its mean.
 _DEVIATIONS = 5
+# How often a draw is below the least.
+_RARE = 0.003
 # A function of the values is looked for in so many groups of so many of them, at least.
 _GROUPS, _LEAST_GROUP = 16, 32
 
@@ -210,19 +212,19 @@ def _spread(first: np.ndarray, drawn: np.ndarray) -> Spread:
         mean = np.sqrt(np.mean(drawn**2, axis=0))
         deviation = np.std(drawn, axis=0, ddof=1)
         most = np.maximum(first, mean) + _DEVIATIONS * deviation
-        least = np.maximum(np.minimum(first, mean) - _DEVIATIONS * deviation, 0)
+        freedom = (mean / deviation) ** 2 / 2  # that of a norm with this deviation
+        least = mean * _RARE ** (1 / np.maximum(freedom, 0.5))
         beyond = float(first[0] / (mean + _DEVIATIONS * deviation)[0])
         all_drawn = np.concatenate([first[None], drawn])
         parts = np.max(all_drawn / all_drawn[:, :1], axis=0)
     most[np.isnan(most)] = np.inf
     least[~np.isfinite(least)] = 0
-    parts[~np.isfinite(parts)] = 0
+    parts[~np.isfinite(parts)] = 1
     return Spread(least, most, parts, beyond)
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The difference; 0 where both are the same infinity, or both not a number."""
     with np.errstate(invalid="ignore"):
-        off = x - y
-    off[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
-    return off
+        is_same = (x == y) | (np.isnan(x) & np.isnan(y))
+        return np.where(is_same, 0.0, x - y)

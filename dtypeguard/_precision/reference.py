@@ -132,7 +132,7 @@ class _Case:
         if self.sizes.is_exact:
             return make("rounding")
         if bits(grid) <= bits(self.narrow):
-            return self._hiding(make("rounding"), found, spread)
+            return self._hiding(make("rounding"), spread)
         return self._of_finer(found, spread, make)
 
     def _of_finer(
@@ -154,13 +154,13 @@ class _Case:
                     return make("differs", how, str(self.wide))
         if found[0] < _LEAST * spread.least[0]:
             return make("undecidable", told, str(self.wide))
-        return self._hiding(make("rounding"), found, spread)
+        return self._hiding(make("rounding"), spread)
 
-    def _hiding(self, made: Difference, found: np.ndarray, spread: Spread) -> Difference:
+    def _hiding(self, made: Difference, spread: Spread) -> Difference:
         """A verdict that rests on rounding as written, with what that would hide."""
-        hidden = math.sqrt(max(found[0] ** 2 - spread.least[0] ** 2, 0))
-        part = self._relative(hidden)
-        return dataclasses.replace(made, hidden=part, shows_in=str(self.wide))
+        most, least = float(spread.most[0]), float(spread.least[0])
+        hidden = self._relative(math.sqrt(max(most**2 - least**2, 0)))
+        return dataclasses.replace(made, hidden=hidden, shows_in=str(self.wide))
 
     def of_function(
         self, own: np.ndarray, own_truth: np.ndarray, own_wide: Spread

@@ -69,7 +69,7 @@ class Divergence:
         begin = "The two are equal but for rounding up to"
         if math.isnan(self.apart):
             last = "their inputs" if self.program is None else _line(self.program)
-            return f"{begin} {last}; after it no values of the same shape correspond."
+            return f"{begin} {last}; after it no values correspond."
         return (
             f"{begin} {_line(self.program)}; there the reference has "
             f"{_line(self.reference)}, {percent(self.apart)} apart."

@@ -5,6 +5,7 @@ with the same sketch are the same. From an output that differs, the way leads ba
 only one of them has, to the values that both have.
 """
 
+import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -54,7 +55,15 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
     for number in a:
         for twin in b:
             if _looks(number, a, mine) == _looks(twin, b, other):
-                return _found(number, a, mine, b, other)
+                looks = _looks(number, a, mine)
+                last = max(n for n in a if _looks(n, a, mine) == looks)
+                twin = max(n for n in b if _looks(n, b, other) == looks)
+                return _found(last, a, mine, twin, b, other)
+    if bool(a) != bool(b):  # one goes on where the other returns
+        ends = ((mine.outputs[n], other.outputs[n]) for n in outputs)
+        for last, twin in ends:
+            if last is not None and twin is not None:
+                return _found(last, a, mine, twin, b, other)
     equal = [n for n, group in enumerate(mine.groups) if group in both]
     lines = (origin_of(mine.nodes[n].stack) for n in reversed(equal) if mine.nodes[n].stack)
     return Divergence(next((x for x in lines if x), None))
@@ -132,16 +141,13 @@ def _looks(number: int, region: _Region, program: _Program) -> object:
 
 
 def _found(
-    number: int, a: _Region, mine: _Program, b: _Region, other: _Program
+    last: int, a: _Region, mine: _Program, twin: int, b: _Region, other: _Program
 ) -> Divergence:
     """The lines at which two regions begin, and how far what comes out is apart."""
-    looks = _looks(number, a, mine)
-    last = max(n for n in a if _looks(n, a, mine) == looks)
-    twin = max(n for n in b if _looks(n, b, other) == looks)
     x, y = mine.nodes[last].sketch, other.nodes[twin].sketch
-    assert x is not None
-    assert y is not None
-    apart = float(np.linalg.norm(x - y) / (np.linalg.norm(x) or 1.0))
+    apart = math.nan
+    if x is not None and y is not None:
+        apart = float(np.linalg.norm(x - y) / (np.linalg.norm(x) or 1.0))
     return Divergence(_begin(last, a, mine), _begin(twin, b, other), apart)
 
 
@@ -153,5 +159,5 @@ def _begin(number: int, region: _Region, program: _Program) -> Origin | None:
         if each in region and each not in way:
             way.add(each)
             queue += [x for x in program.nodes[each].operands if x is not None]
-    lines = (origin_of(program.nodes[each].stack) for each in sorted(way))
+    lines = (origin_of(program.nodes[each].stack) for each in sorted(way) or [number])
     return next((line for line in lines if line is not None), None)

@@ -177,7 +177,7 @@ def test_what_is_not_the_tree_is_refused(case):
 
 
 def test_shapes_without_values_have_no_difference():
-    with pytest.raises(TypeError, match="no values to compare. Give it arrays"):
+    with pytest.raises(TypeError, match="no values to compare"):
         audit_precision(jnp.sin, jax.ShapeDtypeStruct((3,), F32), reference=X)
 
 
@@ -219,7 +219,9 @@ def test_modules_that_change_in_place_are_outputs():
 
 def test_a_report_has_the_differences_in_every_form():
     report = audit_precision(jnp.sin, X, reference=1.01 * np.sin(X))
-    assert str(report).startswith("precision: the reference differs by 0.99%; rounding explains ")
+    assert str(report).startswith(
+        "precision: the reference differs by 0.99%; rounding explains "
+    )
     assert ": another computation. The outputs are " in str(report)
     assert '"verdict": "differs"' in report.to_json()
     assert "another computation" in report.to_html()

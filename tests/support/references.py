@@ -17,6 +17,8 @@ from dtypeguard._carry.split import SplitTree
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._precision import audit
 from dtypeguard._precision.comparison import comparison
+from dtypeguard._precision.divergence import divergence
+from dtypeguard._precision.draws import Call
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
@@ -245,13 +247,27 @@ MORE = [
 
 def compared(f, args, reference):
     """The differences and the divergence of an audit, without its lines and costs."""
-    given = SplitTree(spread((args, {})), static=(bool, int))
+    given, traced, formats = _traced(f, args)
     trace = lambda g, arrays=None: audit._traced(g, given, None, True, arrays)
-    traced = trace(f)
-    formats = audit._formats([*audit._avals(traced.program)], None, None)
     compare = comparison(
         reference, f, traced.program, traced.outputs, traced.numbers, formats, trace
     )
-    with set_x64(formats.wide == np.float64 or jax.config.jax_enable_x64):  # pyright: ignore[reportAttributeAccessIssue]: of JAX
+    is_on: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
+    with set_x64(formats.wide == np.float64 or is_on):
         pairs = zip(given.arrays, traced.program.in_avals)
         return compare([jnp.asarray(x, aval.dtype) for x, aval in pairs])
+
+
+def diverged(f, args, reference):
+    """The divergence of two functions in all outputs."""
+    calls = []
+    for function in (f, reference):
+        given, traced, formats = _traced(function, args)
+        calls.append(Call(traced.program, traced.numbers, given.arrays, formats))
+    return divergence(*calls, range(len(calls[0].program.out_avals)))
+
+
+def _traced(f, args):
+    given = SplitTree(spread((args, {})), static=(bool, int))
+    traced = audit._traced(f, given, None, True)
+    return given, traced, audit._formats([*audit._avals(traced.program)], None, None)

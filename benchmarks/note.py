@@ -20,7 +20,9 @@ MARKS = (  # what stands out, and how
 def lines() -> list[str]:
     """The command, the first line of the error, and the note, as wide as the picture."""
     text = (DOCS / "explain.md").read_text()
-    shown = re.search(r"dtypeguard run train\.py\n```\n\n```text\n(.*?)```", text, re.DOTALL)
+    shown = re.search(
+        r"dtypeguard run train\.py\n```\n\n```text\n(.*?)```", text, re.DOTALL
+    )
     assert shown is not None
     _, error, *rest = shown[1].splitlines()
     note = rest[next(n for n, line in enumerate(rest) if line.startswith("dtypeguard:")) :]

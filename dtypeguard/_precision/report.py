@@ -14,6 +14,7 @@ from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
 from .._source.origin import Origin, place_of
 from . import html
+from .difference import Difference, Divergence, details_of, headline_of
 from .runs import LineDecision
 
 
@@ -141,6 +142,9 @@ class PrecisionReport:
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.
+        differences: from the reference, an entry for each output that it has.
+        divergence: where a reference that is a function begins to differ; None if rounding
+            explains all, or there is no such function.
     """
 
     error: float = math.nan
@@ -177,6 +181,8 @@ class PrecisionReport:
     costs: tuple[LineCost, ...] = ()
     not_finite: Origin | None = None
     vanishing: dict[str, float] = dataclasses.field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    divergence: Divergence | None = None
 
     # What the figures mean, for reports of other runs than one in wide types.
     _off: ClassVar[str] = "|as written - wide| / |wide|"
@@ -216,7 +222,14 @@ class PrecisionReport:
 
     @property
     def headline(self) -> str:
-        """One sentence that says how it went."""
+        """How it went: in one sentence, and in one before it on a reference."""
+        if not self.differences:
+            return self._headline_of_error()
+        own = self._headline_of_error()
+        return f"{headline_of(self.differences)} {own[:1].upper()}{own[1:]}"
+
+    def _headline_of_error(self) -> str:
+        """One sentence on its own error, or on its costs."""
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
         if self._all_vanish:
@@ -411,6 +424,7 @@ class PrecisionReport:
 
     def __str__(self) -> str:
         lines = [" ".join([f"precision: {self.headline}", *self._answer()])]
+        lines += self._compared()
         lines += [f"  {row}" for row in (*self.rows(), *self._decided())]
         lines += [self._legend()] * bool(self.losses)
         lines += [
@@ -421,6 +435,16 @@ class PrecisionReport:
             *self._notes(),
         ]
         return "\n".join(lines)
+
+    def _compared(self) -> list[str]:
+        """What tells whether the reference is another computation, and where it begins."""
+        told = details_of(self.differences)
+        if self.differences and self.decisions and self.flipped > _LEAST_FLIPPED:
+            told.append(
+                f"Rounding includes decisions that flip: {_percent(self.flipped)} of the "
+                "square of the program's own error."
+            )
+        return told + ([] if self.divergence is None else [str(self.divergence)])
 
     def _advice(self) -> list[str]:
         """What to write for each line of the fix; nothing where no line stands out."""
@@ -537,7 +561,8 @@ class PrecisionReport:
             "What to change": [*self._scaling(), *self._advice(), *self._left()],
             "What makes it cheaper": cheaper,
         }
-        notes = [f"{x.capitalize()}." for x in self._decided()[:1]] + self._notes()
+        notes = [f"{x.capitalize()}." for x in self._decided()[:1]]
+        notes = [*self._compared(), *notes, *self._notes()]
         headline = " ".join([self.headline, *self._answer()])
         return html.page(headline, marks, advice, notes, figures, self.is_spread)
 
@@ -605,6 +630,8 @@ STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 _MUCH = 0.1
 # Errors up to this ratio are about the same.
 _ABOUT = 1.25
+# From this share of the squared error on, beside a reference, decisions are named.
+_LEAST_FLIPPED = 0.01
 # Of the lines that decide.
 _MOST_DECISIONS = 5
 # Of the table of costs.

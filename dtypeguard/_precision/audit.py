@@ -3,50 +3,36 @@
 import contextlib
 import functools
 import math
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from .._carry.call import SplitTree
-from .._carry.modules import gathered, spread
 from .._costs.costs import Figures, figures_of, input_names, line_costs
 from .._costs.flow import Flow
 from .._costs.work import work_of
-from .._leaves.arguments import check_arrays, check_kwargs, check_number, shown
-from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
-from .._leaves.dtypes import is_wide, kind
+from .._leaves.arguments import check_number, shown
+from .._leaves.compat import set_x64
+from .._leaves.dtypes import is_wide
 from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
+from .._leaves.types import Args, DType, Function, PyTree
 from .._lines.equations import origin_of
 from .._paired.finite import Birth
 from .._paired.measure import Measures
 from .._paired.pair import Paired
-from .._paired.primitives import is_inexact
 from .._paired.products import products_named
 from .._paired.python_numbers import PythonNumbers
 from .._paired.values import Formats
-from .._program.graph import Graph, jaxprs_in, open_jaxpr
+from .._program.graph import Graph
 from .._source.origin import Origin
 from .comparison import comparison
 from .losses import line_losses
-from .products import ProductRuns, formats_of, product_losses
+from .products import ProductRuns, check_options, product_losses
 from .report import PrecisionReport
 from .runs import Runs
+from .subject import Subject, formats_of
 from .updates import unmoved
-
-_NOT_TRACED = (
-    "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
-)
-_NO_VALUES = (
-    " Arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch on "
-    "a value; give a number that decides what is traced as a Python int, and keep a float "
-    "of that kind in functools.partial."
-)
 
 
 @public
@@ -145,78 +131,48 @@ def audit_call(
     show_status: Callable[[str], None] = lambda _: None,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
-    if not HAS_BARRIER:
-        raise NotImplementedError(
-            "audit_precision needs JAX >= 0.5: older releases leave out roundings."
-        )
-    if not callable(f):
-        raise TypeError(
-            f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
-            "function of arrays."
-        )
-    check_kwargs("audit_precision", {} if kwargs is None else kwargs)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 1e-3"
         check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
-    given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
-    check_arrays("audit_precision", "args", list(given.arrays))
-    if any(isinstance(leaf, Tracer) for leaf in given.arrays):
-        raise TypeError(
-            "audit_precision needs values and got tracers: call it outside of jax.jit, "
-            "jax.grad and other transformations, with the transformed function."
-        )
-    runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
-    products = None
+    subject, products = Subject(f, args, kwargs, x64), None
     if matmul_precision is not None:
         products = products_named(matmul_precision)
-        if reference is not None:
-            raise ValueError(
-                "audit_precision got reference and matmul_precision: a reference is "
-                "compared with the program as it runs here. Leave out one, or audit twice."
-            )
-        if not runs:
-            raise TypeError(
-                "audit_precision got matmul_precision and jax.ShapeDtypeStructs, which "
-                "have no values to round. Give it arrays."
-            )
+        check_options(products, wide, narrow, reference)
+        subject.check_values("matmul_precision", "round")
     show_status("tracing")
-    program, paths, numbers, has_double, outputs = _traced(f, given, x64, runs)
-    graph = Graph(program)
-    if products is not None:
-        formats, numbers = formats_of(products, wide, narrow), PythonNumbers()
-    else:
-        formats = _formats(list(_avals(program)), wide, narrow)
-    if not paths:
+    traced = subject.traced()
+    if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
+    if products is not None:
+        traced = traced._replace(numbers=PythonNumbers())
+        formats = Formats(np.dtype("float32"), is_own=True, products=products)
+    else:
+        formats = formats_of(list(traced.avals), wide, narrow)
     compare = None
-    if reference is not None and not runs:
-        raise TypeError(
-            "audit_precision got reference and a jax.ShapeDtypeStruct, which has no values "
-            "to compare. Give it arrays."
-        )
     if reference is not None:
-        trace = lambda g, arrays: _traced(g, given, x64, True, arrays)
-        compare = comparison(reference, f, program, outputs, numbers, formats, trace)
+        subject.check_values("reference", "compare")
+        compare = comparison(reference, subject, traced, formats)
+    graph = Graph(traced.program)
     work = work_of(graph, narrow) if products is None else None
-    flow = None
+    flow, figures = None, list[Figures]()
     if work is not None and work.narrow is not None and work.wide:
-        flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, given.paths))
-    figures: list[Figures] = []
-    if flow is not None:
-        figures += figures_of(flow, functools.partial(_again, f, given, x64, flow))
-    if not runs:
+        flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, subject.given.paths))
+        figures += figures_of(flow, functools.partial(_again, subject, flow))
+    if not subject.has_values:
         costs = line_costs(figures, lambda *_: math.nan)
         return PrecisionReport(**formats.names, work=work, costs=costs)
-    needs_x64 = formats.wide == np.float64 or any(map(is_wide, _avals(program)))
+    program, paths = traced.program, traced.paths
+    needs_x64 = formats.wide == np.float64 or any(map(is_wide, traced.avals))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
         show_status("compiling")
-        arrays = [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, program.in_avals)]
-        measures = Measures(Paired(program, formats, numbers), arrays)
-        not_finite = _checked(f, measures, given.paths, paths)
+        given = zip(subject.given.arrays, program.in_avals)
+        arrays = [jnp.asarray(x, v.dtype) for x, v in given]
+        measures = Measures(Paired(program, formats, traced.numbers), arrays)
+        not_finite = _checked(f, measures, subject.given.paths, paths)
         show_status("running it plainly")
         make_runs = Runs if products is None else ProductRuns
         runs = make_runs(program, measures.paired, arrays)
@@ -230,6 +186,7 @@ def audit_call(
             found = product_losses(measures, runs, tolerance, show_status)
             make = runs.report
         else:
+            has_double = traced.has_float64
             found = line_losses(measures, runs, has_double, tolerance, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
@@ -259,65 +216,6 @@ def audit_call(
         work=work,
         costs=costs,
     )
-
-
-class _Traced(NamedTuple):
-    """A traced function.
-
-    Attributes:
-        program: its jaxpr.
-        paths: of its floating outputs.
-        numbers: the Python numbers that it gave to JAX; none if it does not run.
-        has_float64: whether JAX makes a float64 array for the caller who names that dtype.
-        outputs: the paths of all its outputs.
-    """
-
-    program: Jaxpr
-    paths: list[str]
-    numbers: PythonNumbers
-    has_float64: bool
-    outputs: list[str]
-
-
-def _traced(
-    f: Function,
-    given: SplitTree,
-    x64: bool | None,
-    runs: bool,
-    arrays: Sequence[Leaf] | None = None,
-) -> _Traced:
-    outputs: list[str] = []
-
-    def run(*arrays):
-        args, kwargs = gathered(given.merged(arrays))
-        result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
-        # What the function changes in place is an output as well.
-        made = [
-            (path.removeprefix("[0]"), leaf)
-            for path, leaf in zip(result.paths, result.arrays)
-            if path.startswith("[0]") or not any(leaf is x for x in arrays)
-        ]
-        outputs[:] = [path for path, _ in made]
-        return [leaf for _, leaf in made]
-
-    numbers = PythonNumbers()
-    with contextlib.ExitStack() as stack:
-        if x64 is not None:
-            stack.enter_context(set_x64(x64))
-        # What JAX has traced before it does not trace again, and no number is seen.
-        stack.enter_context(traced_anew())
-        if runs:
-            stack.enter_context(numbers)
-        try:
-            program = jax.make_jaxpr(run)(*(given.arrays if arrays is None else arrays))
-        except Exception as error:
-            of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
-            is_of_value = isinstance(error, of_values) or "hashable" in str(error)
-            error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
-            raise
-        has_double = has_float64()
-    paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
-    return _Traced(program, paths, numbers, has_double, outputs)
 
 
 def _checked(
@@ -363,29 +261,19 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
 
 
-def _again(
-    f: Function,
-    given: SplitTree,
-    x64: bool | None,
-    flow: Flow,
-    inputs: Collection[int],
-) -> Flow | None:
+def _again(subject: Subject, flow: Flow, inputs: Collection[int]) -> Flow | None:
     """What makes a function wide if some of its inputs are narrow.
 
     None if it does not trace so, or is another program then: it may ask for dtypes, or keep
     something from one trace to the next.
     """
-    shapes = [
-        jax.ShapeDtypeStruct(jnp.shape(x), flow.narrow) if n in inputs else x
-        for n, x in enumerate(given.arrays)
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the first trace has warned
-        try:
-            program = _traced(f, given, x64, False, shapes).program
-            found = Flow(Graph(program), flow.narrow, flow.inputs)
-        except Exception:
-            return None
+    program = subject.with_dtype(flow.narrow, inputs)
+    if program is None:
+        return None
+    try:
+        found = Flow(Graph(program), flow.narrow, flow.inputs)
+    except Exception:  # it has another number of inputs
+        return None
     work, same_work = (sum(each.work.values()) for each in (found, flow))
     return found if math.isclose(work, same_work) else None
 
@@ -407,54 +295,3 @@ def _harms(flow: Flow, runs: Runs) -> Callable[[Flow, int], float]:
         return of(frozenset(key for key, mask in plan.items() if mask >> source & 1))
 
     return harm
-
-
-def _formats(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
-    """The dtypes of an audit of a program with these values.
-
-    Raises:
-        TypeError: if one is not a floating dtype.
-        ValueError: if the narrow one is not narrower.
-    """
-    for name, dtype in (("wide", wide), ("narrow", narrow)):
-        try:
-            is_float = dtype is None or kind(jnp.dtype(dtype)) == "float"
-        except TypeError:
-            is_float = False
-        if not is_float:
-            raise TypeError(
-                f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
-                f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
-            )
-    is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
-    narrower = None if narrow is None else jnp.dtype(narrow)
-    has_narrow = narrower is not None and narrower.itemsize < 4
-    has_narrow = has_narrow or any(map(is_narrow, avals))
-    default = np.dtype("float32" if has_narrow else "float64")
-    target = default if wide is None else jnp.dtype(wide)
-    if target.itemsize < 4:
-        raise ValueError(
-            f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "
-            "wide=jnp.float64."
-        )
-    if narrower is not None and narrower.itemsize >= target.itemsize:
-        beside = f"the {target} that it compares with" if wide is None else f"wide={target}"
-        wider = ", or wide=jnp.float64" if narrower.itemsize < 8 else ""
-        raise ValueError(
-            f"audit_precision got narrow={narrower}, which is not narrower than {beside}. "
-            f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
-        )
-    return Formats(target, narrower)
-
-
-def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
-    """The abstract values of a jaxpr and of all inside it.
-
-    A `Graph` leaves out the condition of a loop, and what a scatter applies.
-    """
-    jaxpr = open_jaxpr(jaxpr)
-    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
-    for eqn in jaxpr.eqns:
-        yield from (var.aval for var in eqn.outvars)
-        for inside in jaxprs_in(eqn.params):
-            yield from _avals(inside)

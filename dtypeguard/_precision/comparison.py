@@ -7,34 +7,25 @@ from typing import Any
 import numpy as np
 
 from .._leaves.dtypes import bits
-from .._leaves.types import Function, Jaxpr, Leaf, PyTree
-from .._paired.python_numbers import PythonNumbers
+from .._leaves.types import Function, Leaf, PyTree
 from .._paired.values import Formats
 from .divergence import divergence
 from .draws import Call
 from .given import arrays_of, check_function, is_function
 from .reference import differences
+from .subject import Subject, Traced
 
 
 def comparison(
-    reference: PyTree,
-    f: Function,
-    program: Jaxpr,
-    paths: Sequence[str],
-    numbers: PythonNumbers,
-    formats: Formats,
-    trace: Callable[[Function, Sequence[Leaf] | None], Any],
+    reference: PyTree, subject: Subject, traced: Traced, formats: Formats
 ) -> Callable[[Sequence[Leaf]], dict[str, Any]]:
     """Checks a reference; returns what compares the two on some arrays.
 
     Args:
         reference: a tree of arrays, a dict of them by path, or a function.
-        f: the function.
-        program: its jaxpr, closed.
-        paths: of all its outputs.
-        numbers: the Python numbers that were given to JAX when it was traced.
+        subject: the function and its arguments.
+        traced: the function, traced.
         formats: the dtypes of the audit.
-        trace: traces a function of the same arguments, or of other arrays in them.
 
     Returns:
         A function of the inputs. It returns the fields of a report.
@@ -43,37 +34,37 @@ def comparison(
         ValueError: if the reference has another tree or other shapes.
         TypeError: if it holds something else than numbers.
     """
-    avals = program.out_avals
-    is_tree = not is_function(reference, paths)
-    if is_tree:
+    paths, avals = traced.outputs, traced.program.out_avals
+    if not is_function(reference, paths):
         is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
         given, other = arrays_of(reference, paths, avals, is_result), None
     else:
-        given, other = {}, trace(reference, None)
+        given, other = {}, subject.traced(reference)
         outputs = zip(other.outputs, other.program.out_avals)
         check_function(reference, [*zip(paths, avals)], [*outputs])
 
-    def called(function: Function, program: Jaxpr, numbers: Any, arrays: Sequence[Leaf]):
-        call, wider = Call(program, numbers, arrays, formats), [*map(_wider, arrays)]
+    def called(function: Function, traced: Traced, arrays: Sequence[Leaf]) -> Call:
+        call = Call(traced.program, traced.numbers, arrays, formats)
+        wider = [*map(_wider, arrays)]
         if all(x is y for x, y in zip(arrays, wider)):
             return call
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first trace has warned
             try:
-                traced = trace(function, wider)
+                again = subject.traced(function, wider)
             except Exception:  # it asks for its dtypes
                 return call
         shapes = lambda program: [x.shape for x in program.out_avals]
-        if shapes(traced.program) != shapes(program):
+        if shapes(again.program) != shapes(traced.program):
             return call
-        same = Call(traced.program, traced.numbers, wider, formats)
+        same = Call(again.program, again.numbers, wider, formats)
         return call._replace(in_float32=same)
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
-        call = called(f, program, numbers, arrays)
+        call = called(subject.f, traced, arrays)
         if other is None:
             return {"differences": differences(call, paths, given, None)}
-        own = called(reference, other.program, other.numbers, arrays)
+        own = called(reference, other, arrays)
         found = differences(call, paths, given, own)
         numbers_of = {path: number for number, path in enumerate(paths)}
         differ = [numbers_of[x.output] for x in found if x.verdict == "differs"]

@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.public import public
-from .._leaves.types import DType, Equation, Leaf
+from .._leaves.types import DType, Equation, Leaf, PyTree
 from .._lines.equations import calls_of, is_displaced
 from .._paired.measure import LEFT, Measures
 from .._paired.plain import IsWide, Plain
 from .._paired.products import Level, Products
-from .._paired.values import Formats, Line
+from .._paired.values import Line
 from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
 from .report import PrecisionReport
@@ -30,12 +28,10 @@ _MOST_LINES, _MOST_TRIED = 8, 32
 _ROUNDINGS = 2.0**-22
 
 
-def formats_of(products: Products, wide: DType, narrow: DType) -> Formats:
-    """The dtypes of a program that is run with the products of a device.
-
-    Raises:
-        ValueError: if the dtypes of an audit of roundings are given as well.
-    """
+def check_options(
+    products: Products, wide: DType, narrow: DType, reference: PyTree
+) -> None:
+    """Raises a ValueError for what an audit of products does not take."""
     for name, dtype in (("wide", wide), ("narrow", narrow)):
         if dtype is not None:
             raise ValueError(
@@ -43,7 +39,11 @@ def formats_of(products: Products, wide: DType, narrow: DType) -> Formats:
                 f"{products.name!r}, which compares the program in its own dtypes with "
                 f"itself, and rounds products alone. Leave out {name}, or audit twice."
             )
-    return Formats(np.dtype("float32"), is_own=True, products=products)
+    if reference is not None:
+        raise ValueError(
+            "audit_precision got reference and matmul_precision: a reference is compared "
+            "with the program as it runs here. Leave out one, or audit twice."
+        )
 
 
 class ProductRuns(Runs):

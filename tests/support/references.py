@@ -12,13 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dtypeguard._carry.modules import spread
-from dtypeguard._carry.split import SplitTree
 from dtypeguard._leaves.compat import set_x64
-from dtypeguard._precision import audit
 from dtypeguard._precision.comparison import comparison
 from dtypeguard._precision.divergence import divergence
 from dtypeguard._precision.draws import Call
+from dtypeguard._precision.subject import Subject, formats_of
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
@@ -247,14 +245,11 @@ MORE = [
 
 def compared(f, args, reference):
     """The differences and the divergence of an audit, without its lines and costs."""
-    given, traced, formats = _traced(f, args)
-    trace = lambda g, arrays=None: audit._traced(g, given, None, True, arrays)
-    compare = comparison(
-        reference, f, traced.program, traced.outputs, traced.numbers, formats, trace
-    )
+    subject, traced, formats = _traced(f, args)
+    compare = comparison(reference, subject, traced, formats)
     is_on: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
     with set_x64(formats.wide == np.float64 or is_on):
-        pairs = zip(given.arrays, traced.program.in_avals)
+        pairs = zip(subject.given.arrays, traced.program.in_avals)
         return compare([jnp.asarray(x, aval.dtype) for x, aval in pairs])
 
 
@@ -262,12 +257,13 @@ def diverged(f, args, reference):
     """The divergence of two functions in all outputs."""
     calls = []
     for function in (f, reference):
-        given, traced, formats = _traced(function, args)
-        calls.append(Call(traced.program, traced.numbers, given.arrays, formats))
+        subject, traced, formats = _traced(function, args)
+        arrays = subject.given.arrays
+        calls.append(Call(traced.program, traced.numbers, arrays, formats))
     return divergence(*calls, range(len(calls[0].program.out_avals)))
 
 
 def _traced(f, args):
-    given = SplitTree(spread((args, {})), static=(bool, int))
-    traced = audit._traced(f, given, None, True)
-    return given, traced, audit._formats([*audit._avals(traced.program)], None, None)
+    subject = Subject(f, args, None, None)
+    traced = subject.traced()
+    return subject, traced, formats_of([*traced.avals], None, None)

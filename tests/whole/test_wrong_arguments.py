@@ -347,7 +347,7 @@ audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision='tpu', wide=
 audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision='tpu', narrow=jnp.bfloat16)
     ValueError: got narrow=... Leave out narrow, or audit twice
 audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.float32), matmul_precision='tpu')
-    TypeError: got matmul_precision and jax.ShapeDtypeStructs, which have no values to
+    TypeError: got matmul_precision and a jax.ShapeDtypeStruct, which has no values to
     round. Give it arrays
 audit_precision(lambda x: {'a': jnp.log(x)}, -jnp.ones(2, jnp.bfloat16))
     ValueError: ['a'] of ... is not finite in float32 either. First ... is not. Give it

@@ -1,0 +1,217 @@
+"""What an audit of precision is given: a function and its arguments, checked and traced."""
+
+import contextlib
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._carry.call import SplitTree
+from .._carry.modules import gathered, spread
+from .._leaves.arguments import check_arrays, check_kwargs, shown
+from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
+from .._leaves.dtypes import kind
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
+from .._paired.primitives import is_inexact
+from .._paired.python_numbers import PythonNumbers
+from .._paired.values import Formats
+from .._program.graph import jaxprs_in, open_jaxpr
+
+_NOT_TRACED = (
+    "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
+)
+_NO_VALUES = (
+    " Arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch on "
+    "a value; give a number that decides what is traced as a Python int, and keep a float "
+    "of that kind in functools.partial."
+)
+
+
+class Traced(NamedTuple):
+    """A traced function.
+
+    Attributes:
+        program: its jaxpr.
+        paths: of its floating outputs.
+        numbers: the Python numbers that it gave to JAX; none if it does not run.
+        has_float64: whether JAX makes a float64 array for the caller who names that dtype.
+        outputs: the paths of all its outputs.
+    """
+
+    program: Jaxpr
+    paths: list[str]
+    numbers: PythonNumbers
+    has_float64: bool
+    outputs: list[str]
+
+    @property
+    def avals(self) -> Iterator[Aval]:
+        """The abstract values of the program and of all inside it."""
+        return _avals(self.program)
+
+
+class Subject:
+    """A function and its arguments.
+
+    Attributes:
+        f: the function.
+        given: its arguments, with the arrays apart.
+        has_values: whether all arrays have values, so that it can run.
+
+    Args:
+        f: the function.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        x64: whether `jax_enable_x64` is on where it is traced; None leaves it alone.
+
+    Raises:
+        TypeError: if one of them has the wrong type.
+        NotImplementedError: before JAX 0.5.
+    """
+
+    def __init__(
+        self, f: Function, args: Args, kwargs: Mapping[str, PyTree] | None, x64: bool | None
+    ):
+        if not HAS_BARRIER:
+            raise NotImplementedError(
+                "audit_precision needs JAX >= 0.5: older releases leave out roundings."
+            )
+        if not callable(f):
+            raise TypeError(
+                f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
+                "function of arrays."
+            )
+        check_kwargs("audit_precision", {} if kwargs is None else kwargs)
+        self.f, self._x64 = f, x64
+        self.given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
+        check_arrays("audit_precision", "args", list(self.given.arrays))
+        if any(isinstance(leaf, Tracer) for leaf in self.given.arrays):
+            raise TypeError(
+                "audit_precision needs values and got tracers: call it outside of jax.jit, "
+                "jax.grad and other transformations, with the transformed function."
+            )
+        is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+        self.has_values = not any(map(is_shape, self.given.arrays))
+
+    def check_values(self, option: str, what: str) -> None:
+        """Raises a TypeError if an option needs values, and there are none."""
+        if not self.has_values:
+            raise TypeError(
+                f"audit_precision got {option} and a jax.ShapeDtypeStruct, which has no "
+                f"values to {what}. Give it arrays."
+            )
+
+    def traced(
+        self,
+        f: Function | None = None,
+        arrays: Sequence[Leaf] | None = None,
+        hears: bool = True,
+    ) -> Traced:
+        """The function, traced.
+
+        Args:
+            f: another one of the same arguments.
+            arrays: others in place of those among the arguments.
+            hears: whether Python numbers are looked for.
+        """
+        f, arrays = f or self.f, self.given.arrays if arrays is None else arrays
+        outputs: list[str] = []
+
+        def run(*arrays):
+            args, kwargs = gathered(self.given.merged(arrays))
+            result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
+            # What the function changes in place is an output as well.
+            made = [
+                (path.removeprefix("[0]"), leaf)
+                for path, leaf in zip(result.paths, result.arrays)
+                if path.startswith("[0]") or not any(leaf is x for x in arrays)
+            ]
+            outputs[:] = [path for path, _ in made]
+            return [leaf for _, leaf in made]
+
+        numbers = PythonNumbers()
+        with contextlib.ExitStack() as stack:
+            if self._x64 is not None:
+                stack.enter_context(set_x64(self._x64))
+            # What JAX has traced before it does not trace again, and no number is seen.
+            stack.enter_context(traced_anew())
+            if hears:
+                stack.enter_context(numbers)
+            try:
+                program = jax.make_jaxpr(run)(*arrays)
+            except Exception as error:
+                of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
+                is_of_value = isinstance(error, of_values) or "hashable" in str(error)
+                error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
+                raise
+            has_double = has_float64()
+        paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
+        return Traced(program, paths, numbers, has_double, outputs)
+
+    def with_dtype(self, dtype: DType, inputs: Collection[int]) -> Jaxpr | None:
+        """The program if some inputs have another dtype; None if it does not trace so."""
+        shapes = [
+            jax.ShapeDtypeStruct(jnp.shape(x), dtype) if n in inputs else x
+            for n, x in enumerate(self.given.arrays)
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first trace has warned
+            try:
+                return self.traced(None, shapes, hears=False).program
+            except Exception:
+                return None
+
+
+def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
+    """The dtypes of an audit of a program with these values.
+
+    Raises:
+        TypeError: if one is not a floating dtype.
+        ValueError: if the narrow one is not narrower.
+    """
+    for name, dtype in (("wide", wide), ("narrow", narrow)):
+        try:
+            is_float = dtype is None or kind(jnp.dtype(dtype)) == "float"
+        except TypeError:
+            is_float = False
+        if not is_float:
+            raise TypeError(
+                f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
+                f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
+            )
+    is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
+    narrower = None if narrow is None else jnp.dtype(narrow)
+    has_narrow = narrower is not None and narrower.itemsize < 4
+    has_narrow = has_narrow or any(map(is_narrow, avals))
+    default = np.dtype("float32" if has_narrow else "float64")
+    target = default if wide is None else jnp.dtype(wide)
+    if target.itemsize < 4:
+        raise ValueError(
+            f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "
+            "wide=jnp.float64."
+        )
+    if narrower is not None and narrower.itemsize >= target.itemsize:
+        beside = f"the {target} that it compares with" if wide is None else f"wide={target}"
+        wider = ", or wide=jnp.float64" if narrower.itemsize < 8 else ""
+        raise ValueError(
+            f"audit_precision got narrow={narrower}, which is not narrower than {beside}. "
+            f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
+        )
+    return Formats(target, narrower)
+
+
+def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
+    """The abstract values of a jaxpr and of all inside it.
+
+    A `Graph` leaves out the condition of a loop, and what a scatter applies.
+    """
+    jaxpr = open_jaxpr(jaxpr)
+    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
+    for eqn in jaxpr.eqns:
+        yield from (var.aval for var in eqn.outvars)
+        for inside in jaxprs_in(eqn.params):
+            yield from _avals(inside)

@@ -186,9 +186,12 @@ def check_precision(
     *args: PyTree,
     max_error: float | None = None,
     max_wide_work: float | None = None,
+    reference: PyTree = None,
     **options: Any,
 ) -> None:
     """Checks that a function is precise, and that it computes no wider than necessary.
+
+    Or that rounding explains how it differs from a reference, which needs no tolerance.
 
     Args:
         f: a function of arrays with floating outputs, as for
@@ -198,10 +201,13 @@ def check_precision(
             plain runs, as written and in wide types.
         max_wide_work: the share of the operations of matrix products and convolutions that
             may run wider than the inputs or `narrow`, `PrecisionReport.work.wide`.
+        reference: what the outputs should be, for `dtypeguard.audit_precision`: no
+            output's verdict may be "differs". What is "undecidable" passes.
         **options: further arguments of `dtypeguard.audit_precision`.
 
     Raises:
-        AssertionError: if the error or the share is greater. It has the report.
+        AssertionError: if the error or the share is greater, or the reference is another
+            computation; names the outputs. It has the report.
 
     Example:
         >>> import jax.numpy as jnp
@@ -211,14 +217,20 @@ def check_precision(
     __tracebackhide__ = True  # pytest shows the line of the test
     _check_bound("max_error", max_error, "relative error that is allowed", 1e-2)
     _check_bound("max_wide_work", max_wide_work, "share of work that may be wide", 0.1)
-    if max_error is None and max_wide_work is None:
+    if max_error is None and max_wide_work is None and reference is None:
         raise TypeError(
             "check_precision got nothing to check. Write max_error=1e-2, the relative "
-            "error that is allowed, or max_wide_work=0.1, the share of work that may be "
-            "wide."
+            "error that is allowed, max_wide_work=0.1, the share of work that may be "
+            "wide, or reference=, what the outputs should be."
         )
-    report = audit_precision(f, *args, **options)
+    report = audit_precision(f, *args, reference=reference, **options)
     name = getattr(f, "__name__", "f")
+    wrong = [each.name for each in report.differences if each.verdict == "differs"]
+    if wrong:
+        outputs = ", ".join(wrong[:5]) + f" and {len(wrong) - 5} more" * (len(wrong) > 5)
+        raise AssertionError(
+            f"{name} is another computation than the reference in {outputs}.\n{report}"
+        )
     if max_error is not None and math.isnan(report.error):
         raise TypeError(
             "check_precision got max_error and jax.ShapeDtypeStructs, which have no "

@@ -50,5 +50,6 @@ def returned_as(leaves: Sequence[Fed], results: Sequence[str]) -> dict[str, int]
 
 def _words(path: str) -> list[str]:
     """The parts of a path without its signs, and without the `value` of a variable."""
-    words = re.findall(r"\w+", path)
+    # JAX numbers the parts of a node without keys in two ways.
+    words = re.findall(r"\w+", path.replace("<flat index ", "<"))
     return words[:-1] if words[-1:] in (["value"], ["raw_value"]) else words

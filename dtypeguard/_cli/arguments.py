@@ -141,8 +141,8 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         description="Runs a function with a wide value beside every value. Names the "
         "lines that its error comes from, a small set of lines that is worth computing "
         "wider, and the lines that make it compute wider than necessary. Exits 1 if an "
-        "output is not finite as written or the error is above --max-error, 2 if it cannot "
-        "run, else 0.",
+        "output is not finite as written, the error is above --max-error or the reference "
+        "is another computation, 2 if it cannot run, else 0.",
         epilog="Example: dtypeguard precision my_script.py:train_step --inputs "
         "my_script.py:inputs --html precision.html",
     )
@@ -164,9 +164,17 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--wide", metavar="DTYPE", help=wide)
     narrow = "run it as if all of it were in this dtype, such as bf16"
     add("--narrow", metavar="DTYPE", help=narrow)
+    products = "round float32 products as another device does: tpu, a100, bfloat16, ..."
+    add("--matmul-precision", metavar="NAME", help=products)
     bound = "the relative error that the lines to compute wider have to reach"
     add("--tolerance", metavar="X", type=_error, help=bound)
     add("--max-error", metavar="X", type=_error, help="exit 1 if the error is above")
+    reference = (
+        "what the outputs should be: an .npz file with an array for each path of an "
+    )
+    reference += "output ('out' for the only one), or FILE.py:NAME of such a tree or of a "
+    reference += "function; exit 1 if one is another computation"
+    add("--reference", metavar="FILE", help=reference)
     _add_report(precision, "json")
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import fits
-from .._leaves.rows import lost, return_as
+from .._leaves.rows import cast_text, lost, return_as
 from .._leaves.types import DType
 from .._source.origin import Origin, places
 
@@ -25,6 +25,7 @@ class Change(NamedTuple):
         cause: the line that forced that.
         begun: the line that made it weakly typed.
         calls: the lines of the calls.
+        is_unseen: whether a library keeps it where no guard sees it.
     """
 
     path: str
@@ -35,6 +36,7 @@ class Change(NamedTuple):
     cause: Origin | None = None
     begun: Origin | None = None
     calls: str = ""
+    is_unseen: bool = False
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -64,7 +66,16 @@ def advice(changes: Sequence[Change]) -> list[str]:
     return list(dict.fromkeys(_sentences(changes)))
 
 
+def is_key(type_name: str) -> bool:
+    """Whether a type is that of random keys."""
+    return type_name.startswith("key<")
+
+
 def _sentences(changes: Sequence[Change]) -> Iterator[str]:
+    keys = [x for x in changes if is_key(x.before) or is_key(x.after)]
+    changes = [x for x in changes if x not in keys]
+    if keys:
+        yield "Make all keys alike: jax.random.key(seed), of one implementation."
     for change in changes:
         old, new = change.dtypes
         if change.before.endswith(_WEAK) and not change.is_of_weak:
@@ -79,6 +90,11 @@ def _sentences(changes: Sequence[Change]) -> Iterator[str]:
         )
     others = [x for x in changes if not (x.is_of_weak or x.before.endswith(_WEAK))]
     castable = [x for x in others if fits(*x.dtypes[::-1])]
+    for change in castable:
+        if change.is_unseen and change.origin:
+            place, cast = change.origin.users, cast_text(change.dtypes[0])
+            yield f"No guard sees {change.path}: cast what {place} writes to it, {cast}."
+    castable = [x for x in castable if not x.is_unseen]
     if any(change.is_returned or change.origin is None for change in castable):
         yield (
             "Where a step gives back another dtype than it was given: "

@@ -21,14 +21,14 @@ from jax import tree_util
 
 from .._carry.modules import spread
 from .._leaves.dtypes import is_array, is_python_number, is_weak
-from .._leaves.internals import COMPILING
+from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import type_name
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
 from .._source.files import is_installed, is_users, package, short_path
 from .._source.origin import Origin, origin_of_frame
 
-_WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
+_WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
 
 
 class CompiledCall(NamedTuple):
@@ -144,6 +144,8 @@ def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
     traced = {re.split(r"\W", path)[0] for path in call.traced} & {*named} or {*named}
     pairs, treedef = tree_util.tree_flatten_with_path(spread(named))
     order = [name for name in named if name not in ("self", "cls")]
+    names = list(named)  # a dict is flattened in the order of its keys
+    pairs.sort(key=lambda pair: names.index(pair[0][0].key))
     leaves, values, positions = {}, {}, {}
     for (name, *inside), leaf in pairs:
         path = f"{name.key}{tree_util.keystr(tuple(inside))}"
@@ -204,6 +206,9 @@ def _hash(leaf: Leaf) -> int:
 
 
 def unwrapped(function: Function) -> Function:
+    owner = getattr(function, "__self__", None)
+    if package(file_of(function)) in STATEFUL:  # which jits a method of its own
+        function = getattr(owner, "fun", function)
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 import jax.numpy as jnp
+import numpy as np
 
-from .._leaves.types import DType
+from .._leaves.types import DType, PyTree
 from .._precision.audit import audit_call
 from .._precision.report import PrecisionReport
 from .._source.origin import origin_of_error
@@ -34,9 +35,18 @@ def audit_function(
     made = load_inputs(options.inputs, options.target, modules)
     with as_usage_error(f"{options.inputs} cannot be called"):
         args, kwargs = arguments(made() if callable(made) else made)
+    reference = _reference(options.reference, modules)
     with as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):
         report = audit_call(
-            f, args, kwargs, wide, narrow, options.tolerance, show_status=show_status
+            f,
+            args,
+            kwargs,
+            wide,
+            narrow,
+            options.tolerance,
+            matmul_precision=options.matmul_precision,
+            reference=reference,
+            show_status=show_status,
         )
     if options.max_error is not None and math.isnan(report.error):
         raise UsageError(
@@ -60,6 +70,23 @@ def as_usage_error(what: str):
             f"{what}: {type(error).__name__}: {error}{where}\n  Let --inputs name a tuple "
             "of the arguments, a dict of them by name, the only one, or a function that "
             "returns these."
+        ) from error
+
+
+def _reference(name: str | None, modules: dict[str, ModuleType]) -> PyTree:
+    """The arrays of a file by path, or what a module has under a name."""
+    if name is None:
+        return None
+    if ":" in name and not name.endswith(".npz"):
+        return load(name, modules, "Write for example: --reference FILE.py:f")
+    try:
+        with np.load(name) as file:
+            return {key: file[key] for key in file.files}
+    except Exception as error:
+        raise UsageError(
+            f"--reference {name} cannot be read: {type(error).__name__}: {error}. Write "
+            "the file with numpy.savez, with the path of each output as its key: "
+            "numpy.savez(file, **{\"['logits']\": array}), or out=array for the only one"
         ) from error
 
 

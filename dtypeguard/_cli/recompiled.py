@@ -4,17 +4,19 @@ Or because a Python number that is a constant of the program changed, or because
 function or an argument was a new object each time. `compiled.py` reads the calls.
 """
 
+import itertools
 import weakref
 from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
+from .._leaves.internals import STATEFUL
 from .._leaves.rows import columns
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._source.origin import Origin, release
-from .changes import Change, advice
+from .changes import Change, advice, is_key
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -73,6 +75,7 @@ class Recompiled:
     def __init__(self):
         self._found: dict[str, RecompiledFunction] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
+        self._reordered: dict[str, tuple[list[str], list[str]]] = {}
         self._new: dict[CodeType, tuple[int, int, str]] = {}
         self._left = ALL_EQUATIONS
 
@@ -109,8 +112,12 @@ class Recompiled:
         return [*lines, *self._of_constants()]
 
     def _of_constants(self) -> list[str]:
-        """What is said of the functions that were compiled for other constants."""
-        lines: list[str] = []
+        """What is said of functions that were compiled for anything but a type."""
+        lines = [
+            f"dtypeguard run: {name} was compiled again because leaves came in another "
+            f"order: {_some(before)} then {_some(now)}. Keep one order."
+            for name, (before, now) in self._reordered.items()
+        ]
         for function in self._found.values():
             times = len(function.times)
             for each in function.constants.values():
@@ -154,10 +161,15 @@ class Recompiled:
         least = min(alike, key=lambda pair: len(pair[1]), default=None)
         del earlier[: len(earlier) - _MOST]
         earlier.append(now)
+        name = name_of(call.function)
+        if least is None:
+            same = (x for x in earlier[-2::-1] if _is_reordered(x, now))
+            for before in itertools.islice(same, 1):
+                orders = list(before.leaves), list(now.leaves)
+                self._reordered.setdefault(name, orders)
         if least is None or not least[1]:
             return
         before, paths = least
-        name = name_of(call.function)
         found = self._found.setdefault(name, RecompiledFunction(name, {}, {}, []))
         found.times.extend([now.caller] * (2 - bool(found.times)))
         types = [path for path in paths if not before.leaves[path].is_static]
@@ -194,9 +206,21 @@ def _changed(before: Compiled, now: Compiled) -> list[str] | None:
     return paths if all(_is_known(*pair) for pair in pairs) else None
 
 
+def _is_reordered(before: Compiled, now: Compiled) -> bool:
+    """Whether a call has the leaves of another one in another order."""
+    is_same = before.rest[0] == now.rest[0] and before.leaves == now.leaves
+    return is_same and list(before.leaves) != list(now.leaves)
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:FEW]) + ", ..." * (len(paths) > FEW)
+
+
 def _is_known(old: LeafOfCall, new: LeafOfCall) -> bool:
     """Whether a change of a leaf is one that is listed."""
     if not old.is_static:
+        if is_key(old.type) or is_key(new.type):  # one of raw numbers has another shape
+            return not new.is_static
         return not new.is_static and old.shape == new.shape
     if old.shown and old.type != "bool":
         return bool(new.shown) or not (new.is_static or new.shape)
@@ -226,7 +250,8 @@ def _explained(
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
         change = Change(path, old.type, new.type, calls=calls)
-        change = change._replace(begun=before.begun.get(path))
+        is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
+        change = change._replace(begun=before.begun.get(path), is_unseen=is_unseen)
         if lines is not None and path in returned:
             origin, cause, _ = lines.of_result(returned[path], path, old.type)
             change = change._replace(is_returned=True, origin=origin, cause=cause)

@@ -51,6 +51,7 @@ def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
         report = audit_function(arguments, show_status)
     bound = math.inf if arguments.max_error is None else arguments.max_error
     is_ok = not math.isinf(report.error) and not report.error > bound
+    is_ok &= all(each.verdict != "differs" for each in report.differences)
     return _deliver(report, files, is_ok)
 
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Collection
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,16 +28,55 @@ from .load import FORMS, UsageError, load, load_inputs
 def audit_optimizer(options: argparse.Namespace) -> AuditReport:
     """Audits an optimizer on small params; makes it under the x64 flag of the options.
 
+    Without params and gradients in the options it tries several, and returns the first
+    report on something that changes.
+
     Raises:
         UsageError: if the target or an option cannot be used.
     """
-    target, x64 = options.target, options.x64
-    settings = dict(map(_setting, options.set))
+    target, settings = options.target, dict(map(_setting, options.set))
     params = "float32" if options.params is None else options.params
-    dtypes = _dtypes("--params", params, x64)
-    grads = dtypes if options.grads is None else _dtypes("--grads", options.grads, x64)
+    inputs = [(params, options.grads, options.x64)]
+    is_asked = options.params is not None or options.grads is not None
+    if not is_asked:
+        inputs += [(*types, options.x64) for types in _TELLING]
+        inputs += [] if options.x64 else [("float32", None, True)]
+    said = f"Tried {', '.join(_as_options(*each) for each in inputs)}."
+    reports, modules = [], {}
+    for params, grads, x64 in inputs:
+        dtypes = _dtypes("--params", params, x64)
+        types = dtypes, dtypes if grads is None else _dtypes("--grads", grads, x64)
+        reports.append(_audited(target, settings, types, x64, modules))
+        # In types that nobody asked for, an update may be as wide as its gradient.
+        if reports[1:] and all(drift.where == "updates" for drift in reports[-1].drifts):
+            reports[-1] = reports[0]
+        if not reports[-1].ok:
+            said = f"Found with {_as_options(params, grads, x64)}."
+            break
+    report = reports[-1]
+    if is_asked:
+        return report
+    return dataclasses.replace(report, summaries=(*report.summaries, said))
+
+
+def _as_options(params: str, grads: str | None, x64: bool) -> str:
+    return f"--params {params}{f' --grads {grads}' if grads else ''}{' --x64' * x64}"
+
+
+# Types of params and gradients with which an optimizer shows that it does not keep them.
+_TELLING = ("bfloat16,float32", None), ("bfloat16", "float32")
+
+
+def _audited(
+    target: str,
+    settings: dict[str, object],
+    types: tuple[tuple[DType, ...], tuple[DType, ...]],
+    x64: bool,
+    modules: dict[str, ModuleType],
+) -> AuditReport:
+    """The audit with params and gradients of some dtypes."""
     with set_x64(x64):
-        made, name = load(target, {}), target.rpartition(":")[2]
+        made, name = load(target, modules), target.rpartition(":")[2]
         make = lambda: made
         if not is_transformation(made) or inspect.isclass(made):
             make = functools.partial(_call, target, made, settings)
@@ -49,7 +89,7 @@ def audit_optimizer(options: argparse.Namespace) -> AuditReport:
         opt = make()
         # A few of Optax's take params or gradients of other forms than a plain tree.
         entry = Entry(target, make, RECIPES.get(target.replace(":", "."), Recipe()))
-        params, updates, extra_args = entry.feed(dtypes, grads)
+        params, updates, extra_args = entry.feed(*types)
         report = audit(opt, params, updates=updates, extra_args=extra_args)
     return dataclasses.replace(report, name=name)
 

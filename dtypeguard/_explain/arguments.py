@@ -4,13 +4,14 @@ import ast
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.types import Leaf
 from .._lines.provenance import Provenance, TypeProvenance
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed
-from .._source.syntax import returned
+from .._source.syntax import evaluated, returned
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .messages import Complaint
 from .read import Failure
@@ -43,7 +44,7 @@ def find_arguments(
     leaves = []
     for number, argument in enumerate(next(filter(None, named), ())):
         argument = argument.with_text(site.file)
-        lines = provenance.of(argument, site)[:2]
+        lines = provenance.of(_model(argument, site), site)[:2]
         about = number, _label(argument, site), (argument.value,), *lines
         leaves.append(RefusedLeaf(*about, argument=argument))
     name = site.name or "a call"
@@ -108,6 +109,8 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
     is_named = any(argument.base in places for argument in given)
     if complaint.is_size or (complaint.is_place and is_named):
         named = [argument for argument in named if argument.base in places]
+    if dtypes := [x for x in named if isinstance(x.value, np.dtype)]:
+        return dtypes  # and not the numbers of a shape
     for frame in site.inside:  # a function is differentiated in some of its arguments
         numbers, values = map(frame.f_locals.get, ("argnums", "args"))
         if numbers is not None and values:
@@ -117,7 +120,19 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
     return named
 
 
+def _model(argument: Argument, site: Site) -> Argument:
+    """The array `x` of an argument `x.dtype`; any other argument itself."""
+    source = argument.source
+    if isinstance(argument.value, np.dtype) and isinstance(source, ast.Attribute):
+        array = evaluated(source.value, site.frame)
+        if source.attr == "dtype" and is_array(array):
+            return argument._replace(value=array, source=source.value)
+    return argument
+
+
 def _is_refused(argument: Argument, complaint: Complaint) -> bool:
+    if isinstance(argument.value, np.dtype):
+        return {str(argument.value)} == complaint.types
     dtype = dtype_of(argument.value)
     is_number = not complaint.types or is_python_number(argument.value)
     if complaint.is_place and is_number:  # a number in 64 bits

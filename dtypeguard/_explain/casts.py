@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
@@ -137,7 +138,9 @@ def _sentences(
 
 def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
     argument, dtype = cast
-    source, loss = argument.source, lost(dtype_of(argument.value), dtype)
+    source = argument.source
+    is_array = not isinstance(argument.value, np.dtype)
+    loss = lost(dtype_of(argument.value), dtype) if is_array else ""
     if source is None or not source.lineno:
         return f"Cast the argument {argument.name}: {_written(argument, 'x', dtype)}{loss}."
     old = argument.text
@@ -151,6 +154,8 @@ def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
 
 def _written(argument: Argument, text: str, dtype: DType) -> str:
     """The expression of an argument with a cast."""
+    if isinstance(argument.value, np.dtype):
+        return dtype_text(dtype)
     value, old = argument.value, dtype_of(argument.value)
     if not argument.is_whole:
         is_it = f'getattr(x, "dtype", None) == {dtype_text(old)}'

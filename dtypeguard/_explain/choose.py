@@ -9,6 +9,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits, kind
 from .._leaves.groups import of_holders
+from .._leaves.internals import STATEFUL
 from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
 from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
@@ -55,7 +56,7 @@ def choose(finding: Finding) -> Choice:
     order = [text for text, _ in remedies]
     causes: dict[Origin | None, list[RefusedLeaf]] = {}
     for leaf in leaves:
-        causes.setdefault(leaf.cause or leaf.origin, []).append(leaf)
+        causes.setdefault(leaf.to_blame, []).append(leaf)
     chosen = []
     for line, of_line in causes.items():
         numbers = {leaf.number for leaf in of_line}
@@ -85,14 +86,13 @@ def _loop_remedies(
         yield _give_as_returned(call, leaves), leaves
         return
     castable = [leaf for leaf in leaves if leaf.is_castable and not leaf.is_reshaped]
-    if _is_of_optimizer(call, leaves):
-        yield _WRAP, leaves
-    elif castable:
+    if castable or _is_of_optimizer(call, leaves):
+        way, mended = _WRAP, leaves
+        if not _is_of_optimizer(call, leaves):
+            way, mended = _guard_or_cast(call, castable), castable
         odd = [leaf for leaf in castable if leaf.is_odd and not is_installed(call.file)]
-        for text, begun in _begin(odd):
-            yield text, begun
-        way = _guard_or_cast(call, castable)
-        yield f"Or {way[0].lower()}{way[1:]}" if odd else way, castable
+        yield from _begin(odd)
+        yield f"Or {way[0].lower()}{way[1:]}" if odd else way, mended
     for leaf in leaves:
         if leaf in castable:
             continue
@@ -127,6 +127,8 @@ def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
     guard = ""
     if not is_installed(call.file):
         guard = f"Write {_guarded(call)}"
+    elif package(call.file) in STATEFUL:
+        guard = ""  # a guard does not see what it keeps
     elif frame := next((line.outermost for line in lines if line.outermost), None):
         guard = f"Guard what you give to {package(call.file)}: "
         guard += _guard_of(call, frame.function)
@@ -174,6 +176,7 @@ def _guarded(call: ControlFlow) -> str:
         "scan": ("", "", ", init, xs"),
         "while_loop": ("cond_fun, ", "", ", init_val"),
         "fori_loop": ("lower, upper, ", ", carry=1", ", init_val"),
+        "associative_scan": ("", "", ", elems"),
     }[call.name]
     function = f"{'eqx.internal' if call.is_equinox else 'lax'}.{call.name}"
     return f"{function}({before}dtypeguard.guard_step({name}{argument}){after})"
@@ -190,6 +193,7 @@ def _guarded_as_written(call: ControlFlow) -> str:
         "scan": (0, "f"),
         "while_loop": (1, "body_fun"),
         "fori_loop": (2, "body_fun"),
+        "associative_scan": (0, "fn"),
     }[call.name]
     body = [each.value for each in written.keywords if each.arg == keyword]
     before = written.args[: place + 1]

@@ -72,6 +72,8 @@ def _in_loop(
         ]
         some, verb = count(leaves), "comes" if len(leaves) == 1 else "come"
         headline = f"{some} of the carry of {call.name} {verb} back in another type."
+        if call.name == "associative_scan":
+            headline = f"fn of associative_scan returns {some} in another type."
         are_cast = all(leaf.is_castable and not leaf.is_reshaped for leaf in leaves)
         can_start = are_cast or body.can_start_as_returned() is not False
         return Finding(headline, leaves, call, can_start)

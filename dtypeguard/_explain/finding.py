@@ -4,6 +4,8 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site
@@ -21,7 +23,7 @@ class RefusedLeaf(NamedTuple):
         origin: the line that gave it the type.
         cause: the line that forced that.
         begun: the line that gave the first value of a carry its type.
-        is_odd: whether it begins in another dtype than the program has.
+        is_odd: whether its first value is to blame.
         is_castable: whether a guard casts the leaf of a carry back.
         branch: that returns it, by the name of its parameter.
         variable: that holds what a branch returns unchanged.
@@ -45,9 +47,19 @@ class RefusedLeaf(NamedTuple):
     argument: Argument | None = None
 
     @property
+    def to_blame(self) -> Origin | None:
+        """The line that is to be changed first."""
+        return self.begun if self.is_odd else self.cause or self.origin
+
+    @property
     def dtypes(self) -> list[DType]:
         """Those of the values."""
-        return [getattr(value, "dtype", None) or dtype_of(value) for value in self.values]
+        return [
+            value
+            if isinstance(value, np.dtype)
+            else getattr(value, "dtype", None) or dtype_of(value)
+            for value in self.values
+        ]
 
     @property
     def is_reshaped(self) -> bool:

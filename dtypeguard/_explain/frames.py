@@ -32,7 +32,7 @@ from .._source.syntax import expression
 from .paths import is_users_function, users_path
 
 JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-_NAMES = ("scan", "while_loop", "fori_loop", "cond", "switch")
+_NAMES = ("scan", "while_loop", "fori_loop", "associative_scan", "cond", "switch")
 
 
 class ControlFlow(NamedTuple):
@@ -86,6 +86,12 @@ class ControlFlow(NamedTuple):
         """Whether JAX itself wrote the body of a loop."""
         codes = [body.code for body in self.bodies.values() if self.is_loop]
         return any(code and code.co_filename.startswith(JAX) for code in codes)
+
+
+def combines(frames: Sequence[FrameType]) -> bool:
+    """Whether an `associative_scan` calls a function, which JAX does not compare by itself."""
+    function = jax.lax.associative_scan
+    return any(_arguments(function, frame) is not None for frame in frames)
 
 
 def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
@@ -143,6 +149,9 @@ def _with_body(
         scanned = given.get("xs")
         inputs = given["init"], tree_util.tree_map(_slice, scanned)
         body = Body(given["f"], inputs, 0, True, jaxprs)
+    elif call.name == "associative_scan":  # which combines two parts of what it is given
+        parts = tree_util.tree_map(strong_type, given["elems"])
+        body = Body(given["fn"], (parts, parts), 0)
     elif call.name == "fori_loop":
         index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
         if is_weak(given["lower"]):

@@ -30,7 +30,8 @@ _EXPECTED = re.compile(
 )
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
-    "Index type must be an integer|must have an integer type|seed must be an integer"
+    "Index type must be an integer|must have an integer type|seed must be an integer|"
+    "only accepts integer dtypes"
 )
 # The indices of `dynamic_slice` and its like, if all are integers.
 _INDICES = re.compile(r"must be integers of the same type, got:?((,? u?int\d+)+)$")
@@ -40,7 +41,10 @@ _SIZE = re.compile(
     "concrete values of integer type(?!(?s:.*)Tracer)|every element be an integer type"
 )
 _BOOL = re.compile("select `which` must be bool")
-_FLOAT = re.compile(r"requires real-(valued| or complex-valued) inputs|a floating dtype")
+_FLOAT = re.compile(
+    r"requires real-(valued| or complex-valued) inputs|"
+    "a floating dtype|must be a float or complex dtype|must be a float dtype"
+)
 _ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 

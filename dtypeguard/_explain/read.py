@@ -1,5 +1,6 @@
 """First stage: reads an error and its frames into one value."""
 
+import itertools
 import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -7,9 +8,9 @@ from typing import NamedTuple
 
 from .._lines.body import Body
 from .._lines.sites import Site, sites
-from .._source.files import package
+from .._source.files import is_users, package
 from .._source.origin import frame_of, is_update
-from .frames import ControlFlow, control_flow
+from .frames import ControlFlow, combines, control_flow
 from .messages import Complaint, complaint
 
 
@@ -41,6 +42,9 @@ def read(error: BaseException) -> Failure | None:
     message = str(error)
     about = complaint(message)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inner = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), frames[::-1])
+    if about is not None and about.wanted is None and combines([*inner]):
+        about = None  # its function has returned other types than it was given
     is_of_call = about is not None and not about.is_result
     calls = [] if is_of_call else list(control_flow(frames))
     if about is None and not calls:

@@ -104,8 +104,7 @@ def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
 def _key(unit: _Unit) -> Hashable:
     """What leaves of one cause have in common."""
     return tuple(
-        (x.branch, *map(str, x.dtypes), x.is_reshaped, _users(x.cause or x.origin))
-        for x in unit
+        (x.branch, *map(str, x.dtypes), x.is_reshaped, _users(x.to_blame)) for x in unit
     )
 
 
@@ -150,9 +149,10 @@ def _lines(
 
 def _code(leaves: Sequence[RefusedLeaf], which: str) -> list[str]:
     """The lines of source that the rows name."""
-    named = [(leaf.origin, leaf.cause) for leaf in leaves]
+    first = [leaf.begun if leaf.is_odd else None for leaf in leaves]
+    named = [(line, leaf.origin, leaf.cause) for line, leaf in zip(first, leaves)]
     if which == "causes":
-        named = [(cause or origin,) for origin, cause in named]
+        named = [(leaf.to_blame,) for leaf in leaves]
     elif which == "none":
         named = []
     users = dict.fromkeys(line.users for pair in named for line in pair if line)
@@ -183,4 +183,6 @@ def _row_of(leaves: Sequence[RefusedLeaf], path: str) -> tuple[str, ...]:
 
 
 def _type(value: Leaf) -> str:
+    if isinstance(value, np.dtype):
+        return str(value)
     return type(value).__name__ if is_python_number(value) else type_text(value)

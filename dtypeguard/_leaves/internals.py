@@ -44,6 +44,9 @@ class ForeignNames(frozenset[str]):
 # Those whose files are of a package however they came to be on the path.
 LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
 
+# Those that keep a state outside of what a step takes and returns.
+STATEFUL = ("brainstate",)
+
 # Functions inside of JAX, known by the frames of a traceback: parts of their names ...
 TRACING = ForeignNames("trace_to_jaxpr trace_to_subjaxpr@jax<0.7")
 PROMOTING = ForeignNames("promote")
@@ -112,7 +115,7 @@ PARAMETERS = {
     "convert_element_type": ForeignNames("new_dtype weak_type"),
     "iota": ForeignNames("dtype"),
     "dot_general": ForeignNames("dimension_numbers precision preferred_element_type"),
-    "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation"),
+    "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation precision"),
     "integer_pow": ForeignNames("y"),
 }
 DTYPES = ForeignNames("new_dtype preferred_element_type dtype")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
-from .equations import is_backward, is_explicit, is_of_users
+from .equations import is_backward, is_explicit, is_following, is_of_users
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
@@ -174,7 +174,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         walked = walked[: found[1]]
         equation = graph.made_by[walked[-1]]
         user, partners = _partners(region, walked[-1], walked)
-        if not partners or is_explicit(equation.stack):
+        is_cast = is_explicit(equation.stack) and not is_following(equation.stack)
+        if not partners or is_cast:
             return Blame(equation)
         return _root(region, partners, user)._replace(promotion=equation)
     # The output no longer depends on the leaf: something replaced it.
@@ -314,7 +315,9 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
             found = Blame(None, equation, True, constant)
         # A gradient begins with a 1 of the loss's type, which forces nothing.
         is_seed = found is not None and found.constant and is_backward(equation.stack)
-        if found is not None and is_of_users(equation.stack) and not is_seed:
+        # A cast to the dtype of another value follows that.
+        is_sure = found is not None and is_of_users(equation.stack) and not is_seed
+        if is_sure and not is_following(equation.stack):
             return kept(found)
         # What a function of JAX converts by itself follows the type that it was given.
         own = own or found

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
@@ -163,6 +164,7 @@ class Body(NamedTuple):
                         drift,
                         begun=given(number),
                         is_odd=drift.avals[0].dtype in odd
+                        or _is_of_wider_param(program.step, begun, number)
                         or _is_average(program.step, number),
                     )
                     for drift in found
@@ -209,6 +211,30 @@ def _odd(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
         if kind(old) == kind(new) == "float" and have[0] == begun < have[1] > 1:
             found.add(old)
     return found
+
+
+def _is_of_wider_param(graph: Graph, paths: Sequence[str], number: int) -> bool:
+    """Whether a leaf of an optimizer's state begins narrower than its param.
+
+    That is a leaf of the carry that keeps its dtype. The path of the leaf ends like that of
+    the param: `carry[1][0].mu['w']` and `carry[0]['w']`.
+    """
+    avals = [
+        [graph.avals[x] for x in values[: len(paths)]]
+        for values in (graph.inputs, graph.outputs)
+    ]
+    parts = [_PART.findall(path) for path in paths]
+    old, new = (pair[number] for pair in avals)
+    return any(
+        before.dtype == after.dtype == new.dtype
+        and before.shape == old.shape
+        and 0 < len(part) - 1 < len(parts[number]) - 2
+        and part[1:] == parts[number][1 - len(part) :]
+        for part, before, after in zip(parts, *avals)
+    )
+
+
+_PART = re.compile(r"\[[^]]*\]|\.\w+")
 
 
 def _is_average(graph: Graph, number: int) -> bool:

@@ -97,7 +97,8 @@ def kept(
     arguments = names
     if not types.keys() >= set(names):  # Equinox and Flax give them names of their own
         arguments = sorted(types, key=_words) if wrapper == "flax" else list(types)
-        avals = [type_name(variable.aval) for variable in inside.invars]
+        avals = [variable.aval for variable in inside.invars]
+        avals = [type_name(aval) or str(aval.dtype) for aval in avals]  # keys have no name
         if avals != [types[path] for path in arguments]:
             arguments = [""] * len(avals)
     if wrapper == "equinox":  # its own function returns a marker as well

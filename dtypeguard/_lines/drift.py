@@ -38,7 +38,7 @@ class Drift:
         cause: the line that made the wider operand of that promotion. None if the leaf was
             cast explicitly, or if the operand is an input.
         begun: the line that gave the first value of the leaf its type, in notes on a loop.
-        is_odd: whether it begins in another dtype than the program has, in notes on a loop.
+        is_odd: whether its first value is to blame, in notes on a loop.
         avals: the abstract values before and after, which reports leave out; empty if the
             structure changed.
     """

@@ -31,6 +31,7 @@ from .._leaves.internals import (
     TRANSPOSED,
 )
 from .._leaves.types import Equation
+from .._source.assignments import assigned_at
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, callers, origin_of_frames
 from .._source.syntax import expression
@@ -124,6 +125,11 @@ def is_filled(stack: Sequence[Equation]) -> bool:
     return not FILLS.isdisjoint(called) and not any(map(LIKE.are_in, called))
 
 
+def is_like(stack: Sequence[Equation]) -> bool:
+    """Whether `zeros_like` or one of its kind makes an array, in the dtype of another."""
+    return any(LIKE.are_in(frame.function) for frame in _inside_call(stack))
+
+
 def takes_dtype(stack: Sequence[Equation]) -> bool:
     """Whether a function of JAX makes something for the user's line in any dtype."""
     called = list(_inside_call(stack))[-6:]
@@ -138,15 +144,33 @@ def is_following(stack: Sequence[Equation]) -> bool:
     if any(code is known for code, _ in calls for known in COMMON_DTYPE.codes()):
         return True
     written = (expression(*called) for called in calls[:1])
-    return any(isinstance(each, ast.Call) and _follows(each) for each in written)
+    return any(
+        isinstance(call, ast.Call) and _follows(call, code.co_filename)
+        for call, (code, _) in zip(written, calls)
+    )
 
 
-def _follows(call: ast.Call) -> bool:
-    """Whether a call is `x.astype(y.dtype)`."""
-    if not ast.unparse(call.func).endswith(".astype"):
+def _follows(call: ast.Call, file: str) -> bool:
+    """Whether a call is `x.astype(y.dtype)`, or `asarray(x, dtype)` with such a dtype."""
+    if _last_name(call.func) not in ("astype", "asarray", "convert_element_type"):
         return False
-    given = (*call.args, *(each.value for each in call.keywords))
-    return any(isinstance(each, ast.Attribute) and each.attr == "dtype" for each in given)
+    for given in (*call.args, *(each.value for each in call.keywords)):
+        if isinstance(given, ast.Name):  # what was assigned to it, if that is certain
+            found = assigned_at(file, given.id, call.lineno)
+            given = found[0].value if len(found) == 1 else None
+        if isinstance(given, ast.Attribute) and given.attr == "dtype":
+            return True
+        if isinstance(given, ast.Call) and _last_name(given.func) in _OF_VALUES:
+            return True
+    return False
+
+
+# Functions of JAX and Flax that return the dtype that arrays have in common.
+_OF_VALUES = ("result_type", "promote_types", "canonicalize_dtype")
+
+
+def _last_name(node: ast.expr) -> str:
+    return ast.unparse(node).rpartition(".")[2]
 
 
 def is_of_ours(stack: Sequence[Equation]) -> bool:
@@ -174,6 +198,17 @@ def is_backward(stack: Sequence[Equation]) -> bool:
         type(x).__name__ == "Transform" and x.name == TRANSPOSED for x in every
     )
     return is_transposed and not is_repeated
+
+
+def scope_of(stack: Sequence[Equation]) -> tuple[str, ...]:
+    """The scopes of `jax.named_scope` around an equation, outside in.
+
+    Flax and Haiku name the modules so, and `einsum` what it computes, which is none.
+    """
+    scopes = itertools.chain.from_iterable(map(_scopes, reversed(stack)))
+    names = [x.name for x in scopes if type(x).__name__ == "Scope"]
+    others = lambda name: isinstance(name, Cast) or name == REPEATED or "->" in name
+    return tuple(name for name in names if not others(name))
 
 
 def is_displaced(stack: Sequence[Equation]) -> bool:

@@ -13,7 +13,7 @@ from .._program.trace import Program, TraceFailed
 from .._source.files import is_installed
 from .._source.origin import Origin
 from .blame import Matches, blame, nearest_input, source
-from .equations import is_displaced, is_of_users, origin_of
+from .equations import is_displaced, is_like, is_of_users, origin_of
 from .watch import Watch
 
 
@@ -78,6 +78,11 @@ class Lines:
             cause = watch.maker(cause, matches, *constant, self._holding)
         elif cause is None and found.operand in graph.inputs:
             cause = self._given(graph.inputs.index(found.operand))
+        root = found.cause or found.promotion
+        if root is not None and is_like(root.stack):
+            line = line_of(root)
+            watch = self._watching_line(line, root) if line else None
+            cause = (watch.model(line, matches) if watch and line else None) or cause
         if cause is not None and is_installed(cause.users.file):
             # An argument of the user's may force it as well.
             value = nearest_input(graph, output, matches)

@@ -1,6 +1,7 @@
 """Reads a failing call from its source: which expression stands for which argument."""
 
 import ast
+import contextlib
 import inspect
 import itertools
 import re
@@ -71,7 +72,7 @@ class Argument(NamedTuple):
 
     Attributes:
         name: of the parameter, and the path in it.
-        value: the leaf.
+        value: the leaf; of an argument that names a dtype, such as `x.dtype`, the dtype.
         source: the expression of the leaf, or of the container that holds it; None if it
             is not known.
         is_whole: whether it is the expression of the leaf itself.
@@ -247,6 +248,9 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
                 yield from _leaves(f"{name}[{key.value!r}]", value[key.value], each)
         return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
+        if name == "dtype" and leaf is not None and not is_array(leaf):
+            with contextlib.suppress(TypeError):  # of another library
+                leaf = np.dtype(leaf)
         yield Argument(name + tree_util.keystr(path), leaf, source, not path)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_python_number, is_weak, kind
+from .._leaves.internals import LIKE
 from .._leaves.types import Aval, Leaf, PyTree
 from .._program.trace import strong_type
 from .._source.assignments import is_in_head
@@ -41,6 +42,8 @@ class Watch(RuleLines):
         # By their lines; for a line in a loop, once what is alike.
         self._passed: dict[tuple[str, int], dict[Hashable, tuple[Leaf, Origin]]] = {}
         self._given: dict[tuple[str, int], dict[int, Leaf]] = {}
+        # What `zeros_like` and its kind were given, by the lines that called them.
+        self._models: dict[tuple[str, int], list[tuple[Leaf, Origin]]] = {}
         self._origins: dict[Hashable, tuple[Origin, object]] = {}
 
     def __enter__(self):
@@ -94,6 +97,12 @@ class Watch(RuleLines):
             held = map(holding, arrays)
         return next(filter(None, held), maker)
 
+    def model(self, user: Origin, matches: Matches) -> Origin | None:
+        """The line that made the `x` of the `zeros_like(x)` on a line."""
+        models = self._models.get((user.file, user.line), ())
+        makers = {line for value, line in models if matches(strong_type(value))}
+        return makers.pop() if len(makers) == 1 else None
+
     def made(self, value: PyTree) -> Origin | None:
         """The line that created an array or a container."""
         made = self._made.get(id(value))
@@ -111,6 +120,8 @@ class Watch(RuleLines):
             if maker is not None:
                 passed = self._passed.setdefault(line, {})
                 passed.setdefault((_content(value), maker), (value, maker))
+                if LIKE.are_in(frame.f_code.co_name):
+                    self._models.setdefault(line, []).append((value, maker))
             else:  # an argument of the traced function, or bound to it by `partial`
                 self._given.setdefault(line, {}).setdefault(id(value), value)
         return functools.partial(self._from_jax, user)

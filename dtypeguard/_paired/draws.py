@@ -51,7 +51,8 @@ class Draws:
         """The operands of an equation that draws; None for another one."""
         is_number = lambda var: hasattr(var, "val")
         used = [known[var] for var in stack[0].invars if not is_number(var)]
-        if not (all(map(self._is_fixed, used)) and is_of_sampler(stack)):
+        is_drawn = all(map(self._is_fixed, used)) and is_of_sampler(stack)
+        if not is_drawn or self._formats.products is not None:
             return None
         return [
             Value(jnp.asarray(var.val, var.aval.dtype)) if is_number(var) else known[var]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.dtypes import bits
 from .._leaves.norm import scaled_norm
 from .._leaves.types import Leaf
 from .finite import Birth, Finite
@@ -236,6 +237,7 @@ def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 @jax.jit
 def _norm(x: Leaf) -> tuple[jax.Array, jax.Array]:
     """The norm of what is finite, as two factors."""
+    x = _at_least_single(x)
     return scaled_norm(jnp.abs(jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))))
 
 
@@ -271,5 +273,10 @@ def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, unit: float) -
 
 def _off(x: Leaf, exact: Leaf) -> Leaf:
     """The difference, where the same infinity makes none."""
+    x, exact = _at_least_single(x), _at_least_single(exact)
     is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
     return jnp.where(is_same, jnp.zeros_like(x), x - exact)
+
+
+def _at_least_single(x: Leaf) -> Leaf:
+    return x.astype(np.float32) if bits(x.dtype) < 32 else x

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.casts import Cast
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Function, Jaxpr, Leaf
 from .._lines.equations import (
     calls_of,
@@ -17,6 +17,7 @@ from .._lines.equations import (
     is_explicit,
     is_of_users,
     origin_of,
+    scope_of,
 )
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
@@ -29,7 +30,9 @@ from .control import PairedControlFlow, split
 from .draws import Draws
 from .evaluate import evaluate, own_dtype, rounded_as
 from .finite import Finite
+from .gradients import key_of
 from .primitives import COMBINES, is_inexact
+from .products import Algorithm, product
 from .python_numbers import PythonNumbers
 from .values import NOWHERE, Formats, Line, Value
 
@@ -295,9 +298,17 @@ class Paired(PairedControlFlow):
         # Nothing computes in 8 bits: results are rounded to them.
         if as_if is not None and (is_own or as_if.itemsize < 2):
             return [self._given(x, None).narrow for x in self._own(eqn, values)]
-        made = evaluate(eqn, [v.narrow for v in values], self.formats.written)
-        # XLA may leave out a rounding that is undone at once, or reorder sums.
-        return [lax.optimization_barrier(x) if self._rounds_to(x) else x for x in made]
+        operands = [v.narrow for v in values]
+        if algorithm := self.formats.algorithm(eqn, is_wide=False):
+            made = product(eqn, operands, algorithm)
+        else:
+            made = evaluate(eqn, operands, self.formats.written)
+        return [*map(self._kept, made)]
+
+    def _kept(self, x: Leaf) -> Leaf:
+        """A result, so that XLA leaves out no rounding and does not reorder sums."""
+        is_own = self.formats.is_own and is_inexact(x) and bits(x.dtype) < 32
+        return lax.optimization_barrier(x) if is_own or self._rounds_to(x) else x
 
     def _rounds_to(self, made: Leaf) -> bool:
         """Whether a dtype is narrower than the wide one beside it."""
@@ -333,6 +344,8 @@ class Paired(PairedControlFlow):
     ) -> list[Value]:
         """The results of an equation without others inside it."""
         widened, name = self.formats.widened, eqn.primitive.name
+        if algorithm := self.formats.algorithm(eqn, is_wide=False):
+            return [Value(narrow[0], self._product(eqn, values, algorithm, stack))]
         operands = [v.narrow for v in values]
         if name == "convert_element_type" and kind(narrow[0].dtype) == "float":
             _, number = self._scalars.get(id(operands[0]), (None, 0.0))
@@ -355,12 +368,29 @@ class Paired(PairedControlFlow):
             if not is_inexact(n):
                 results.append(Value(n))
                 continue
-            w = lax.convert_element_type(w, widened(n.dtype))
+            w = self._kept(lax.convert_element_type(w, widened(n.dtype)))
             if rounds:
                 o = o if o is None else lax.convert_element_type(o, widened(n.dtype))
                 w = self._rounded(self._numbered(eqn, n, stack), w, n, o, stack)
             results.append(Value(n, w))
         return results
+
+    def _product(
+        self, eqn: Equation, values: Sequence[Value], algorithm: Algorithm, stack: Stack
+    ) -> Leaf:
+        """The wide value of a product: if its line rounds, that is of rounded operands."""
+        products, rounds = self.formats.products, None
+        if products is not None and products.rounds(eqn):
+            number = self._line(origin_of(stack) or NOWHERE)
+            line = self.lines[number]
+            line.products[key_of(stack)] = stack
+            line.dtypes.add(str(algorithm.dtype))
+            line.primitives.add(eqn.primitive.name)
+            line.is_backward |= is_backward(stack)
+            line.scopes[scope_of(stack)] = None
+            rounds = self._does_round(number, stack)
+        (made,) = product(eqn, [v.either for v in values], algorithm, rounds)
+        return self._kept(made)
 
     def _is_correct(self, eqn: Equation, known: Sequence[Leaf]) -> bool:
         """Whether a result is that of the wide operation, rounded.
@@ -409,6 +439,7 @@ class Paired(PairedControlFlow):
         is_cast = name == "convert_element_type" and is_explicit(stack)
         line.only_casts &= is_cast and is_of_users(stack)
         line.is_backward |= is_backward(stack)
+        line.scopes[scope_of(stack)] = None
         names = {outer.primitive.name for outer in stack[1:]}
         line.is_in_loop |= not names.isdisjoint(("scan", "while"))
         return number
@@ -424,12 +455,16 @@ class Paired(PairedControlFlow):
         (value,) = values
         (narrow,) = evaluate(eqn, [value.narrow], self.formats.written)
         (rounded,) = evaluate(eqn, [value.wide], own_dtype)
+        if self.formats.is_own:
+            return [Value(narrow, rounded)]
         rounds = self._does_round(self._numbered(eqn, narrow, stack), stack)
         return [Value(narrow, lax.select(rounds, rounded, value.wide))]
 
     def _stochastic(self, eqn: Equation, values: list[Value], stack: Stack):
         """A stochastic rounding of dtypeguard, whose bits hold no wide value."""
         (made,) = self._own(eqn, values)
+        if self.formats.is_own:
+            return [Value(made, *self._own(eqn, values, wide=True))]
         value = next(v for v in values if v.wide is not None)
         given, narrow = self._given(value.narrow, None), self._given(made, None).narrow
         number = self._numbered(eqn, narrow, stack)

@@ -24,7 +24,9 @@ from . import primitives
 from .control import split
 from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
 from .gradients import Gradients, Key, PlainValue, key_of, numbered_calls
+from .products import product
 from .python_numbers import PythonNumbers
+from .shaken import shaken, shaken_constant
 from .values import Formats
 
 # The result that has vectors.
@@ -89,12 +91,17 @@ class Plain:
         self._choices: list[Leaf] | None = []
         self._is_strict = is_strict
         self._scale: Leaf | None = None
+        self._seed: Leaf | None = None
+        self._shaken = 0
         self._is_given_wide = is_given_wide
         self._gradients = None if calls is None else Gradients(calls)
         self._order: dict[Key, Stack] = {}
 
     def run(
-        self, arrays: Sequence[Leaf], scale: Leaf | None = None
+        self,
+        arrays: Sequence[Leaf],
+        scale: Leaf | None = None,
+        seed: Leaf | None = None,
     ) -> tuple[list[Leaf], list[Leaf]]:
         """The results of the program, and what it chose for each of `decisions`.
 
@@ -102,9 +109,12 @@ class Plain:
             arrays: the inputs.
             scale: a power of two. If given, what a backward pass makes wide is rounded as
                 if it were multiplied by this, as it is where the loss is.
+            seed: a uint32. If given and not 0, what rounds is off by another draw of
+                roundings as well: see `shaken`.
         """
         self.decisions, self._choices, self.widened = [], [], {}
         self.backward, self._scale, self._order = set(), scale, {}
+        self._seed, self._shaken = seed, 0
         self._numbers.start_again()
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             wide = self._is_wide((), False)
@@ -124,6 +134,8 @@ class Plain:
         dtype = jnp.asarray(array).dtype
         value = self._as(PlainValue(array), dtype, wide)
         is_fixed = wide or value.array.dtype == dtype
+        if not wide:  # it may have been rounded before
+            value = dataclasses.replace(value, array=self._moved(value.array))
         return dataclasses.replace(value, is_fixed=is_fixed)
 
     def _as(self, value: PlainValue, dtype: DType, wide: bool | None) -> PlainValue:
@@ -141,14 +153,19 @@ class Plain:
     def _literal(self, var: Leaf, stack: Stack) -> PlainValue:
         """A number in an equation, as it is and as it was meant."""
         own, meant = jnp.asarray(var.val, var.aval.dtype), self._meant_by(var, stack)
-        return self._constant(own, own if meant is None else meant)
+        return self._constant(own, meant)
 
-    def _constant(self, array: Leaf, meant: Leaf) -> PlainValue:
-        """What the program has of its own, as it is and as it was meant."""
+    def _constant(self, array: Leaf, meant: Leaf | None = None) -> PlainValue:
+        """What the program has of its own, as it is and as it was meant, if known."""
         if not primitives.is_inexact(array):
             return PlainValue(array)
         own = lax.convert_element_type(array, self._formats.written(array.dtype))
-        wide = jnp.asarray(meant, self._formats.widened(array.dtype))
+        known = array if meant is None else meant
+        wide = jnp.asarray(known, self._formats.widened(array.dtype))
+        is_rounded = kind(wide.dtype) == "float" and bits(array.dtype) < bits(wide.dtype)
+        if self._seed is not None and meant is None and is_rounded and not wide.ndim:
+            self._shaken += 1
+            wide = shaken_constant(wide, array.dtype, self._seed, self._shaken)
         return PlainValue(own, wide, is_fixed=True)
 
     def _meant_by(self, var: Leaf, stack: Stack) -> float | None:
@@ -176,6 +193,13 @@ class Plain:
             return lax.optimization_barrier(x)
         return x
 
+    def _moved(self, x: Leaf) -> Leaf:
+        """A result as another draw of its roundings has it, where these are drawn."""
+        if self._seed is None or not primitives.is_inexact(x):
+            return x
+        self._shaken += 1
+        return shaken(x, self._seed, self._shaken)
+
     def _of_backward(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
         """What a backward pass makes, where the loss may be scaled."""
         dtypes = [self._formats.written(var.aval.dtype) for var in eqn.outvars]
@@ -196,7 +220,7 @@ class Plain:
     ) -> list[PlainValue]:
         """Runs a jaxpr, closed or open, that stands inside some equations."""
         consts = [jnp.asarray(x) for x in getattr(jaxpr, "consts", ())]
-        consts = [self._constant(x, x) for x in consts]
+        consts = [*map(self._constant, consts)]
         jaxpr = open_jaxpr(jaxpr)
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given)))
 
@@ -217,7 +241,7 @@ class Plain:
     ) -> Sequence[PlainValue]:
         name = eqn.primitive.name
         is_fixed = all(v.is_fixed or not primitives.is_inexact(v.array) for v in values)
-        if is_fixed and is_of_sampler(stack):
+        if is_fixed and is_of_sampler(stack) and self._formats.products is None:
             made = self._own(eqn, values)
             return [PlainValue(v.array, is_fixed=True, is_sample=True) for v in made]
         special = _SPECIAL.get(name)
@@ -284,8 +308,16 @@ class Plain:
         else:
             try:
                 dtype_of = formats.widened if wide else formats.written
-                results = evaluate(eqn, operands, dtype_of, self._number_of(wide, stack))
+                if algorithm := formats.algorithm(eqn, wide):
+                    results = product(eqn, operands, algorithm)
+                else:
+                    number_of = self._number_of(wide, stack)
+                    results = evaluate(eqn, operands, dtype_of, number_of)
                 results = [*map(self._rounded, results)]
+                if self._seed is not None and not primitives.is_exact(
+                    eqn, operands, results
+                ):
+                    results = [*map(self._moved, results)]
                 if is_backward(stack):
                     results = self._of_backward(eqn, results)
                 made = [
@@ -484,8 +516,10 @@ class Plain:
             return self._own(eqn, values)
 
         def body(arrays):
+            seed, self._seed = self._seed, None  # it is not one of a shard
             given = [dataclasses.replace(v, array=x) for v, x in zip(values, arrays)]
             results[:] = self._unheard(self._run)(params["jaxpr"], given, stack)
+            self._seed = seed
             return [value.array for value in results]
 
         values, results = self._fixed(values, eqn.invars), list[PlainValue]()

@@ -1,13 +1,16 @@
 """The values, dtypes and lines of a paired program."""
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._leaves.casts import Cast
 from .._leaves.dtypes import kind
-from .._leaves.types import DType, Leaf
+from .._leaves.types import DType, Equation, Leaf
+from .._program.graph import Stack
 from .._source.origin import Origin
+from .products import Algorithm, Products
 
 
 class Value(NamedTuple):
@@ -34,11 +37,13 @@ class Formats(NamedTuple):
         wide: the dtype of the wide values, at least.
         narrow: if given, the program is run as if all floats were at most this wide.
         is_own: whether what is not narrow is as the program has it, and not wider.
+        products: if given, what a device makes of products of float32 operands.
     """
 
     wide: np.dtype
     narrow: np.dtype | None = None
     is_own: bool = False
+    products: Products | None = None
 
     @property
     def names(self) -> dict[str, Any]:
@@ -61,6 +66,10 @@ class Formats(NamedTuple):
         is_double = self.wide == np.float64 and kind(dtype) == "complex"
         return np.dtype("complex128") if is_double else dtype
 
+    def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
+        """How a device computes an equation; None if it is as JAX has it."""
+        return None if self.products is None else self.products.algorithm(eqn, is_wide)
+
 
 class Line:
     """A line of source that rounds.
@@ -77,6 +86,9 @@ class Line:
         is_narrowed: whether it rounds only because the program is run in `narrow`.
         is_in_loop: whether a loop computes it.
         is_backward: whether the backward pass of a gradient computes some of it.
+        scopes: those of `jax.named_scope` in which it is computed.
+        products: the products on it whose operands a device rounds, with the equations
+            around them.
     """
 
     def __init__(self, origin: Origin | None):
@@ -89,7 +101,21 @@ class Line:
         self.is_narrowed = True
         self.is_in_loop = False
         self.is_backward = False
+        self.scopes: dict[tuple[str, ...], None] = {}
+        self.products: dict[tuple[int, ...], Stack] = {}
+
+    @property
+    def scope(self) -> str:
+        """What its scopes have in common, as `encoder/block_*`; a number may differ."""
+        common = []
+        for names in zip(*self.scopes):
+            patterns = {_NUMBER.sub("*", name) for name in names}
+            if len(patterns) > 1:
+                break
+            common.append(names[0] if len({*names}) == 1 else patterns.pop())
+        return "/".join(common)
 
 
+_NUMBER = re.compile(r"\d+")
 # The line of what JAX computes with no line of the user's around it.
 NOWHERE = Origin("", 0, "", "")

@@ -27,11 +27,14 @@ from .._paired.finite import Birth
 from .._paired.measure import Measures
 from .._paired.pair import Paired
 from .._paired.primitives import is_inexact
+from .._paired.products import products_named
 from .._paired.python_numbers import PythonNumbers
 from .._paired.values import Formats
 from .._program.graph import Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
+from .comparison import comparison
 from .losses import line_losses
+from .products import ProductRuns, formats_of, product_losses
 from .report import PrecisionReport
 from .runs import Runs
 from .updates import unmoved
@@ -55,6 +58,8 @@ def audit_precision(
     narrow: DType = None,
     tolerance: float | None = None,
     x64: bool | None = None,
+    matmul_precision: object = None,
+    reference: PyTree = None,
 ) -> PrecisionReport:
     """Measures which lines of a function lose precision, and which to compute wider.
 
@@ -65,6 +70,9 @@ def audit_precision(
     It also counts what the program computes, by dtype, and finds what makes it compute
     wider than necessary: a cast, a constant, random numbers, an input. If an argument has a
     `jax.ShapeDtypeStruct`, it runs nothing and reports these costs alone.
+
+    Given a reference, it says whether rounding explains how the outputs differ from it, and
+    of a function also at which lines the two begin to differ.
 
     What it finds holds for the arguments that it is given. A loss is a poor subject, since
     the roundings in one number may cancel: give it a gradient, a train step, or some steps
@@ -83,15 +91,26 @@ def audit_precision(
         tolerance: the relative error that `fix` has to reach; by default what leaves a
             tenth of the squared error.
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
+        matmul_precision: if given, the program is compared with itself, its products and
+            convolutions of float32 operands rounded as another device rounds them: "tpu"
+            (bfloat16 operands), "a100" or "h100" (TF32); a name of
+            `jax.default_matmul_precision`, or "bfloat16_3x"; or a
+            `jax.lax.DotAlgorithmPreset` with float32 sums, or its name. A product that asks
+            for a higher precision is not rounded. Costs are left out.
+        reference: what the outputs should be: a tree of arrays of the shapes of the
+            outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
+            function of the same arguments. `PrecisionReport.differences` has the verdicts.
 
     Returns:
-        A `PrecisionReport`; print it.
+        A `PrecisionReport`; print it. With `matmul_precision`, a `ProductsReport`.
 
     Raises:
         TypeError: if `f` is not callable or has no floating output, or an argument has the
             wrong type.
         ValueError: if an output is not finite in wide types either, with the line that
-            makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative.
+            makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative;
+            if `matmul_precision` is unknown, or given with `wide`, `narrow` or `reference`;
+            if `reference` has another tree or other shapes than the outputs.
         NotImplementedError: before JAX 0.5.
 
     Example:
@@ -103,8 +122,14 @@ def audit_precision(
         >>> report = dtypeguard.audit_precision(average, start, xs)
         >>> report.losses[0].constant, round(report.left, 2)
         ('0.999 -> 1', 0.0)
+
+    References:
+        JAX's documentation, "Matmul precision" (https://docs.jax.dev/en/latest/201/precision.html):
+        float32 products are of bfloat16 operands on a TPU, and of TF32 ones on recent GPUs.
     """
-    return audit_call(f, args, kwargs, wide, narrow, tolerance, x64)
+    return audit_call(
+        f, args, kwargs, wide, narrow, tolerance, x64, matmul_precision, reference
+    )
 
 
 def audit_call(
@@ -115,6 +140,8 @@ def audit_call(
     narrow: DType = None,
     tolerance: float | None = None,
     x64: bool | None = None,
+    matmul_precision: object = None,
+    reference: PyTree = None,
     show_status: Callable[[str], None] = lambda _: None,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
@@ -139,18 +166,43 @@ def audit_call(
             "jax.grad and other transformations, with the transformed function."
         )
     runs = not any(isinstance(x, jax.ShapeDtypeStruct) for x in given.arrays)
+    products = None
+    if matmul_precision is not None:
+        products = products_named(matmul_precision)
+        if reference is not None:
+            raise ValueError(
+                "audit_precision got reference and matmul_precision: a reference is "
+                "compared with the program as it runs here. Leave out one, or audit twice."
+            )
+        if not runs:
+            raise TypeError(
+                "audit_precision got matmul_precision and jax.ShapeDtypeStructs, which "
+                "have no values to round. Give it arrays."
+            )
     show_status("tracing")
-    program, paths, numbers, has_double = _traced(f, given, x64, runs)
+    program, paths, numbers, has_double, outputs = _traced(f, given, x64, runs)
     graph = Graph(program)
-    formats = _formats(list(_avals(program)), wide, narrow)
+    if products is not None:
+        formats, numbers = formats_of(products, wide, narrow), PythonNumbers()
+    else:
+        formats = _formats(list(_avals(program)), wide, narrow)
     if not paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "
             "function that returns what is to be exact, such as a loss or a gradient."
         )
-    work = work_of(graph, narrow)
+    compare = None
+    if reference is not None and not runs:
+        raise TypeError(
+            "audit_precision got reference and a jax.ShapeDtypeStruct, which has no values "
+            "to compare. Give it arrays."
+        )
+    if reference is not None:
+        trace = lambda g, arrays: _traced(g, given, x64, True, arrays)
+        compare = comparison(reference, f, program, outputs, numbers, formats, trace)
+    work = work_of(graph, narrow) if products is None else None
     flow = None
-    if work.narrow is not None and work.wide:
+    if work is not None and work.narrow is not None and work.wide:
         flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, given.paths))
     figures: list[Figures] = []
     if flow is not None:
@@ -166,21 +218,30 @@ def audit_call(
         measures = Measures(Paired(program, formats, numbers), arrays)
         not_finite = _checked(f, measures, given.paths, paths)
         show_status("running it plainly")
-        runs = Runs(program, measures.paired, arrays)
+        make_runs = Runs if products is None else ProductRuns
+        runs = make_runs(program, measures.paired, arrays)
         vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
         left_out = [*vanishing] if len(vanishing) < len(paths) else []
         if left_out:
             measures.leave_out(left_out)
             runs.leave_out(left_out)
-        found = line_losses(measures, runs, has_double, tolerance, show_status)
+        make: Callable[..., PrecisionReport] = PrecisionReport
+        if isinstance(runs, ProductRuns):
+            found = product_losses(measures, runs, tolerance, show_status)
+            make = runs.report
+        else:
+            found = line_losses(measures, runs, has_double, tolerance, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
-        stuck = unmoved(graph, arrays, runs.written, runs.exact)
+        stuck = unmoved(graph, arrays, runs.written, runs.exact) if work else {}
+        show_status("comparing with the reference")
+        compared = {} if compare is None else compare(arrays)
     errors = dict(zip(paths, runs.by_output))
-    return PrecisionReport(
+    return make(
         **found._asdict(),
         **formats.names,
+        **compared,
         error=runs.total,
         flipped=runs.flipped(measures.total),
         decisions=runs.decisions,
@@ -189,7 +250,7 @@ def audit_call(
         once=runs.once,
         outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
         unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
-        is_of_gradients=runs.has_gradients and not stuck,
+        is_of_gradients=runs.has_gradients and not stuck and work is not None,
         lines=measures.lines,
         tolerance=tolerance,
         not_examined=tuple(sorted(measures.paired.unknown)),
@@ -208,12 +269,14 @@ class _Traced(NamedTuple):
         paths: of its floating outputs.
         numbers: the Python numbers that it gave to JAX; none if it does not run.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
+        outputs: the paths of all its outputs.
     """
 
     program: Jaxpr
     paths: list[str]
     numbers: PythonNumbers
     has_float64: bool
+    outputs: list[str]
 
 
 def _traced(
@@ -254,7 +317,7 @@ def _traced(
             raise
         has_double = has_float64()
     paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
-    return _Traced(program, paths, numbers, has_double)
+    return _Traced(program, paths, numbers, has_double, outputs)
 
 
 def _checked(

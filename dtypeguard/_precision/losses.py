@@ -17,6 +17,10 @@ from .._source.origin import Origin
 from .report import STOCHASTICALLY, LineLoss
 from .runs import Runs, WideLines
 
+# As `Measures.fix`.
+Search = Callable[[Sequence[int], Sequence[int], float | None], list[int]]
+Remedy = Callable[[Line], str]
+
 _LEAST_SHARE = 0.01
 # Lines that are wide in a plain run of their own, which is compiled.
 _MOST_ALONE = 3
@@ -49,6 +53,8 @@ def line_losses(
     has_float64: bool,
     tolerance: float | None,
     show_status: Callable[[str], None],
+    search: Search | None = None,
+    remedy: Remedy | None = None,
 ) -> Losses:
     """The lines with more than a hundredth of the error, the most important first.
 
@@ -58,6 +64,8 @@ def line_losses(
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         tolerance: the error that the fix has to reach.
         show_status: called with what it is about to do.
+        search: finds the lines that are worth computing wider; by default `Measures.fix`.
+        remedy: says what to write for a line; by default, to compute it in wide types.
     """
     numbers = range(measures.lines if measures.total else 0)
     shares = []
@@ -80,17 +88,18 @@ def line_losses(
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     scaled = runs.scaled()
-    if scaled is not None and scaled.error <= _allowed(runs, tolerance):  # it costs nothing
+    if scaled is not None and scaled.error <= allowed(runs, tolerance):  # it costs nothing
         nothing = WideLines(runs.total, runs.left(runs.total), 0.0)
         fix, kept, alone = [], nothing, {}
     else:
-        fix, kept, alone = _fix(measures, runs, order, important, tolerance)
+        search = search or measures.fix
+        fix, kept, alone = _fix(search, runs, order, important, tolerance)
     # What makes no product wide costs nothing, and inputs are not cast back.
     are_lines = None not in (measures.paired.lines[number].origin for number in fix)
     cast = WideLines(np.nan, np.nan, np.nan)
     if kept.price > 0 and are_lines:
         cast = runs.with_wide(fix, keeps=False)
-    keeps = not (cast.error <= _allowed(runs, tolerance) and cast.price < kept.price)
+    keeps = not (cast.error <= allowed(runs, tolerance) and cast.price < kept.price)
     flipped = runs.flipped(measures.total)
     by_rounding = 1 - flipped
     losses = {}
@@ -107,9 +116,12 @@ def line_losses(
                 price=np.nan if mended is None else mended.price,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=_remedy(line, measures.paired, has_float64, keeps),
+                remedy=remedy(line)
+                if remedy
+                else _remedy(line, measures.paired, has_float64, keeps),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
+                scope=line.scope,
             )
     return Losses(
         tuple(losses.values()),
@@ -129,7 +141,7 @@ def line_losses(
     )
 
 
-def _allowed(runs: Runs, tolerance: float | None) -> float:
+def allowed(runs: Runs, tolerance: float | None) -> float:
     """The error that is small enough."""
     if tolerance is not None:
         return tolerance
@@ -137,7 +149,7 @@ def _allowed(runs: Runs, tolerance: float | None) -> float:
 
 
 def _fix(
-    measures: Measures,
+    search: Search,
     runs: Runs,
     order: Sequence[int],
     important: Sequence[int],
@@ -157,13 +169,13 @@ def _fix(
     for bound in bounds:
         if tolerance is not None and kept.error <= tolerance:
             break
-        tried = measures.fix(order, important, bound)
+        tried = search(order, important, bound)
         if tried and tried != fix:
             fix, kept = tried, runs.with_wide(tried, keeps=True)
     if len(fix) == 1:
         return fix, kept, {fix[0]: kept}
     alone = {n: runs.with_wide([n], keeps=True) for n in (fix or important)[:_MOST_ALONE]}
-    bound = max(_allowed(runs, tolerance), kept.error)
+    bound = max(allowed(runs, tolerance), kept.error)
     enough = [n for n, each in alone.items() if n in fix and each.error <= bound]
     if enough:
         best = min(enough, key=lambda n: alone[n].price)

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .._costs.costs import LineCost
 from .._costs.work import Work
@@ -13,6 +14,7 @@ from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
 from .._source.origin import Origin, place_of
 from . import html
+from .difference import Difference, Divergence, details_of, headline_of
 from .runs import LineDecision
 
 
@@ -40,6 +42,9 @@ class LineLoss:
             the share of the backward one; not a number if that is not finite, or 0.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
+        scope: what the scopes of `jax.named_scope` in which it is computed have in common,
+            such as "encoder/block_*"; Flax Linen and Haiku name their modules so. Empty if
+            there is nothing.
     """
 
     origin: Origin | None
@@ -52,6 +57,7 @@ class LineLoss:
     price: float = math.nan
     backward: float = 0.0
     cast: str | None = None
+    scope: str = ""
 
     @property
     def of_pass(self) -> str:
@@ -136,6 +142,9 @@ class PrecisionReport:
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to mend may stand before it. None if all
             outputs are finite.
+        differences: from the reference, an entry for each output that it has.
+        divergence: where a reference that is a function begins to differ; None if rounding
+            explains all, or there is no such function.
     """
 
     error: float = math.nan
@@ -172,6 +181,12 @@ class PrecisionReport:
     costs: tuple[LineCost, ...] = ()
     not_finite: Origin | None = None
     vanishing: dict[str, float] = dataclasses.field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    divergence: Divergence | None = None
+
+    # What the figures mean, for reports of other runs than one in wide types.
+    _off: ClassVar[str] = "|as written - wide| / |wide|"
+    _dearer = "so"
 
     @property
     def is_spread(self) -> bool:
@@ -186,13 +201,35 @@ class PrecisionReport:
         return self.error * part**0.5 if part > 0 else 0.0
 
     @property
+    def _is_rounded_once(self) -> bool:
+        """Whether the error is about that of rounding the outputs of wide types once."""
+        return 0 < self.once < math.inf and self.error <= _ABOUT * self.once
+
+    @property
     def _all_vanish(self) -> bool:
         """Whether no output has a value; then all of them count."""
         return bool(self.vanishing) and {*self.vanishing} == {*self.outputs}
 
     @property
+    def _setting(self) -> str:
+        """How the program was run; empty if as written."""
+        return "" if self.narrow is None else f"in {self.narrow}"
+
+    @property
+    def _widened(self) -> str:
+        """How the lines of the fix are computed."""
+        return f"in {self.wide}"
+
+    @property
     def headline(self) -> str:
-        """One sentence that says how it went."""
+        """How it went: in one sentence, and in one before it on a reference."""
+        if not self.differences:
+            return self._headline_of_error()
+        own = self._headline_of_error()
+        return f"{headline_of(self.differences)} {own[:1].upper()}{own[1:]}"
+
+    def _headline_of_error(self) -> str:
+        """One sentence on its own error, or on its costs."""
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
         if self._all_vanish:
@@ -203,14 +240,14 @@ class PrecisionReport:
             return f"the outputs are those of {self.wide}."
         if math.isinf(self.error):
             first = self.not_finite
-            how = "as written" if self.narrow is None else f"in {self.narrow}"
+            how = self._setting or "as written"
             text = f"the outputs are not finite {how}, and are in {self.wide}"
             text += self._range()
             return (
                 f"{text}: {first.place} is the first that is not." if first else f"{text}."
             )
-        begin = "" if self.narrow is None else f"in {self.narrow} "
-        off = f"{begin}the outputs are {_percent(self.error)} off"
+        begin = f"{self._setting} the outputs" if self._setting else "the outputs"
+        off = f"{begin} are {_percent(self.error)} off"
         if abs(self.compiled - self.error) > _MUCH * self.error:
             off += f" ({_percent(self.compiled)} as XLA compiles it here)"
         off += self._range()
@@ -220,9 +257,12 @@ class PrecisionReport:
             return f"{off}: {_percent(self.flipped)} of the squared error is decisions."
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
+            off += f". That is the cost of {' and '.join(dtypes)}"
+            if self._is_rounded_once:
+                return f"{off}: rounding the outputs once gives {_percent(self.once)}."
             return (
-                f"{off}. That is the cost of {' and '.join(dtypes)}: the error is spread "
-                f"over {len(self.fix)} lines, and none stands out."
+                f"{off}: the error is spread over {len(self.fix)} lines, and none stands "
+                "out."
             )
         if not self.fix:
             return f"{off}."
@@ -263,7 +303,7 @@ class PrecisionReport:
         lines = "one line" if count == 1 else f"{count} lines"
         if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
             lines = "it" if count == 1 else f"these {lines}"
-        begin = f"With {lines} in {self.wide} it is {_percent(self.mended)}"
+        begin = f"With {lines} {self._widened} it is {_percent(self.mended)}"
         if self.tolerance is None:
             return [f"{begin}."]
         allowed = f"your {_percent(self.tolerance)}"
@@ -273,9 +313,9 @@ class PrecisionReport:
 
     def _legend(self) -> str:
         text = (
-            "Off is |as written - wide| / |wide|, the root mean square over the outputs; "
-            "share: of its square; alone: off if only this line rounds; left: of the "
-            f"square with only this line in {self.wide}"
+            f"Off is {self._off}, the root mean square over the outputs; share: of its "
+            "square; alone: off if only this line rounds; left: of the square with only "
+            f"this line {self._widened}"
         )
         estimated = any(math.isnan(loss.price) for loss in self.losses)
         return f"{text}; ~: estimated from roundings alone." if estimated else f"{text}."
@@ -367,20 +407,24 @@ class PrecisionReport:
         """The table of losses."""
         if not self.losses:
             return []
-        has_passes = any(loss.backward > 0 for loss in self.losses)
-        head = ("share", "alone", "left", "pass", "line", "rounds to", "")
+        head = ("share", "alone", "left", "pass", "line", "scope", "rounds to", "")
         rows: list[Sequence[str]] = [head]
         for loss in self.losses:
             code = loss.origin.code if loss.origin else ""
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
-            share = "cancels" if loss.share < -0.01 else f"{100 * loss.share:.0f}%"
+            share = "cancels" if loss.share < -0.01 else f"{100 * max(loss.share, 0):.0f}%"
             left = "~" * math.isnan(loss.price) + f"{loss.left:.2f}"
             alone, way = _percent(loss.alone), loss.of_pass
-            rows.append((share, alone, left, way, loss.place, dtypes, code))
-        return columns(rows if has_passes else [(*row[:3], *row[4:]) for row in rows])
+            rows.append((share, alone, left, way, loss.place, loss.scope, dtypes, code))
+        left_out = {3} if not any(loss.backward > 0 for loss in self.losses) else set()
+        left_out |= {5} if not any(loss.scope for loss in self.losses) else set()
+        return columns(
+            [[x for n, x in enumerate(row) if n not in left_out] for row in rows]
+        )
 
     def __str__(self) -> str:
         lines = [" ".join([f"precision: {self.headline}", *self._answer()])]
+        lines += self._compared()
         lines += [f"  {row}" for row in (*self.rows(), *self._decided())]
         lines += [self._legend()] * bool(self.losses)
         lines += [
@@ -391,6 +435,16 @@ class PrecisionReport:
             *self._notes(),
         ]
         return "\n".join(lines)
+
+    def _compared(self) -> list[str]:
+        """What tells whether the reference is another computation, and where it begins."""
+        told = details_of(self.differences)
+        if self.differences and self.decisions and self.flipped > _LEAST_FLIPPED:
+            told.append(
+                f"Rounding includes decisions that flip: {_percent(self.flipped)} of the "
+                "square of the program's own error."
+            )
+        return told + ([] if self.divergence is None else [str(self.divergence)])
 
     def _advice(self) -> list[str]:
         """What to write for each line of the fix; nothing where no line stands out."""
@@ -403,12 +457,12 @@ class PrecisionReport:
             return []
         lines = "it" if len(self.fix) == 1 else "these lines"
         how = "" if self.keeps else " and cast back after"
-        told = f"With {lines} in {self.wide}{how}, {_percent(self.left)} of the squared "
+        told = f"With {lines} {self._widened}{how}, {_percent(self.left)} of the squared "
         told += "error is left"
         if not self.price_if_kept > 0:
             return [f"{told}."]
         products = "of the operations of matrix products"
-        told += f", and {_percent(self.price)} {products} become so."
+        told += f", and {_percent(self.price)} {products} become {self._dearer}."
         if math.isnan(self.left_if_cast):
             return [told]
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
@@ -447,7 +501,8 @@ class PrecisionReport:
 
     def _notes(self) -> list[str]:
         notes = self._updates()
-        if self.once > 0 and math.isfinite(self.error):
+        is_said = self.is_spread and self._is_rounded_once
+        if self.once > 0 and math.isfinite(self.error) and not is_said:
             notes.append(f"Rounding the outputs once gives {_percent(self.once)}.")
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
@@ -488,6 +543,7 @@ class PrecisionReport:
         """One page that needs no network: the source, with what each line loses."""
         marks = [self._mark(loss) for loss in self.losses]
         marks += [mark for cost in self.costs for mark in _marks_of_cost(cost)]
+        marks += self._marks_of_decisions()
         figures = {}
         if self.outputs:
             outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
@@ -501,35 +557,32 @@ class PrecisionReport:
         cheaper = self._cost_advice()
         if cheaper and not math.isnan(self.error):
             cheaper.append(self._headline_of_costs().capitalize())
-        figures |= self._decisions_figure()
         advice = {
             "What to change": [*self._scaling(), *self._advice(), *self._left()],
             "What makes it cheaper": cheaper,
         }
-        notes = self._notes()
+        notes = [f"{x.capitalize()}." for x in self._decided()[:1]]
+        notes = [*self._compared(), *notes, *self._notes()]
         headline = " ".join([self.headline, *self._answer()])
         return html.page(headline, marks, advice, notes, figures, self.is_spread)
 
-    def _decisions_figure(self) -> dict[str, str]:
-        if not self.decisions:
-            return {}
-        rows = [
-            (
-                ("", "inside JAX" if each.origin is None else place_of(each.origin)),
-                (_percent(each.flipped / each.count), ""),
-                (f"{each.count:,}", ""),
+    def _marks_of_decisions(self) -> list[html.Mark]:
+        told = "of {:,} decisions are others in {}"
+        return [
+            html.Mark(
+                each.origin,
+                "inside JAX" if each.origin is None else place_of(each.origin),
+                f"{_percent(each.flipped / each.count)} "
+                + told.format(each.count, self.wide),
             )
             for each in self.decisions
         ]
-        how = "cancels" if self.flipped < 0 else _percent(self.flipped)
-        title = f"Decisions that flipped: {how} of the squared error"
-        return {title: html_table(("line", "flipped", "of"), rows)}
 
     def _mark(self, loss: LineLoss) -> html.Mark:
         said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
         said += [loss.constant] if loss.constant else []
         said.append(f"{_percent(loss.alone)} off if only this line rounds")
-        left = f"{_percent(loss.left)} of the squared error left with it in {self.wide}"
+        left = f"{_percent(loss.left)} of the squared error left with it {self._widened}"
         origin, is_chosen = loss.origin, loss in self.fix and not self.is_spread
         inner = f"{origin}  {origin.code}" if origin and origin.called_from else ""
         return html.Mark(
@@ -575,6 +628,10 @@ def _work_table(work: Work) -> str:
 STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# Errors up to this ratio are about the same.
+_ABOUT = 1.25
+# From this share of the squared error on, beside a reference, decisions are named.
+_LEAST_FLIPPED = 0.01
 # Of the lines that decide.
 _MOST_DECISIONS = 5
 # Of the table of costs.

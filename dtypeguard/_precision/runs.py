@@ -19,7 +19,7 @@ from .._costs.work import operations, repetitions
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits
 from .._leaves.public import public
-from .._leaves.types import Jaxpr, Leaf
+from .._leaves.types import Equation, Jaxpr, Leaf
 from .._lines.equations import (
     cast_of_ours,
     is_backward,
@@ -121,11 +121,11 @@ class Runs:
         plain, wide = self._plain(False), self._plain(True)
         self.written, choices = self._run(plain)
         self.exact, others = self._run(wide)
-        self._compiled = self._run(self._plain(False, is_strict=False))[0]
+        self._compiled = self._as_compiled()
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
         self.turns_differ, self.decisions = _compared(plain, choices, others)
-        self._as_written = plain
+        self._as_written, self._wide = plain, wide
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(program)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
@@ -157,16 +157,20 @@ class Runs:
         far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
         if not far:
             return []
-        formats, arrays = self._paired.formats, self._arrays
-        if formats.wide == np.float64:
-            arrays = [*map(_rounded_otherwise, arrays)]
         with set_x64(True):
-            formats = formats._replace(wide=np.dtype("float64"))
-            others = self._run(self._plain(True, formats=formats), arrays)[0]
+            others = self._exact_otherwise()
             found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
             differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
         is_much = lambda n, off, size: off > _LEAST_PART * min(self.by_output[n], 1) * size
         return [n for n, off, size in differ if is_much(n, off, size)]
+
+    def _exact_otherwise(self) -> list[Leaf]:
+        """The floating outputs in wide types, with other roundings."""
+        formats, arrays = self._paired.formats, self._arrays
+        if formats.wide == np.float64:
+            arrays = [rounded_otherwise(x, 2.0**-50) for x in arrays]
+        formats = formats._replace(wide=np.dtype("float64"))
+        return self._run(self._plain(True, formats=formats), arrays)[0]
 
     def flipped(self, rounding: float) -> float:
         """The share of the squared error that other decisions cause.
@@ -321,24 +325,29 @@ class Runs:
 
     def _widened_work(self, plain: Plain, is_any: bool = False) -> float:
         """The operations of the products that a run has made wide, or of all of them."""
-        formats = self._paired.formats
-        is_narrow = lambda var: (
-            formats.widened(var.aval.dtype) != formats.written(var.aval.dtype)
-        )
         return sum(
             operations(stack[0]) * repetitions(stack)
             for stack in plain.widened.values()
-            if is_any or any(map(is_narrow, stack[0].invars[:2]))
+            if is_any or self._is_narrow(stack[0])
         )
 
+    def _is_narrow(self, eqn: Equation) -> bool:
+        """Whether a product is computed wider where its line is wide."""
+        formats, dtypes = self._paired.formats, (v.aval.dtype for v in eqn.invars[:2])
+        return any(formats.widened(x) != formats.written(x) for x in dtypes)
 
-def _rounded_otherwise(array: Leaf) -> Leaf:
-    """An array of floats with a few roundings of float64 in each number, up and down."""
+    def _as_compiled(self) -> list[Leaf]:
+        """The floating outputs where XLA may leave out roundings."""
+        return self._run(self._plain(False, is_strict=False))[0]
+
+
+def rounded_otherwise(array: Leaf, part: float) -> Leaf:
+    """An array of floats with this part of each number added or taken away, in float64."""
     if not is_inexact(array):
         return array
     wide = jnp.asarray(array, jnp.promote_types(array.dtype, np.float64))
     signs = np.where(np.arange(wide.size).reshape(wide.shape) % 3, 1, -1)
-    return wide * (1 + signs * 2.0**-50)
+    return wide * (1 + signs * part)
 
 
 def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:

@@ -69,9 +69,21 @@ def places(
     origin: Origin | None, cause: Origin | None, begun: Origin | None = None
 ) -> tuple[str, str, str]:
     """The lines of a promotion, of what forced it, and of the first value, as printed."""
-    forced = f"forced by {cause.place}" if cause else ""
+    forced = f"forced by {cause.place}{_call_of(cause, origin)}" if cause else ""
     first = f"begins at {begun.place}" if begun else ""
     return origin.place if origin else "", forced, first
+
+
+def _call_of(line: Origin, user: Origin | None) -> str:
+    """The call of a line's function, where the function that uses the value makes it."""
+    own = [x for x in line._through if is_users(x.file) and not is_installed(x.file)]
+    around = [(x.file, x.function) for x in own]
+    where = user and (user.users.file, user.users.function)
+    if user is None or where not in around[1:] or where == around[0]:
+        return ""
+    caller = f"{short_path(own[1].file)}:{own[1].line}"
+    is_new = caller not in (str(user.users), str(line.users))
+    return f", called from {caller}" * is_new
 
 
 def origin_of_frame(

@@ -178,7 +178,7 @@ def test_what_stands_in_a_file_outlasts_wrong_usage(tmp_path):
     assert main(argv) == 2
     assert old.read_text() == "old"
     assert not new.exists()
-    assert main([*argv, "--set", "learning_rate=1"]) == 0
+    assert main([*argv, "--set", "learning_rate=1", "--params", "float32"]) == 0
     assert old.read_text().startswith("<!doctype html>")
     assert new.read_text().startswith("**audit:")
 

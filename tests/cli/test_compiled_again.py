@@ -195,6 +195,24 @@ OF_LIBRARIES = {
             r"count .* 2 times: n is 0, int32\[\] \(begins at {the count}\)\. .* an array",
         ],
     ),
+    "equinox.nn": (
+        """
+        import equinox as eqx, jax, jax.numpy as jnp
+
+        class Model(eqx.Module):
+            w: jax.Array
+
+        @eqx.filter_jit
+        def step(model, batch, key):
+            half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), model)  # the cast
+            return batch.sum(), half, key
+
+        model = Model(jnp.ones(3))
+        for _ in range(2):
+            loss, model, key = step(model, jnp.ones(2), jax.random.key(0))
+        """,
+        [r"model\.w  float32 -> bfloat16  {the cast}"],
+    ),
     "flax.nnx": (
         """
         import jax, jax.numpy as jnp
@@ -219,6 +237,65 @@ OF_LIBRARIES = {
         [r"model\.layers\[0\]\.kernel  bfloat16 -> float32  {the product}"],
     ),
 }
+
+
+OTHERS = {
+    "keys of another implementation": (
+        """
+        import jax
+
+        @jax.jit
+        def draw(key):
+            return jax.random.normal(key, (3,))
+
+        draw(jax.random.key(0))
+        draw(jax.random.key(0, impl="rbg"))
+        draw(jax.random.PRNGKey(0))
+        """,
+        [r"key  key<fry> -> key<rbg>  called at .*", r"all keys alike: jax\.random\.key"],
+    ),
+    "leaves in another order": (
+        """
+        import collections, jax
+
+        @jax.jit
+        def total(d):
+            return sum(d.values())
+
+        total(collections.OrderedDict(a=1.0, b=2.0))
+        total(collections.OrderedDict(b=2.0, a=1.0))
+        """,
+        [r"another order: d\['a'\], d\['b'\] then d\['b'\], d\['a'\]\."],
+    ),
+    "a node without keys": (
+        """
+        import jax, jax.numpy as jnp
+
+        class Node:
+            def __init__(self, x):
+                self.x = x
+
+        jax.tree_util.register_pytree_node(
+            Node, lambda node: ((node.x,), None), lambda _, parts: Node(*parts)
+        )
+
+        @jax.jit
+        def step(key, state):
+            return Node(state.x.astype(jnp.bfloat16))  # the cast
+
+        state = Node(jnp.ones(3))
+        for _ in range(2):
+            state = step(jax.random.key(0), state)
+        """,
+        [r"state\[<flat index 0>\]  float32 -> bfloat16  {the cast}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_else_is_compiled_again(case, run, script):
+    source, rows = OTHERS[case]
+    listed(run, script(source), rows)
 
 
 @pytest.mark.parametrize("library", OF_LIBRARIES)

@@ -5,6 +5,7 @@ import json
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 from dtypeguard._cli.main import main
@@ -30,6 +31,14 @@ def loss(x, scale):
 
 def breaks(x):
     return x @ x[:1]  # here
+
+def both(x):
+    return {"sin": jnp.sin(x), "cos": jnp.cos(x)}
+
+def other(x):
+    return {"sin": jnp.sin(x), "cos": 1.01 * jnp.cos(x)}
+
+angles = jnp.linspace(0, 1, 8)
 
 mean, xs = jnp.ones(3, jnp.bfloat16), jnp.zeros((9, 3), jnp.bfloat16)
 by_tuple = mean, xs
@@ -69,6 +78,24 @@ def test_it_prints_the_report(command, inputs, capsys):
     assert out.startswith("precision: the outputs are ")
     assert f"a_program.py:{LINE}" in out
     assert "0.999 -> 1" in out
+
+
+def test_a_reference_from_a_file_or_a_function(command, capsys, tmp_path):
+    angles, file = np.linspace(0, 1, 8, dtype=np.float32), tmp_path / "out.npz"
+    np.savez(file, **{"['sin']": np.sin(angles), "['cos']": np.cos(angles)})
+    assert command("both", "angles", "--reference", str(file)) == 0
+    assert "rounding explains it in all 2 outputs" in capsys.readouterr().out
+    np.savez(file, **{"['sin']": np.sin(angles), "['cos']": 1.01 * np.cos(angles)})
+    assert command("both", "angles", "--reference", str(file)) == 1
+    assert "1 of 2 outputs: it differs by 0.99% in ['cos']" in capsys.readouterr().out
+    program = tmp_path / "a_program.py"
+    assert command("both", "angles", "--reference", f"{program}:other") == 1
+    assert "there the reference has" in capsys.readouterr().out
+    np.savez(file, out=np.array([0.0]))
+    assert command("both", "angles", "--reference", str(file)) == 2
+    assert "['sin']  missing" in capsys.readouterr().err
+    assert command("both", "angles", "--reference", str(tmp_path / "no.npz")) == 2
+    assert "numpy.savez(file, **{" in capsys.readouterr().err
 
 
 def test_what_it_exits_with(command, capsys):

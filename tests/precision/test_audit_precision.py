@@ -1,5 +1,6 @@
 """audit_precision on programs that lose precision on a known line, and on mended ones."""
 
+import dataclasses
 import json
 
 import jax
@@ -10,8 +11,9 @@ import pytest
 from healthy import spread
 from jax import lax
 
-from dtypeguard import audit_precision, guard_step
+from dtypeguard import LineLoss, PrecisionReport, audit_precision, guard_step
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._source.origin import Origin
 from dtypeguard.testing import check_precision
 
 pytestmark = [
@@ -363,3 +365,38 @@ def test_a_loss_in_a_backward_rule_is_on_its_line():
         "rounded = (slope * given).astype(BF16)  # loses"
     ]
     assert report.left < 1e-3
+
+
+def test_a_line_has_the_scopes_that_its_calls_have_in_common():
+    def f(params, x):
+        for n, w in enumerate(params):
+            with jax.named_scope("encoder"), jax.named_scope(f"block_{n}"):
+                x = layer(w, x)
+        with jax.named_scope("head"):
+            return jnp.einsum("ij->i", x)  # sums
+
+    def layer(w, x):
+        return jnp.sin(x @ w)  # of both
+
+    x = jax.random.normal(jax.random.key(0), (8, 8), jnp.bfloat16)
+    report = audit_precision(jax.grad(lambda p, x: f(p, x).sum()), [x, x + 1], x)
+    scopes = {loss.origin.code: loss.scope for loss in report.losses if loss.origin.file}
+    assert scopes["return jnp.sin(x @ w)  # of both"] == "encoder/block_*"
+    assert scopes.get('return jnp.einsum("ij->i", x)  # sums', "head") == "head"
+    assert "encoder/block_*" in str(report)
+
+
+def test_an_error_that_rounding_the_outputs_once_gives_is_said_to_be_that():
+    report = PrecisionReport(error=0.0018, once=0.0017, wide="float32")
+    assert "once" in str(report)
+    line = Origin("t.py", 1, "f", "y = x")
+    loss = LineLoss(line, -0.001, 0.001, 1.0, ("bfloat16",), None, "")
+    losses = tuple(
+        dataclasses.replace(loss, share=share) for share in (0.3, 0.2, 0.2, 0.1, -0.001)
+    )
+    report = dataclasses.replace(report, losses=losses, fix=losses[:4], lines=9)
+    assert report.headline == (
+        "the outputs are 0.18% off. That is the cost of bfloat16: rounding the outputs "
+        "once gives 0.17%."
+    )
+    assert "-0%" not in str(report)

@@ -124,7 +124,9 @@ def test_masks_that_flip_are_a_row_of_their_own():
     assert line.count == 3 * 128 * 64
     assert 0 < line.flipped < line.count / 100
     assert f"{line.count:,}" in str(report)
-    assert f"{line.count:,}" in report.to_html()
+    page = report.to_html()
+    assert f"of {line.count:,} decisions are others in float32" in page
+    assert "Decisions that flipped: " in page
 
 
 def test_a_loop_that_turns_another_number_of_times():
@@ -281,3 +283,36 @@ def test_gradients_within_float16_want_no_loss_scale():
     report = audit_precision(jax.grad(lambda w: jnp.mean(jnp.tanh(w @ w)).astype(F32)), w)
     assert report.loss_scale is None
     assert "loss" not in report.headline
+
+
+def followed(x, gain):
+    """A norm as packages write it: in the dtype of what it is given."""
+    dtype = jnp.result_type(x, gain)
+    x = x.astype(F32)
+    return jnp.asarray(x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True)) * gain, dtype)
+
+
+def fixed(x, gain, dtype=BF16):
+    return jnp.asarray(followed(x.astype(F32), gain), dtype)
+
+
+def starts(norm, params, x, dtype=BF16):
+    h = jnp.sin(x.astype(dtype) * 40) + 9  # start
+    for layer in params:
+        h = h + jnp.tanh(norm(h, layer["gain"]) @ layer["up"]) @ layer["down"]
+    return jnp.mean(h.astype(F32) ** 2)
+
+
+@pytest.mark.parametrize("norm", [followed, fixed])
+def test_the_price_counts_casts_that_follow_what_they_are_given(norm):
+    f = functools.partial(starts, norm)
+    x = normal(99, 32, 16)
+    report = audit_precision(jax.grad(f), LAYERS, x)
+    (loss,) = (each for each in report.losses if "# start" in each.origin.code)
+    with jax.disable_jit():
+        wide = functools.partial(starts, followed)
+        exact = jax.grad(wide)(cast(LAYERS, F32), cast(x, F32), F32)
+        written, edited = (off(jax.grad(f)(LAYERS, x, d), exact) for d in (BF16, F32))
+    assert loss.left == pytest.approx((edited / written) ** 2, abs=0.05), report
+    work = audit_precision(jax.grad(functools.partial(f, dtype=F32)), LAYERS, x).work
+    assert loss.price == pytest.approx(work.wide, abs=0.02)

@@ -1,0 +1,253 @@
+"""Products of float32 operands as a device computes them: of parts with fewer digits.
+
+A device that rounds them multiplies the rounded operands exactly, and adds in float32.
+With several passes, an operand is a sum of parts, and the products of the greatest are
+added.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.arguments import shown
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import DType, Equation, Leaf
+from .._program.graph import PRODUCTS
+from .evaluate import evaluate, own_dtype, round_to
+
+
+class Algorithm(NamedTuple):
+    """How a product of float32 operands is computed.
+
+    Attributes:
+        dtype: the name of the format of the parts; None if operands are not rounded.
+        parts: of how many parts an operand is the sum.
+        order: of which pairs products are made: those whose numbers, from 0 for the
+            greatest part on, add up to this at most.
+    """
+
+    dtype: str | None = None
+    parts: int = 1
+    order: int = 0
+
+    @property
+    def passes(self) -> int:
+        """How many products it makes of one."""
+        return len(self.pairs)
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The parts that are multiplied, the smallest first."""
+        numbers = range(self.parts)
+        pairs = [(i, j) for i in numbers for j in numbers if i + j <= self.order]
+        return sorted(pairs, key=sum, reverse=True)
+
+    def split(self, operand: Leaf, rounds: Leaf | None) -> list[Leaf]:
+        """The parts of an operand, the greatest first."""
+        if self.dtype is None or not _is_single(operand.dtype):
+            return [operand]
+        parts, rest = [], operand
+        for _ in range(self.parts):
+            part = self._rounded(rest)
+            if rounds is not None:
+                part = lax.select(rounds, part, rest)
+            parts.append(part)
+            rest = rest - part
+            rest = jnp.where(jnp.isfinite(rest), rest, jnp.zeros_like(rest))
+        return parts
+
+    def _rounded(self, x: Leaf) -> Leaf:
+        if kind(x.dtype) == "complex":
+            return lax.complex(self._rounded(lax.real(x)), self._rounded(lax.imag(x)))
+        if self.dtype == "tensorfloat32":
+            return lax.reduce_precision(x, 8, 10)
+        return round_to(x, jnp.dtype(self.dtype))
+
+
+FLOAT32 = Algorithm()
+# By the names of `jax.lax.DotAlgorithmPreset`, those whose sums are in float32.
+ALGORITHMS = {
+    "F16_F16_F32": Algorithm("float16"),
+    "BF16_BF16_F32": Algorithm("bfloat16"),
+    "BF16_BF16_F32_X3": Algorithm("bfloat16", 2, 1),
+    "BF16_BF16_F32_X6": Algorithm("bfloat16", 3, 2),
+    "BF16_BF16_F32_X9": Algorithm("bfloat16", 3, 4),
+    "TF32_TF32_F32": Algorithm("tensorfloat32"),
+    "TF32_TF32_F32_X3": Algorithm("tensorfloat32", 2, 1),
+    "F32_F32_F32": FLOAT32,
+}
+_BF16, _TF32 = ALGORITHMS["BF16_BF16_F32"], ALGORITHMS["TF32_TF32_F32"]
+# Six passes of bfloat16 are what a TPU has for float32.
+_LEVELS = {_BF16: (3.0, 6.0), ALGORITHMS["BF16_BF16_F32_X3"]: (1.0, 2.0)}
+
+
+class Level(NamedTuple):
+    """A precision that a product can be given in place of the default one.
+
+    Attributes:
+        name: of `jax.lax.Precision`, "HIGH" or "HIGHEST".
+        algorithm: what it means.
+        dearer: how many times as dear it makes a product; not a number if not known.
+    """
+
+    name: str
+    algorithm: Algorithm
+    dearer: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """What a device makes of products of float32 operands.
+
+    Attributes:
+        name: of the setting.
+        begin: how a sentence on it begins.
+        default: what it does where a program asks for nothing.
+        high: where it asks for `Precision.HIGH`.
+        levels: what a program may ask for instead, the cheapest first.
+        mended: what an equation does that is to be computed wider.
+    """
+
+    name: str
+    begin: str
+    default: Algorithm
+    high: Algorithm
+    levels: tuple[Level, ...] = ()
+    mended: Algorithm = FLOAT32
+
+    def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
+        """How an equation is computed; None if it is no product of such operands."""
+        if not _is_product(eqn):
+            return None
+        asked = eqn.params.get("precision")
+        if not isinstance(asked, (tuple, type(None))):  # it is left alone on both sides
+            return ALGORITHMS.get(getattr(asked, "name", ""))
+        written = self._of_level(asked)
+        return written if written is FLOAT32 or not is_wide else self.mended
+
+    def rounds(self, eqn: Equation) -> bool:
+        """Whether the operands of an equation are rounded."""
+        asked = eqn.params.get("precision")
+        is_level = isinstance(asked, (tuple, type(None)))
+        return _is_product(eqn) and is_level and self._of_level(asked) is not FLOAT32
+
+    def _of_level(self, asked: tuple[lax.Precision, ...] | None) -> Algorithm:
+        # XLA takes the highest of both operands.
+        level = max((each.value for each in asked or ()), default=0)
+        return (self.default, self.high, FLOAT32)[level]
+
+
+def product(
+    eqn: Equation,
+    operands: Sequence[Leaf],
+    algorithm: Algorithm,
+    rounds: Leaf | None = None,
+) -> list[Leaf]:
+    """The result of a product as a device computes it.
+
+    Args:
+        eqn: the equation.
+        operands: its operands.
+        algorithm: how.
+        rounds: if given, a bool: whether operands are rounded.
+    """
+    # An accelerator would round what it is given here as well.
+    highest = (lax.Precision.HIGHEST,) * 2
+    eqn = eqn.replace(params={**eqn.params, "precision": highest})
+    left, right, *others = operands
+    lefts, rights = algorithm.split(left, rounds), algorithm.split(right, rounds)
+    pairs = [
+        (lefts[i], rights[j])
+        for i, j in algorithm.pairs
+        if i < len(lefts) and j < len(rights)
+    ]
+    if len(pairs) == 1:
+        return evaluate(eqn, [*pairs[0], *others], own_dtype)
+    made = [evaluate(eqn, [*pair, *others], _at_least_single)[0] for pair in pairs]
+    return [lax.convert_element_type(sum(made[1:], made[0]), eqn.outvars[0].aval.dtype)]
+
+
+def products_named(name: object) -> Products:
+    """The products that a setting names.
+
+    Args:
+        name: one of `jax.default_matmul_precision`, a member of
+            `jax.lax.DotAlgorithmPreset` or its name, or a device.
+
+    Raises:
+        TypeError: if it is no name.
+        ValueError: if it is not known, with the nearest that is.
+    """
+    text = getattr(name, "name", name)
+    if not isinstance(text, str):
+        raise TypeError(
+            f"audit_precision got matmul_precision={shown(name)}. Write a device or a "
+            'precision, such as matmul_precision="tpu" or "tensorfloat32".'
+        )
+    known = {**_NAMED, **{each: each for each in ALGORITHMS}}
+    right = {each.lower(): each for each in known}.get(text.lower())
+    if right is None:
+        raise ValueError(
+            f"audit_precision got matmul_precision={text!r}, which is not simulated. Write "
+            f'matmul_precision="{_nearest(text, known)}", or one of {", ".join(known)}.'
+        )
+    default = ALGORITHMS[known[right]]
+    high = default
+    if default.dtype == "bfloat16" and default.passes < 3:
+        high = ALGORITHMS["BF16_BF16_F32_X3"]
+    dear = _LEVELS.get(default, (1.0, _DEARER.get(right, float("nan"))))
+    levels = [Level("HIGH", high, dear[0])] if high is not default else []
+    levels.append(Level("HIGHEST", FLOAT32, dear[1]))
+    shown_as = "TF32" if default.dtype == "tensorfloat32" else default.dtype or "float32"
+    more = f" in {default.passes} passes" if default.passes > 1 else ""
+    begin = f"with {shown_as} products{more}"
+    if right in _DEVICES:
+        begin = f"as on {_DEVICES[right]} ({shown_as} products)"
+    return Products(right, begin, default, high, tuple(levels))
+
+
+_DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
+_NAMED = {
+    "tpu": "BF16_BF16_F32",
+    "a100": "TF32_TF32_F32",
+    "h100": "TF32_TF32_F32",
+    "bfloat16": "BF16_BF16_F32",
+    "bfloat16_3x": "BF16_BF16_F32_X3",
+    "tensorfloat32": "TF32_TF32_F32",
+    "float32": "F32_F32_F32",
+}
+# The rates of dense TF32 and of float32, as NVIDIA gives them: 156 and 19.5 TFLOP/s for
+# the A100, 494 and 67 for the H100 SXM.
+_DEARER = {"a100": 8.0, "h100": 7.0}
+
+
+def _nearest(text: str, known: Iterable[str]) -> str:
+    """The name that begins alike, or has most letters in common."""
+    names = {each.lower(): each for each in known}
+    begins = [name for name in names if name.startswith(text.lower())]
+    near = begins or difflib.get_close_matches(text.lower(), names, 1) or ["tpu"]
+    return names[near[0]]
+
+
+def _is_product(eqn: Equation) -> bool:
+    """Whether an equation is a product that rounding applies to."""
+    if eqn.primitive.name not in PRODUCTS:
+        return False
+    dtypes = [var.aval.dtype for var in eqn.invars[:2]]
+    return any(map(_is_single, dtypes)) and all(
+        _is_single(x) or 0 < bits(x) <= 32 for x in dtypes
+    )
+
+
+def _is_single(dtype: DType) -> bool:
+    return dtype in (np.float32, np.complex64)
+
+
+def _at_least_single(dtype: DType) -> DType:
+    is_narrow = kind(dtype) == "float" and bits(dtype) < 32
+    return np.dtype("float32") if is_narrow else dtype

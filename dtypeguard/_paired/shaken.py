@@ -1,0 +1,85 @@
+"""Rounds results and constants otherwise: another draw of the roundings of a program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.dtypes import kind
+from .._leaves.types import DType, Leaf
+
+# Rounding to nearest is off by a twelfth of a squared unit in the last place. One in 24
+# moves up by a unit, and as many down.
+_SHARE = np.uint32(2**32 // 24)
+# Of the binary digits of a constant, after the first.
+_FEW_DIGITS = 4
+
+
+def shaken(x: Leaf, seed: Leaf, salt: int) -> Leaf:
+    """A rounded result with some elements moved to the next number of its dtype.
+
+    What is moved adds as much to the variance as rounding to nearest has. What probably
+    was not rounded stays: 0, small whole numbers, what is not finite.
+
+    Args:
+        x: the result, of any shape and of a floating or complex dtype.
+        seed: a uint32; 0 moves nothing.
+        salt: a number of the equation.
+    """
+    if kind(x.dtype) == "complex":
+        parts = (shaken(part, seed, 2 * salt + n) for n, part in enumerate(_parts(x)))
+        return lax.complex(*parts)
+    width = 8 * x.dtype.itemsize
+    if kind(x.dtype) != "float" or jnp.finfo(x.dtype).bits != width or not x.size:
+        return x
+    bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{width}"))
+    low = bits if width < 64 else bits ^ (bits >> jnp.uint64(29))
+    index = lax.reshape(lax.iota(np.uint32, x.size), x.shape)
+    mixed = _mixed(low.astype(np.uint32) * _uint(0x9E3779B1), index, seed, salt)
+    share = jnp.where(seed == _uint(0), _uint(0), _SHARE)
+    info = jnp.finfo(x.dtype)
+    size = jnp.abs(x)
+    is_whole = (lax.round(x) == x) & (size < jnp.asarray(2.0 ** (info.nmant // 2), x.dtype))
+    is_rounded = (size < jnp.asarray(info.max, x.dtype)) & ~is_whole
+    one = jnp.asarray(1, bits.dtype)
+    moved = jnp.where(mixed < share, bits + one, bits)
+    moved = jnp.where((mixed >= share) & (mixed < share + share), bits - one, moved)
+    return lax.bitcast_convert_type(jnp.where(is_rounded, moved, bits), x.dtype)
+
+
+def shaken_constant(x: Leaf, dtype: DType, seed: Leaf, salt: int) -> Leaf:
+    """A constant as it may have been before it was rounded to a dtype.
+
+    What has few digits was probably meant as it is: 0.5, 3, 10.
+
+    Args:
+        x: the constant in a wide dtype, a scalar.
+        dtype: the dtype that it was rounded to.
+        seed: a uint32; 0 changes nothing.
+        salt: a number of the constant.
+    """
+    nmant = jnp.finfo(dtype).nmant
+    few = lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, min(_FEW_DIGITS, nmant))
+    is_even = (seed == _uint(0)) | (few == x)
+    mixed = _mixed(jnp.uint32(0), jnp.uint32(0), seed, salt)
+    part = mixed.astype(x.dtype) * jnp.asarray(2.0**-31, x.dtype) - jnp.asarray(1, x.dtype)
+    # Half a unit in the last place.
+    off = part * jnp.asarray(2.0 ** -(nmant + 1), x.dtype)
+    return jnp.where(is_even, x, x + x * off)
+
+
+def _mixed(bits: Leaf, index: Leaf, seed: Leaf, salt: int) -> Leaf:
+    """Random bits for numbers, by what they are and where."""
+    mixed = bits + index * _uint(0x85EBCA77)
+    mixed = mixed + (seed * _uint(0xC2B2AE3D) + _uint(0x27D4EB2F * (salt + 1)))
+    for by, times in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
+        mixed = (mixed ^ (mixed >> _uint(by))) * _uint(times)
+    return mixed ^ (mixed >> _uint(15))
+
+
+def _parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return lax.real(x), lax.imag(x)
+
+
+def _uint(number: int) -> np.uint32:
+    return np.uint32(number & 0xFFFFFFFF)

@@ -1,0 +1,230 @@
+"""How far rounding takes the outputs of a program: its roundings are drawn some times.
+
+An output is measured as a whole, in one element, and in one direction.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.compat import set_x64
+from .._leaves.dtypes import kind
+from .._leaves.types import Jaxpr, Leaf
+from .._paired.measure import compiled
+from .._paired.plain import Plain
+from .._paired.python_numbers import PythonNumbers
+from .._paired.values import Formats
+
+# How many draws of roundings there are.
+_DRAWS = 16
+# What rounding explains ends so many standard deviations above its mean.
+_DEVIATIONS = 5
+# How often a draw is below the least.
+_RARE = 0.003
+# A function of the values is looked for in so many groups of so many of them, at least.
+_GROUPS, _LEAST_GROUP = 16, 32
+
+
+class Call(NamedTuple):
+    """A traced function, and what it is called with.
+
+    Attributes:
+        program: a closed jaxpr.
+        numbers: the Python numbers that were given to JAX when it was traced.
+        arrays: its inputs.
+        formats: the dtypes of the audit.
+        in_float32: the same function of the same inputs, those narrower than float32 in
+            float32: its constants have the digits that they have there. None if there
+            are no such inputs, or it is another function then.
+    """
+
+    program: Jaxpr
+    numbers: PythonNumbers
+    arrays: Sequence[Leaf]
+    formats: Formats
+    in_float32: "Call | None" = None
+
+
+class Draws:
+    """A program run plainly, with one draw of its roundings or another.
+
+    Args:
+        call: the program and its inputs.
+        formats: the dtypes of the runs.
+        is_wide: whether they are in wide types.
+    """
+
+    def __init__(self, call: Call, formats: Formats, is_wide: bool):
+        plain = Plain(call.program, formats, call.numbers, is_wide)
+        self._arrays = [*call.arrays]
+        run = lambda arrays, seed: plain.run(arrays, seed=seed)[0]
+        lowered = jax.jit(run).lower(self._arrays, jnp.uint32(0))
+        self._run = compiled(lowered)
+
+    def outputs(self, seed: int = 0) -> list[np.ndarray]:
+        """The outputs; as they are without a seed."""
+        made = self._run(self._arrays, jnp.uint32(seed))
+        return [numeric(x) for x in made]
+
+
+class Wide:
+    """A program in wide types, which tell two functions apart: its outputs and rounding.
+
+    Attributes:
+        truth: the outputs in float64, of their own decisions.
+
+    Args:
+        call: the program as it is; run with its inputs in float32 if that is known.
+        dtype: the wide dtype whose rounding counts.
+    """
+
+    def __init__(self, call: Call, dtype: np.dtype):
+        self._call, self._dtype = call.in_float32 or call, dtype
+        with set_x64(True):
+            draws = Draws(self._call, Formats(np.dtype("float64")), True)
+            self.truth = draws.outputs()
+        self._draws = draws
+
+    def spreads(self, statistics: Sequence["Statistics"]) -> list["Spread"]:
+        """How far rounding in the wide dtype takes each output."""
+        is_double = self._dtype == np.float64
+        with set_x64(True) if is_double else contextlib.nullcontext():
+            draws = self._draws
+            if not is_double:
+                draws = Draws(self._call, Formats(self._dtype), True)
+            return spreads(draws, self.truth, statistics)[1]
+
+
+def numeric(array: Leaf) -> np.ndarray:
+    """An array in float64; complex numbers have an axis more. Empty for random keys."""
+    dtype = getattr(array, "dtype", None)
+    if kind(dtype) is None:
+        return np.zeros(0)
+    array = np.asarray(array)
+    if kind(dtype) == "complex":
+        array = np.stack([array.real, array.imag], -1)
+    return array.astype(np.float64)
+
+
+class Statistics:
+    """Sizes of a difference: as a whole, in one element, and in one direction.
+
+    Rounding has no direction, so what has one is seen below it: a mean, a part along the
+    values, a function of the values, something common to all along an axis.
+
+    Attributes:
+        names: of the sizes.
+        is_exact: whether it counts elements that differ.
+
+    Args:
+        truth: the output in float64.
+        is_exact: whether it has integers or bools: then it counts what differs.
+    """
+
+    def __init__(self, truth: np.ndarray, is_exact: bool):
+        self.is_exact = is_exact
+        self._unit = truth.ravel() / (np.linalg.norm(truth) or 1.0)
+        has_more = truth.size > 1 and not is_exact
+        groups = min(_GROUPS, truth.size // _LEAST_GROUP) if has_more else 0
+        self._starts = np.arange(groups) * truth.size // max(groups, 1)
+        self._order = np.argsort(truth, axis=None) if groups > 1 else None
+        is_long = lambda length: 1 < length <= truth.size // _LEAST_GROUP
+        self._axes = [n for n, length in enumerate(truth.shape) if is_long(length)]
+        if not has_more:
+            self._axes = []
+        self.names = ["whole"]
+        self.names += ["largest", "mean", "along"] * has_more
+        self.names += ["by value"] * (self._order is not None)
+        self.names += [f"axis {axis}" for axis in self._axes]
+
+    def __call__(self, off: np.ndarray) -> np.ndarray:
+        """The sizes of a difference; infinity where it is not finite."""
+        if self.is_exact:
+            return np.array([np.mean(off != 0) if off.size else 0.0])
+        if not np.isfinite(off).all():
+            return np.full(len(self.names), np.inf)
+        flat = off.ravel()
+        found = [float(np.linalg.norm(off))]
+        if "along" in self.names:
+            mean = abs(float(flat.sum())) / flat.size**0.5
+            found += [float(np.max(np.abs(flat))), mean, abs(float(flat @ self._unit))]
+        if self._order is not None:
+            sums = np.add.reduceat(flat[self._order], self._starts)
+            counts = np.diff(np.append(self._starts, flat.size))
+            found.append(float(np.linalg.norm(sums / np.sqrt(counts))))
+        for axis in self._axes:
+            others = tuple(n for n in range(off.ndim) if n != axis)
+            count = off.size / off.shape[axis]
+            found.append(float(np.linalg.norm(off.sum(others))) / count**0.5)
+        return np.array(found)
+
+
+@dataclasses.dataclass
+class Spread:
+    """How far rounding takes an output.
+
+    Attributes:
+        least: of each size, what hardly a draw is below.
+        most: what hardly a draw is above.
+        parts: the sizes relative to the whole, at most.
+        beyond: how far the outputs as they are lie beyond what draws alone explain, as a
+            multiple of it.
+    """
+
+    least: np.ndarray
+    most: np.ndarray
+    parts: np.ndarray
+    beyond: float = 0.0
+
+    def joined(self, other: "Spread") -> "Spread":
+        """What covers both."""
+        return Spread(
+            np.minimum(self.least, other.least),
+            np.maximum(self.most, other.most),
+            np.maximum(self.parts, other.parts),
+        )
+
+
+def spreads(
+    draws: Draws, truth: Sequence[np.ndarray], statistics: Sequence[Statistics]
+) -> tuple[list[np.ndarray], list[Spread]]:
+    """The outputs as they are, and how far their rounding takes each.
+
+    The distance to the truth is one draw, which others are added to: it also has what does
+    not depend on a draw, such as the order of a sum, or numbers of the source.
+    """
+    base = draws.outputs()
+    firsts = [s(difference(y, t)) for s, y, t in zip(statistics, base, truth)]
+    sizes: list[list[np.ndarray]] = [[] for _ in base]
+    for seed in range(1, _DRAWS + 1):
+        for known, s, x, y in zip(sizes, statistics, draws.outputs(seed), base):
+            known.append(s(difference(x, y)))
+    return base, [_spread(*each) for each in zip(firsts, map(np.array, sizes))]
+
+
+def _spread(first: np.ndarray, drawn: np.ndarray) -> Spread:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean = np.sqrt(np.mean(drawn**2, axis=0))
+        deviation = np.std(drawn, axis=0, ddof=1)
+        most = np.maximum(first, mean) + _DEVIATIONS * deviation
+        freedom = (mean / deviation) ** 2 / 2  # that of a norm with this deviation
+        least = mean * _RARE ** (1 / np.maximum(freedom, 0.5))
+        beyond = float(first[0] / (mean + _DEVIATIONS * deviation)[0])
+        all_drawn = np.concatenate([first[None], drawn])
+        parts = np.max(all_drawn / all_drawn[:, :1], axis=0)
+    most[np.isnan(most)] = np.inf
+    least[~np.isfinite(least)] = 0
+    parts[~np.isfinite(parts)] = 1
+    return Spread(least, most, parts, beyond)
+
+
+def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The difference; 0 where both are the same infinity, or both not a number."""
+    with np.errstate(invalid="ignore"):
+        is_same = (x == y) | (np.isnan(x) & np.isnan(y))
+        return np.where(is_same, 0.0, x - y)

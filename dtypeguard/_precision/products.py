@@ -1,0 +1,239 @@
+"""An audit of products as another device does them: its runs, remedies and report."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._costs.work import operations, repetitions
+from .._leaves.arguments import shown
+from .._leaves.public import public
+from .._leaves.types import DType, Equation, Leaf
+from .._lines.equations import calls_of, is_displaced
+from .._paired.measure import LEFT, Measures
+from .._paired.plain import IsWide, Plain
+from .._paired.products import Level, Products
+from .._paired.values import Formats, Line
+from .._source.files import is_installed, package
+from .losses import Losses, allowed, line_losses
+from .report import PrecisionReport
+from .runs import Runs, WideLines, rounded_otherwise
+from .typed import with_precision
+
+# Up to so many important lines all sets of them are thought of, and the cheapest tried.
+_MOST_LINES, _MOST_TRIED = 8, 32
+# A few roundings of float32.
+_ROUNDINGS = 2.0**-22
+
+
+def formats_of(products: Products, wide: DType, narrow: DType) -> Formats:
+    """The dtypes of a program that is run with the products of a device.
+
+    Raises:
+        ValueError: if the dtypes of an audit of roundings are given as well.
+    """
+    for name, dtype in (("wide", wide), ("narrow", narrow)):
+        if dtype is not None:
+            raise ValueError(
+                f"audit_precision got {name}={shown(dtype)} and matmul_precision="
+                f"{products.name!r}, which compares the program in its own dtypes with "
+                f"itself, and rounds products alone. Leave out {name}, or audit twice."
+            )
+    return Formats(np.dtype("float32"), is_own=True, products=products)
+
+
+class ProductRuns(Runs):
+    """A program with the products of a device, and with float32 products.
+
+    Attributes:
+        level: the precision of the products that are to be wider.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
+        self.level = self.products.levels[0]
+        self._work_of = dict[int | None, float]()
+        # How many times as dear as by default products are that ask for more.
+        self._dear = set[float]()
+        is_dearer = self.products.high is not self.products.default
+        for stack in self._wide.widened.values():
+            if self.products.rounds(stack[0]):
+                number, work = self._paired.number_of(stack), operations(stack[0])
+                known = self._work_of.get(number, 0.0)
+                self._work_of[number] = known + work * repetitions(stack)
+                is_high = self.products.algorithm(stack[0], False) is self.products.high
+                self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
+
+    @property
+    def products(self) -> Products:
+        products = self._paired.formats.products
+        assert products is not None
+        return products
+
+    def report(self, **found: Any) -> "ProductsReport":
+        """The report on what was found."""
+        products, computed = self.products, self._wide.widened.values()
+        return ProductsReport(
+            **found,
+            matmul_precision=products.name,
+            precision=self.level.name,
+            dearer=self.level.dearer / min(self._dear, default=1.0),
+            has_products=any(products.algorithm(stack[0], True) for stack in computed),
+            begin=products.begin,
+        )
+
+    def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
+        """The program with the products of some lines in another precision."""
+        self._with_wide = self._caches.setdefault(self.level, {})
+        return super().with_wide(lines, keeps=False)
+
+    def scaled(self) -> None:
+        """A scale of the loss is no remedy."""
+
+    def cheapest(
+        self,
+        measures: Measures,
+        order: Sequence[int],
+        important: Sequence[int],
+        bound: float | None,
+    ) -> list[int]:
+        """The lines with the fewest operations that leave an error within a bound."""
+        most = LEFT**0.5 * measures.total if bound is None else bound
+        work = lambda lines: sum(self._work_of.get(number, 0.0) for number in lines)
+        squares = {number: measures.alone(number) ** 2 for number in order}
+        few, tried = important[:_MOST_LINES], 0
+        sizes = range(1, len(few) + 1)
+        sets = [x for size in sizes for x in itertools.combinations(few, size)]
+        for lines in sorted(sets, key=work):
+            left = sum(squares[number] for number in order if number not in lines)
+            if tried < _MOST_TRIED and left <= (2 * most) ** 2:
+                tried += 1
+                if measures.error({*order} - {*lines}) <= most:
+                    return [*lines]
+        worth = lambda number: -squares[number] / (self._work_of.get(number) or 1.0)
+        return measures.fix(sorted(order, key=worth), important, bound)
+
+    def remedy(self, line: Line) -> str:
+        """What to write for a line."""
+        name = self.level.name
+        precision = f"jax.lax.Precision.{name}"
+        within = f'with jax.default_matmul_precision("{name.lower()}"):'
+        origin, stacks = line.origin, [*line.products.values()]
+        asks = any(stack[0].params.get("precision") is not None for stack in stacks)
+        if origin is None or not origin.file:
+            return f"Put `{within}` around its call: no line outside JAX multiplies."
+        if any(map(is_displaced, stacks)):
+            return (
+                f"What {origin.place} calls has rules for its derivatives: give the "
+                f"products in these precision={precision}."
+            )
+        if is_installed(origin.file):
+            where = f"{package(origin.file)} at {origin.users}"
+            if asks:
+                return f"Give {where} precision={precision}: {origin} asks for less itself."
+            return f"Put `{within}` around the call of {where}."
+        calls = [calls_of(stack)[:1] for stack in stacks]
+        made = None
+        if all(calls):
+            made = with_precision({call for (call,) in calls}, precision)
+        if made:
+            return f"On {origin}, write {' and '.join(dict.fromkeys(made))}."
+        return f"Put `{within}` around {origin}."
+
+    # What differs from runs in wide types
+
+    def _plain(self, is_wide: IsWide | bool, **options: Any) -> Plain:
+        if callable(is_wide):
+            products = dataclasses.replace(self.products, mended=self.level.algorithm)
+            options["formats"] = self._paired.formats._replace(products=products)
+        return super()._plain(is_wide, **options)
+
+    def _as_compiled(self) -> list[Leaf]:
+        return self.written
+
+    def _is_narrow(self, eqn: Equation) -> bool:
+        return self.products.rounds(eqn)
+
+    def _exact_otherwise(self) -> list[Leaf]:
+        arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
+        return self._run(self._plain(True), arrays)[0]
+
+
+def product_losses(
+    measures: Measures,
+    runs: ProductRuns,
+    tolerance: float | None,
+    show_status: Callable[[str], None],
+) -> Losses:
+    """The lines whose products lose precision, and the cheapest remedy that is enough.
+
+    Args:
+        measures: of the program.
+        runs: of the same.
+        tolerance: the error that the fix has to reach.
+        show_status: called with what it is about to do.
+    """
+    search = functools.partial(runs.cheapest, measures)
+    found = None
+    for level in runs.products.levels:
+        if found is None or found.mended > allowed(runs, tolerance):
+            runs.level = level
+            found = line_losses(
+                measures, runs, True, tolerance, show_status, search, runs.remedy
+            )
+    assert found is not None
+    return found._replace(left_if_cast=math.nan, price_if_cast=math.nan)
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class ProductsReport(PrecisionReport):
+    """What `audit_precision` with `matmul_precision` found; `print` it.
+
+    Its `error` is that of a run with the products of a device, beside one with float32
+    products; other dtypes are those of the program in both. A loss is what the rounded
+    products of a line cause.
+
+    Attributes:
+        matmul_precision: the setting: a device, or the name of a precision.
+        precision: what the advice gives to products: "HIGH" or "HIGHEST".
+        dearer: how many times as dear this makes a product there; not a number if that is
+            not known.
+        has_products: whether the program has products of float32 operands.
+        begin: the setting, as the headline has it.
+    """
+
+    matmul_precision: str = ""
+    precision: str = ""
+    dearer: float = math.nan
+    has_products: bool = True
+    begin: str = ""
+
+    _off = "|rounded - float32| / |float32|"
+
+    @property
+    def _setting(self) -> str:
+        return self.begin
+
+    @property
+    def _widened(self) -> str:
+        return f"at Precision.{self.precision}"
+
+    @property
+    def _dearer(self) -> str:
+        known = f"{self.dearer:.0f} times as dear"
+        return "float32" if math.isnan(self.dearer) else known
+
+    @property
+    def headline(self) -> str:
+        """One sentence that says how it went."""
+        if not self.has_products:
+            return "there are no float32 products, so none is rounded."
+        if not self.lines:
+            return f"{self.begin} no product is rounded: all ask for more."
+        return super().headline

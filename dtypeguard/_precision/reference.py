@@ -1,0 +1,287 @@
+"""Whether rounding explains how a reference differs from a program."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import Jaxpr
+from .._paired.primitives import is_inexact
+from .._program.graph import jaxprs_in, open_jaxpr
+from .difference import Difference, percent
+from .draws import Call, Draws, Spread, Statistics, Wide, difference, numeric, spreads
+
+# From so many times what rounding explains on it is another computation; below, another
+# algorithm for the same may round more.
+_FAR = 2
+# A difference of less than this part of the least that rounding gives is not of it.
+_LEAST = 0.5
+# A difference follows the values if so much of it does, and this many times what rounding
+# has of it.
+_FOLLOWS, _TIMES = 0.5, 4
+# What float32 inputs give is another function if it is further from the program than so
+# many times what rounding explains.
+_OTHER = 8
+
+
+def differences(
+    call: Call,
+    paths: Sequence[str],
+    given: dict[int, np.ndarray],
+    reference: Call | None,
+) -> tuple[Difference, ...]:
+    """The verdict for each output that a reference has.
+
+    Args:
+        call: the program.
+        paths: of all its outputs.
+        given: the reference of each output, by number, if it is a tree.
+        reference: the same function otherwise written, if it is one.
+    """
+    avals = call.program.out_avals
+    exact = [kind(x.dtype) not in ("float", "complex") for x in avals]
+    narrow = _narrowest(call)
+    dtype = np.dtype("float32" if bits(narrow) < 32 else "float64")
+    draws, wide = Draws(call, call.formats, False), Wide(call, dtype)
+    statistics = [*map(Statistics, wide.truth, exact)]
+    written, as_written = spreads(draws, wide.truth, statistics)
+    if call.in_float32 is not None and not all(map(_is_same, as_written)):
+        return differences(call._replace(in_float32=None), paths, given, reference)
+    in_wide = wide.spreads(statistics)
+    cases = [
+        _Case(
+            path, y, wide.truth[n], statistics[n], as_written[n], in_wide[n], narrow, dtype
+        )
+        for n, (path, y) in enumerate(zip(paths, written))
+    ]
+    if reference is not None:
+        own = Draws(reference, reference.formats, False).outputs()
+        other = Wide(reference, dtype)
+        rounds = other.spreads(statistics)
+        return tuple(
+            case.of_function(own[n], other.truth[n], rounds[n])
+            for n, case in enumerate(cases)
+            if kind(avals[n].dtype) is not None
+        )
+    found, lower = [], _Lower(call, wide.truth, statistics)
+    for number, array in sorted(given.items()):
+        grid = _grid(array)
+        is_lower = not exact[number] and bits(grid) < 32
+        covered = lower.spread(grid, number) if is_lower else None
+        found.append(cases[number].of_array(numeric(array), grid, covered))
+    return tuple(found)
+
+
+def _is_same(spread: Spread) -> bool:
+    """Whether the distance to the truth is of the size of rounding."""
+    return not spread.beyond > _OTHER
+
+
+class _Lower:
+    """A program as if all of it were of the dtype of a reference, run if that is asked."""
+
+    def __init__(self, call: Call, truth: list[np.ndarray], statistics: list[Statistics]):
+        self._call, self._rest = call, (truth, statistics)
+        self._known: dict[np.dtype, list[Spread]] = {}
+
+    def spread(self, dtype: np.dtype, number: int) -> Spread | None:
+        if all(bits(x) <= bits(dtype) for x in _dtypes(self._call.program)):
+            return None
+        if dtype not in self._known:
+            formats = self._call.formats._replace(narrow=dtype)
+            draws = Draws(self._call, formats, False)
+            self._known[dtype] = spreads(draws, *self._rest)[1]
+        return self._known[dtype][number]
+
+
+@dataclasses.dataclass
+class _Case:
+    """An output of a program, and what rounding does to it."""
+
+    path: str
+    written: np.ndarray
+    truth: np.ndarray
+    sizes: Statistics
+    as_written: Spread
+    in_wide: Spread
+    narrow: np.dtype
+    wide: np.dtype
+
+    def of_array(
+        self, array: np.ndarray, grid: np.dtype, lower: Spread | None
+    ) -> Difference:
+        """The verdict on an array; `lower` is the spread of its low precision, if any."""
+        spread = self.as_written if lower is None else self.as_written.joined(lower)
+        make = self._maker(array, spread.most[0])
+        lost = ~np.isfinite(array) & np.isfinite(self.truth)
+        if lost.any():
+            what = "NaN" if np.isnan(array[lost]).any() else "infinity"
+            count = f"{np.count_nonzero(lost)} of {lost.size} elements"
+            return make("differs", f"the reference has {what} in {count}")
+        off = difference(array, self.truth)
+        if self._is_rounded_once(array, off, grid):
+            return make("rounding")
+        found = self.sizes(off)
+        if (worst := self._beyond(found, spread.most)) is not None:
+            number, times = worst
+            verdict = "differs" if times > _FAR else "undecidable"
+            return make(verdict, self._why(number, times), self._shows(verdict))
+        if self.sizes.is_exact:
+            return make("rounding")
+        if bits(grid) <= bits(self.narrow):
+            return self._hiding(make("rounding"), spread)
+        return self._of_finer(found, spread, make)
+
+    def _of_finer(
+        self, found: np.ndarray, spread: Spread, make: Callable[..., Difference]
+    ) -> Difference:
+        """The verdict on an array that rounds less than the program, and more than wide."""
+        names = self.sizes.names
+        told = (
+            f"in float64 the program is {percent(self._relative(found[0]))} from the "
+            f"reference, where rounding in {self.wide} explains "
+            f"{percent(self._relative(self.in_wide.most[0]))} and in {self.narrow} "
+            f"{percent(self._relative(spread.most[0]))}"
+        )
+        for number, name in enumerate(names):
+            if name in ("along", "by value") and found[0] > 0:
+                part, usual = found[number] / found[0], spread.parts[number]
+                if part > _FOLLOWS and part > _TIMES * usual:
+                    how = f"{told}; and it follows the values, as rounding does not"
+                    return make("differs", how, str(self.wide))
+        if found[0] < _LEAST * spread.least[0]:
+            return make("undecidable", told, str(self.wide))
+        return self._hiding(make("rounding"), spread)
+
+    def _hiding(self, made: Difference, spread: Spread) -> Difference:
+        """A verdict that rests on rounding as written, with what that would hide."""
+        most, least = float(spread.most[0]), float(spread.least[0])
+        hidden = self._relative(math.sqrt(max(most**2 - least**2, 0)))
+        return dataclasses.replace(made, hidden=hidden, shows_in=str(self.wide))
+
+    def of_function(
+        self, own: np.ndarray, own_truth: np.ndarray, own_wide: Spread
+    ) -> Difference:
+        """The verdict on a function, which runs in wide types as well."""
+        rounds = self.sizes(difference(own, own_truth))[0]
+        most = float(np.hypot(rounds, self.as_written.most[0]))
+        make = self._maker(own, most)
+        is_low = bits(self.narrow) < 32
+        known = (self.in_wide if is_low else self.as_written).joined(own_wide)
+        found = self.sizes(difference(own_truth, self.truth))[:2]
+        worst = self._beyond(found, known.most[:2])
+        if worst is None:
+            return make("rounding")
+        if worst[1] <= _FAR:
+            return make("undecidable", self._why(*worst), str(self.wide))
+        if found[0] > self.as_written.most[0]:
+            return make("differs")
+        told = (
+            f"in {self.wide} they are {percent(self._relative(found[0]))} apart, where "
+            f"rounding explains {percent(self._relative(known.most[0]))}"
+        )
+        return make("differs", told, str(self.wide))
+
+    def _maker(self, reference: np.ndarray, most: float) -> Callable[..., Difference]:
+        off = difference(self.written, reference)
+        if self.sizes.is_exact:
+            error, size = float(self.sizes(off)[0]), 1.0
+        else:
+            size = self._size(reference)
+            error = float(np.linalg.norm(off)) / size
+        error = error if math.isfinite(error) else math.inf
+
+        def make(verdict: str, reason: str = "", shows_in: str | None = None):
+            return Difference(
+                self.path, error, float(most / size), verdict, reason, shows_in
+            )
+
+        return make
+
+    def _size(self, reference: np.ndarray) -> float:
+        finite = reference[np.isfinite(reference)]
+        return float(np.linalg.norm(finite) or np.linalg.norm(self.truth) or 1.0)
+
+    def _relative(self, size: float) -> float:
+        return float(size / (np.linalg.norm(self.truth) or 1.0))
+
+    def _is_rounded_once(self, array: np.ndarray, off: np.ndarray, grid: np.dtype) -> bool:
+        """Whether an array is what wide types give, rounded to its own dtype."""
+        if self.sizes.is_exact:
+            return not off.any()
+        most = self.in_wide.most
+        if not np.isfinite(most[:2]).all():
+            return False
+        info = jnp.finfo(grid)
+        with np.errstate(under="ignore", over="ignore"):
+            last = np.abs(self.truth) * (float(info.eps) / 2)
+            half = np.maximum(last, float(info.smallest_subnormal) / 2)
+        largest = most[1] if len(most) > 1 else most[0]
+        within = np.abs(off) <= half * (1 + 1e-9) + _FAR * largest
+        whole = np.linalg.norm(half) + _FAR * most[0]
+        return bool(within.all()) and bool(np.linalg.norm(off) <= whole)
+
+    def _beyond(self, found: np.ndarray, most: np.ndarray) -> tuple[int, float] | None:
+        """The size that rounding explains least, and how many times what it does."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = np.where(found > most, found / most, 0)
+        times[np.isnan(times)] = 0
+        if times[0] > _FAR:
+            return 0, float(times[0])
+        number = int(np.argmax(times))
+        return (number, float(times[number])) if times[number] > 1 else None
+
+    def _why(self, number: int, times: float) -> str:
+        if self.sizes.is_exact or (number == 0 and times > _FAR):
+            return ""
+        name, of = self.sizes.names[number], f"{times:.2g} times what rounding gives"
+        text = {
+            "whole": f"it is {of}; another algorithm for the same may round as much",
+            "largest": f"one element is off by {of}",
+            "mean": f"the differences have a mean, {of}",
+            "along": f"the differences follow the values, {of}",
+            "by value": f"the differences are a function of the values, {of}",
+        }
+        return text.get(
+            name, f"the differences are alike along other axes than {name[5:]}, {of}"
+        )
+
+    def _shows(self, verdict: str) -> str | None:
+        return str(self.wide) if verdict == "undecidable" else None
+
+
+def _dtypes(program: Jaxpr) -> set[np.dtype]:
+    """The floating dtypes of a program."""
+    program = open_jaxpr(program)
+    variables = [*program.invars, *program.constvars]
+    found: set[np.dtype] = set()
+    for eqn in program.eqns:
+        variables += eqn.outvars
+        for inside in jaxprs_in(eqn.params):
+            found |= _dtypes(inside)
+    dtypes = [var.aval.dtype for var in variables if is_inexact(var.aval)]
+    return found.union(dtypes)
+
+
+def _narrowest(call: Call) -> np.dtype:
+    """The narrowest floating dtype in which a program computes."""
+    dtypes = _dtypes(call.program)
+    if call.formats.narrow is not None:
+        dtypes.add(call.formats.narrow)
+    found = min(dtypes, key=lambda dtype: (bits(dtype), str(dtype)))
+    return np.dtype({64: "float64", 32: "float32"}.get(bits(found), found))
+
+
+def _grid(array: np.ndarray) -> np.dtype:
+    """The narrowest dtype that has all numbers of an array."""
+    numbers = numeric(array)
+    for name in ("bfloat16", "float16", "float32"):
+        dtype = jnp.dtype(name)
+        with np.errstate(over="ignore"):
+            back = numbers.astype(dtype).astype(np.float64)
+        if np.array_equal(back, numbers, equal_nan=True):
+            return dtype
+    return np.dtype("float64")

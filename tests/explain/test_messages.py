@@ -1,0 +1,101 @@
+"""The page of messages has the words of each message that a note explains."""
+
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import dtypeguard
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "messages.md"
+JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
+BF16 = jnp.bfloat16
+NARROW, WIDE, WHOLE = jnp.ones(3, BF16), jnp.ones(3), jnp.arange(3)
+
+
+def body(carry, _=None):
+    return carry * WIDE
+
+
+def update(x):
+    return x * WIDE
+
+
+def skip(x):
+    return x
+
+
+def sum_strictly():
+    with jax.numpy_dtype_promotion("strict"):
+        return NARROW + WIDE
+
+
+def product(one, other):
+    return one * other * jnp.ones(1)
+
+
+KEY = jax.random.PRNGKey(0)
+KERNEL = jnp.ones((1, 1, 2, 2), BF16)
+RAISING = {
+    "scan": lambda: lax.scan(lambda carry, x: (body(carry), x), NARROW, WIDE),
+    "while_loop": lambda: lax.while_loop(lambda x: jnp.all(x < 3), body, NARROW),
+    "fori_loop": lambda: lax.fori_loop(0, 3, lambda i, x: body(x), NARROW),
+    "cond": lambda: lax.cond(True, update, skip, NARROW),
+    "switch": lambda: lax.switch(1, [skip, update], NARROW),
+    "cond_fun": lambda: lax.while_loop(jnp.sum, skip, WIDE),
+    "associative_scan": lambda: lax.associative_scan(product, NARROW),
+    "slice": lambda: lax.dynamic_update_slice(NARROW, WIDE, (0,)),
+    "select": lambda: lax.select(NARROW > 0, WIDE, NARROW),
+    "bounds": lambda: lax.fori_loop(0, jnp.float32(3), lambda i, x: x, WIDE),
+    "strict": sum_strictly,
+    "index": lambda: WIDE[jnp.float32(1)],
+    "start": lambda: lax.dynamic_slice(WIDE, (jnp.float32(1),), (1,)),
+    "take": lambda: jnp.take(WIDE, jnp.float32(1)),
+    "take_along": lambda: jnp.take_along_axis(WIDE, WIDE, 0),
+    "bincount": lambda: jnp.bincount(WIDE),
+    "size": lambda: WIDE[: 3 / 2],
+    "shape": lambda: jnp.zeros(3.0),
+    "seed": lambda: jax.random.PRNGKey(1.5),
+    "sin": lambda: lax.sin(WHOLE),
+    "and": lambda: lax.bitwise_and(WIDE, WIDE),
+    "grad of ints": lambda: jax.grad(lambda x: (x * 2.0).sum())(WHOLE),
+    "grad to int": lambda: jax.grad(lambda x: (x > 0).sum())(WIDE),
+    "grad to complex": lambda: jax.grad(lambda x: lax.complex(x, x).sum())(WIDE),
+    "jvp": lambda: jax.jvp(jnp.sin, (WIDE,), (NARROW,)),
+    "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
+    "normal": lambda: jax.random.normal(KEY, (3,), WHOLE.dtype),
+    "uniform": lambda: jax.random.uniform(KEY, (3,), WHOLE.dtype),
+    "randint": lambda: jax.random.randint(KEY, (3,), 0, 3, WIDE.dtype),
+    "bernoulli": lambda: jax.random.bernoulli(KEY, WHOLE),
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_a_message_stands_on_the_page_and_has_a_note(name):
+    if name == "size" and JAX < (0, 5):
+        pytest.skip("JAX raises an AttributeError of its own")
+    error = None
+    try:
+        with dtypeguard.explain():
+            RAISING[name]()
+    except (TypeError, ValueError) as raised:
+        error = raised
+    assert error is not None
+    assert any(note.startswith("dtypeguard: ") for note in error.__notes__)
+    known = re.findall(r"(?ms)^```text\n(.*?)\n```$", PAGE.read_text())
+    patterns = [re.escape(normal(each)).replace(r"\.\.\.", ".*") for each in known]
+    message = normal(str(error))
+    assert any(re.fullmatch(each, message) for each in patterns), message
+
+
+def normal(message: str) -> str:
+    """A message without what differs from program to program: places, types, sizes."""
+    message = message.replace("float0.Got", "float0. Got")  # before JAX 0.12
+    message = re.sub(r"\S+ at \S+:\d+", "FUNCTION at PLACE", message)
+    message = re.sub(r"\b(bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b", "TYPE", message)
+    message = re.sub(r"carry (component )?\S+ has", "carry NAME has", message)
+    message = re.sub(r"lax\.\w+ requires|jnp\.\w+ is", "FUNCTION", message)
+    return " ".join(re.sub(r"\d+", "N", message).split())

@@ -1,0 +1,370 @@
+"""Products as another device does them: against an interpreter that rounds operands."""
+
+import itertools
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import products
+import pytest
+from helpers import need
+from jax import lax
+
+from dtypeguard import ProductsReport, audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+from dtypeguard.testing import check_precision
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+
+
+def normal(seed, *shape, dtype=jnp.float32):
+    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
+
+
+# The line of the product that loses most ends in "# loses", and in the product if that is
+# not all that is assigned on it.
+SOURCES = {
+    # |x - y|^2 from products, where both are far from 0
+    "kernel": """
+def f(x, y, w):
+    squares = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)
+    k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)  # loses: x @ y.T
+    return k @ w / jnp.sum(k, 1, keepdims=True)
+inputs = normal(0, 32, 8) + 4, normal(1, 48, 8) + 4, normal(2, 48, 3)
+""",
+    "logits": """
+def f(q, k, v):
+    q, k = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    c = jnp.einsum("qd,kd->qk", q, k)  # loses
+    scores = jax.nn.softmax(300 * c)
+    return scores @ v
+inputs = normal(0, 32, 16), normal(1, 32, 16), normal(2, 32, 4)
+""",
+    "power iteration": """
+def f(a, v, w):
+    def step(v, _):
+        v = jnp.dot(a, v)  # loses
+        return v / jnp.linalg.norm(v), None
+    v = lax.scan(step, v, None, length=60)[0]
+    return v * jnp.tanh(w @ v)
+basis, values = jnp.linalg.qr(normal(0, 6, 6))[0], jnp.array([1, 0.97, 0.5, 0.4, 0.3, 0.2])
+inputs = (basis * values) @ basis.T, normal(1, 6), normal(2, 6)
+""",
+    "convolution": """
+def f(filters, x):
+    nhwc = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    def loss(filters):
+        w, v = filters
+        h = lax.conv_general_dilated(x, w, (1, 1), "SAME", **nhwc)  # loses
+        h = jnp.tanh(h - jnp.mean(h, (1, 2), keepdims=True))
+        h = lax.conv(jnp.moveaxis(h, 3, 1), v, (2, 2), "VALID")
+        return jnp.sum(h**2)
+    return jax.grad(loss)(filters)
+inputs = (normal(0, 3, 3, 2, 4) / 4, normal(1, 2, 4, 2, 2) / 4), normal(2, 2, 8, 8, 2) + 20
+""",
+    "rotations": """
+def f(x, rates):
+    angles = rates * 2 * jnp.pi / 100
+    c, s = jnp.cos(angles), jnp.sin(angles)
+    r = jnp.stack([c, -s, s, c], -1).reshape(-1, 2, 2)
+    turn = lambda i, x: jnp.matmul(r, x)  # loses: jnp.matmul(r, x)
+    return lax.fori_loop(0, 100, turn, x) - x
+inputs = normal(0, 16, 2, 2), 1 + jnp.arange(16.0) / 7
+""",
+    "remat attention": """
+@jax.checkpoint
+def attend(q, k, v):
+    scores = jax.nn.softmax(20 * q @ k.T)  # loses: 20 * q @ k.T
+    return scores @ v
+def f(params, x):
+    def loss(params):
+        q, k, v = (jnp.tanh(x * params[name]) for name in "qkv")
+        return jnp.mean(jnp.sin(3 * jax.vmap(attend)(q, k, v)))
+    return jax.grad(loss)(params)
+inputs = {name: normal(n, 2, 24, 8) for n, name in enumerate("qkv")}, normal(3, 24, 8)
+""",
+}
+
+
+def program(source, path):
+    """The module of a source, in a file of its own."""
+    path.write_text(source)
+    module = types.ModuleType(path.stem)
+    vars(module).update(jax=jax, jnp=jnp, lax=lax, normal=normal)
+    exec(compile(source, str(path), "exec"), vars(module))
+    return module
+
+
+@pytest.mark.parametrize("device", products.DIGITS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_path):
+    source = SOURCES[name]
+    written = program(source, tmp_path / "written.py")
+    report = audit_precision(written.f, *written.inputs, matmul_precision=device)
+    error = products.off(device, written.f, *written.inputs)
+    assert isinstance(report, ProductsReport)
+    assert error > 1e-4
+    assert report.error == pytest.approx(error, rel=0.2)
+    number, line = next(x for x in enumerate(source.splitlines(), 1) if "# loses" in x[1])
+    assert report.losses[0].origin.line == number
+
+    # To the letter: what is printed takes the place of the expression.
+    assert report.fix == report.losses[:1]
+    told = re.fullmatch(rf"On .*written.py:{number}, write (.*)\.", report.losses[0].remedy)
+    level = "HIGH" if device == "tpu" else "HIGHEST"
+    assert told[1].endswith(f"precision=jax.lax.Precision.{level})")
+    code, _, expression = line.partition("  # loses")
+    expression = expression.removeprefix(": ") or code.partition(" = ")[2]
+    assert code.count(expression) == 1
+    edited = source.replace(line, code.replace(expression, told[1]))
+    mended = program(edited, tmp_path / "edited.py")
+    left = products.off(device, mended.f, *mended.inputs)
+    assert report.mended == pytest.approx(left, rel=0.25)
+    assert left < 0.4 * error
+    with jax.default_matmul_precision("float32"):
+        clean = audit_precision(written.f, *written.inputs, matmul_precision=device)
+    assert (clean.error, clean.losses) == (0, ())
+    assert "no product is rounded" in str(clean)
+
+
+A, B = normal(0, 16, 16), normal(1, 16, 16)
+IMAGES, FILTERS = normal(2, 2, 4, 8, 8), normal(3, 6, 4, 3, 3)
+
+
+@jax.custom_vjp
+def layer(x, w):
+    return jnp.tanh(x @ w)
+
+
+def layer_forward(x, w):
+    y = jnp.tanh(x @ w)
+    return y, (x, w, y)
+
+
+def layer_backward(kept, g):
+    x, w, y = kept
+    g = g * (1 - y**2)
+    return g @ w.T, x.T @ g
+
+
+layer.defvjp(layer_forward, layer_backward)
+
+
+@jax.custom_jvp
+def product(x, w):
+    return x @ w
+
+
+product.defjvp(lambda p, t: (p[0] @ p[1], t[0] @ p[1] + p[0] @ t[1]))
+
+
+def summed(f):
+    """The gradient of a function of arrays."""
+    return jax.grad(lambda *args: jnp.sum(jnp.sin(f(*args))), argnums=(0, 1))
+
+
+def repeats(x, w):
+    step = lambda turn: (turn[0] + 1, jnp.tanh(turn[1] @ w))
+    return lax.while_loop(lambda turn: turn[0] < 4, step, (0, x))[1]
+
+
+def chooses(x, w):
+    return lax.cond(jnp.sum(x) > 0, lambda x: x @ w, lambda x: x @ w.T, x)
+
+
+def strided(x, w):
+    options = {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2), "feature_group_count": 2}
+    return lax.conv_general_dilated(x, w[:, :2], (1, 2), [(1, 1), (2, 0)], **options)
+
+
+def mixed(x, y):
+    dimensions = (((1,), (0,)), ((), ()))
+    return lax.dot_general(x.astype(jnp.bfloat16), y, dimensions, None, jnp.float32)
+
+
+PLACES = {
+    "custom_vjp": (summed(layer), A, B),
+    "custom_jvp": (summed(product), A, B),
+    "hessian": (lambda x, w: jax.hessian(lambda x: jnp.sum(jnp.sin(x @ w)))(x), A[0], B),
+    "while": (repeats, A, B),
+    "cond": (chooses, A, B),
+    "strides and groups": (strided, IMAGES, FILTERS),
+    "vmap of a convolution": (
+        jax.vmap(summed(lambda x, w: lax.conv(x, w, (2, 2), "SAME"))),
+        jnp.stack([IMAGES, IMAGES + 1]),
+        jnp.stack([FILTERS, FILTERS - 1]),
+    ),
+    "one bfloat16 operand": (mixed, A, B),
+    "a bfloat16 result": (
+        lambda x, y: lax.dot(x, y, preferred_element_type=jnp.bfloat16),
+        A,
+        B,
+    ),
+    "a product at HIGH": (lambda x, y: jnp.dot(x, y, precision="high"), A, B),
+    "a sampler": (
+        lambda x, y: jax.random.multivariate_normal(jax.random.key(0), x[0], y @ y.T),
+        A,
+        B,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_product_is_rounded_wherever_it_stands(name):
+    f, *args = PLACES[name]
+    report = audit_precision(f, *args, matmul_precision="tpu")
+    error = products.off("tpu", f, *args)
+    assert error > 1e-6
+    assert report.error == pytest.approx(error, rel=0.1)
+    assert report.not_examined == ()
+    assert report.explained + report.flipped == pytest.approx(1, abs=0.05)
+
+
+def complex_product(x, y):
+    return (x + 1j * y) @ (y - 1j * x)
+
+
+def ragged(x, y):
+    return lax.ragged_dot(x, jnp.stack([y, 2 * y]), jnp.array([4, 12]))
+
+
+def test_complex_and_ragged_products_are_rounded():
+    rounded = lambda x: lax.reduce_precision(x, 8, 7)
+    x, y = rounded(A), rounded(B)
+    for f, exact in ((complex_product, (A, B)), (ragged, (A, B))):
+        made, true = f(x, y), f(*exact)
+        error = np.linalg.norm(made - true) / np.linalg.norm(true)
+        report = audit_precision(f, A, B, matmul_precision="tpu")
+        assert report.error == pytest.approx(error, rel=0.3 if f is ragged else 0.1)
+
+
+LEFT_ALONE = {
+    "bfloat16 operands": lambda x, y: x.astype(jnp.bfloat16) @ y.astype(jnp.bfloat16),
+    "HIGHEST": lambda x, y: jnp.dot(x, y, precision="highest"),
+    "an algorithm": lambda x, y: jnp.dot(x, y, precision="TF32_TF32_F32"),
+    "float64": lambda x, y: x.astype(jnp.float64) @ y.astype(jnp.float64),
+    "no product": lambda x, y: x + y,
+    "integers": lambda x, y: (x.astype(int) @ y.astype(int)).astype(float),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_other_products_are_left_alone(name):
+    with set_x64(name == "float64"):
+        report = audit_precision(LEFT_ALONE[name], A, B, matmul_precision="tpu")
+    assert (report.error, report.losses, report.lines) == (0, (), 0)
+    says = (
+        "all ask for more" if name in ("HIGHEST", "an algorithm") else "no float32 products"
+    )
+    assert says in str(report)
+
+
+@pytest.mark.parametrize(
+    ("names", "bits"),
+    [
+        (("tpu", "bfloat16", "BF16_BF16_F32", lax.DotAlgorithmPreset.BF16_BF16_F32), 8),
+        (("a100", "h100", "tensorfloat32", "TF32_TF32_F32"), 11),
+        (("F16_F16_F32",), 11),
+        (("bfloat16_3x", "BF16_BF16_F32_X3"), 16),
+        (("TF32_TF32_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X9"), 22),
+        (("float32", "F32_F32_F32"), 99),
+    ],
+)
+def test_settings_round_as_they_say(names, bits):
+    errors = {audit_precision(jnp.dot, A, B, matmul_precision=name).error for name in names}
+    assert bits > 20 or len(errors) == 1
+    assert max(errors) < 2.0 ** -(bits - 1)
+    assert bits > 20 or min(errors) > 2.0 ** -(bits + 3)
+
+
+# The first product is dear, the others are not; the second and the third lose as much.
+UNLIKE = """
+def f(x, a, b, c):
+    y = (x @ a)[:, :8] / 40
+    z = jnp.tanh(y @ b)
+    w = jnp.tanh(x[:, :8] @ c)
+    return y + 3 * z + 3 * w
+inputs = normal(0, 32, 64), normal(1, 64, 64), normal(2, 8, 8), normal(3, 8, 8)
+"""
+MULTIPLIED = {3: ("x @ a", 64 * 64), 4: ("y @ b", 64), 5: ("x[:, :8] @ c", 64)}
+
+
+def test_the_fix_reaches_the_tolerance_at_the_lowest_price(tmp_path):
+    """No other set of edited lines is enough and cheaper."""
+    tolerances = {}
+    for lines in itertools.chain(
+        *(itertools.combinations(MULTIPLIED, n) for n in range(4))
+    ):
+        source = UNLIKE
+        for expression in (MULTIPLIED[line][0] for line in lines):
+            pair = expression.replace(" @ ", ", ")
+            edit = f"jnp.matmul({pair}, precision=jax.lax.Precision.HIGH)"
+            source = source.replace(expression, edit)
+        made = program(source, tmp_path / f"edited{len(tolerances)}.py")
+        tolerances[lines] = products.off("tpu", made.f, *made.inputs)
+    written = program(UNLIKE, tmp_path / "written.py")
+    work = lambda lines: sum(MULTIPLIED[line][1] for line in lines)
+    for tolerance in (2e-3, 1e-3, 3e-4):
+        report = audit_precision(
+            written.f, *written.inputs, matmul_precision="tpu", tolerance=tolerance
+        )
+        best = min((x for x, e in tolerances.items() if e <= tolerance), key=work)
+        fix = tuple(sorted(loss.origin.line for loss in report.fix))
+        assert work(fix) == work(best)
+        assert report.mended <= tolerance
+        assert report.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
+        assert report.dearer == 3
+
+
+def test_of_a_package_the_call_is_to_be_precise(tmp_path):
+    need("equinox")
+    call = "    h = jax.vmap(layer)(x)\n"
+    text = f"""
+import equinox
+layer = equinox.nn.Linear(16, 8, key=jax.random.key(0))
+def f(x):
+{call}    return jnp.tanh(h)
+"""
+    written = program(text, tmp_path / "written.py")
+    report = audit_precision(written.f, A, matmul_precision="a100")
+    (loss,) = report.losses
+    around = 'with jax.default_matmul_precision("highest"):'
+    remedy = f"Put `{around}` around the call of equinox at {loss.origin.users}."
+    assert loss.remedy == remedy
+    edited = text.replace(call, f"    {around}\n    {call}")
+    edited = program(edited, tmp_path / "edited.py")
+    assert products.off("a100", edited.f, A) == report.mended == 0
+
+
+def test_on_an_a100_high_is_no_remedy():
+    f = lambda x, y: jnp.dot(x, y, precision="high")
+    report = audit_precision(f, A, B, matmul_precision="a100")
+    assert report.error == pytest.approx(products.off("a100", jnp.dot, A, B), rel=0.1)
+    assert "precision=jax.lax.Precision.HIGHEST)" in str(report)
+    assert (report.precision, report.dearer) == ("HIGHEST", 8)
+
+
+def test_a_test_can_check_it():
+    check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-2)
+    with pytest.raises(AssertionError, match="as on a TPU"):
+        check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-3)
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU: TF32 is not compared")
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_gpu_is_as_far_off(name, tmp_path):
+    """On the device itself, beside the same program at the highest precision."""
+    written = program(SOURCES[name], tmp_path / "written.py")
+    report = audit_precision(written.f, *written.inputs, matmul_precision="a100")
+    made = jax.jit(written.f)(*written.inputs)
+    with jax.default_matmul_precision("float32"):
+        exact = jax.jit(lambda *args: written.f(*args))(*written.inputs)
+    pairs = [*zip(jax.tree.leaves(made), jax.tree.leaves(exact))]
+    errors = [np.linalg.norm(x - e) / np.linalg.norm(e) for x, e in pairs]
+    error = np.sqrt(np.mean(np.square(errors)))
+    assert 0.3 * report.error < error < 3 * report.error

@@ -1,0 +1,228 @@
+"""Whether rounding explains how a reference differs from a program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from jax import lax
+from references import BF16, F32, compared
+
+import dtypeguard
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard.testing import check_precision
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+CASES = [*references.ROUNDING, *references.DIFFER, *references.OUTPUTS]
+# Of those whose gradients are long to compile, and of a kind that others stand for.
+LONG = [case for case in CASES if "gradient" in case.name] + CASES[1:3] + CASES[12:14]
+X = jax.random.normal(jax.random.key(0), (8, 16))
+
+
+def verdicts(f, args, reference):
+    made = compared(f, args, reference)["differences"]
+    return {each.output: each.verdict for each in made}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=case.name, marks=[pytest.mark.exhaustive] if case in LONG else []
+        )
+        for case in CASES
+    ],
+)
+def test_the_verdict_is_that_of_what_was_planted(case):
+    f, args, reference = case.make(0)
+    found = verdicts(f, args, reference)
+    assert found == {x: "differs" if x in case.wrong else "rounding" for x in found}
+
+
+def test_a_gelu_within_rounding_is_undecidable_beside_float32_alone():
+    x = jax.random.normal(jax.random.key(1), (16, 8), BF16)
+    ws = [jax.random.normal(jax.random.key(n), (8, 8), BF16) / 3 for n in (2, 3)]
+
+    def net(act):
+        return lambda x, ws: jnp.tanh(act(x @ ws[0]) @ ws[1])
+
+    tanh, erf = net(jax.nn.gelu), net(references.exactly)
+    (found,) = compared(tanh, (x, ws), references.run(erf, (x, ws), F32))["differences"]
+    assert found.verdict == "undecidable"
+    assert found.shows_in == "float32"
+    assert "float32" in found.reason
+    # In bfloat16 alone it does not show, and the report says so.
+    (found,) = compared(tanh, (x, ws), references.run(erf, (x, ws)))["differences"]
+    assert (found.verdict, found.shows_in) == ("rounding", "float32")
+    assert found.hidden > 1e-4
+    # A function runs in float32 as well.
+    (found,) = compared(tanh, (x, ws), erf)["differences"]
+    assert (found.verdict, found.shows_in) == ("differs", "float32")
+
+
+def odd(x):
+    return {
+        "exact": x * 2,
+        "chosen": jnp.argmax(x, -1),
+        "mask": x > 0,
+        "key": jax.random.key(0),
+        "zero": jax.nn.softmax(x).sum(-1) - 1,
+        "empty": x[:0],
+        "complex": lax.complex(x, x),
+    }
+
+
+def odd_reference():
+    return {n: np.asarray(x) for n, x in odd(X).items() if n != "key"}
+
+
+def test_exact_integer_empty_complex_and_vanishing_outputs_are_equal_or_differ():
+    right = odd_reference()
+    wrong = right | {
+        "exact": right["exact"] * np.float32(1.001),
+        "chosen": (right["chosen"] + 1) % 16,
+        "mask": ~right["mask"],
+        "zero": np.full(8, 1e-3),
+        "complex": right["complex"].conj(),
+    }
+    assert {*verdicts(odd, (X,), right).values()} == {"rounding"}
+    found = verdicts(odd, (X,), wrong)
+    assert found.pop("['empty']") == "rounding"
+    assert {*found.values()} == {"differs"}
+
+
+def test_what_is_not_finite_differs():
+    reference = odd_reference()
+    reference["exact"] = np.where(np.arange(16) == 3, np.nan, reference["exact"])
+    found = compared(odd, (X,), reference)["differences"]
+    wrong = [each for each in found if each.verdict == "differs"]
+    assert [each.output for each in wrong] == ["['exact']"]
+    assert wrong[0].error == np.inf
+    assert wrong[0].reason == "the reference has NaN in 8 of 128 elements"
+
+
+def test_decisions_that_flip_are_rounding_and_are_named():
+    w, x = (jax.random.normal(jax.random.key(n), (64, 64), BF16) for n in (1, 2))
+    args = w / 8, x
+
+    def f(w, x):
+        net = lambda w: jax.nn.relu(jax.nn.relu(jax.nn.relu(x @ w) @ w) @ w)
+        return jax.grad(lambda w: jnp.sum(net(w).astype(F32)))(w)
+
+    report = audit_precision(f, *args, reference=references.run(f, args, F32))
+    assert report.differences[0].verdict == "rounding"
+    text = str(report)
+    assert report.flipped > 0.01
+    assert "Rounding includes decisions that flip" in text
+    assert "; rounding explains it." in text.splitlines()[0]
+
+
+def test_a_line_that_stagnates_explains_it():
+    def average(mean, xs):
+        return lax.scan(lambda mean, x: (0.999 * mean + 0.001 * x, None), mean, xs)[0]
+
+    args = jnp.ones(3, BF16), jnp.zeros((1000, 3), BF16)
+    (found,) = compared(average, args, np.full(3, 0.999**1000))["differences"]
+    assert found.verdict == "rounding"
+    assert found.error > 1.5
+    assert verdicts(average, args, np.full(3, 2.0)) == {"": "differs"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.asarray(odd(X)["exact"]).tolist(),
+        {"out": np.asarray(X * 2)},
+        np.asarray(X * 2, np.float64),
+        X * 2,
+        lambda x: x * 2,
+    ],
+    ids=["list", "by path", "float64", "jax", "function"],
+)
+def test_the_only_output_takes_what_numpy_takes(given):
+    assert verdicts(lambda x: x * 2, (X,), given) == {"": "rounding"}
+
+
+WRONG = {
+    "missing": ({"a": X}, ["another tree", "['b']  missing", "reference={"]),
+    "extra": ({"a": X, "b": X, "c": X}, ["['c']  no output"]),
+    "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "Write reference['a'].T"]),
+    "flat": ({"a": X.ravel(), "b": X}, ["Write reference['a'].reshape((8, 16))"]),
+    "other": ({"a": X[1:], "b": X}, ["the same inputs"]),
+    "text": ({"a": "x", "b": X}, ["'x' in the reference at ['a']", "array of numbers"]),
+    "void": (
+        {"a": np.zeros((8, 16), "V2"), "b": X},
+        ["x.astype(numpy.float32)", "no bfloat16"],
+    ),
+    "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),
+    "shapes": (
+        {"a": jax.ShapeDtypeStruct((8, 16), F32), "b": X},
+        ["without values at ['a']"],
+    ),
+    "function": (lambda x: {"a": x}, ["returns other outputs", "['b']  missing"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
+def test_what_is_not_the_tree_is_refused(case):
+    reference, parts = case
+    with pytest.raises((ValueError, TypeError), match="audit_precision") as error:
+        audit_precision(lambda x: {"a": x * 2, "b": jnp.sin(x)}, X, reference=reference)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_shapes_without_values_have_no_difference():
+    with pytest.raises(TypeError, match="no values to compare"):
+        audit_precision(jnp.sin, jax.ShapeDtypeStruct((3,), F32), reference=X)
+
+
+def test_the_check_names_outputs_and_needs_no_tolerance():
+    f = lambda x: {"a": jnp.sin(x), "b": jnp.cos(x)}
+    right = {"a": np.sin(X), "b": np.cos(X)}
+    check_precision(f, X, reference=right)
+    with pytest.raises(AssertionError, match=r"reference in \['b'\]\.") as error:
+        check_precision(f, X, reference=right | {"b": np.cos(X) * 1.01})
+    text = str(error.value)
+    assert "is another computation in 1 of 2 outputs: it differs by 0.99% in ['b']" in text
+
+
+def test_modules_that_change_in_place_are_outputs():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.total = nnx.Variable(jnp.ones(4))
+
+    def step(factor):
+        def change(model, x):
+            model.total[...] = model.total[...] + factor * jnp.sum(x)
+            return jnp.mean(x)
+
+        return change
+
+    same, other = (compared(step(1.0), (Counter(), X), step(k)) for k in (1.0, 1.1))
+    assert {x.verdict for x in same["differences"]} == {"rounding"}
+    assert len(same["differences"]) == 2
+    wrong = [each.output for each in other["differences"] if each.verdict == "differs"]
+    assert len(wrong) == 1
+    assert "total" in wrong[0]
+    # A tree is what is returned; what changes in place may be given by path.
+    assert verdicts(step(1.0), (Counter(), X), np.mean(X)) == {"": "rounding"}
+    given = {"out": np.mean(X), wrong[0]: np.zeros(4)}
+    assert verdicts(step(1.0), (Counter(), X), given)[wrong[0]] == "differs"
+
+
+def test_a_report_has_the_differences_in_every_form():
+    report = audit_precision(jnp.sin, X, reference=1.01 * np.sin(X))
+    assert str(report).startswith(
+        "precision: the reference differs by 0.99%; rounding explains "
+    )
+    assert ": another computation. The outputs are " in str(report)
+    assert '"verdict": "differs"' in report.to_json()
+    assert "another computation" in report.to_html()
+    assert isinstance(report.differences[0], dtypeguard.Difference)

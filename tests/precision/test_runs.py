@@ -314,5 +314,6 @@ def test_the_price_counts_casts_that_follow_what_they_are_given(norm):
         exact = jax.grad(wide)(cast(LAYERS, F32), cast(x, F32), F32)
         written, edited = (off(jax.grad(f)(LAYERS, x, d), exact) for d in (BF16, F32))
     assert loss.left == pytest.approx((edited / written) ** 2, abs=0.05), report
-    work = audit_precision(jax.grad(functools.partial(f, dtype=F32)), LAYERS, x).work
+    shapes = jax.eval_shape(lambda: (LAYERS, x))
+    work = audit_precision(jax.grad(functools.partial(f, dtype=F32)), *shapes).work
     assert loss.price == pytest.approx(work.wide, abs=0.02)

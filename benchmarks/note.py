@@ -1,4 +1,4 @@
-"""Draws docs/note.svg, the note of docs/explain.md as a terminal: `python benchmarks/note.py`.
+"""Draws docs/note.svg, the note of docs/explain.md: `python benchmarks/note.py`.
 
 `tests/whole/test_docs.py` checks that `dtypeguard run` prints this note.
 """
@@ -20,9 +20,8 @@ MARKS = (  # what stands out, and how
 def lines() -> list[str]:
     """The command, the first line of the error, and the note, as wide as the picture."""
     text = (DOCS / "explain.md").read_text()
-    shown = re.search(
-        r"dtypeguard run train\.py\n```\n\n```text\n(.*?)```", text, re.DOTALL
-    )
+    command = r"dtypeguard run train\.py\n```\n\n```text\n"
+    shown = re.search(command + r"(.*?)```", text, re.DOTALL)
     assert shown is not None
     _, error, *rest = shown[1].splitlines()
     note = rest[next(n for n, line in enumerate(rest) if line.startswith("dtypeguard:")) :]

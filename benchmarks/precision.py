@@ -1,5 +1,7 @@
 """Training in bfloat16: `python benchmarks/precision.py`, about five minutes on two cores.
 
+It needs scikit-learn, which the extra `test` installs.
+
 `--cost` stops after the cost of a step, which comes first, `--training` leaves it out.
 
 Two models, four optimizers, four settings: the final training loss, the bytes of params

@@ -1,4 +1,4 @@
-"""Audits the precision of public programs as they stand: see docs/precision.md.
+"""Audits public programs as they stand: see docs/how-precision-is-measured.md.
 
     python benchmarks/precision_of_programs.py train_rnn.ipynb examples/gemma
 

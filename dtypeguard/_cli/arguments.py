@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import __version__
 from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PRECISION_FORMS, UsageError
@@ -20,7 +20,10 @@ _SWEEP, _OF_SWEEP = "the sweep, without a target", ("filter", "jobs")
 class _Parser(argparse.ArgumentParser):
     """Ends its errors with the right form, like all errors of the command line."""
 
-    def parse_known_args(self, args=None, namespace=None):
+    # Of three overloads.
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """Refuses what it does not know itself, with its own usage."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:

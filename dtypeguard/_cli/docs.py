@@ -40,7 +40,7 @@ def _print(text: str) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:  # of `| head`, which has read enough
-        sys.stdout = open(os.devnull, "w")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -49,10 +49,8 @@ def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
 def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     with contextlib.redirect_stdout(sys.stderr), status() as show_status:
         report = audit_function(arguments, show_status)
-    bound = arguments.max_error
-    is_ok = not math.isinf(report.error) and not (
-        bound is not None and report.error > bound
-    )
+    bound = math.inf if arguments.max_error is None else arguments.max_error
+    is_ok = not math.isinf(report.error) and not report.error > bound
     is_ok &= all(each.verdict != "differs" for each in report.differences)
     return _deliver(report, files, is_ok)
 

@@ -191,10 +191,9 @@ def _call(target: str, factory: Any, arguments: dict[str, object]) -> Optimizer:
         code = getattr(inspect.unwrap(factory), "__code__", None)
         if write and not arguments and code and not is_installed(code.co_filename):
             where, audited = target.rpartition(":")[0], f"dtypeguard audit {target}"
-            write = (
-                f" If it is a step: {audited} --step --inputs {where}:inputs. If it makes an "
-                f"optimizer:{write.removeprefix(' Write:')}"
-            )
+            step = f"{audited} --step --inputs {where}:inputs"
+            make = write.removeprefix(" Write:")
+            write = f" If it is a step: {step}. If it makes an optimizer:{make}"
         raise UsageError(f"{target} cannot be called: {reason}.{write}") from error
     if not is_transformation(made):
         raise UsageError(f"{target} returned {made!r}, which is not an optimizer. {FORMS}")

@@ -40,7 +40,8 @@ class ProdigyState(NamedTuple):
 
     To continue from an `old` state of optax's Prodigy:
     `ProdigyState(*old, steps_taken=old.count, estim_lr_max=old.estim_lr)`. This does not
-    hold for float16 params, `beta1=0` and `slice_p` above 1: see `dtypeguard docs migrating`.
+    hold for float16 params, `beta1=0` and `slice_p` above 1: for these see
+    `dtypeguard docs migrating`.
 
     Attributes:
         exp_avg: average of `d * g`, in the dtype of each param; `()` for `beta1=0`.

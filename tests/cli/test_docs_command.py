@@ -46,4 +46,5 @@ def test_the_wheel_has_the_pages():
     packed = {file.distribution_path for file in files}
     assert {f"dtypeguard/_docs/{page.name}" for page in DOCS.glob("*.md")} <= packed
     others = {file for file in packed if not file.startswith("dtypeguard/")}
-    assert "dtypeguard/_cli/docs.py" in packed and not others
+    assert "dtypeguard/_cli/docs.py" in packed
+    assert not others

@@ -157,9 +157,8 @@ def matches(shown: str, printed: str) -> bool:
         r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
         for line in normal(shown)
     ]
-    return (
-        re.fullmatch("".join(lines), "".join(f"{x}\n" for x in normal(printed))) is not None
-    )
+    output = "".join(f"{line}\n" for line in normal(printed))
+    return re.fullmatch("".join(lines), output) is not None
 
 
 def normal(text: str) -> list[str]:

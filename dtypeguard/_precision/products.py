@@ -237,3 +237,9 @@ class ProductsReport(PrecisionReport):
         if not self.lines:
             return f"{self.begin} no product is rounded: all ask for more."
         return super().headline
+
+    def _advice(self) -> list[str]:
+        if len(self.fix) == self.lines > 1 and not self.is_spread:
+            within = f'with jax.default_matmul_precision("{self.precision.lower()}"):'
+            return [f"Put `{within}` around the call: no line that multiplies is left out."]
+        return super()._advice()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.dtypes import bits
 from .._leaves.norm import scaled_norm
 from .._leaves.types import Leaf
 from .finite import Birth, Finite
@@ -278,4 +279,4 @@ def _off(x: Leaf, exact: Leaf) -> Leaf:
 
 
 def _at_least_single(x: Leaf) -> Leaf:
-    return x.astype(jnp.promote_types(x.dtype, np.float32))
+    return x.astype(jnp.float32) if bits(x.dtype) < 32 else x

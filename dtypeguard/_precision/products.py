@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf
-from .._lines.equations import calls_of, is_displaced
+from .._lines.equations import calls_of
 from .._paired.measure import LEFT, Measures
 from .._paired.plain import IsWide, Plain
 from .._paired.products import Level, Products
@@ -124,16 +125,14 @@ class ProductRuns(Runs):
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
         origin, stacks = line.origin, [*line.products.values()]
-        asks = any(stack[0].params.get("precision") is not None for stack in stacks)
+        is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
+        asks = is_default and any(
+            stack[0].params.get("precision") is not None for stack in stacks
+        )
         if origin is None or not origin.file:
             return f"Put `{within}` around its call: no line outside JAX multiplies."
-        if any(map(is_displaced, stacks)):
-            return (
-                f"What {origin.place} calls has rules for its derivatives: give the "
-                f"products in these precision={precision}."
-            )
         if is_installed(origin.file):
-            where = f"{package(origin.file)} at {origin.users}"
+            where = package(origin.file) + f" at {origin.users}" * bool(origin.called_from)
             if asks:
                 return f"Give {where} precision={precision}: {origin} asks for less itself."
             return f"Put `{within}` around the call of {where}."

@@ -349,6 +349,33 @@ def test_on_an_a100_high_is_no_remedy():
     assert (report.precision, report.dearer) == ("HIGHEST", 8)
 
 
+def test_what_the_products_of_a_device_make_infinite_is_named():
+    """A variance below 0: |x|^2 from a product is greater than the sum of the squares."""
+
+    def spread(x):
+        squares = jnp.sum(x**2, 1) - jnp.diagonal(x @ x.T)
+        return jnp.sqrt(squares + 1e-3)
+
+    report = audit_precision(spread, A, matmul_precision="tpu")
+    assert report.error == np.inf
+    assert "not finite as on a TPU (bfloat16 products), and are in float32" in str(report)
+    assert report.losses[0].remedy.startswith("On ")
+
+
+def test_a_package_that_asks_for_less_itself_is_to_be_told():
+    """A context does nothing for it; one that the program stands in is no such question."""
+    linen = need("flax.linen")
+    told, plain = linen.Dense(8, precision="default"), linen.Dense(8)
+    params = plain.init(jax.random.key(0), A)
+    report = audit_precision(lambda x: told.apply(params, x), A, matmul_precision="tpu")
+    assert "precision=jax.lax.Precision.HIGH: flax/linen/linear.py" in str(report)
+    within = "with jax.default_matmul_precision"
+    assert within not in str(report)
+    with jax.default_matmul_precision("bfloat16"):
+        f = lambda x: plain.apply(params, x)
+        assert within in str(audit_precision(f, A, matmul_precision="tpu"))
+
+
 def test_a_test_can_check_it():
     check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-2)
     with pytest.raises(AssertionError, match="as on a TPU"):

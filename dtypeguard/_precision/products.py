@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -15,18 +14,17 @@ from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf
 from .._lines.equations import calls_of
-from .._paired.measure import LEFT, Measures
+from .._paired.measure import Measures
 from .._paired.plain import IsWide, Plain
 from .._paired.products import Level, Products
 from .._paired.values import Formats, Line
 from .._source.files import is_installed, package
+from .cheapest import cheapest
 from .losses import Losses, allowed, line_losses
 from .report import PrecisionReport
 from .runs import Runs, WideLines, rounded_otherwise
 from .typed import with_precision
 
-# Up to so many important lines all sets of them are thought of, and the cheapest tried.
-_MOST_LINES, _MOST_TRIED = 8, 32
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
 
@@ -52,21 +50,22 @@ class ProductRuns(Runs):
 
     Attributes:
         level: the precision of the products that are to be wider.
+        work: the operations of the rounded products of each line.
     """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
         self.level = self.products.levels[0]
-        self._work_of = dict[int | None, float]()
+        self.work = dict[int | None, float]()
         # How many times as dear as by default products are that ask for more.
         self._dear = set[float]()
         is_dearer = self.products.high is not self.products.default
         for stack in self._wide.widened.values():
             if self.products.rounds(stack[0]):
                 number, work = self._paired.number_of(stack), operations(stack[0])
-                known = self._work_of.get(number, 0.0)
-                self._work_of[number] = known + work * repetitions(stack)
+                known = self.work.get(number, 0.0)
+                self.work[number] = known + work * repetitions(stack)
                 is_high = self.products.algorithm(stack[0], False) is self.products.high
                 self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
 
@@ -95,29 +94,6 @@ class ProductRuns(Runs):
 
     def scaled(self) -> None:
         """A scale of the loss is no remedy."""
-
-    def cheapest(
-        self,
-        measures: Measures,
-        order: Sequence[int],
-        important: Sequence[int],
-        bound: float | None,
-    ) -> list[int]:
-        """The lines with the fewest operations that leave an error within a bound."""
-        most = LEFT**0.5 * measures.total if bound is None else bound
-        work = lambda lines: sum(self._work_of.get(number, 0.0) for number in lines)
-        squares = {number: measures.alone(number) ** 2 for number in order}
-        few, tried = important[:_MOST_LINES], 0
-        sizes = range(1, len(few) + 1)
-        sets = [x for size in sizes for x in itertools.combinations(few, size)]
-        for lines in sorted(sets, key=work):
-            left = sum(squares[number] for number in order if number not in lines)
-            if tried < _MOST_TRIED and left <= (2 * most) ** 2:
-                tried += 1
-                if measures.error({*order} - {*lines}) <= most:
-                    return [*lines]
-        worth = lambda number: -squares[number] / (self._work_of.get(number) or 1.0)
-        return measures.fix(sorted(order, key=worth), important, bound)
 
     def remedy(self, line: Line) -> str:
         """What to write for a line."""
@@ -177,7 +153,7 @@ def product_losses(
         tolerance: the error that the fix has to reach.
         show_status: called with what it is about to do.
     """
-    search = functools.partial(runs.cheapest, measures)
+    search = functools.partial(cheapest, measures, runs.work)
     found = None
     for level in runs.products.levels:
         if found is None or found.mended > allowed(runs, tolerance):
@@ -234,7 +210,12 @@ class ProductsReport(PrecisionReport):
         if not self.has_products:
             return "there are no float32 products, so none is rounded."
         if not self.lines:
-            return f"{self.begin} no product is rounded: all ask for more."
+            why = (
+                ""
+                if self.begin == "with float32 products"
+                else ": all ask for another precision"
+            )
+            return f"{self.begin} no product is rounded{why}."
         return super().headline
 
     def _advice(self) -> list[str]:

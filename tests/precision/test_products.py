@@ -382,6 +382,23 @@ def f(x):
     assert products.off("a100", edited.f, A) == report.mended == 0
 
 
+@pytest.mark.parametrize("asked", [None, "default"])
+def test_where_all_products_are_to_be_precise_one_context_is(asked):
+    def f(x, y):
+        h = jnp.tanh(jnp.dot(x, y, precision=asked))
+        return jnp.dot(h, y)
+
+    def edited(x, y):
+        with jax.default_matmul_precision("high"):
+            return f(x, y)
+
+    report = audit_precision(f, A, B, matmul_precision="tpu", tolerance=1e-4)
+    assert len(report.fix) == report.lines == 2
+    around = 'Put `with jax.default_matmul_precision("high"):` around the whole call'
+    is_enough = products.off("tpu", edited, A, B) <= 1e-4
+    assert (around in str(report)) == is_enough == (asked is None)
+
+
 def test_on_an_a100_high_is_no_remedy():
     f = lambda x, y: jnp.dot(x, y, precision="high")
     report = audit_precision(f, A, B, matmul_precision="a100")

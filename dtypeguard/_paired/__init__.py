@@ -13,5 +13,6 @@ computing wider.
 `plain.py` runs a program without values beside it, with a type for each equation and its
 own decisions: what a user measures, of the program as written, of some lines wide, or of
 what costs make wide in a narrow dtype. `gradients.py` says which gradients
-then are narrow, since a gradient has the dtype of what it is the gradient of.
+then are narrow, since a gradient has the dtype of what it is the gradient of. Either
+program may have the products of another device, which `products.py` computes.
 """

@@ -110,8 +110,11 @@ def audit_precision(
         ('0.999 -> 1', 0.0)
 
     References:
-        JAX's documentation, "Matmul precision" (https://docs.jax.dev/en/latest/201/precision.html):
-        float32 products are of bfloat16 operands on a TPU, and of TF32 ones on recent GPUs.
+        JAX documentation, "Matmul precision", https://docs.jax.dev/en/latest/201/precision.html:
+        float32 products are in bfloat16 on a TPU and in TF32 on recent GPUs by default.
+        NVIDIA, "NVIDIA A100 Tensor Core GPU Architecture", 2020, and "NVIDIA H100 Tensor
+        Core GPU Architecture", 2022: TF32 has the 8 bits of exponent of float32 and 10 bits
+        of mantissa.
     """
     return audit_call(
         f, args, kwargs, wide, narrow, tolerance, x64, matmul_precision, reference

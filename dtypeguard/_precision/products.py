@@ -2,28 +2,28 @@
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import jax
 
 from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf, PyTree
-from .._lines.equations import calls_of, is_displaced
-from .._paired.measure import LEFT, Measures
+from .._lines.equations import calls_of
+from .._paired.measure import Measures
 from .._paired.plain import IsWide, Plain
 from .._paired.products import Level, Products
 from .._paired.values import Line
 from .._source.files import is_installed, package
+from .cheapest import cheapest
 from .losses import Losses, allowed, line_losses
 from .report import PrecisionReport
 from .runs import Runs, WideLines, rounded_otherwise
 from .typed import with_precision
 
-# Up to so many important lines all sets of them are thought of, and the cheapest tried.
-_MOST_LINES, _MOST_TRIED = 8, 32
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
 
@@ -51,21 +51,22 @@ class ProductRuns(Runs):
 
     Attributes:
         level: the precision of the products that are to be wider.
+        work: the operations of the rounded products of each line.
     """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
         self.level = self.products.levels[0]
-        self._work_of = dict[int | None, float]()
+        self.work = dict[int | None, float]()
         # How many times as dear as by default products are that ask for more.
         self._dear = set[float]()
         is_dearer = self.products.high is not self.products.default
         for stack in self._wide.widened.values():
             if self.products.rounds(stack[0]):
                 number, work = self._paired.number_of(stack), operations(stack[0])
-                known = self._work_of.get(number, 0.0)
-                self._work_of[number] = known + work * repetitions(stack)
+                known = self.work.get(number, 0.0)
+                self.work[number] = known + work * repetitions(stack)
                 is_high = self.products.algorithm(stack[0], False) is self.products.high
                 self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
 
@@ -85,6 +86,7 @@ class ProductRuns(Runs):
             dearer=self.level.dearer / min(self._dear, default=1.0),
             has_products=any(products.algorithm(stack[0], True) for stack in computed),
             begin=products.begin,
+            asks=any(map(_asks, self._paired.lines)),
         )
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
@@ -95,45 +97,17 @@ class ProductRuns(Runs):
     def scaled(self) -> None:
         """A scale of the loss is no remedy."""
 
-    def cheapest(
-        self,
-        measures: Measures,
-        order: Sequence[int],
-        important: Sequence[int],
-        bound: float | None,
-    ) -> list[int]:
-        """The lines with the fewest operations that leave an error within a bound."""
-        most = LEFT**0.5 * measures.total if bound is None else bound
-        work = lambda lines: sum(self._work_of.get(number, 0.0) for number in lines)
-        squares = {number: measures.alone(number) ** 2 for number in order}
-        few, tried = important[:_MOST_LINES], 0
-        sizes = range(1, len(few) + 1)
-        sets = [x for size in sizes for x in itertools.combinations(few, size)]
-        for lines in sorted(sets, key=work):
-            left = sum(squares[number] for number in order if number not in lines)
-            if tried < _MOST_TRIED and left <= (2 * most) ** 2:
-                tried += 1
-                if measures.error({*order} - {*lines}) <= most:
-                    return [*lines]
-        worth = lambda number: -squares[number] / (self._work_of.get(number) or 1.0)
-        return measures.fix(sorted(order, key=worth), important, bound)
-
     def remedy(self, line: Line) -> str:
         """What to write for a line."""
         name = self.level.name
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
         origin, stacks = line.origin, [*line.products.values()]
-        asks = any(stack[0].params.get("precision") is not None for stack in stacks)
+        asks = _asks(line)
         if origin is None or not origin.file:
             return f"Put `{within}` around its call: no line outside JAX multiplies."
-        if any(map(is_displaced, stacks)):
-            return (
-                f"What {origin.place} calls has rules for its derivatives: give the "
-                f"products in these precision={precision}."
-            )
         if is_installed(origin.file):
-            where = f"{package(origin.file)} at {origin.users}"
+            where = package(origin.file) + f" at {origin.users}" * bool(origin.called_from)
             if asks:
                 return f"Give {where} precision={precision}: {origin} asks for less itself."
             return f"Put `{within}` around the call of {where}."
@@ -164,6 +138,13 @@ class ProductRuns(Runs):
         return self._run(self._plain(True), arrays)[0]
 
 
+def _asks(line: Line) -> bool:
+    """Whether a product on a line asks for a precision itself, which no context changes."""
+    is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
+    precisions = (stack[0].params.get("precision") for stack in line.products.values())
+    return is_default and any(each is not None for each in precisions)
+
+
 def product_losses(
     measures: Measures,
     runs: ProductRuns,
@@ -178,7 +159,7 @@ def product_losses(
         tolerance: the error that the fix has to reach.
         show_status: called with what it is about to do.
     """
-    search = functools.partial(runs.cheapest, measures)
+    search = functools.partial(cheapest, measures, runs.work)
     found = None
     for level in runs.products.levels:
         if found is None or found.mended > allowed(runs, tolerance):
@@ -206,6 +187,8 @@ class ProductsReport(PrecisionReport):
             not known.
         has_products: whether the program has products of float32 operands.
         begin: the setting, as the headline has it.
+        asks: whether a product that is rounded asks for a precision itself, so that a
+            default precision around it changes nothing.
     """
 
     matmul_precision: str = ""
@@ -213,6 +196,7 @@ class ProductsReport(PrecisionReport):
     dearer: float = math.nan
     has_products: bool = True
     begin: str = ""
+    asks: bool = False
 
     _off = "|rounded - float32| / |float32|"
 
@@ -235,5 +219,17 @@ class ProductsReport(PrecisionReport):
         if not self.has_products:
             return "there are no float32 products, so none is rounded."
         if not self.lines:
-            return f"{self.begin} no product is rounded: all ask for more."
+            why = (
+                ""
+                if self.begin == "with float32 products"
+                else ": all ask for another precision"
+            )
+            return f"{self.begin} no product is rounded{why}."
         return super().headline
+
+    def _advice(self) -> list[str]:
+        is_all = len(self.fix) == self.lines > 1 and not self.is_spread
+        if is_all and not self.asks:
+            within = f'with jax.default_matmul_precision("{self.precision.lower()}"):'
+            return [f"Put `{within}` around the whole call: all that multiply are needed."]
+        return super()._advice()

@@ -77,7 +77,8 @@ def _takes(node: ast.AST) -> Callable[[Any, ast.expr], ast.AST] | None:
         return lambda node, precision: _matmul(node.left, node.right, precision)
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.MatMult):
         return _assigned
-    if not isinstance(node, ast.Call):
+    # Python's own `matmul` takes none.
+    if not isinstance(node, ast.Call) or ast.unparse(node.func).startswith("operator."):
         return None
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     for function in (getattr(module, name, None) for module in _MODULES):

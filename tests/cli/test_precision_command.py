@@ -29,6 +29,9 @@ def average(mean, xs):
 def loss(x, scale):
     return x * scale
 
+def product(x):
+    return x @ x
+
 def breaks(x):
     return x @ x[:1]  # here
 
@@ -46,6 +49,7 @@ by_name = {"xs": xs, "mean": mean}
 wide = jnp.linspace(0, 1, 8), 1.1
 large = 1e3 * jnp.ones(3, jnp.float16), 1e3
 count = jnp.arange(3), 2
+matrix = jnp.linspace(0, 1, 16).reshape(4, 4)
 shapes = jax.ShapeDtypeStruct((3,), jnp.float32), 2.0
 
 def made():
@@ -96,6 +100,14 @@ def test_a_reference_from_a_file_or_a_function(command, capsys, tmp_path):
     assert "['sin']  missing" in capsys.readouterr().err
     assert command("both", "angles", "--reference", str(tmp_path / "no.npz")) == 2
     assert "numpy.savez(file, **{" in capsys.readouterr().err
+
+
+def test_products_are_rounded_as_on_a_device(command, capsys):
+    options = "--matmul-precision", "a100", "--max-error", "1e-6"
+    assert command("product", "matrix", *options) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("precision: as on an A100 (TF32 products) the outputs are 0.0")
+    assert "write jnp.matmul(x, x, precision=jax.lax.Precision.HIGHEST)." in out
 
 
 def test_what_it_exits_with(command, capsys):
@@ -169,6 +181,7 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
         ("loss", "wide", ["--tolerance", "-1"], ["'-1' is not a relative error"]),
         ("loss", "shapes", ["--max-error", "1"], ["shapes gives a jax.ShapeDtypeStruct"]),
         ("loss", "wide", ["--max-error", "x"], ["'x' is not a relative error"]),
+        ("loss", "wide", ["--matmul-precision", "tpus"], ['matmul_precision="tpu"']),
         (
             "loss",
             "wide",

@@ -330,21 +330,21 @@ audit_precision(jnp.sin, jnp.ones(2), kwargs=[1])
     TypeError: audit_precision got kwargs=[1]. Write a dict of arguments by name
 audit_precision(jnp.sin, jnp.array([jnp.nan]))
     ValueError: First the input args[0] is not. Give it arguments for which all are finite
-audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision='tpuv4')
+audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpuv4')
     ValueError: got matmul_precision='tpuv4', which is not simulated. Write
     matmul_precision="tpu", or one of tpu, a100, h100, bfloat16
-audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision='tf32')
+audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tf32')
     ValueError: Write matmul_precision="TF32_TF32_F32", or
-audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision=jax.lax.DotAlgorithmPreset.BF16_BF16_BF16)
+audit_precision(jnp.sin, jnp.ones(2), matmul_precision='BF16_BF16_BF16')
     ValueError: got matmul_precision='BF16_BF16_BF16', which is not simulated. Write
     matmul_precision="BF16_BF16_F32", or
-audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision=3)
+audit_precision(jnp.sin, jnp.ones(2), matmul_precision=3)
     TypeError: got matmul_precision=3. Write a device or a precision, such as
     matmul_precision="tpu"
-audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision='tpu', wide=jnp.float64)
+audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpu', wide=jnp.float64)
     ValueError: got wide=... and matmul_precision='tpu', which compares the program in its
     own dtypes with itself, and rounds products alone. Leave out wide, or audit twice
-audit_precision(jnp.dot, jnp.ones(2), jnp.ones(2), matmul_precision='tpu', narrow=jnp.bfloat16)
+audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpu', narrow=jnp.bfloat16)
     ValueError: got narrow=... Leave out narrow, or audit twice
 audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.float32), matmul_precision='tpu')
     TypeError: got matmul_precision and a jax.ShapeDtypeStruct, which has no values to

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
 from .._source.origin import Origin
 from .._source.syntax import text_of
-from .casts import call_remedies
+from .casts import call_remedies, cast_on_line
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .frames import ControlFlow
 
@@ -137,10 +138,23 @@ def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
         return f"{guard}." if guard else _give_as_returned(call, castable)
     named = list(dict.fromkeys(map(str, own)))
     if all(line.called_from is None for line in lines):
-        where = f"on the line{'s that are' if len(named) > 1 else ' that is'} named"
+        where = f"at {' and '.join(named)}"
+        if len(castable) == 1 and (new := _cast_as_written(call, castable[0])):
+            return f"{guard}, or {new}." if guard else f"{new[0].upper()}{new[1:]}."
     else:
         where = f"what {' and '.join(named)} compute{'s' * (len(named) == 1)}"
     return f"{guard}, or cast {where}: {casts}." if guard else f"Cast {where}: {casts}."
+
+
+def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
+    """The cast of a leaf in the expression that promotes it; empty if that is not known."""
+    line, code = leaf.origin, call.bodies["body"].code
+    if line is None or code is None:
+        return ""
+    path = None
+    if line.function == code.co_qualname:
+        path = ["0"] * (call.name == "scan") + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
+    return cast_on_line(line, *leaf.dtypes[::-1], path)
 
 
 def _is_own(line: Origin | None) -> bool:

@@ -110,7 +110,12 @@ def check_contract(
         advice = "dtypeguard.guard does not mend this."
     elif left:
         advice += f" What it does not mend: {', '.join(left)}."
-    advice += " dtypeguard.audit names the lines of source."
+    reasons = [reason for _, _, reason in rows]
+    if any(" (weak)" in reason for reason in reasons):
+        advice += " Weak leaves come from Python numbers: begin them as arrays."
+    # An audit sees no change in a weak leaf, and no line in an update as wide as its gradient.
+    if not all(" (weak)" in x or x.startswith("updates[") for x in reasons):
+        advice += " dtypeguard.audit names the lines of source."
     raise AssertionError(_report(name, "the contract", rows, advice))
 
 

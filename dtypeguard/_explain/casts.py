@@ -65,9 +65,7 @@ def _result_remedies(call: RefusedCall, result: Argument) -> Iterator[str]:
     yield f"At {place} write {new} in place of {old}{loss}."
 
 
-def cast_on_line(
-    line: Origin, old: DType, dtype: DType, path: Sequence[str] | None
-) -> str:
+def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | None) -> str:
     """A cast of what a line computes, in its own text; empty if that has to be searched.
 
     Args:

@@ -154,7 +154,8 @@ def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
     path = None
     if line.function == code.co_qualname:
         path = ["0"] * (call.name == "scan") + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
-    return cast_on_line(line, *leaf.dtypes[::-1], path)
+    old, new = leaf.dtypes
+    return cast_on_line(line, new, old, path)
 
 
 def _is_own(line: Origin | None) -> bool:

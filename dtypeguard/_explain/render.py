@@ -104,8 +104,7 @@ def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
 def _key(unit: _Unit) -> Hashable:
     """What leaves of one cause have in common."""
     return tuple(
-        (x.branch, *map(str, x.dtypes), x.is_reshaped, _users(x.to_blame))
-        for x in unit
+        (x.branch, *map(str, x.dtypes), x.is_reshaped, _users(x.to_blame)) for x in unit
     )
 
 

@@ -116,11 +116,13 @@ def _stripped(jaxpr: Jaxpr) -> Jaxpr:
             names = "primitive", "invars", "outvars", "source_info"
             known = {name: getattr(equation, name) for name in names}
             equations[number] = SimpleNamespace(**known, params=params)
-    parts = {name: list(getattr(jaxpr, name)) for name in ("constvars", "invars", "outvars")}
+    parts = {
+        name: list(getattr(jaxpr, name)) for name in ("constvars", "invars", "outvars")
+    }
     return SimpleNamespace(**parts, eqns=equations)
 
 
-def _without_arrays(param: object) -> object:
+def _without_arrays(param: Any) -> Any:
     """A parameter of an equation; where its jaxprs have arrays, without these."""
     if type(param) in (tuple, list):
         items = [_without_arrays(each) for each in param]

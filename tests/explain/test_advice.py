@@ -211,7 +211,8 @@ ADVICE = {
         ],
     ),
     looped: (
-        f"Write lax.while_loop(lambda c: c[0] < 8, {GUARD}(body), jnp.ones(3, BF16)), {HERE}",
+        f"Write lax.while_loop(lambda c: c[0] < 8, {GUARD}(body), jnp.ones(3, BF16)), "
+        f"{HERE}",
         [[("body, ", f"{GUARD}(body), ")], [PRODUCT]],
     ),
     counted: (
@@ -381,7 +382,10 @@ def test_what_a_note_says_to_write(program):
     assert advice in lines, lines
     is_narrowed = "(jnp.bfloat16)" in advice or "Wrap" in advice
     assert lines[-1].startswith("A cast to bfloat16 rounds: ") is is_narrowed
-    assert len(ways) == len(re.findall(r"\bor (?:cast|return|start|at HERE write)\b", advice)) + 1
+    assert (
+        len(ways)
+        == len(re.findall(r"\bor (?:cast|return|start|at HERE write)\b", advice)) + 1
+    )
     for changes in ways:
         jax.block_until_ready(applied(program, *changes)())
 

@@ -1,7 +1,7 @@
 """Of every statement with every promotion the lines at fault are named, and no other."""
 
-import re
 import pathlib
+import re
 
 import generated
 import jax

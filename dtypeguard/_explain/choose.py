@@ -281,6 +281,7 @@ def _branch_remedies(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterat
         yield "Return one shape from all branches."
     elif is_installed(call.file) and not call.has_users_branch:
         own = [leaf for leaf in promoted if _is_own(leaf.origin)]
+        own.sort(key=lambda leaf: bool(leaf.unchanged))  # what was there before is meant
         for leaf in own[:1]:
             cast = _cast(leaf, other if leaf is one else one)
             yield f"Cast what {leaf.origin and leaf.origin.users} computes: {cast}."

@@ -25,7 +25,7 @@ _DIFFERENT = re.compile(
 )
 # What a cotangent or a tangent has to be.
 _EXPECTED = re.compile(
-    "(?s)(?:for argument to VJP function|called on tangent values inconsistent).*"
+    "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent).*"
     rf"[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})"
 )
 _INTEGER = re.compile(

@@ -4,6 +4,7 @@ import functools
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ RULES = tuple(_RULES)
 STEP_RULES = tuple(_STEP_RULES)
 """The names of the rules that `check_step` checks."""
 
+_WEAK = re.compile(r"\b(\w+) \(weak\) -> \1$")
 _NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
 
 
@@ -110,7 +112,12 @@ def check_contract(
         advice = "dtypeguard.guard does not fix this."
     elif left:
         advice += f" What it does not fix: {', '.join(left)}."
-    advice += " dtypeguard.audit names the lines of source."
+    reasons = [reason for _, _, reason in rows]
+    if any(map(_WEAK.search, reasons)):
+        advice += " Weak leaves come from Python numbers: begin them as arrays."
+    # An audit sees no change in a weak leaf, and no line behind a gradient.
+    if not all(_WEAK.search(x) or x.startswith("updates[") for x in reasons):
+        advice += " dtypeguard.audit names the lines of source."
     raise AssertionError(_report(name, "the contract", rows, advice))
 
 

@@ -24,6 +24,9 @@ from .._sweep.entry import Entry
 from .._sweep.recipes import RECIPES, Recipe
 from .load import FORMS, UsageError, load, load_inputs
 
+# Dtypes of params and of gradients, as options, and the x64 flag.
+_Inputs = tuple[str, str | None, bool]
+
 
 def audit_optimizer(options: argparse.Namespace) -> AuditReport:
     """Audits an optimizer on small params; makes it under the x64 flag of the options.
@@ -36,10 +39,10 @@ def audit_optimizer(options: argparse.Namespace) -> AuditReport:
     """
     target, settings = options.target, dict(map(_setting, options.set))
     params = "float32" if options.params is None else options.params
-    inputs = [(params, options.grads, options.x64)]
+    inputs: list[_Inputs] = [(params, options.grads, options.x64)]
     is_asked = options.params is not None or options.grads is not None
     if not is_asked:
-        inputs += [(*types, options.x64) for types in _TELLING]
+        inputs += [(params, grads, options.x64) for params, grads in _TELLING]
         inputs += [] if options.x64 else [("float32", None, True)]
     said = f"Tried {', '.join(_as_options(*each) for each in inputs)}."
     reports, modules = [], {}
@@ -64,7 +67,10 @@ def _as_options(params: str, grads: str | None, x64: bool) -> str:
 
 
 # Types of params and gradients with which an optimizer shows that it does not keep them.
-_TELLING = ("bfloat16,float32", None), ("bfloat16", "float32")
+_TELLING: tuple[tuple[str, str | None], ...] = (
+    ("bfloat16,float32", None),
+    ("bfloat16", "float32"),
+)
 
 
 def _audited(

@@ -132,12 +132,12 @@ def _model(argument: Argument, site: Site) -> Argument:
 
 def _is_refused(argument: Argument, complaint: Complaint) -> bool:
     if isinstance(argument.value, np.dtype):
-        return {str(argument.value)} == complaint.types
+        return str(argument.value) in complaint.types
     dtype = dtype_of(argument.value)
     is_number = not complaint.types or is_python_number(argument.value)
     if complaint.is_place and is_number:  # a number in 64 bits
         return kind(dtype) == "float"
-    return {str(dtype)} == complaint.types
+    return str(dtype) in complaint.types
 
 
 def _label(argument: Argument, site: Site) -> str:

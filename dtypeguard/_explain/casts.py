@@ -12,9 +12,13 @@ from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.sites import Argument
 from .._source.files import is_installed, package, short_path
+from .._source.origin import Origin
+from .._source.syntax import statement, text_of
 from .finding import RefusedCall, RefusedLeaf
 
 _KINDS = ("bool", "int", "float", "complex")
+_NOT_COMPUTED = (ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict)
+_LONG = 60  # an expression with more characters is not written out
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
@@ -59,6 +63,42 @@ def _result_remedies(call: RefusedCall, result: Argument) -> Iterator[str]:
         is_complex = kind(dtype_of(result.value)) == "complex"
         loss = "" if is_complex else "; its gradient is zero"
     yield f"At {place} write {new} in place of {old}{loss}."
+
+
+def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | None) -> str:
+    """A cast of what a line computes, in its own text; empty if that has to be searched.
+
+    Args:
+        line: that assigns a variable, or returns.
+        old: the dtype of what it computes.
+        dtype: to cast to.
+        path: of what is meant in what it returns, as source; None if that is not known.
+    """
+    node = statement(line.file, line.line)
+    source = None
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        source = node.value
+    elif isinstance(node, ast.Return):
+        source = node.value
+        for part in path or ():
+            source = _item(source, part)
+    if source is None or isinstance(source, _NOT_COMPUTED):
+        return ""
+    text = text_of(source, line.file)
+    if len(text) > _LONG or "lambda" in text:
+        return ""
+    new = cast_text(dtype, text, is_atom=_is_atom(source))
+    return f"at {line} write {new} in place of {text}{lost(old, dtype)}"
+
+
+def _item(node: ast.expr | None, part: str) -> ast.expr | None:
+    """An item of a tuple, a list or a dict that is written out."""
+    if isinstance(node, (ast.Tuple, ast.List)) and part.isdigit():
+        return dict(enumerate(node.elts)).get(int(part))
+    if isinstance(node, ast.Dict):
+        keys = [ast.unparse(key) if key else "" for key in node.keys]
+        return dict(zip(keys, node.values)).get(part)
+    return None
 
 
 def _casts_to_meet(

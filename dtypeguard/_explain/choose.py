@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from .._leaves.types import DType
 from .._source.files import is_installed, package, short_path
 from .._source.origin import Origin
 from .._source.syntax import text_of
-from .casts import call_remedies
+from .casts import call_remedies, cast_on_line
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .frames import ControlFlow
 
@@ -137,10 +138,24 @@ def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
         return f"{guard}." if guard else _give_as_returned(call, castable)
     named = list(dict.fromkeys(map(str, own)))
     if all(line.called_from is None for line in lines):
-        where = f"on the line{'s that are' if len(named) > 1 else ' that is'} named"
+        where = f"at {' and '.join(named)}"
+        if len(castable) == 1 and (new := _cast_as_written(call, castable[0])):
+            return f"{guard}, or {new}." if guard else f"{new[0].upper()}{new[1:]}."
     else:
         where = f"what {' and '.join(named)} compute{'s' * (len(named) == 1)}"
     return f"{guard}, or cast {where}: {casts}." if guard else f"Cast {where}: {casts}."
+
+
+def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
+    """The cast of a leaf in the expression that promotes it; empty if that is not known."""
+    line, code = leaf.origin, call.bodies["body"].code
+    if line is None or code is None:
+        return ""
+    path = None
+    if line.function == code.co_qualname:
+        path = ["0"] * (call.name == "scan") + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
+    old, new = leaf.dtypes
+    return cast_on_line(line, new, old, path)
 
 
 def _is_own(line: Origin | None) -> bool:
@@ -266,6 +281,7 @@ def _branch_remedies(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterat
         yield "Return one shape from all branches."
     elif is_installed(call.file) and not call.has_users_branch:
         own = [leaf for leaf in promoted if _is_own(leaf.origin)]
+        own.sort(key=lambda leaf: bool(leaf.unchanged))  # what was there before is meant
         for leaf in own[:1]:
             cast = _cast(leaf, other if leaf is one else one)
             yield f"Cast what {leaf.origin and leaf.origin.users} computes: {cast}."

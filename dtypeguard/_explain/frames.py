@@ -89,7 +89,7 @@ class ControlFlow(NamedTuple):
 
 
 def combines(frames: Sequence[FrameType]) -> bool:
-    """Whether an `associative_scan` calls a function, which JAX does not compare by itself."""
+    """Whether an `associative_scan` is among some frames: JAX compares no types there."""
     function = jax.lax.associative_scan
     return any(_arguments(function, frame) is not None for frame in frames)
 

@@ -25,7 +25,7 @@ _DIFFERENT = re.compile(
 )
 # What a cotangent or a tangent has to be.
 _EXPECTED = re.compile(
-    "(?s)(?:for argument to VJP function|called on tangent values inconsistent).*"
+    "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent).*"
     rf"[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})"
 )
 _INTEGER = re.compile(
@@ -43,7 +43,8 @@ _SIZE = re.compile(
 _BOOL = re.compile("select `which` must be bool")
 _FLOAT = re.compile(
     r"requires real-(valued| or complex-valued) inputs|"
-    "a floating dtype|must be a float or complex dtype|must be a float dtype"
+    "a floating dtype|must be a float or complex dtype|must be a float dtype|"
+    "FFT input must be|only real valued inputs"
 )
 _ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$")
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
@@ -94,5 +95,7 @@ def complaint(message: str) -> Complaint | None:
         return None
     named = [name for name in re.findall(_TYPE, message) if "int" not in name]
     types = frozenset((named[:1] if is_place else []) or refused)
+    if "only real valued inputs" in message:  # which names no type
+        types = frozenset(["complex64", "complex128"])
     wanted = jnp.dtype("float32" if is_float else "int32")
     return Complaint(types, wanted, is_place or is_bool, is_size)

@@ -55,6 +55,8 @@ def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | 
             elif _holds(variable, value):
                 is_holder = variable is not value
                 possible = assignments(frame, name, line, of_items=is_holder)
+                if not possible and (of_cell := _in_cells(frame, name)):
+                    return of_cell
                 if possible and not possible[-1].is_parameter:
                     (of_holders if is_holder else of_value).append((frame, possible))
     known = of_value or of_holders
@@ -80,6 +82,23 @@ def assignments(
 
 _IN_LINE = "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 _MOST = 1000  # parts of an object are searched
+
+
+def _in_cells(frame: FrameType, name: str) -> Origin | None:
+    """The line of another cell of a notebook that assigned a variable, the latest first."""
+    if name not in frame.f_globals or not _CELL.search(frame.f_code.co_filename):
+        return None
+    for file in reversed(list(filter(_CELL.search, linecache.cache))):
+        possible = assigned_at(file, name, _END)
+        if file != frame.f_code.co_filename and possible:
+            last = possible[-1]
+            is_one = len(possible) == 1
+            return origin_at(file, last.line, last.function) if is_one else None
+    return None
+
+
+# How IPython names the cells.
+_CELL = re.compile(r"^<ipython-input-|[\\/]ipykernel_")
 
 
 def _in_module(module: ModuleType, value: object) -> Origin | None:
@@ -148,6 +167,8 @@ def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
         names += [name for name, x in variables if x is value and name not in inside]
     for name in names:
         possible = assignments(frame, name, line, of_items=not is_array(value))
+        if not possible and (of_cell := _in_cells(frame, name)):
+            return of_cell
         # In a package every branch leads to the same line of the user's.
         if len(possible) == 1 or (possible and is_package):
             return _origin(frame, possible[-1])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
-from .equations import is_backward, is_explicit, is_following, is_of_users
+from .equations import is_backward, is_explicit, is_of_users, names_another_dtype
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
@@ -174,7 +174,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         walked = walked[: found[1]]
         equation = graph.made_by[walked[-1]]
         user, partners = _partners(region, walked[-1], walked)
-        is_cast = is_explicit(equation.stack) and not is_following(equation.stack)
+        is_cast = is_explicit(equation.stack) and not names_another_dtype(equation.stack)
         if not partners or is_cast:
             return Blame(equation)
         return _root(region, partners, user)._replace(promotion=equation)
@@ -316,8 +316,8 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
         # A gradient begins with a 1 of the loss's type, which forces nothing.
         is_seed = found is not None and found.constant and is_backward(equation.stack)
         # A cast to the dtype of another value follows that.
-        is_sure = found is not None and is_of_users(equation.stack) and not is_seed
-        if is_sure and not is_following(equation.stack):
+        follows = is_seed or names_another_dtype(equation.stack)
+        if found is not None and is_of_users(equation.stack) and not follows:
             return kept(found)
         # What a function of JAX converts by itself follows the type that it was given.
         own = own or found

@@ -104,9 +104,39 @@ def kept(
     if wrapper == "equinox":  # its own function returns a marker as well
         results = [name.replace("result[1]", "result", 1) for name in results]
     names = names if wrapper == "flax" else arguments
-    parts = ("constvars", "invars", "outvars", "eqns")  # but not its constants
-    inside = SimpleNamespace(**{each: list(getattr(inside, each)) for each in parts})
-    return KeptProgram(inside, arguments, names, results, size)
+    return KeptProgram(_stripped(inside), arguments, names, results, size)
+
+
+def _stripped(jaxpr: Jaxpr) -> Jaxpr:
+    """A jaxpr without the arrays that it and those inside of it have as constants."""
+    equations = list(jaxpr.eqns)
+    for number, equation in enumerate(equations):
+        params = {name: _without_arrays(x) for name, x in equation.params.items()}
+        if any(new is not equation.params[name] for name, new in params.items()):
+            names = "primitive", "invars", "outvars", "source_info"
+            known = {name: getattr(equation, name) for name in names}
+            equations[number] = SimpleNamespace(**known, params=params)
+    parts = {
+        name: list(getattr(jaxpr, name)) for name in ("constvars", "invars", "outvars")
+    }
+    return SimpleNamespace(**parts, eqns=equations)
+
+
+def _without_arrays(param: Any) -> Any:
+    """A parameter of an equation; where its jaxprs have arrays, without these."""
+    if type(param) in (tuple, list):
+        items = [_without_arrays(each) for each in param]
+        is_same = all(new is old for new, old in zip(items, param))
+        return param if is_same else type(param)(items)
+    inside = open_jaxpr(param)
+    if not hasattr(inside, "eqns"):
+        return param
+    held = [x for x in getattr(param, "consts", ()) if np.ndim(x)]
+    stripped = _stripped(inside)
+    pairs = zip(stripped.eqns, inside.eqns)
+    if not held and all(new is old for new, old in pairs):
+        return param
+    return SimpleNamespace(jaxpr=stripped, consts=[None] * len(stripped.constvars))
 
 
 def _words(path: str) -> list[str]:
@@ -114,12 +144,9 @@ def _words(path: str) -> list[str]:
 
 
 def _size(jaxpr: Jaxpr, most: int) -> int | None:
-    """The equations of a jaxpr and those inside; None if it is too large, or has arrays."""
+    """The equations of a jaxpr and those inside; None if it is too large."""
     size, bytes_, queue = 0, 0, [jaxpr]
     for each in queue:
-        held = () if each is jaxpr else getattr(each, "consts", ())
-        if any(np.ndim(constant) for constant in held):
-            return None
         each = open_jaxpr(each)
         size += len(each.eqns)
         for equation in each.eqns:

@@ -143,6 +143,12 @@ def is_following(stack: Sequence[Equation]) -> bool:
     calls = calls_of(stack)[:2]  # a function, and the one that it may be written in
     if any(code is known for code, _ in calls for known in COMMON_DTYPE.codes()):
         return True
+    return names_another_dtype(stack)
+
+
+def names_another_dtype(stack: Sequence[Equation]) -> bool:
+    """Whether a cast is written as `x.astype(y.dtype)`."""
+    calls = calls_of(stack)
     written = (expression(*called) for called in calls[:1])
     return any(
         isinstance(call, ast.Call) and _follows(call, code.co_filename)

@@ -315,3 +315,15 @@ def test_wrong_usage_of_a_step(options, message, step_file, capsys):
 def test_a_step_without_a_target(capsys):
     assert main(["audit", "--step"]) == 2
     assert "dtypeguard audit FILE.py:step --step --inputs" in capsys.readouterr().err
+
+
+def test_an_audit_tries_the_types_that_tell(capsys):
+    """Adam keeps its types for float32 params, and not for wider gradients."""
+    argv = ["audit", "optax:adam", "--set", "learning_rate=1e-3"]
+    assert main([*argv, "--params", "float32"]) == 0
+    assert "Tried" not in capsys.readouterr().out
+    assert main(argv) == 1
+    assert "Found with --params bfloat16 --grads float32." in capsys.readouterr().out
+    assert main(["audit", "optax:sgd", "--set", "learning_rate=1e-3"]) == 0
+    tried = "--params bfloat16 --grads float32, --params float32 --x64."
+    assert capsys.readouterr().out.splitlines()[1].endswith(tried)

@@ -194,35 +194,34 @@ def tree_cast(tree, dtype):
 
 BACK = "x.astype(jnp.bfloat16)"
 PRODUCT = ("carry * DOUBLE", "(carry * DOUBLE).astype(jnp.bfloat16)")
+HERE = f"or at HERE write {PRODUCT[1]} in place of {PRODUCT[0]}."
 GUARD = "dtypeguard.guard_step"
 # What is said, and the ways of writing it.
 ADVICE = {
     scanned: (
-        f"Write lax.scan({GUARD}(body), jnp.ones(3, BF16), None, 2), or cast on the line "
-        f"that is named: {BACK}.",
+        f"Write lax.scan({GUARD}(body), jnp.ones(3, BF16), None, 2), {HERE}",
         [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
     ),
     scanned_elsewhere: (
-        f'Write lax.scan({GUARD}(body), {{"w": jnp.ones(3, BF16)}}, None, 2), or cast on '
-        f"the line that is named: {BACK}.",
+        f'Write lax.scan({GUARD}(body), {{"w": jnp.ones(3, BF16)}}, None, 2), or cast '
+        f"at HERE: {BACK}.",
         [
             [("(body,", f"({GUARD}(body),")],
             [("c * DOUBLE", "(c * DOUBLE).astype(jnp.bfloat16)")],
         ],
     ),
     looped: (
-        f"Write lax.while_loop(lambda c: c[0] < 8, {GUARD}(body), jnp.ones(3, BF16)), or "
-        f"cast on the line that is named: {BACK}.",
+        f"Write lax.while_loop(lambda c: c[0] < 8, {GUARD}(body), jnp.ones(3, BF16)), "
+        f"{HERE}",
         [[("body, ", f"{GUARD}(body), ")], [PRODUCT]],
     ),
     counted: (
-        f"Write lax.fori_loop(0, 3, {GUARD}(body, carry=1), jnp.ones(3, BF16)), or cast on "
-        f"the line that is named: {BACK}.",
+        f"Write lax.fori_loop(0, 3, {GUARD}(body, carry=1), jnp.ones(3, BF16)), {HERE}",
         [[("body, ", f"{GUARD}(body, carry=1), ")], [PRODUCT]],
     ),
     flag: (
-        f"Write lax.scan({GUARD}(body), jnp.zeros((), bool), None, 2), or cast on the line "
-        "that is named: x.astype(bool) (all but 0 becomes True).",
+        f"Write lax.scan({GUARD}(body), jnp.zeros((), bool), None, 2), or at HERE write "
+        "(carry + 1).astype(bool) in place of carry + 1 (all but 0 becomes True).",
         [
             [("(body,", f"({GUARD}(body),")],
             [("carry + 1", "(carry + 1).astype(jnp.bool)")],
@@ -346,8 +345,8 @@ ADVICE = {
         [[("x * scale", "(x * scale).astype(jnp.bfloat16)")]],
     ),
     scanned_by_equinox: (
-        f'Write scan({GUARD}(body), jnp.ones(3, BF16), None, 2, kind="checkpointed"), or '
-        f"cast on the line that is named: {BACK}.",
+        f'Write scan({GUARD}(body), jnp.ones(3, BF16), None, 2, kind="checkpointed"), '
+        f"{HERE}",
         [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
     ),
 }
@@ -378,11 +377,15 @@ def test_each_branch_has_its_line_and_what_forced_it(program):
 @pytest.mark.parametrize("program", ADVICE, ids=lambda program: program.__name__)
 def test_what_a_note_says_to_write(program):
     advice, ways = ADVICE[program]
-    lines = note_on(program).splitlines()
+    note = re.sub(rf"{re.escape(short_path(__file__))}:\d+", "HERE", note_on(program))
+    lines = note.splitlines()
     assert advice in lines, lines
     is_narrowed = "(jnp.bfloat16)" in advice or "Wrap" in advice
     assert lines[-1].startswith("A cast to bfloat16 rounds: ") is is_narrowed
-    assert len(ways) == len(re.findall(r"\bor (?:cast|return|start)\b", advice)) + 1
+    assert (
+        len(ways)
+        == len(re.findall(r"\bor (?:cast|return|start|at HERE write)\b", advice)) + 1
+    )
     for changes in ways:
         jax.block_until_ready(applied(program, *changes)())
 

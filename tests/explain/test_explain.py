@@ -58,8 +58,9 @@ def test_the_note_has_paths_types_lines_and_what_to_write():
     assert re.fullmatch(rf"  {promotion} +moved = .*# promotion: global", first)
     assert re.fullmatch(rf"  {operand} +SCALE = .*# operand: global", second)
     assert advice == (
-        'Write scan(dtypeguard.guard_step(drifting), {"w": BF16}, None, 3), or cast on the '
-        "line that is named: x.astype(jnp.bfloat16)."
+        'Write scan(dtypeguard.guard_step(drifting), {"w": BF16}, None, 3), or at '
+        f'{promotion} write (carry["w"] * SCALE).astype(jnp.bfloat16) in place of '
+        'carry["w"] * SCALE.'
     )
     assert rounds == ROUNDS
 

@@ -1,6 +1,7 @@
 """Notes name the line behind the line: in a helper, behind a cast, behind a model."""
 
 import functools
+import linecache
 import re
 
 import jax
@@ -101,3 +102,19 @@ def test_a_moment_that_begins_narrower_than_its_param_is_the_cause():
     assert f"-> float32[4]  begins at {line('step: state')}  promoted at " in note
     assert f"At {line('step: state')} begin 2 leaves of carry[1][0].mu as float32" in note
     assert "Or wrap the optimizer: dtypeguard.guard(opt)." in note
+
+
+def test_a_value_of_another_cell_of_a_notebook():
+    cells = {
+        "<ipython-input-1-a>": "first, x = jnp.zeros(3, jnp.bfloat16), jnp.ones((2, 3))",
+        "<ipython-input-2-b>": "def body(c, x):\n    return c * x, None",
+        "<ipython-input-3-c>": "jax.lax.scan(body, first, x)",
+    }
+    names = {"jax": jax, "jnp": jnp}
+
+    def run():
+        for name, text in cells.items():
+            linecache.cache[name] = len(text), None, text.splitlines(True), name
+            exec(compile(text, name, "exec"), names)
+
+    assert "  begins at <ipython-input-1-a>:1" in note_on(run)

@@ -285,6 +285,11 @@ def test_the_advice_is_one_that_helps():
         "Wrap it: dtypeguard.guard(_optimizer(...)). What it does not fix: state_types, "
         f"scan, cond, while_loop, one_compilation. {more}"
     )
+    counts = optax.GradientTransformation(
+        lambda params: {"n": 0}, lambda u, state, _=None: (u, {"n": state["n"] + 1})
+    )
+    weak = "Weak leaves come from Python numbers: begin them as arrays."
+    assert advice(counts).endswith(f"(...)). {weak}")
     fails = _optimizer(lambda p: 1 / 0)
     assert advice(lambda: fails) == f"dtypeguard.guard does not fix this. {more}"
 

@@ -50,6 +50,9 @@ def differences(
     written, as_written = spreads(draws, wide.truth, statistics)
     if call.in_float32 is not None and not all(map(_is_same, as_written)):
         return differences(call._replace(in_float32=None), paths, given, reference)
+    if call.in_float32 is not None and reference is None:
+        rounded = wide.of_inputs(call.arrays, statistics)
+        as_written = [*map(Spread.joined, as_written, rounded)]
     in_wide = wide.spreads(statistics)
     cases = [
         _Case(

@@ -113,7 +113,8 @@ class Wide:
         for seed in range(_DRAWS):
             random = np.random.default_rng(seed)
             arrays = [
-                _before(x, narrow.dtype, random) for x, narrow in zip(self._call.arrays, given)
+                _before(x, narrow.dtype, random)
+                for x, narrow in zip(self._call.arrays, given)
             ]
             with set_x64(True):
                 made = self._draws.outputs(arrays=arrays)

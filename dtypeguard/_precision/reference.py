@@ -62,7 +62,8 @@ def differences(
     ]
     if reference is not None:
         own = Draws(reference, reference.formats, False).outputs()
-        other = Wide(reference, dtype)
+        # Of its own in float64: constants of the source. What float32 rounds is as here.
+        other = Wide(reference, np.dtype("float64"))
         rounds = other.spreads(statistics)
         return tuple(
             case.of_function(own[n], other.truth[n], rounds[n])

@@ -264,7 +264,8 @@ def diverged(f, args, reference):
     for function in (f, reference):
         given, traced, formats = _traced(function, args)
         calls.append(Call(traced.program, traced.numbers, given.arrays, formats))
-    return divergence(*calls, range(len(calls[0].program.out_avals)))
+    mine, other = calls
+    return divergence(mine, other, range(len(mine.program.out_avals)))
 
 
 def _traced(f, args):

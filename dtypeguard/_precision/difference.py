@@ -139,7 +139,9 @@ def details_of(differences: Sequence[Difference]) -> list[str]:
     if len(lines) > _MOST_LINES:
         more = len(lines) - _MOST_LINES
         lines[_MOST_LINES:] = [f"{more} more are in `differences`."]
-    hiding = [each for each in differences if each.verdict == "rounding" and each.hidden]
+    # A float32 program is seldom run in float64 to know.
+    is_hiding = lambda each: each.verdict == "rounding" and each.shows_in == "float32"
+    hiding = [each for each in differences if is_hiding(each) and each.hidden]
     if hiding:
         most = max(hiding, key=lambda each: each.hidden)
         where = f" of {most.output}" if len(differences) > 1 else ""

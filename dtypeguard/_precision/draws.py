@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import kind
-from .._leaves.types import Jaxpr, Leaf
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import DType, Jaxpr, Leaf
 from .._paired.measure import compiled
 from .._paired.plain import Plain
 from .._paired.python_numbers import PythonNumbers
@@ -66,9 +66,12 @@ class Draws:
         lowered = jax.jit(run).lower(self._arrays, jnp.uint32(0))
         self._run = compiled(lowered)
 
-    def outputs(self, seed: int = 0) -> list[np.ndarray]:
-        """The outputs; as they are without a seed."""
-        made = self._run(self._arrays, jnp.uint32(seed))
+    def outputs(
+        self, seed: int = 0, arrays: Sequence[Leaf] | None = None
+    ) -> list[np.ndarray]:
+        """The outputs; as they are without a seed. Possibly of other inputs."""
+        given = self._arrays if arrays is None else [*arrays]
+        made = self._run(given, jnp.uint32(seed))
         return [numeric(x) for x in made]
 
 
@@ -98,6 +101,34 @@ class Wide:
             if not is_double:
                 draws = Draws(self._call, Formats(self._dtype), True)
             return spreads(draws, self.truth, statistics)[1]
+
+    def of_inputs(
+        self, given: Sequence[Leaf], statistics: Sequence["Statistics"]
+    ) -> list["Spread"]:
+        """How far the rounding of narrow inputs takes each output.
+
+        A reference may be that of the inputs before they were rounded.
+        """
+        sizes = []
+        for seed in range(_DRAWS):
+            random = np.random.default_rng(seed)
+            arrays = [
+                _before(x, narrow.dtype, random)
+                for x, narrow in zip(self._call.arrays, given)
+            ]
+            with set_x64(True):
+                made = self._draws.outputs(arrays=arrays)
+            pairs = zip(statistics, made, self.truth)
+            sizes.append([size(difference(x, y)) for size, x, y in pairs])
+        return [_spread(np.zeros_like(each[0]), np.array(each)) for each in zip(*sizes)]
+
+
+def _before(x: Leaf, dtype: DType, random: np.random.Generator) -> Leaf:
+    """An input as it may have been before it was rounded to a narrow dtype."""
+    if not 0 < bits(dtype) < 32:
+        return x
+    part = random.uniform(-1, 1, x.shape) * float(jnp.finfo(dtype).eps) / 2
+    return jnp.asarray(np.asarray(x) * (1 + part), x.dtype)
 
 
 def numeric(array: Leaf) -> np.ndarray:

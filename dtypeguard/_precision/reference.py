@@ -50,6 +50,9 @@ def differences(
     written, as_written = spreads(draws, wide.truth, statistics)
     if call.in_float32 is not None and not all(map(_is_same, as_written)):
         return differences(call._replace(in_float32=None), paths, given, reference)
+    if call.in_float32 is not None and reference is None:
+        rounded = wide.of_inputs(call.arrays, statistics)
+        as_written = [*map(Spread.joined, as_written, rounded)]
     in_wide = wide.spreads(statistics)
     cases = [
         _Case(
@@ -59,7 +62,8 @@ def differences(
     ]
     if reference is not None:
         own = Draws(reference, reference.formats, False).outputs()
-        other = Wide(reference, dtype)
+        # Of its own in float64: constants of the source. What float32 rounds is as here.
+        other = Wide(reference, np.dtype("float64"))
         rounds = other.spreads(statistics)
         return tuple(
             case.of_function(own[n], other.truth[n], rounds[n])

@@ -106,12 +106,12 @@ def loaded(tmp_path):
     return load
 
 
-@pytest.mark.parametrize("which", ["block", "gradient", "layers"])
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
-def test_both_lines_are_those_of_the_edit(pair, which, loaded, request):
-    this, that, line, other, (least, most) = pair
-    if which != "block" and (this != "1e-5" if which == "layers" else this != "bool))"):
-        pytest.skip("one pair stands for all there")
+PROGRAMS = [*((name, "block") for name in PAIRS), ("mask", "gradient"), ("eps", "layers")]
+
+
+@pytest.mark.parametrize(("name", "which"), PROGRAMS)
+def test_both_lines_are_those_of_the_edit(name, which, loaded):
+    this, that, line, other, (least, most) = PAIRS[name]
     assert MODEL.count(this) == 1
     mine, reference = loaded("model", MODEL), loaded("reference", MODEL.replace(this, that))
     args = references.inputs(0)[:2]

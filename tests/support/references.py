@@ -260,7 +260,8 @@ def diverged(f, args, reference):
         subject, traced, formats = _traced(function, args)
         arrays = subject.given.arrays
         calls.append(Call(traced.program, traced.numbers, arrays, formats))
-    return divergence(*calls, range(len(calls[0].program.out_avals)))
+    mine, other = calls
+    return divergence(mine, other, range(len(mine.program.out_avals)))
 
 
 def _traced(f, args):

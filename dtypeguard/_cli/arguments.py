@@ -92,7 +92,8 @@ def parser() -> argparse.ArgumentParser:
     )
     params = "dtypes for the target's params in turn: bfloat16,float32 or bf16,f32"
     add("--params", metavar="DTYPES", help=f"{params} (default: float32)")
-    add("--grads", metavar="DTYPES", help="the same for the gradients (default: as params)")
+    grads = "the same for the gradients, `updates` in Python (default: as params)"
+    add("--grads", "--updates", metavar="DTYPES", help=grads)
     add = audit.add_argument_group("a step").add_argument
     add("--step", action="store_true", help="the target takes a carry and returns it")
     add(

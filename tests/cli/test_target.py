@@ -76,7 +76,7 @@ def test_short_names_of_dtypes(capsys):
     adam = ["audit", "optax:adam", "--set", "learning_rate=1e-3", "--json"]
     assert main([*adam, "--params", "bf16,f32", "--grads", "f32"]) == 1
     short = json.loads(capsys.readouterr().out)
-    assert main([*adam, "--params", "bfloat16,float32", "--grads", "float32"]) == 1
+    assert main([*adam, "--params", "bfloat16,float32", "--updates", "float32"]) == 1
     assert json.loads(capsys.readouterr().out) == short
 
 

@@ -1,8 +1,9 @@
 """Reads the README and the pages of `docs/`, and follows them to the letter.
 
-Python blocks run, in a folder of their own. A block whose first line is `# train.py` is
-that file of the folder. Lines of `sh` that begin with `dtypeguard` or `python` run there as
-well. A text block right behind either is what it prints.
+Python blocks run, in a folder of their own with the arrays of `docs/` that the page loads.
+A block whose first line is `# train.py` is that file of the folder. Lines of `sh` that
+begin with `dtypeguard` or `python` run there as well. A text block right behind either is
+what it prints.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -105,6 +107,9 @@ def blocks(page: pathlib.Path) -> list[Block]:
 def follow(page: pathlib.Path) -> Iterator[Difference]:
     """Does what a page says, in the working directory, and yields what differs from it."""
     text = page.read_text()
+    for data in DOCS.glob("*.npz"):
+        if f'"{data.name}"' in text:
+            shutil.copy(data, data.name)
     for number, part in enumerate(_PARTS.finditer(text)):
         printed, name = "", f"{page.stem}-{number}"
         groups = (f"shown{n}" for n in (1, 2, 3))

@@ -57,12 +57,13 @@ class Draws:
         call: the program and its inputs.
         formats: the dtypes of the runs.
         is_wide: whether they are in wide types.
+        is_drawn: whether it is run with seeds.
     """
 
-    def __init__(self, call: Call, formats: Formats, is_wide: bool):
+    def __init__(self, call: Call, formats: Formats, is_wide: bool, is_drawn: bool = True):
         plain = Plain(call.program, formats, call.numbers, is_wide)
         self._arrays = [*call.arrays]
-        run = lambda arrays, seed: plain.run(arrays, seed=seed)[0]
+        run = lambda arrays, seed: plain.run(arrays, seed=seed if is_drawn else None)[0]
         lowered = jax.jit(run).lower(self._arrays, jnp.uint32(0))
         self._run = compiled(lowered)
 
@@ -89,7 +90,8 @@ class Wide:
     def __init__(self, call: Call, dtype: np.dtype):
         self._call, self._dtype = call.in_float32 or call, dtype
         with set_x64(True):
-            draws = Draws(self._call, Formats(np.dtype("float64")), True)
+            double = np.dtype("float64")
+            draws = Draws(self._call, Formats(double), True, dtype == double)
             self.truth = draws.outputs()
         self._draws = draws
 

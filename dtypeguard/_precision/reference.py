@@ -61,7 +61,7 @@ def differences(
         for n, (path, y) in enumerate(zip(paths, written))
     ]
     if reference is not None:
-        own = Draws(reference, reference.formats, False).outputs()
+        own = Draws(reference, reference.formats, False, is_drawn=False).outputs()
         # Of its own in float64: constants of the source. What float32 rounds is as here.
         other = Wide(reference, np.dtype("float64"))
         rounds = other.spreads(statistics)

@@ -225,8 +225,16 @@ class PrecisionReport:
         """How it went: in one sentence, and in one before it on a reference."""
         if not self.differences:
             return self._headline_of_error()
+        if self._is_beside_rounding:
+            return headline_of(self.differences)
         own = self._headline_of_error()
         return f"{headline_of(self.differences)} {own[:1].upper()}{own[1:]}"
+
+    @property
+    def _is_beside_rounding(self) -> bool:
+        """Whether a reference is no matter of lines that round, or of float32 ones alone."""
+        verdicts = {each.verdict for each in self.differences}
+        return "differs" in verdicts or (bool(verdicts) and self.wide == "float64")
 
     def _headline_of_error(self) -> str:
         """One sentence on its own error, or on its costs."""
@@ -423,6 +431,8 @@ class PrecisionReport:
         )
 
     def __str__(self) -> str:
+        if self._is_beside_rounding:
+            return "\n".join([f"precision: {self.headline}", *self._compared()])
         lines = [" ".join([f"precision: {self.headline}", *self._answer()])]
         lines += self._compared()
         lines += [f"  {row}" for row in (*self.rows(), *self._decided())]
@@ -563,7 +573,8 @@ class PrecisionReport:
         }
         notes = [f"{x.capitalize()}." for x in self._decided()[:1]]
         notes = [*self._compared(), *notes, *self._notes()]
-        headline = " ".join([self.headline, *self._answer()])
+        answer = [] if self._is_beside_rounding else self._answer()
+        headline = " ".join([self.headline, *answer])
         return html.page(headline, marks, advice, notes, figures, self.is_spread)
 
     def _marks_of_decisions(self) -> list[html.Mark]:

@@ -223,7 +223,10 @@ def test_a_report_has_the_differences_in_every_form():
     assert str(report).startswith(
         "precision: the reference differs by 0.99%; rounding explains "
     )
-    assert ": another computation. The outputs are " in str(report)
+    assert str(report).endswith(
+        ": another computation."
+    )  # no line in float64 is the matter
+    assert report.losses
     assert '"verdict": "differs"' in report.to_json()
     assert "another computation" in report.to_html()
     assert isinstance(report.differences[0], dtypeguard.Difference)

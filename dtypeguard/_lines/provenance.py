@@ -204,7 +204,9 @@ class TypeProvenance:
         """The lines behind what an expression computes from variables."""
         dtype = dtype_of(value)
         read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
-        if asks_for(node, frame, dtype):
+        if named := asks_for(node, frame, dtype):
+            if len(named) == 1 and named[0] != line.line:  # of an argument of a long call
+                line = origin_at(line.file, named[0], line.function)
             return Provenance(line, None, is_promoted)
         before = _before(node, frame, line) if not read else None
         earlier = statement(before.file, before.line) if before is not None else None

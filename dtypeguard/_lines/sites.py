@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak, kind
 from .._leaves.internals import PASSED_ON
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .._source.files import is_users
@@ -270,8 +270,8 @@ def passed_on(frame: FrameType) -> Iterator[list[Leaf]]:
         if all(name in values for name in names):
             leaves = tree_util.tree_leaves([values[name] for name in names])
             is_value = lambda leaf: isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+            yield [leaf for leaf in leaves if is_value(leaf)]  # a number may be a length
             yield [leaf for leaf in leaves if is_value(leaf) or is_python_number(leaf)]
-            yield [leaf for leaf in leaves if is_value(leaf)]
 
 
 def fitting(leaves: Sequence[Leaf], avals: Sequence[Aval]) -> Sequence[Leaf]:
@@ -281,5 +281,6 @@ def fitting(leaves: Sequence[Leaf], avals: Sequence[Aval]) -> Sequence[Leaf]:
     is_alike = lambda leaf, aval: (
         dtype_of(leaf) == dtype_of(aval)
         and (aval.shape in (np.shape(leaf), np.shape(leaf)[1:]))
+        and (is_weak(leaf) or not is_weak(aval))
     )
     return leaves if all(is_alike(*pair) for pair in pairs) else ()

@@ -45,6 +45,17 @@ def test_a_first_value_that_a_traced_line_makes():
     assert row(lambda: train(jnp.ones(3))).endswith(f"begins at {line('first: traced')}")
 
 
+def test_a_first_value_beside_a_length():
+    @jax.jit
+    def train(x):
+        count = jnp.int32(x[0])  # first: beside a length
+        body = lambda c, _: (c + jax.grad(lambda y: y * 2.0)(c), None)
+        return lax.scan(body, count, xs=X, length=len(X))
+
+    note = note_on(lambda: train(jnp.ones(3)))
+    assert f"  y = c  int32[]  {line('first: beside a length')}" in note.splitlines()
+
+
 def test_a_first_value_like_another():
     @jax.jit
     def train(x):

@@ -205,7 +205,7 @@ class TypeProvenance:
         dtype = dtype_of(value)
         read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
         if named := asks_for(node, frame, dtype):
-            if len(named) == 1 and named[0] != line.line:  # of an argument of a long call
+            if len(named) == 1 and not is_installed(line.file):  # an argument's own line
                 line = origin_at(line.file, named[0], line.function)
             return Provenance(line, None, is_promoted)
         before = _before(node, frame, line) if not read else None

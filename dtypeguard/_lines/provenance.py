@@ -25,7 +25,7 @@ from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
 from .lines import Has, line_of
-from .sites import Argument, Site, by_position, fitting, passed_on
+from .sites import Argument, Site, fitting, passed_on, written
 from .traced import Traced, traced, unwrapped
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -285,7 +285,7 @@ class TypeProvenance:
             node = site.node
             if not isinstance(node, ast.Call) or not site.inside:
                 continue
-            for source, given in zip(node.args, by_position(site.inside[0])):
+            for source, given in written(node, site.inside[0]):
                 values = value, unwrapped(value)
                 is_it = any(path_of(x, given) is not None for x in values)
                 if is_it and not isinstance(source, _LOOKUPS):

@@ -56,6 +56,18 @@ def test_a_first_value_beside_a_length():
     assert f"  y = c  int32[]  {line('first: beside a length')}" in note.splitlines()
 
 
+@functools.partial(jax.jit, static_argnames="turns")
+def walk(first, rate, turns):
+    return lax.scan(lambda c, x: (c + rate * x, None), first, X[:turns])
+
+
+def test_a_first_value_beside_a_static_number():
+    by_place = lambda: walk(jnp.zeros(3, BF16), 0.1, turns=2)  # first: by place
+    by_name = lambda: walk(turns=2, rate=0.1, first=jnp.zeros(3, BF16))  # first: by name
+    assert row(by_place).endswith(f"begins at {line('first: by place')}")
+    assert row(by_name).endswith(f"begins at {line('first: by name')}")
+
+
 def test_a_first_value_like_another():
     @jax.jit
     def train(x):

@@ -181,7 +181,7 @@ class CompiledLines:
         frame: FrameType,
         given: Mapping[str, Leaf],
     ):
-        self._provenance = TypeProvenance([frame], _caller(frame))
+        self._provenance = TypeProvenance([frame], _caller(frame), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):

@@ -20,7 +20,7 @@ from .._program.graph import Equation
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, callers, origin_at, origin_of_frame
 from .._source.syntax import evaluated, root, statement, stores_to_self
-from .bindings import assignments, bound_in, holding
+from .bindings import assignments, bound_in, field_of_self, holding
 from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
@@ -56,9 +56,13 @@ class TypeProvenance:
     Args:
         frames: those that the error passed through, with JAX's own, outside in.
         sites: the lines among them outside JAX.
+        is_again: whether they have run before.
     """
 
-    def __init__(self, frames: Sequence[FrameType], sites: Sequence[Site]):
+    def __init__(
+        self, frames: Sequence[FrameType], sites: Sequence[Site], is_again: bool = False
+    ):
+        self._is_again = is_again
         outer = callers(frames[0]) if frames else ()
         self._sites = [*reversed(sites)] + [
             Site(frame, frame.f_lineno, None, [])
@@ -189,7 +193,10 @@ class TypeProvenance:
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Provenance:
         """The lines behind a value that a variable holds, or something in a variable."""
-        line = self._bound(holder, False) or self.holding(value)
+        users = () if self._is_again else self._sites
+        fields = (field_of_self(site.frame, value) for site in users)
+        line = self._bound(holder, False) or next(filter(None, fields), None)
+        line = line or self.holding(value)
         line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
             return self._written(value)

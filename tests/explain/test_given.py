@@ -56,6 +56,33 @@ def test_a_first_value_beside_a_length():
     assert f"  y = c  int32[]  {line('first: beside a length')}" in note.splitlines()
 
 
+class Simulation:
+    def prepare(self):
+        self.field = jnp.zeros(3)
+        self.field = self.field.astype(BF16)  # first: field
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def turns(self, field):
+        return lax.scan(widened, field, X)[0]
+
+
+class Plain(Simulation):
+    def run(self):
+        self.field = self.turns(self.field)
+
+
+class Scaled(Simulation):
+    def run(self):
+        self.field = self.turns(self.field) * 2
+
+
+def test_a_first_value_that_a_field_of_an_object_holds():
+    plain, scaled = Plain(), Scaled()
+    plain.prepare(), scaled.prepare()
+    assert row(plain.run).endswith(f"begins at {line('first: field')}")
+    assert line("first: field") not in row(scaled.run)  # the last turn may have made it
+
+
 @functools.partial(jax.jit, static_argnames="turns")
 def walk(first, rate, turns):
     return lax.scan(lambda c, x: (c + rate * x, None), first, X[:turns])

@@ -82,9 +82,12 @@ def field_of_self(frame: FrameType, value: object) -> Origin | None:
     is_plain = tree_util.all_leaves([owner])  # JAX makes copies of a node of a tree
     if len(fields) != 1 or not is_plain or is_installed(code.co_filename):
         return None
-    namespaces = [vars(kind).values() for kind in type(owner).__mro__]
-    methods = map(inspect.unwrap, itertools.chain.from_iterable(namespaces))
-    codes = [x.__code__ for x in methods if isinstance(x, FunctionType)]
+    parts = itertools.chain.from_iterable(vars(x).values() for x in type(owner).__mro__)
+    codes = []
+    for part in parts:
+        with contextlib.suppress(ValueError):  # an object that has any attribute
+            method = inspect.unwrap(part)
+            codes += [method.__code__] if isinstance(method, FunctionType) else []
     running = statement(code.co_filename, frame.f_lineno)
     is_bare = isinstance(getattr(running, "value", None), ast.Call)
     stores = [

@@ -21,7 +21,8 @@ _LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
 def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
     """The lines on which an expression names a dtype, as a cast does."""
     lines: set[int] = set()
-    for each in ast.walk(node):
+    every: Any = ast.walk(node)
+    for each in every:
         named: Any = each.value if isinstance(each, ast.Constant) else None
         if isinstance(each, (ast.Name, ast.Attribute)):
             named = evaluated(each, frame)

@@ -56,7 +56,14 @@ def test_a_first_value_beside_a_length():
     assert f"  y = c  int32[]  {line('first: beside a length')}" in note.splitlines()
 
 
+class Anything:
+    def __getattr__(self, name):
+        return self
+
+
 class Simulation:
+    other = Anything()
+
     def prepare(self):
         self.field = jnp.zeros(3)
         self.field = self.field.astype(BF16)  # first: field

@@ -12,9 +12,9 @@ from .._costs.work import Work
 from .._leaves.page import html_table
 from .._leaves.public import public
 from .._leaves.rows import columns, shown_fields
+from .._reference.difference import Difference, Divergence, details_of, headline_of
 from .._source.origin import Origin, place_of
 from . import html
-from .difference import Difference, Divergence, details_of, headline_of
 from .runs import LineDecision
 
 
@@ -232,7 +232,7 @@ class PrecisionReport:
 
     @property
     def _is_beside_rounding(self) -> bool:
-        """Whether a reference is no matter of lines that round, or of float32 ones alone."""
+        """Whether the answer on a reference is no matter of lines in narrow dtypes."""
         verdicts = {each.verdict for each in self.differences}
         return "differs" in verdicts or (bool(verdicts) and self.wide == "float64")
 

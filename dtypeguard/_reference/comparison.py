@@ -8,12 +8,12 @@ import numpy as np
 
 from .._leaves.dtypes import bits
 from .._leaves.types import Function, Leaf, PyTree
+from .._paired.subject import Subject, Traced
 from .._paired.values import Formats
 from .divergence import divergence
-from .draws import Call
 from .given import arrays_of, check_function, is_function
 from .reference import differences
-from .subject import Subject, Traced
+from .roundings import Call
 
 
 def comparison(

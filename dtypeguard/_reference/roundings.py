@@ -50,7 +50,7 @@ class Call(NamedTuple):
     in_float32: "Call | None" = None
 
 
-class Draws:
+class Roundings:
     """A program run plainly, with one draw of its roundings or another.
 
     Args:
@@ -91,7 +91,7 @@ class Wide:
         self._call, self._dtype = call.in_float32 or call, dtype
         with set_x64(True):
             double = np.dtype("float64")
-            draws = Draws(self._call, Formats(double), True, dtype == double)
+            draws = Roundings(self._call, Formats(double), True, dtype == double)
             self.truth = draws.outputs()
         self._draws = draws
 
@@ -101,7 +101,7 @@ class Wide:
         with set_x64(True) if is_double else contextlib.nullcontext():
             draws = self._draws
             if not is_double:
-                draws = Draws(self._call, Formats(self._dtype), True)
+                draws = Roundings(self._call, Formats(self._dtype), True)
             return spreads(draws, self.truth, statistics)[1]
 
     def of_inputs(
@@ -224,7 +224,7 @@ class Spread:
 
 
 def spreads(
-    draws: Draws, truth: Sequence[np.ndarray], statistics: Sequence[Statistics]
+    draws: Roundings, truth: Sequence[np.ndarray], statistics: Sequence[Statistics]
 ) -> tuple[list[np.ndarray], list[Spread]]:
     """The outputs as they are, and how far their rounding takes each.
 

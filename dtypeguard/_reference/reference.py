@@ -12,7 +12,16 @@ from .._leaves.types import Jaxpr
 from .._paired.primitives import is_inexact
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference, percent
-from .draws import Call, Draws, Spread, Statistics, Wide, difference, numeric, spreads
+from .roundings import (
+    Call,
+    Roundings,
+    Spread,
+    Statistics,
+    Wide,
+    difference,
+    numeric,
+    spreads,
+)
 
 # From so many times what rounding explains on it is another computation; below, another
 # algorithm for the same may round more.
@@ -45,7 +54,7 @@ def differences(
     exact = [kind(x.dtype) not in ("float", "complex") for x in avals]
     narrow = _narrowest(call)
     dtype = np.dtype("float32" if bits(narrow) < 32 else "float64")
-    draws, wide = Draws(call, call.formats, False), Wide(call, dtype)
+    draws, wide = Roundings(call, call.formats, False), Wide(call, dtype)
     statistics = [*map(Statistics, wide.truth, exact)]
     written, as_written = spreads(draws, wide.truth, statistics)
     if call.in_float32 is not None and not all(map(_is_same, as_written)):
@@ -61,7 +70,7 @@ def differences(
         for n, (path, y) in enumerate(zip(paths, written))
     ]
     if reference is not None:
-        own = Draws(reference, reference.formats, False, is_drawn=False).outputs()
+        own = Roundings(reference, reference.formats, False, is_drawn=False).outputs()
         # Of its own in float64: constants of the source. What float32 rounds is as here.
         other = Wide(reference, np.dtype("float64"))
         rounds = other.spreads(statistics)
@@ -96,7 +105,7 @@ class _Lower:
             return None
         if dtype not in self._known:
             formats = self._call.formats._replace(narrow=dtype)
-            draws = Draws(self._call, formats, False)
+            draws = Roundings(self._call, formats, False)
             self._known[dtype] = spreads(draws, *self._rest)[1]
         return self._known[dtype][number]
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from .._leaves.public import public
+from .._leaves.rows import percent
 from .._source.origin import Origin
 
 # Of reasons in a report.
@@ -150,10 +151,3 @@ def details_of(differences: Sequence[Difference]) -> list[str]:
             f"{most.shows_in} it would show."
         )
     return lines
-
-
-def percent(value: float) -> str:
-    """A share of 1 as a report prints it."""
-    if math.isinf(value):
-        return "inf"
-    return f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"

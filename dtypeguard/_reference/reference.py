@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
+from .._leaves.rows import percent
 from .._leaves.types import Jaxpr
 from .._paired.primitives import is_inexact
 from .._program.graph import jaxprs_in, open_jaxpr
-from .difference import Difference, percent
+from .difference import Difference
 from .roundings import (
     Call,
     Roundings,

@@ -143,7 +143,7 @@ def audit_call(
         check_options(products, wide, narrow, reference)
         subject.check_values("matmul_precision", "round")
     show_status("tracing")
-    traced = subject.traced()
+    traced = subject.traced(hears=subject.has_values)
     if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "

@@ -156,7 +156,9 @@ def names_another_dtype(stack: Sequence[Equation]) -> bool:
     """Whether a cast is written as `x.astype(y.dtype)`."""
     calls = () if _is_to_common_dtype(stack) else calls_of(stack)[:1]
     written = ((expression(*called), called[0].co_filename) for called in calls)
-    return any(isinstance(call, ast.Call) and _follows(call, file) for call, file in written)
+    return any(
+        isinstance(call, ast.Call) and _follows(call, file) for call, file in written
+    )
 
 
 def _follows(call: ast.Call, file: str) -> bool:

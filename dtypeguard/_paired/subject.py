@@ -125,10 +125,13 @@ class Subject:
             args, kwargs = gathered(self.given.merged(arrays))
             result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
             # What the function changes in place is an output as well.
+            is_kept = lambda leaf: (
+                isinstance(leaf, (bool, int)) or any(leaf is x for x in arrays)
+            )
             made = [
                 (path.removeprefix("[0]"), leaf)
                 for path, leaf in zip(result.paths, result.arrays)
-                if path.startswith("[0]") or not any(leaf is x for x in arrays)
+                if path.startswith("[0]") or not is_kept(leaf)
             ]
             outputs[:] = [path for path, _ in made]
             return [leaf for _, leaf in made]

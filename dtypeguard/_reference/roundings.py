@@ -161,7 +161,8 @@ class Statistics:
 
     def __init__(self, truth: np.ndarray, is_exact: bool):
         self.is_exact = is_exact
-        self._unit = truth.ravel() / (np.linalg.norm(truth) or 1.0)
+        finite = np.where(np.isfinite(truth), truth, 0.0).ravel()
+        self._unit = finite / (np.linalg.norm(finite) or 1.0)
         has_more = truth.size > 1 and not is_exact
         groups = min(_GROUPS, truth.size // _LEAST_GROUP) if has_more else 0
         self._starts = np.arange(groups) * truth.size // max(groups, 1)

@@ -303,9 +303,10 @@ def _branch_remedies(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterat
 
 def _keep(made: RefusedLeaf, kept: RefusedLeaf) -> str:
     """What to write where one branch computes a leaf and the other keeps its value."""
-    if _fits(made, kept):
-        return f"Let {made.branch} return {_cast(made, kept)}."
     (dtype,) = made.dtypes
+    is_exact = kind(dtype) not in ("float", "complex")
+    if _fits(made, kept) or (is_exact and kind(kept.dtypes[0]) in ("float", "complex")):
+        return f"Let {made.branch} return {_cast(made, kept)}."
     cast = array_text(dtype) + lost(kept.dtypes[0], dtype)
     if kept.variable:
         return f"Let the first value of {kept.variable} be {dtype}: {cast}."

@@ -3,14 +3,17 @@
 `assignments.py` reads the source of the function.
 """
 
+import ast
 import contextlib
 import functools
+import inspect
 import itertools
 import linecache
 import re
 from collections.abc import Iterable, Iterator
 from types import FrameType, FunctionType, MethodType, ModuleType
 
+from jax import tree_util
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_array, is_python_number
@@ -18,6 +21,7 @@ from .._leaves.types import PyTree
 from .._source.assignments import Assignment, assigned_at
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, origin_at
+from .._source.syntax import contains, statement, stores_to_self
 
 
 def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
@@ -64,6 +68,38 @@ def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | 
         return None
     frame, possible = min(known, key=lambda pair: pair[1][-1].line)
     return _origin(frame, possible[0]) if len(possible) == 1 else None
+
+
+def field_of_self(frame: FrameType, value: object) -> Origin | None:
+    """The line of a method that assigned a value to a field of the method's object.
+
+    None if several methods assign it, or one does in a branch. A statement that runs,
+    `self.x = f(self.x)`, does not count: it has not assigned anything yet.
+    """
+    code = frame.f_code
+    owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    fields = [name for name, x in getattr(owner, "__dict__", {}).items() if x is value]
+    is_plain = tree_util.all_leaves([owner])  # JAX makes copies of a node of a tree
+    if len(fields) != 1 or not is_plain or is_installed(code.co_filename):
+        return None
+    namespaces = [vars(kind).values() for kind in type(owner).__mro__]
+    methods = map(inspect.unwrap, itertools.chain.from_iterable(namespaces))
+    codes = [x.__code__ for x in methods if isinstance(x, FunctionType)]
+    running = statement(code.co_filename, frame.f_lineno)
+    is_bare = isinstance(getattr(running, "value", None), ast.Call)
+    stores = [
+        (each, line)
+        for each in codes
+        for line in stores_to_self(each, fields[0])
+        if not (each is code and running and is_bare and contains(running, line))
+    ]
+    if len({each for each, _ in stores}) != 1:
+        return None
+    (method, _), lines = stores[0], [line for _, line in stores]
+    places = {getattr(statement(method.co_filename, x), "col_offset", 0) for x in lines}
+    is_certain = len(places) == 1 and not is_installed(method.co_filename)
+    found = origin_at(method.co_filename, max(lines), method.co_qualname)
+    return found if is_certain else None
 
 
 def assignments(

@@ -96,7 +96,11 @@ def kept(
         return None
     arguments = names
     if not types.keys() >= set(names):  # Equinox and Flax give them names of their own
-        arguments = sorted(types, key=_words) if wrapper == "flax" else list(types)
+        arguments = list(types)
+        if wrapper == "flax":  # which sorts the leaves of each argument
+            parameters = [*dict.fromkeys(_words(path)[0] for path in types)]
+            place = lambda path: (parameters.index(_words(path)[0]), _words(path))
+            arguments = sorted(types, key=place)
         avals = [variable.aval for variable in inside.invars]
         avals = [type_name(aval) or str(aval.dtype) for aval in avals]  # keys have no name
         if avals != [types[path] for path in arguments]:
@@ -177,7 +181,7 @@ class CompiledLines:
         frame: FrameType,
         given: Mapping[str, Leaf],
     ):
-        self._provenance = TypeProvenance([frame], _caller(frame))
+        self._provenance = TypeProvenance([frame], _caller(frame), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):

@@ -18,8 +18,9 @@ _AS_IT_IS = (jnp.asarray, jnp.array, np.asarray, np.array, jax.device_put)
 _LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
 
 
-def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
-    """Whether an expression names a dtype, as a cast does."""
+def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
+    """The lines on which an expression names a dtype, as a cast does."""
+    lines: set[int] = set()
     for each in ast.walk(node):
         named: Any = each.value if isinstance(each, ast.Constant) else None
         if isinstance(each, (ast.Name, ast.Attribute)):
@@ -28,10 +29,10 @@ def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> bool:
         if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
             try:
                 if np.dtype(named) == dtype:
-                    return True
+                    lines.add(each.lineno)
             except (TypeError, ValueError, SyntaxError):  # another string
                 continue
-    return False
+    return sorted(lines)
 
 
 def model_of(node: ast.AST, frame: FrameType) -> ast.expr | None:

@@ -20,12 +20,12 @@ from .._program.graph import Equation
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, callers, origin_at, origin_of_frame
 from .._source.syntax import evaluated, root, statement, stores_to_self
-from .bindings import assignments, bound_in, holding
+from .bindings import assignments, bound_in, field_of_self, holding
 from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
 from .lines import Has, line_of
-from .sites import Argument, Site, by_position, fitting, passed_on
+from .sites import Argument, Site, fitting, passed_on, written
 from .traced import Traced, traced, unwrapped
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -56,9 +56,13 @@ class TypeProvenance:
     Args:
         frames: those that the error passed through, with JAX's own, outside in.
         sites: the lines among them outside JAX.
+        is_again: whether they have run before.
     """
 
-    def __init__(self, frames: Sequence[FrameType], sites: Sequence[Site]):
+    def __init__(
+        self, frames: Sequence[FrameType], sites: Sequence[Site], is_again: bool = False
+    ):
+        self._is_again = is_again
         outer = callers(frames[0]) if frames else ()
         self._sites = [*reversed(sites)] + [
             Site(frame, frame.f_lineno, None, [])
@@ -189,7 +193,10 @@ class TypeProvenance:
 
     def _assigned(self, holder: PyTree, value: Leaf) -> Provenance:
         """The lines behind a value that a variable holds, or something in a variable."""
-        line = self._bound(holder, False) or self.holding(value)
+        users = () if self._is_again else self._sites
+        fields = (field_of_self(site.frame, value) for site in users)
+        line = self._bound(holder, False) or next(filter(None, fields), None)
+        line = line or self.holding(value)
         line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
         if line is None:
             return self._written(value)
@@ -204,7 +211,9 @@ class TypeProvenance:
         """The lines behind what an expression computes from variables."""
         dtype = dtype_of(value)
         read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
-        if asks_for(node, frame, dtype):
+        if named := asks_for(node, frame, dtype):
+            if len(named) == 1 and not is_installed(line.file):  # an argument's own line
+                line = origin_at(line.file, named[0], line.function)
             return Provenance(line, None, is_promoted)
         before = _before(node, frame, line) if not read else None
         earlier = statement(before.file, before.line) if before is not None else None
@@ -283,7 +292,7 @@ class TypeProvenance:
             node = site.node
             if not isinstance(node, ast.Call) or not site.inside:
                 continue
-            for source, given in zip(node.args, by_position(site.inside[0])):
+            for source, given in written(node, site.inside[0]):
                 values = value, unwrapped(value)
                 is_it = any(path_of(x, given) is not None for x in values)
                 if is_it and not isinstance(source, _LOOKUPS):

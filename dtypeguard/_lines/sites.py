@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak, kind
 from .._leaves.internals import PASSED_ON
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .._source.files import is_users
@@ -254,13 +254,18 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
         yield Argument(name + tree_util.keystr(path), leaf, source, not path)
 
 
-def by_position(frame: FrameType) -> list[PyTree]:
-    """What a function was called with by position."""
+def written(node: ast.Call, frame: FrameType) -> Iterator[tuple[ast.expr, PyTree]]:
+    """The arguments of a call as they are written, with what the function was given."""
     code, values = frame.f_code, frame.f_locals
-    if "args" in values and not code.co_argcount:
-        return list(values["args"])
-    names = code.co_varnames[: code.co_argcount]
-    return [values.get(name) for name in names if name != "self"]
+    is_any = "args" in values and not code.co_argcount
+    names = [name for name in code.co_varnames[: code.co_argcount] if name != "self"]
+    yield from zip(
+        node.args, values["args"] if is_any else [values.get(name) for name in names]
+    )
+    named = values.get("kwargs") if is_any else None
+    for each in node.keywords if isinstance(named, dict) else ():
+        if each.arg in named:
+            yield each.value, named[each.arg]
 
 
 def passed_on(frame: FrameType) -> Iterator[list[Leaf]]:
@@ -270,16 +275,26 @@ def passed_on(frame: FrameType) -> Iterator[list[Leaf]]:
         if all(name in values for name in names):
             leaves = tree_util.tree_leaves([values[name] for name in names])
             is_value = lambda leaf: isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+            yield [leaf for leaf in leaves if is_value(leaf)]  # a number may be a length
             yield [leaf for leaf in leaves if is_value(leaf) or is_python_number(leaf)]
-            yield [leaf for leaf in leaves if is_value(leaf)]
 
 
 def fitting(leaves: Sequence[Leaf], avals: Sequence[Aval]) -> Sequence[Leaf]:
-    """The last leaves, if they or their slices go in as the last arguments; else none."""
-    leaves = leaves[-len(avals) :]  # without a predicate or a length
-    pairs = zip(leaves, avals[len(avals) - len(leaves) :])
+    """The last leaves, if they or their slices go in as the last arguments; else none.
+
+    A Python number that does not fit is static, or a length.
+    """
     is_alike = lambda leaf, aval: (
         dtype_of(leaf) == dtype_of(aval)
         and (aval.shape in (np.shape(leaf), np.shape(leaf)[1:]))
+        and (is_weak(leaf) or not is_weak(aval))
     )
-    return leaves if all(is_alike(*pair) for pair in pairs) else ()
+    found: list[Leaf] = []
+    for leaf in reversed(leaves):
+        if len(found) == len(avals):  # the rest is a predicate, or static
+            break
+        if is_alike(leaf, avals[-1 - len(found)]):
+            found.append(leaf)
+        elif not is_python_number(leaf):
+            return ()
+    return found[::-1]

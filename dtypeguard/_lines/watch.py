@@ -160,6 +160,8 @@ class Watch(RuleLines):
 
     def _from_user(self, left: Left, frame: FrameType, value: PyTree) -> None:
         left(value)
+        if _is_lookup(frame.f_code):  # what it returns was made before
+            return
         # Equal Python scalars may be one object, wherever they come from.
         if value is None or is_python_number(value):
             return
@@ -179,8 +181,7 @@ def _is_maker(frame: FrameType, value: PyTree) -> bool:
     """Whether somebody wrote a function to make what it returns.
 
     Not so JAX's code that maps a tree; a constructor, such as a NamedTuple's, which has no
-    file; the `replace` that Flax gives a user's dataclass; and what looks up the fields of
-    an Equinox module.
+    file; and the `replace` that Flax gives a user's dataclass.
     """
     code, class_ = frame.f_code, type(value)
     if not is_users(code.co_filename) or _is_code_of(class_.__new__, code):
@@ -188,7 +189,13 @@ def _is_maker(frame: FrameType, value: PyTree) -> bool:
     if not is_installed(code.co_filename):
         return True
     is_method = _is_code_of(getattr(class_, code.co_name, None), code)
-    return not is_method and code.co_name not in ("__getattribute__", "__getattr__")
+    return not is_method
+
+
+def _is_lookup(code: CodeType) -> bool:
+    """Whether a package looks up a field with it, as that of an Equinox module."""
+    is_one = code.co_name in ("__getattribute__", "__getattr__")
+    return is_one and is_installed(code.co_filename)
 
 
 def _is_code_of(function: object, code: CodeType) -> bool:

@@ -225,14 +225,15 @@ OF_LIBRARIES = {
                 self.count = nnx.Variable(jnp.zeros((), jnp.int32))
 
         @nnx.jit
-        def train(model, x):
+        def train(model, losses, x):
             kernel = model.layers[0].kernel
             kernel.set_value(kernel.get_value() * jnp.ones((2, 2)))  # the product
             model.count.set_value(model.count.get_value() + 1)
+            losses.update(loss=x)
 
-        model = Model()
+        model, losses = Model(), nnx.metrics.Average("loss")
         for _ in range(3):
-            train(model, jnp.ones(2))
+            train(model, losses, jnp.ones(2))
         """,
         [r"model\.layers\[0\]\.kernel  bfloat16 -> float32  {the product}"],
     ),

@@ -144,6 +144,11 @@ def a_constant():
     return jax.jit(train)(jnp.ones(3))
 
 
+def a_floor(x=jnp.ones(3)):  # noqa: B008
+    floor = jnp.full(3, 2, jnp.int32)
+    return lax.cond(x.sum() > 2, lambda x: x, lambda _: floor, x)
+
+
 def a_first_value():
     def train(total, x):
         return lax.cond(x.sum() > 0, lambda t: t + 0.5, lambda t: t, total)  # true_fun
@@ -311,6 +316,10 @@ ADVICE = {
         "Let false_fun return jnp.asarray(x, jnp.float32) (integers beyond 2**24 are "
         "rounded).",
         [[("jnp.array(0)", "jnp.asarray(jnp.array(0), jnp.float32)")]],
+    ),
+    a_floor: (
+        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        [[("lambda _: floor", "lambda _: floor.astype(jnp.float32)")]],
     ),
     a_first_value: (
         "Let the first value of total be float32: jnp.asarray(x, jnp.float32) "

@@ -44,6 +44,26 @@ def test_a_first_value_that_no_other_array_is_like_is_the_cause():
     assert mended().dtype == F32
 
 
+def of_a_long_call(dtype):
+    def body(carry, x):
+        return {name: leaf + x for name, leaf in carry.items()}, None
+
+    make = dict
+    first = make(  # the call
+        wide=jnp.ones(3),
+        narrow=jnp.ones(3, BF16),  # the argument
+        other=jnp.ones(3, dtype),
+    )
+    return lax.scan(body, first, jnp.ones((4, 3)))
+
+
+def test_an_argument_of_a_call_over_several_lines_is_named():
+    alone = note_on(lambda: of_a_long_call(F32))
+    assert f"  begins at {line('the argument')}  promoted at " in alone
+    several = note_on(lambda: of_a_long_call(BF16))  # nothing tells which of them it is
+    assert f"  begins at {line('the call')}" in several
+
+
 def simulated():
     def body(carry, _):
         position, velocity, energy = carry

@@ -45,6 +45,56 @@ def test_a_first_value_that_a_traced_line_makes():
     assert row(lambda: train(jnp.ones(3))).endswith(f"begins at {line('first: traced')}")
 
 
+def test_a_first_value_beside_a_length():
+    @jax.jit
+    def train(x):
+        count = jnp.int32(x[0])  # first: beside a length
+        body = lambda c, _: (c + jax.grad(lambda y: y * 2.0)(c), None)
+        return lax.scan(body, count, xs=X, length=len(X))
+
+    note = note_on(lambda: train(jnp.ones(3)))
+    assert f"  y = c  int32[]  {line('first: beside a length')}" in note.splitlines()
+
+
+class Simulation:
+    def prepare(self):
+        self.field = jnp.zeros(3)
+        self.field = self.field.astype(BF16)  # first: field
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def turns(self, field):
+        return lax.scan(widened, field, X)[0]
+
+
+class Plain(Simulation):
+    def run(self):
+        self.field = self.turns(self.field)
+
+
+class Scaled(Simulation):
+    def run(self):
+        self.field = self.turns(self.field) * 2
+
+
+def test_a_first_value_that_a_field_of_an_object_holds():
+    plain, scaled = Plain(), Scaled()
+    plain.prepare(), scaled.prepare()
+    assert row(plain.run).endswith(f"begins at {line('first: field')}")
+    assert line("first: field") not in row(scaled.run)  # the last turn may have made it
+
+
+@functools.partial(jax.jit, static_argnames="turns")
+def walk(first, rate, turns):
+    return lax.scan(lambda c, x: (c + rate * x, None), first, X[:turns])
+
+
+def test_a_first_value_beside_a_static_number():
+    by_place = lambda: walk(jnp.zeros(3, BF16), 0.1, turns=2)  # first: by place
+    by_name = lambda: walk(turns=2, rate=0.1, first=jnp.zeros(3, BF16))  # first: by name
+    assert row(by_place).endswith(f"begins at {line('first: by place')}")
+    assert row(by_name).endswith(f"begins at {line('first: by name')}")
+
+
 def test_a_first_value_like_another():
     @jax.jit
     def train(x):

@@ -170,9 +170,15 @@ def a_field_of_equinox(x):
     return MODULE(x)
 
 
+def a_field_that_is_printed(x):
+    str(MODULE)  # another package looks it up as well
+    return MODULE(x)
+
+
 IDENTITIES = {
     an_attribute_that_is_made: "# what is looked up",
     a_field_of_equinox: "# of a field",
+    a_field_that_is_printed: "# of a field",
 }
 
 

@@ -29,7 +29,7 @@ def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
         if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
             try:
                 if np.dtype(named) == dtype:
-                    lines.add(each.lineno)
+                    lines.add(getattr(each, "lineno", 0))
             except (TypeError, ValueError, SyntaxError):  # another string
                 continue
     return sorted(lines)

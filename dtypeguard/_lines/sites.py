@@ -262,10 +262,9 @@ def written(node: ast.Call, frame: FrameType) -> Iterator[tuple[ast.expr, PyTree
     yield from zip(
         node.args, values["args"] if is_any else [values.get(name) for name in names]
     )
-    named = values.get("kwargs") if is_any else None
-    for each in node.keywords if isinstance(named, dict) else ():
-        if each.arg in named:
-            yield each.value, named[each.arg]
+    kwargs = values.get("kwargs") if is_any else None
+    named: dict[str | None, PyTree] = kwargs if isinstance(kwargs, dict) else {}
+    yield from ((x.value, named[x.arg]) for x in node.keywords if x.arg in named)
 
 
 def passed_on(frame: FrameType) -> Iterator[list[Leaf]]:

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from ._optimizers.multi_steps import multi_steps as multi_steps
     from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
     from ._precision.audit import audit_precision as audit_precision
-    from ._precision.difference import Difference as Difference, Divergence as Divergence
+    from ._precision.loss import LineLoss as LineLoss
     from ._precision.products import ProductsReport as ProductsReport
-    from ._precision.report import LineLoss as LineLoss, PrecisionReport as PrecisionReport
+    from ._precision.report import PrecisionReport as PrecisionReport
     from ._precision.runs import LineDecision as LineDecision
+    from ._reference.difference import Difference as Difference, Divergence as Divergence
     from ._rounding.apply import apply_updates as apply_updates
 
 __version__ = "0.1.0"
@@ -58,8 +59,9 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_optimizers.prodigy": ("ProdigyState", "prodigy"),
         "_precision.audit": ("audit_precision",),
         "_precision.products": ("ProductsReport",),
-        "_precision.difference": ("Difference", "Divergence"),
-        "_precision.report": ("LineLoss", "PrecisionReport"),
+        "_reference.difference": ("Difference", "Divergence"),
+        "_precision.loss": ("LineLoss",),
+        "_precision.report": ("PrecisionReport",),
         "_precision.runs": ("LineDecision",),
         "_rounding.apply": ("apply_updates",),
     }

@@ -80,11 +80,14 @@ def _reference(name: str | None, modules: dict[str, ModuleType]) -> PyTree:
     if ":" in name and not name.endswith(".npz"):
         return load(name, modules, "Write for example: --reference FILE.py:f")
     try:
-        with np.load(name) as file:
+        file = np.load(name)
+        if isinstance(file, np.ndarray):  # of numpy.save, for the only output
+            return {"out": file}
+        with file:
             return {key: file[key] for key in file.files}
     except Exception as error:
         raise UsageError(
-            f"--reference {name} cannot be read: {type(error).__name__}: {error}. Write "
+            f"--reference {name} cannot be read ({type(error).__name__}). Write "
             "the file with numpy.savez, with the path of each output as its key: "
             "numpy.savez(file, **{\"['logits']\": array}), or out=array for the only one"
         ) from error

@@ -114,6 +114,8 @@ PARAMETERS = {
     "top_k": ForeignNames("axis@jax>=0.10"),
     "convert_element_type": ForeignNames("new_dtype weak_type"),
     "iota": ForeignNames("dtype"),
+    "reduce_sum": ForeignNames("axes"),
+    "cumsum": ForeignNames("axis reverse"),
     "dot_general": ForeignNames("dimension_numbers precision preferred_element_type"),
     "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation precision"),
     "integer_pow": ForeignNames("y"),

@@ -1,6 +1,7 @@
 """Leaves by path, and the lines of a message that describe them."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -183,3 +184,11 @@ def path_of(leaf: Leaf, tree: PyTree) -> str | None:
     except Exception:  # keys that cannot be ordered
         return None
     return next((tree_util.keystr(path) for path, each in pairs if each is leaf), None)
+
+
+def percent(value: float) -> str:
+    """A share of 1 with two digits, as reports print it."""
+    if math.isinf(value):
+        return "inf"
+    text = f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"
+    return "0%" if text == "-0%" else text

@@ -18,6 +18,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend import source_info_util
 
 from .._leaves.casts import Cast
+from .._leaves.dtypes import bits
 from .._leaves.internals import (
     CASTS,
     COMMON_DTYPE,
@@ -140,19 +141,23 @@ def is_following(stack: Sequence[Equation]) -> bool:
     """Whether a cast takes the dtype of another value, as `x.astype(y.dtype)` does."""
     if is_of_ours(stack):
         return False
-    calls = calls_of(stack)[:2]  # a function, and the one that it may be written in
-    if any(code is known for code, _ in calls for known in COMMON_DTYPE.codes()):
-        return True
+    if _is_to_common_dtype(stack):
+        given, made = stack[0].invars[0].aval.dtype, stack[0].outvars[0].aval.dtype
+        return bits(given) <= bits(made)  # what is common to values is not narrower
     return names_another_dtype(stack)
+
+
+def _is_to_common_dtype(stack: Sequence[Equation]) -> bool:
+    calls = calls_of(stack)[:2]  # a function, and the one that it may be written in
+    return any(code is known for code, _ in calls for known in COMMON_DTYPE.codes())
 
 
 def names_another_dtype(stack: Sequence[Equation]) -> bool:
     """Whether a cast is written as `x.astype(y.dtype)`."""
-    calls = calls_of(stack)
-    written = (expression(*called) for called in calls[:1])
+    calls = () if _is_to_common_dtype(stack) else calls_of(stack)[:1]
+    written = ((expression(*called), called[0].co_filename) for called in calls)
     return any(
-        isinstance(call, ast.Call) and _follows(call, code.co_filename)
-        for call, (code, _) in zip(written, calls)
+        isinstance(call, ast.Call) and _follows(call, file) for call, file in written
     )
 
 

@@ -21,8 +21,7 @@ _LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
 def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
     """The lines on which an expression names a dtype, as a cast does."""
     lines: set[int] = set()
-    every: Any = ast.walk(node)
-    for each in every:
+    for each in ast.walk(node):
         named: Any = each.value if isinstance(each, ast.Constant) else None
         if isinstance(each, (ast.Name, ast.Attribute)):
             named = evaluated(each, frame)
@@ -30,7 +29,7 @@ def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
         if is_scalar_type or isinstance(named, (str, np.dtype, type(jnp.float32))):
             try:
                 if np.dtype(named) == dtype:
-                    lines.add(each.lineno)
+                    lines.add(getattr(each, "lineno", 0))
             except (TypeError, ValueError, SyntaxError):  # another string
                 continue
     return sorted(lines)

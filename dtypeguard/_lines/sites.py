@@ -262,8 +262,8 @@ def written(node: ast.Call, frame: FrameType) -> Iterator[tuple[ast.expr, PyTree
     yield from zip(
         node.args, values["args"] if is_any else [values.get(name) for name in names]
     )
-    known = values.get("kwargs") if is_any else None
-    named: dict[str | None, PyTree] = known if isinstance(known, dict) else {}
+    kwargs = values.get("kwargs") if is_any else None
+    named: dict[str | None, PyTree] = kwargs if isinstance(kwargs, dict) else {}
     yield from ((x.value, named[x.arg]) for x in node.keywords if x.arg in named)
 
 

@@ -10,9 +10,12 @@ numbers that a trace rounds, and `finite.py` follows where values stop being fin
 `measure.py` asks the paired program for errors, shares and the lines that are worth
 computing wider.
 
+`subject.py` has what is audited: a function and its arguments, checked and traced.
 `plain.py` runs a program without values beside it, with a type for each equation and its
 own decisions: what a user measures, of the program as written, of some lines wide, or of
 what costs make wide in a narrow dtype. `gradients.py` says which gradients
 then are narrow, since a gradient has the dtype of what it is the gradient of. Either
-program may have the products of another device, which `products.py` computes.
+program may have the products of another device, which `products.py` computes. With a seed,
+`plain.py` rounds otherwise: `shaken.py` draws that, and `sketches.py` keeps a few numbers
+of each value, by which those of two programs are known.
 """

@@ -193,12 +193,12 @@ class Plain:
             return lax.optimization_barrier(x)
         return x
 
-    def _moved(self, x: Leaf) -> Leaf:
+    def _moved(self, x: Leaf, terms: int = 1, axis: int | None = None) -> Leaf:
         """A result as another draw of its roundings has it, where these are drawn."""
         if self._seed is None or not primitives.is_inexact(x):
             return x
         self._shaken += 1
-        return shaken(x, self._seed, self._shaken)
+        return shaken(x, self._seed, self._shaken, terms, axis)
 
     def _of_backward(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
         """What a backward pass makes, where the loss may be scaled."""
@@ -317,7 +317,8 @@ class Plain:
                 if self._seed is not None and not primitives.is_exact(
                     eqn, operands, results
                 ):
-                    results = [*map(self._moved, results)]
+                    terms = primitives.terms(eqn)
+                    results = [self._moved(x, *terms) for x in results]
                 if is_backward(stack):
                     results = self._of_backward(eqn, results)
                 made = [

@@ -1,6 +1,8 @@
 """What an audit of precision knows of JAX's primitives."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -102,3 +104,17 @@ def _holds(wide: Leaf, narrow: Leaf) -> bool:
         and wide.maxexp >= narrow.maxexp
         and wide.minexp <= narrow.minexp
     )
+
+
+def terms(eqn: Equation) -> tuple[int, int | None]:
+    """Of how many numbers a result is the sum, and the axis of partial sums if it has it.
+
+    1 for what is no plain sum.
+    """
+    shape: Any = eqn.invars[0].aval.shape if eqn.invars else ()
+    if eqn.primitive.name == "reduce_sum":
+        return math.prod([int(shape[axis]) for axis in eqn.params["axes"]]), None
+    if eqn.primitive.name == "cumsum":
+        axis = eqn.params["axis"]
+        return int(shape[axis]), axis
+    return 1, None

@@ -1,5 +1,7 @@
 """Rounds results and constants otherwise: another draw of the roundings of a program."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +17,8 @@ _SHARE = np.uint32(2**32 // 24)
 _FEW_DIGITS = 4
 
 
-def shaken(x: Leaf, seed: Leaf, salt: int) -> Leaf:
-    """A rounded result with some elements moved to the next number of its dtype.
+def shaken(x: Leaf, seed: Leaf, salt: int, terms: int = 1, axis: int | None = None) -> Leaf:
+    """A rounded result with some elements moved to another number of its dtype.
 
     What is moved adds as much to the variance as rounding to nearest has. What probably
     was not rounded stays: 0, small whole numbers, what is not finite.
@@ -25,9 +27,13 @@ def shaken(x: Leaf, seed: Leaf, salt: int) -> Leaf:
         x: the result, of any shape and of a floating or complex dtype.
         seed: a uint32; 0 moves nothing.
         salt: a number of the equation.
+        terms: of how many numbers it is the sum, each in this dtype. In another order,
+            one after another, the partial sums round by the root of a third of it.
+        axis: along which it has the partial sums, if it has; they move together.
     """
     if kind(x.dtype) == "complex":
-        parts = (shaken(part, seed, 2 * salt + n) for n, part in enumerate(_parts(x)))
+        parts = enumerate(_parts(x))
+        parts = (shaken(y, seed, 2 * salt + n, terms, axis) for n, y in parts)
         return lax.complex(*parts)
     width = 8 * x.dtype.itemsize
     if kind(x.dtype) != "float" or jnp.finfo(x.dtype).bits != width or not x.size:
@@ -35,15 +41,31 @@ def shaken(x: Leaf, seed: Leaf, salt: int) -> Leaf:
     bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{width}"))
     low = bits if width < 64 else bits ^ (bits >> jnp.uint64(29))
     index = lax.reshape(lax.iota(np.uint32, x.size), x.shape)
-    mixed = _mixed(low.astype(np.uint32) * _uint(0x9E3779B1), index, seed, salt)
-    share = jnp.where(seed == _uint(0), _uint(0), _SHARE)
+    units = (terms / 3) ** 0.5 if width >= 32 else 1.0  # narrower ones add in float32
+    if units < 2:
+        mixed = _mixed(low.astype(np.uint32) * _uint(0x9E3779B1), index, seed, salt)
+        one = jnp.asarray(1, bits.dtype)
+        moved = jnp.where(mixed < _SHARE, bits + one, bits)
+        is_down = (mixed >= _SHARE) & (mixed < _SHARE + _SHARE)
+        moved = jnp.where(is_down, bits - one, moved)
+    elif axis is None:
+        part = _between(_mixed(jnp.uint32(0), index, seed, salt))
+        steps = lax.round(part * jnp.float32(units / 2)).astype(np.int32)
+        moved = bits + steps.astype(bits.dtype)
+    else:
+        place = lax.broadcasted_iota(np.float32, x.shape, axis)
+        index = index - place.astype(np.uint32) * _uint(math.prod(x.shape[axis + 1 :]))
+        part = _between(_mixed(jnp.uint32(0), index, seed, salt))
+        part = part * jnp.sqrt((place + 1) / x.shape[axis]) * jnp.float32(units / 2)
+        # In units of the greatest sum so far.
+        greatest = lax.cummax(jnp.abs(x), axis) * jnp.asarray(
+            jnp.finfo(x.dtype).eps, x.dtype
+        )
+        moved = lax.bitcast_convert_type(x + part.astype(x.dtype) * greatest, bits.dtype)
     info = jnp.finfo(x.dtype)
     size = jnp.abs(x)
     is_whole = (lax.round(x) == x) & (size < jnp.asarray(2.0 ** (info.nmant // 2), x.dtype))
-    is_rounded = (size < jnp.asarray(info.max, x.dtype)) & ~is_whole
-    one = jnp.asarray(1, bits.dtype)
-    moved = jnp.where(mixed < share, bits + one, bits)
-    moved = jnp.where((mixed >= share) & (mixed < share + share), bits - one, moved)
+    is_rounded = (size < jnp.asarray(info.max, x.dtype)) & ~is_whole & (seed != _uint(0))
     return lax.bitcast_convert_type(jnp.where(is_rounded, moved, bits), x.dtype)
 
 
@@ -75,6 +97,11 @@ def _mixed(bits: Leaf, index: Leaf, seed: Leaf, salt: int) -> Leaf:
     for by, times in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
         mixed = (mixed ^ (mixed >> _uint(by))) * _uint(times)
     return mixed ^ (mixed >> _uint(15))
+
+
+def _between(mixed: Leaf) -> Leaf:
+    """Random bits as numbers between -1 and 1."""
+    return mixed.astype(np.float32) * jnp.float32(2.0**-31) - jnp.float32(1)
 
 
 def _parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Equation, Jaxpr, Leaf
@@ -78,9 +79,12 @@ def sketch(array: Leaf) -> Leaf:
     usual = jnp.where(jnp.isnan(flat), 3, jnp.where(flat > 0, 5, -7)).astype(dtype)
     flat = jnp.where(jnp.abs(flat) < _LARGE, flat, usual)
     rows = -(-flat.size // _BUCKETS) or 1
-    flat = jnp.pad(flat, (0, rows * _BUCKETS - flat.size))
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], rows)
-    return jnp.asarray(signs, dtype) @ flat.reshape(rows, _BUCKETS)
+    index = lax.iota(np.uint32, rows * _BUCKETS)
+    for by, times in ((16, 0x7FEB352D), (15, 0x846CA68B)):  # a number of its own for each
+        index = (index ^ (index >> np.uint32(by))) * np.uint32(times)
+    signs = jnp.where(index >> np.uint32(31), -1, 1).astype(dtype)
+    flat = signs * jnp.pad(flat, (0, rows * _BUCKETS - flat.size))
+    return jnp.sum(flat.reshape(rows, _BUCKETS), 0)
 
 
 def nodes_of(

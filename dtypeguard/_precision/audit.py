@@ -23,15 +23,15 @@ from .._paired.measure import Measures
 from .._paired.pair import Paired
 from .._paired.products import products_named
 from .._paired.python_numbers import PythonNumbers
+from .._paired.subject import Subject, formats_of
 from .._paired.values import Formats
 from .._program.graph import Graph
+from .._reference.comparison import comparison
 from .._source.origin import Origin
-from .comparison import comparison
 from .losses import line_losses
 from .products import ProductRuns, check_options, product_losses
 from .report import PrecisionReport
 from .runs import Runs
-from .subject import Subject, formats_of
 from .updates import unmoved
 
 
@@ -143,7 +143,7 @@ def audit_call(
         check_options(products, wide, narrow, reference)
         subject.check_values("matmul_precision", "round")
     show_status("tracing")
-    traced = subject.traced()
+    traced = subject.traced(hears=subject.has_values)
     if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array: give it a "

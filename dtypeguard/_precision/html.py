@@ -121,7 +121,7 @@ def page(
     return document("dtypeguard precision", body, _STYLE)
 
 
-def percent(share: float) -> str:
+def bar_label(share: float) -> str:
     """A share as a bar is labelled."""
     return f"{100 * share:.0f}%" if not 0 < share < 0.01 else "<1%"
 
@@ -229,7 +229,7 @@ def _bar(kind: str, marks: Sequence[Mark]) -> str:
     share = sum(shares) if kind == "loses" else max(shares)
     width = 100 * min(max(share, 0.0), 1.0)
     return (
-        f'<td class="share">{escape(percent(share))}'
+        f'<td class="share">{escape(bar_label(share))}'
         f'<span class="bar {kind}"><i style="width: {width:.1f}%"></i></span></td>'
     )
 

@@ -14,7 +14,7 @@ from .._paired.pair import Paired
 from .._paired.values import Line
 from .._source.files import package
 from .._source.origin import Origin
-from .report import STOCHASTICALLY, LineLoss
+from .loss import STOCHASTICALLY, LineLoss
 from .runs import Runs, WideLines
 
 # As `Measures.fix`.

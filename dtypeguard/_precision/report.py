@@ -11,69 +11,13 @@ from .._costs.costs import LineCost
 from .._costs.work import Work
 from .._leaves.page import html_table
 from .._leaves.public import public
-from .._leaves.rows import columns, shown_fields
+from .._leaves.rows import columns, percent, shown_fields
+from .._reference.difference import Difference, Divergence, details_of, headline_of
 from .._source.origin import Origin, place_of
 from . import html
-from .difference import Difference, Divergence, details_of, headline_of
+from .loss import STOCHASTICALLY, LineLoss
+from .marks import mark_of_decision, mark_of_loss, marks_of_cost, work_table
 from .runs import LineDecision
-
-
-@public
-@dataclasses.dataclass(frozen=True)
-class LineLoss:
-    """A line of source that loses precision.
-
-    Attributes:
-        origin: the line; None for the inputs of the program, which `narrow` rounds. Without
-            a file if no line outside JAX leads to it.
-        share: its share of the squared error of the outputs: what its rounding adds to the
-            lines before it. Shares add up to what decisions leave, and may be negative.
-        alone: the error of the outputs if only this line rounds.
-        left: the share of the squared error that is left if only this line is wide, and
-            what it makes up to an explicit cast. That of a plain run for the most important
-            lines; for others it is estimated from roundings alone.
-        dtypes: the dtypes that it rounds to.
-        constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
-            if there is none.
-        remedy: what to write, as a sentence.
-        price: the share of the operations of matrix products that such a plain run makes
-            wide; not a number if there was none.
-        backward: of the squared error that it causes alone in the two passes of a gradient,
-            the share of the backward one; not a number if that is not finite, or 0.
-        cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
-            of state[0].mu['w']"; None if the rounding is the program's own.
-        scope: what the scopes of `jax.named_scope` in which it is computed have in common,
-            such as "encoder/block_*"; Flax Linen and Haiku name their modules so. Empty if
-            there is nothing.
-    """
-
-    origin: Origin | None
-    share: float
-    alone: float
-    left: float
-    dtypes: tuple[str, ...]
-    constant: str | None
-    remedy: str
-    price: float = math.nan
-    backward: float = 0.0
-    cast: str | None = None
-    scope: str = ""
-
-    @property
-    def of_pass(self) -> str:
-        """The pass of a gradient in which it loses most: forward, backward or both."""
-        if math.isnan(self.backward):
-            return ""
-        most = "backward" if self.backward > 0.5 else "forward"
-        return "both" if 0.1 < self.backward < 0.9 else most
-
-    @property
-    def place(self) -> str:
-        """Where it is."""
-        if self.origin is None:
-            return "the inputs"
-        place = place_of(self.origin)
-        return place if self.cast is None else f"{place}, {self.cast}"
 
 
 @public
@@ -232,7 +176,7 @@ class PrecisionReport:
 
     @property
     def _is_beside_rounding(self) -> bool:
-        """Whether a reference is no matter of lines that round, or of float32 ones alone."""
+        """Whether the answer on a reference is no matter of lines in narrow dtypes."""
         verdicts = {each.verdict for each in self.differences}
         return "differs" in verdicts or (bool(verdicts) and self.wide == "float64")
 
@@ -255,19 +199,19 @@ class PrecisionReport:
                 f"{text}: {first.place} is the first that is not." if first else f"{text}."
             )
         begin = f"{self._setting} the outputs" if self._setting else "the outputs"
-        off = f"{begin} are {_percent(self.error)} off"
+        off = f"{begin} are {percent(self.error)} off"
         if abs(self.compiled - self.error) > _MUCH * self.error:
-            off += f" ({_percent(self.compiled)} as XLA compiles it here)"
+            off += f" ({percent(self.compiled)} as XLA compiles it here)"
         off += self._range()
         if self.tolerance is not None and self.error <= self.tolerance:
-            return f"{off}, within {_percent(self.tolerance)}."
+            return f"{off}, within {percent(self.tolerance)}."
         if self.flipped > 0.5:
-            return f"{off}: {_percent(self.flipped)} of the squared error is decisions."
+            return f"{off}: {percent(self.flipped)} of the squared error is decisions."
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
             off += f". That is the cost of {' and '.join(dtypes)}"
             if self._is_rounded_once:
-                return f"{off}: rounding the outputs once gives {_percent(self.once)}."
+                return f"{off}: rounding the outputs once gives {percent(self.once)}."
             return (
                 f"{off}: the error is spread over {len(self.fix)} lines, and none stands "
                 "out."
@@ -284,7 +228,7 @@ class PrecisionReport:
             return ""
         if self.loss_scale < 1:
             return f", since gradients overflow {self.out_of_range}"
-        lost = f"{_percent(self.lost)} of their numbers are 0, and not in {self.wide}"
+        lost = f"{percent(self.lost)} of their numbers are 0, and not in {self.wide}"
         return f", since gradients underflow {self.out_of_range}: {lost}"
 
     def _scaling(self) -> list[str]:
@@ -294,27 +238,27 @@ class PrecisionReport:
         scale = f"{self.loss_scale:.0f}"
         if self.loss_scale < 1:
             scale = f"2**-{-math.log2(self.loss_scale):.0f}"
-        left = f"{_percent(self.left_if_scaled)} of the squared error"
+        left = f"{percent(self.left_if_scaled)} of the squared error"
         return [
             f"Multiply the loss by {scale}, and divide the gradients by it in {self.wide}: "
-            f"{_percent(self.scaled)} off, {left} is left. Or keep the params in "
+            f"{percent(self.scaled)} off, {left} is left. Or keep the params in "
             f"{self.wide}."
         ]
 
     def _answer(self) -> list[str]:
         """What the lines of the fix do, against the tolerance if there is one."""
         if self.loss_scale is not None and not self.fix:
-            return [f"With the loss scaled it is {_percent(self.scaled)}."]
+            return [f"With the loss scaled it is {percent(self.scaled)}."]
         if self._all_vanish or not self.fix or (self.is_spread and self.tolerance is None):
             return []
         count = len(self.fix)
         lines = "one line" if count == 1 else f"{count} lines"
         if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
             lines = "it" if count == 1 else f"these {lines}"
-        begin = f"With {lines} {self._widened} it is {_percent(self.mended)}"
+        begin = f"With {lines} {self._widened} it is {percent(self.mended)}"
         if self.tolerance is None:
             return [f"{begin}."]
-        allowed = f"your {_percent(self.tolerance)}"
+        allowed = f"your {percent(self.tolerance)}"
         if self.mended <= self.tolerance:
             return [f"{begin}, within {allowed}."]
         return [f"{begin}: no choice of lines reaches {allowed}."]
@@ -332,13 +276,13 @@ class PrecisionReport:
         """What decisions that flipped cause, and where."""
         if not self.decisions:
             return []
-        how = "cancels" if self.flipped < 0 else _percent(self.flipped)
+        how = "cancels" if self.flipped < 0 else percent(self.flipped)
         text = f"decisions that flipped: {how}"
         if self.turns_differ:
             text += "; a loop turns another number of times"
         rows = [
             (
-                _percent(each.flipped / each.count),
+                percent(each.flipped / each.count),
                 f"of {each.count:,}",
                 "inside JAX" if each.origin is None else place_of(each.origin),
                 _code(each.origin),
@@ -352,7 +296,7 @@ class PrecisionReport:
             return "there are no matrix products to count."
         if not self.work.wide:
             return f"no matrix product runs wider than {self.work.narrow}."
-        text = f"{_percent(self.work.wide)} of the operations of matrix products run wider"
+        text = f"{percent(self.work.wide)} of the operations of matrix products run wider"
         if not self.costs:
             return f"{text} than {self.work.narrow}; no line makes 1% of them so."
         count = (
@@ -373,7 +317,7 @@ class PrecisionReport:
                 (
                     f"{100 * cost.share:.0f}%",
                     f"{100 * cost.saves:.0f}%",
-                    "" if math.isnan(cost.harm) else _percent(cost.harm),
+                    "" if math.isnan(cost.harm) else percent(cost.harm),
                     "" if origin is None else place_of(origin),
                     by,
                     _code(cause) if isinstance(cause, Origin) else _code(origin),
@@ -403,9 +347,9 @@ class PrecisionReport:
         for cost in self.costs[:_MOST_ROWS]:
             if place_of(cost.cause) in mended:
                 continue  # what is to be wide is not to be narrow
-            saves = f" It saves {_percent(cost.saves)}"
+            saves = f" It saves {percent(cost.saves)}"
             if cost.share - cost.saves > 0.005 and cost.others:
-                more = _percent(cost.share - cost.saves)
+                more = percent(cost.share - cost.saves)
                 others = ", ".join(cost.others[:3]) + ", ..." * (len(cost.others) > 3)
                 saves += f", and {more} more only together with {others}"
             lines.append(f"{cost.remedy}{saves}.")
@@ -422,7 +366,7 @@ class PrecisionReport:
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
             share = "cancels" if loss.share < -0.01 else f"{100 * max(loss.share, 0):.0f}%"
             left = "~" * math.isnan(loss.price) + f"{loss.left:.2f}"
-            alone, way = _percent(loss.alone), loss.of_pass
+            alone, way = percent(loss.alone), loss.of_pass
             rows.append((share, alone, left, way, loss.place, loss.scope, dtypes, code))
         left_out = {3} if not any(loss.backward > 0 for loss in self.losses) else set()
         left_out |= {5} if not any(loss.scope for loss in self.losses) else set()
@@ -451,7 +395,7 @@ class PrecisionReport:
         told = details_of(self.differences)
         if self.differences and self.decisions and self.flipped > _LEAST_FLIPPED:
             told.append(
-                f"Rounding includes decisions that flip: {_percent(self.flipped)} of the "
+                f"Rounding includes decisions that flip: {percent(self.flipped)} of the "
                 "square of the program's own error."
             )
         return told + ([] if self.divergence is None else [str(self.divergence)])
@@ -467,20 +411,18 @@ class PrecisionReport:
             return []
         lines = "it" if len(self.fix) == 1 else "these lines"
         how = "" if self.keeps else " and cast back after"
-        told = f"With {lines} {self._widened}{how}, {_percent(self.left)} of the squared "
+        told = f"With {lines} {self._widened}{how}, {percent(self.left)} of the squared "
         told += "error is left"
         if not self.price_if_kept > 0:
             return [f"{told}."]
         products = "of the operations of matrix products"
-        told += f", and {_percent(self.price)} {products} become {self._dearer}."
+        told += f", and {percent(self.price)} {products} become {self._dearer}."
         if math.isnan(self.left_if_cast):
             return [told]
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
         if self.keeps:
             other, left, price = "Cast back after", self.left_if_cast, self.price_if_cast
-        return [
-            f"{told} {other}, {_percent(left)} is left, and {_percent(price)} become so."
-        ]
+        return [f"{told} {other}, {percent(left)} is left, and {percent(price)} become so."]
 
     def _worst(self) -> str | None:
         """The path of the one output, of several, that has nearly all of the error."""
@@ -504,7 +446,7 @@ class PrecisionReport:
         most = max(stuck, key=stuck.__getitem__)
         also = f", and in {len(stuck) - 1} more" * (len(stuck) > 1)
         return [
-            f"Rounding takes the update away in {_percent(stuck[most])} of the elements of "
+            f"Rounding takes the update away in {percent(stuck[most])} of the elements of "
             f"{most or 'the output'}{also}: keep it in {self.wide}, or write "
             f"{STOCHASTICALLY}."
         ]
@@ -513,7 +455,7 @@ class PrecisionReport:
         notes = self._updates()
         is_said = self.is_spread and self._is_rounded_once
         if self.once > 0 and math.isfinite(self.error) and not is_said:
-            notes.append(f"Rounding the outputs once gives {_percent(self.once)}.")
+            notes.append(f"Rounding the outputs once gives {percent(self.once)}.")
         cancels = [x for x in self.losses if x.alone > 2 * self.error and self.error]
         if cancels:
             notes.append(
@@ -521,14 +463,14 @@ class PrecisionReport:
                 "roundings cancel. A gradient, or several steps, tells more."
             )
         if worst := self._worst():
-            off = _percent(self.outputs[worst])
+            off = percent(self.outputs[worst])
             notes.append(
                 f"Nearly all of the squared error is that of {worst}, which is {off} off. "
                 "An audit without it tells of the others."
             )
         elif len(self.outputs) > 2 and 0 < self.error < math.inf:
             worst = sorted(self.outputs, key=lambda path: -self.outputs[path])[:3]
-            told = [f"{path} ({_percent(self.outputs[path])})" for path in worst]
+            told = [f"{path} ({percent(self.outputs[path])})" for path in worst]
             notes.append(f"Furthest off of {len(self.outputs)} outputs: {', '.join(told)}.")
         if self.vanishing and not self._all_vanish:
             notes.append(
@@ -551,19 +493,23 @@ class PrecisionReport:
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
-        marks = [self._mark(loss) for loss in self.losses]
-        marks += [mark for cost in self.costs for mark in _marks_of_cost(cost)]
-        marks += self._marks_of_decisions()
+        chosen = () if self.is_spread else self.fix
+        marks = [
+            mark_of_loss(loss, self._widened, loss in chosen, self.is_spread)
+            for loss in self.losses
+        ]
+        marks += [mark for cost in self.costs for mark in marks_of_cost(cost)]
+        marks += [mark_of_decision(each, self.wide) for each in self.decisions]
         figures = {}
         if self.outputs:
             outputs = sorted(self.outputs.items(), key=lambda pair: -pair[1])
             rows = [
-                (("", path or "the output"), (_percent(error), ""))
+                (("", path or "the output"), (percent(error), ""))
                 for path, error in outputs
             ]
             figures["The error of each output"] = html_table(("output", "error"), rows)
         if self.work is not None and self.work.bytes:
-            figures["What it computes, by dtype"] = _work_table(self.work)
+            figures["What it computes, by dtype"] = work_table(self.work)
         cheaper = self._cost_advice()
         if cheaper and not math.isnan(self.error):
             cheaper.append(self._headline_of_costs().capitalize())
@@ -577,66 +523,7 @@ class PrecisionReport:
         headline = " ".join([self.headline, *answer])
         return html.page(headline, marks, advice, notes, figures, self.is_spread)
 
-    def _marks_of_decisions(self) -> list[html.Mark]:
-        told = "of {:,} decisions are others in {}"
-        return [
-            html.Mark(
-                each.origin,
-                "inside JAX" if each.origin is None else place_of(each.origin),
-                f"{_percent(each.flipped / each.count)} "
-                + told.format(each.count, self.wide),
-            )
-            for each in self.decisions
-        ]
 
-    def _mark(self, loss: LineLoss) -> html.Mark:
-        said = [f"{html.percent(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
-        said += [loss.constant] if loss.constant else []
-        said.append(f"{_percent(loss.alone)} off if only this line rounds")
-        left = f"{_percent(loss.left)} of the squared error left with it {self._widened}"
-        origin, is_chosen = loss.origin, loss in self.fix and not self.is_spread
-        inner = f"{origin}  {origin.code}" if origin and origin.called_from else ""
-        return html.Mark(
-            origin,
-            loss.place,
-            "" if self.is_spread else "; ".join([*said, left]),
-            inner=loss.cast or inner,
-            loses=loss.share,
-            is_chosen=is_chosen,
-        )
-
-
-def _marks_of_cost(cost: LineCost) -> list[html.Mark]:
-    """A mark where values become wide, and one on the line that makes them so."""
-    cause = cost.cause if isinstance(cost.cause, Origin) else None
-    origin = cost.origin or cause
-    is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
-    made = "" if cause is not None and is_own else f" because of {place_of(cost.cause)}"
-    made += ", by an explicit cast" if cost.is_cast else ""
-    said = [
-        f"{html.percent(cost.share)} of the matrix products run wide{made}",
-        f"{html.percent(cost.saves)} saved if this alone is narrow",
-    ]
-    if not math.isnan(cost.harm):
-        said.append(f"{_percent(cost.harm)} error added if it is")
-    place = place_of(origin or cost.cause)
-    marks = [html.Mark(origin, place, "; ".join(said), pays=cost.share)]
-    if cause is not None and not is_own:
-        said = f"What this line makes is wide: {place} runs wide because of it."
-        marks.append(html.Mark(cause, place_of(cause), said))
-    return marks
-
-
-def _work_table(work: Work) -> str:
-    """The work by dtype, as shares."""
-    kinds = [(each, sum(each.values()) or 1.0) for each in (work.flops, work.bytes)]
-    shares = lambda dtype: [html.percent(n.get(dtype, 0.0) / total) for n, total in kinds]
-    dtypes = dict.fromkeys((*work.flops, *work.bytes))
-    rows = [(("", dtype), *((share, "") for share in shares(dtype))) for dtype in dtypes]
-    return html_table(("dtype", "matrix products", "bytes read and written"), rows)
-
-
-STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
 # Errors up to this ratio are about the same.
@@ -662,7 +549,7 @@ def _grouped(errors: dict[str, float]) -> str:
         groups.setdefault(_NUMBER.sub("*", path), []).append(path)
     told = []
     for paths in groups.values():
-        most = _percent(max(errors[path] for path in paths))
+        most = percent(max(errors[path] for path in paths))
         parts = zip(*(_NUMBER.split(path) for path in paths))
         pattern = "".join(each[0] if len({*each}) == 1 else "*" for each in parts)
         many = f"{len(paths)} of {pattern} (up to {most} off)"
@@ -682,10 +569,3 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _percent(value: float) -> str:
-    if math.isinf(value):
-        return "inf"
-    text = f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"
-    return "0%" if text == "-0%" else text

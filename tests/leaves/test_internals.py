@@ -73,7 +73,7 @@ def program(x):
     lax.custom_root(lambda y: y - 2, 0.0, lambda f, x: 2.0, lambda g, y: y / g(1.0))
     lax.custom_linear_solve(lambda v: 2 * v, x, lambda matvec, b: b / 2)
     lax.conv(jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 2, 2)), (1, 1), "SAME")
-    x.at[0].set(1.0)
+    x.at[0].set(jnp.cumsum(x)[0] + jnp.sum(x))
     return jax.jit(jnp.sin)(sharded(jnp.sort(lax.top_k(x, 2)[0]))) + _arrays(x)
 
 

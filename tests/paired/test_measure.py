@@ -10,10 +10,9 @@ import optax
 import pytest
 from helpers import need
 
-from dtypeguard import audit_precision
+from dtypeguard import LineLoss, PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
 from dtypeguard._paired.measure import Measures
-from dtypeguard._precision.report import LineLoss, PrecisionReport
 
 
 class Measured(Measures):

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtypeguard._leaves.compat import set_x64
-from dtypeguard._precision.comparison import comparison
-from dtypeguard._precision.divergence import divergence
-from dtypeguard._precision.draws import Call
-from dtypeguard._precision.subject import Subject, formats_of
+from dtypeguard._paired.subject import Subject, formats_of
+from dtypeguard._reference.comparison import comparison
+from dtypeguard._reference.divergence import divergence
+from dtypeguard._reference.roundings import Call
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24

@@ -16,10 +16,10 @@ from .._leaves.arguments import check_arrays, check_kwargs, shown
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._paired.primitives import is_inexact
-from .._paired.python_numbers import PythonNumbers
-from .._paired.values import Formats
 from .._program.graph import jaxprs_in, open_jaxpr
+from .primitives import is_inexact
+from .python_numbers import PythonNumbers
+from .values import Formats
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
@@ -125,10 +125,13 @@ class Subject:
             args, kwargs = gathered(self.given.merged(arrays))
             result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
             # What the function changes in place is an output as well.
+            is_kept = lambda leaf: (
+                isinstance(leaf, (bool, int)) or any(leaf is x for x in arrays)
+            )
             made = [
                 (path.removeprefix("[0]"), leaf)
                 for path, leaf in zip(result.paths, result.arrays)
-                if path.startswith("[0]") or not any(leaf is x for x in arrays)
+                if path.startswith("[0]") or not is_kept(leaf)
             ]
             outputs[:] = [path for path, _ in made]
             return [leaf for _, leaf in made]

@@ -19,7 +19,7 @@ from .._paired.sketches import Node, Sketched, nodes_of
 from .._paired.values import Formats
 from .._source.origin import Origin
 from .difference import Divergence
-from .draws import Call
+from .roundings import Call
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.

@@ -50,7 +50,7 @@ class Call(NamedTuple):
     in_float32: "Call | None" = None
 
 
-class Draws:
+class Roundings:
     """A program run plainly, with one draw of its roundings or another.
 
     Args:
@@ -91,7 +91,7 @@ class Wide:
         self._call, self._dtype = call.in_float32 or call, dtype
         with set_x64(True):
             double = np.dtype("float64")
-            draws = Draws(self._call, Formats(double), True, dtype == double)
+            draws = Roundings(self._call, Formats(double), True, dtype == double)
             self.truth = draws.outputs()
         self._draws = draws
 
@@ -101,7 +101,7 @@ class Wide:
         with set_x64(True) if is_double else contextlib.nullcontext():
             draws = self._draws
             if not is_double:
-                draws = Draws(self._call, Formats(self._dtype), True)
+                draws = Roundings(self._call, Formats(self._dtype), True)
             return spreads(draws, self.truth, statistics)[1]
 
     def of_inputs(
@@ -161,7 +161,8 @@ class Statistics:
 
     def __init__(self, truth: np.ndarray, is_exact: bool):
         self.is_exact = is_exact
-        self._unit = truth.ravel() / (np.linalg.norm(truth) or 1.0)
+        finite = np.where(np.isfinite(truth), truth, 0.0).ravel()
+        self._unit = finite / (np.linalg.norm(finite) or 1.0)
         has_more = truth.size > 1 and not is_exact
         groups = min(_GROUPS, truth.size // _LEAST_GROUP) if has_more else 0
         self._starts = np.arange(groups) * truth.size // max(groups, 1)
@@ -224,7 +225,7 @@ class Spread:
 
 
 def spreads(
-    draws: Draws, truth: Sequence[np.ndarray], statistics: Sequence[Statistics]
+    draws: Roundings, truth: Sequence[np.ndarray], statistics: Sequence[Statistics]
 ) -> tuple[list[np.ndarray], list[Spread]]:
     """The outputs as they are, and how far their rounding takes each.
 

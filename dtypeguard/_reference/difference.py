@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from .._leaves.public import public
+from .._leaves.rows import percent
 from .._source.origin import Origin
 
 # Of reasons in a report.
@@ -69,7 +70,7 @@ class Divergence:
         begin = "The two are equal but for rounding up to"
         if math.isnan(self.apart):
             last = "their inputs" if self.program is None else _line(self.program)
-            return f"{begin} {last}; after it no values correspond."
+            return f"{begin} the results of {last}; what follows does not correspond."
         return (
             f"{begin} {_line(self.program)}; there the reference has "
             f"{_line(self.reference)}, {percent(self.apart)} apart."
@@ -95,19 +96,19 @@ def headline_of(differences: Sequence[Difference]) -> str:
         others = f", and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
         return (
             f"the reference is another computation in {len(wrong)} of {count} outputs: it "
-            f"differs by {percent(most.error)} in {most.output}, of which rounding "
+            f"differs by {percent(most.error)} in {most.name}, of which rounding "
             f"explains {percent(most.rounding)}{others}."
         )
     if unknown:
         return (
             f"in {len(unknown)} of {count} outputs rounding hides whether the reference is "
-            f"another computation: it differs by {percent(most.error)} in {most.output}, "
+            f"another computation: it differs by {percent(most.error)} in {most.name}, "
             f"and rounding explains {percent(most.rounding)}."
         )
     if not most.error:
         return f"the reference has the same numbers in all {count} outputs."
     return (
-        f"the reference differs by {percent(most.error)} in {most.output}, and by less "
+        f"the reference differs by {percent(most.error)} in {most.name}, and by less "
         f"elsewhere; rounding explains it in all {count} outputs."
     )
 
@@ -150,10 +151,3 @@ def details_of(differences: Sequence[Difference]) -> list[str]:
             f"{most.shows_in} it would show."
         )
     return lines
-
-
-def percent(value: float) -> str:
-    """A share of 1 as a report prints it."""
-    if math.isinf(value):
-        return "inf"
-    return f"{100 * value:.0f}%" if value >= 0.1 else f"{100 * value:.2g}%"

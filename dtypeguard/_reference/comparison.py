@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from .._leaves.arguments import shown
 from .._leaves.dtypes import bits
 from .._leaves.types import Function, Leaf, PyTree
+from .._paired.subject import Subject, Traced
 from .._paired.values import Formats
 from .divergence import divergence
-from .draws import Call
 from .given import arrays_of, check_function, is_function
 from .reference import differences
-from .subject import Subject, Traced
+from .roundings import Call
 
 
 def comparison(
@@ -39,7 +40,7 @@ def comparison(
         is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
         given, other = arrays_of(reference, paths, avals, is_result), None
     else:
-        given, other = {}, subject.traced(reference)
+        given, other = {}, _traced(subject, reference)
         outputs = zip(other.outputs, other.program.out_avals)
         check_function(reference, [*zip(paths, avals)], [*outputs])
 
@@ -63,15 +64,26 @@ def comparison(
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
         call = called(subject.f, traced, arrays)
         if other is None:
-            return {"differences": differences(call, paths, given, None)}
+            return {"differences": differences(call, paths, given, None).differences}
         own = called(reference, other, arrays)
-        found = differences(call, paths, given, own)
+        found, call, own = differences(call, paths, given, own)
         numbers_of = {path: number for number, path in enumerate(paths)}
         differ = [numbers_of[x.output] for x in found if x.verdict == "differs"]
-        where = divergence(call, own, differ) if differ else None
+        where = divergence(call, own, differ) if differ and own is not None else None
         return {"differences": found, "divergence": where}
 
     return compare
+
+
+def _traced(subject: Subject, reference: Function) -> Traced:
+    try:
+        return subject.traced(reference)
+    except Exception as error:
+        error.add_note(
+            f"That is reference={shown(reference)}, called with the arguments of "
+            f"{shown(subject.f)}."
+        )
+        raise
 
 
 def _wider(array: Leaf) -> Leaf:

@@ -3,16 +3,27 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
+from .._leaves.rows import percent
 from .._leaves.types import Jaxpr
 from .._paired.primitives import is_inexact
 from .._program.graph import jaxprs_in, open_jaxpr
-from .difference import Difference, percent
-from .draws import Call, Draws, Spread, Statistics, Wide, difference, numeric, spreads
+from .difference import Difference
+from .roundings import (
+    Call,
+    Roundings,
+    Spread,
+    Statistics,
+    Wide,
+    difference,
+    numeric,
+    spreads,
+)
 
 # From so many times what rounding explains on it is another computation; below, another
 # algorithm for the same may round more.
@@ -27,12 +38,26 @@ _FOLLOWS, _TIMES = 0.5, 4
 _OTHER = 8
 
 
+class Compared(NamedTuple):
+    """Verdicts, and the calls that they are of.
+
+    Attributes:
+        differences: the verdicts.
+        call: the program.
+        reference: the other function, if there is one.
+    """
+
+    differences: tuple[Difference, ...]
+    call: Call
+    reference: Call | None
+
+
 def differences(
     call: Call,
     paths: Sequence[str],
     given: dict[int, np.ndarray],
     reference: Call | None,
-) -> tuple[Difference, ...]:
+) -> Compared:
     """The verdict for each output that a reference has.
 
     Args:
@@ -41,15 +66,18 @@ def differences(
         given: the reference of each output, by number, if it is a tree.
         reference: the same function otherwise written, if it is one.
     """
+    has_float32 = [x.in_float32 is not None for x in (call, reference) if x is not None]
+    if any(has_float32) and not all(has_float32):  # the same on both sides
+        return _as_given(call, paths, given, reference)
     avals = call.program.out_avals
     exact = [kind(x.dtype) not in ("float", "complex") for x in avals]
     narrow = _narrowest(call)
     dtype = np.dtype("float32" if bits(narrow) < 32 else "float64")
-    draws, wide = Draws(call, call.formats, False), Wide(call, dtype)
+    draws, wide = Roundings(call, call.formats, False), Wide(call, dtype)
     statistics = [*map(Statistics, wide.truth, exact)]
     written, as_written = spreads(draws, wide.truth, statistics)
     if call.in_float32 is not None and not all(map(_is_same, as_written)):
-        return differences(call._replace(in_float32=None), paths, given, reference)
+        return _as_given(call, paths, given, reference)
     if call.in_float32 is not None and reference is None:
         rounded = wide.of_inputs(call.arrays, statistics)
         as_written = [*map(Spread.joined, as_written, rounded)]
@@ -61,22 +89,36 @@ def differences(
         for n, (path, y) in enumerate(zip(paths, written))
     ]
     if reference is not None:
-        own = Draws(reference, reference.formats, False, is_drawn=False).outputs()
+        own = Roundings(reference, reference.formats, False, is_drawn=False).outputs()
         # Of its own in float64: constants of the source. What float32 rounds is as here.
         other = Wide(reference, np.dtype("float64"))
+        if any(has_float32) and not all(
+            case.is_rounding_of(own[n], other.truth[n]) for n, case in enumerate(cases)
+        ):
+            return _as_given(call, paths, given, reference)
         rounds = other.spreads(statistics)
-        return tuple(
+        verdicts = (
             case.of_function(own[n], other.truth[n], rounds[n])
             for n, case in enumerate(cases)
             if kind(avals[n].dtype) is not None
         )
+        return Compared(tuple(verdicts), call, reference)
     found, lower = [], _Lower(call, wide.truth, statistics)
     for number, array in sorted(given.items()):
         grid = _grid(array)
-        is_lower = not exact[number] and bits(grid) < 32
+        is_lower = not exact[number] and bits(grid) < max(32, bits(narrow))
         covered = lower.spread(grid, number) if is_lower else None
         found.append(cases[number].of_array(numeric(array), grid, covered))
-    return tuple(found)
+    return Compared(tuple(found), call, None)
+
+
+def _as_given(
+    call: Call, paths: Sequence[str], given: dict[int, np.ndarray], reference: Call | None
+) -> Compared:
+    """The verdicts where a function of float32 inputs is another one."""
+    if reference is not None:
+        reference = reference._replace(in_float32=None)
+    return differences(call._replace(in_float32=None), paths, given, reference)
 
 
 def _is_same(spread: Spread) -> bool:
@@ -96,7 +138,7 @@ class _Lower:
             return None
         if dtype not in self._known:
             formats = self._call.formats._replace(narrow=dtype)
-            draws = Draws(self._call, formats, False)
+            draws = Roundings(self._call, formats, False)
             self._known[dtype] = spreads(draws, *self._rest)[1]
         return self._known[dtype][number]
 
@@ -120,11 +162,13 @@ class _Case:
         """The verdict on an array; `lower` is the spread of its low precision, if any."""
         spread = self.as_written if lower is None else self.as_written.joined(lower)
         make = self._maker(array, spread.most[0])
-        lost = ~np.isfinite(array) & np.isfinite(self.truth)
+        lost = np.isfinite(array) != np.isfinite(self.truth)
         if lost.any():
-            what = "NaN" if np.isnan(array[lost]).any() else "infinity"
+            sides = [(array, "the reference"), (self.truth, "the program, in float64,")]
+            side, who = next(x for x in sides if not np.isfinite(x[0][lost]).all())
+            what = "NaN" if np.isnan(side[lost]).any() else "infinity"
             count = f"{np.count_nonzero(lost)} of {lost.size} elements"
-            return make("differs", f"the reference has {what} in {count}")
+            return make("differs", f"{who} has {what} in {count}")
         off = difference(array, self.truth)
         if self._is_rounded_once(array, off, grid):
             return make("rounding")
@@ -165,6 +209,11 @@ class _Case:
         most, least = float(spread.most[0]), float(spread.least[0])
         hidden = self._relative(math.sqrt(max(most**2 - least**2, 0)))
         return dataclasses.replace(made, hidden=hidden, shows_in=str(self.wide))
+
+    def is_rounding_of(self, own: np.ndarray, own_truth: np.ndarray) -> bool:
+        """Whether a reference is as far from its truth as rounding takes it."""
+        most = self.as_written.most[0]
+        return not self.sizes(difference(own, own_truth))[0] > _OTHER * most
 
     def of_function(
         self, own: np.ndarray, own_truth: np.ndarray, own_wide: Spread

@@ -1,5 +1,6 @@
 """The first lines at which two programs differ by more than rounding."""
 
+import functools
 import importlib.util
 
 import jax
@@ -152,7 +153,7 @@ def test_where_nothing_corresponds_it_stops():
     assert np.isnan(found.apart)
     assert found.reference is None
     assert found.program.code == "z = jnp.sin(x)"
-    assert str(found).endswith("; after it no values correspond.")
+    assert str(found).endswith("what follows does not correspond.")
 
 
 def test_one_goes_on_where_the_other_returns():
@@ -185,3 +186,17 @@ def test_a_report_has_it_for_functions_that_differ_alone():
     assert str(report.divergence) in str(report)
     assert '"apart"' in report.to_json()
     assert audit_precision(f, x, reference=f).divergence is None
+
+
+def biased(x, shift):
+    scale = jnp.ones(768) * 1.0
+    bias = jnp.full(768, 0.5)
+    scale = scale + shift  # here
+    return x * scale + bias
+
+
+def test_values_that_repeat_are_told_apart():
+    x = jax.random.normal(jax.random.key(1), (4, 768))
+    f, g = (functools.partial(biased, shift=shift) for shift in (0.25, 0.75))
+    found = references.diverged(f, (x,), g)
+    assert found.program.code == found.reference.code == "scale = scale + shift  # here"

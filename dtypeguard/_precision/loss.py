@@ -1,0 +1,68 @@
+"""What a line of source loses."""
+
+import dataclasses
+import math
+
+from .._leaves.public import public
+from .._source.origin import Origin, place_of
+
+# What to write where an update is rounded away.
+STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
+
+
+@public
+@dataclasses.dataclass(frozen=True)
+class LineLoss:
+    """A line of source that loses precision.
+
+    Attributes:
+        origin: the line; None for the inputs of the program, which `narrow` rounds. Without
+            a file if no line outside JAX leads to it.
+        share: its share of the squared error of the outputs: what its rounding adds to the
+            lines before it. Shares add up to what decisions leave, and may be negative.
+        alone: the error of the outputs if only this line rounds.
+        left: the share of the squared error that is left if only this line is wide, and
+            what it makes up to an explicit cast. That of a plain run for the most important
+            lines; for others it is estimated from roundings alone.
+        dtypes: the dtypes that it rounds to.
+        constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
+            if there is none.
+        remedy: what to write, as a sentence.
+        price: the share of the operations of matrix products that such a plain run makes
+            wide; not a number if there was none.
+        backward: of the squared error that it causes alone in the two passes of a gradient,
+            the share of the backward one; not a number if that is not finite, or 0.
+        cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
+            of state[0].mu['w']"; None if the rounding is the program's own.
+        scope: what the scopes of `jax.named_scope` in which it is computed have in common,
+            such as "encoder/block_*"; Flax Linen and Haiku name their modules so. Empty if
+            there is nothing.
+    """
+
+    origin: Origin | None
+    share: float
+    alone: float
+    left: float
+    dtypes: tuple[str, ...]
+    constant: str | None
+    remedy: str
+    price: float = math.nan
+    backward: float = 0.0
+    cast: str | None = None
+    scope: str = ""
+
+    @property
+    def of_pass(self) -> str:
+        """The pass of a gradient in which it loses most: forward, backward or both."""
+        if math.isnan(self.backward):
+            return ""
+        most = "backward" if self.backward > 0.5 else "forward"
+        return "both" if 0.1 < self.backward < 0.9 else most
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        if self.origin is None:
+            return "the inputs"
+        place = place_of(self.origin)
+        return place if self.cast is None else f"{place}, {self.cast}"

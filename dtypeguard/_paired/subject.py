@@ -51,7 +51,7 @@ class Traced(NamedTuple):
     @property
     def avals(self) -> Iterator[Aval]:
         """The abstract values of the program and of all inside it."""
-        return _avals(self.program)
+        return avals_in(self.program)
 
 
 class Subject:
@@ -207,7 +207,7 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
     return Formats(target, narrower)
 
 
-def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
+def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
     """The abstract values of a jaxpr and of all inside it.
 
     A `Graph` leaves out the condition of a loop, and what a scatter applies.
@@ -217,4 +217,4 @@ def _avals(jaxpr: Jaxpr) -> Iterator[Aval]:
     for eqn in jaxpr.eqns:
         yield from (var.aval for var in eqn.outvars)
         for inside in jaxprs_in(eqn.params):
-            yield from _avals(inside)
+            yield from avals_in(inside)

@@ -12,7 +12,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.rows import percent
 from .._leaves.types import Jaxpr
 from .._paired.primitives import is_inexact
-from .._program.graph import jaxprs_in, open_jaxpr
+from .._paired.subject import avals_in
 from .difference import Difference
 from .roundings import (
     Call,
@@ -308,15 +308,7 @@ class _Case:
 
 def _dtypes(program: Jaxpr) -> set[np.dtype]:
     """The floating dtypes of a program."""
-    program = open_jaxpr(program)
-    variables = [*program.invars, *program.constvars]
-    found: set[np.dtype] = set()
-    for eqn in program.eqns:
-        variables += eqn.outvars
-        for inside in jaxprs_in(eqn.params):
-            found |= _dtypes(inside)
-    dtypes = [var.aval.dtype for var in variables if is_inexact(var.aval)]
-    return found.union(dtypes)
+    return {aval.dtype for aval in avals_in(program) if is_inexact(aval)}
 
 
 def _narrowest(call: Call) -> np.dtype:

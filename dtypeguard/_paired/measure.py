@@ -1,8 +1,9 @@
 """What a paired program says of its lines of source: errors, shares, and the fix."""
 
+import concurrent.futures
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -232,6 +233,15 @@ def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     if jax.default_backend() != "cpu":
         return lowered.compile()
     return lowered.compile({"xla_backend_optimization_level": "0"})
+
+
+def compiling(lowered: jax.stages.Lowered) -> Callable[[], jax.stages.Compiled]:
+    """Compiles beside what goes on; returns what waits for it."""
+    return _COMPILERS.submit(compiled, lowered).result
+
+
+# XLA uses one core for most of the time.
+_COMPILERS = concurrent.futures.ThreadPoolExecutor(4, "dtypeguard compiles")
 
 
 @jax.jit

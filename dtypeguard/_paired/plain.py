@@ -3,8 +3,9 @@
 What it decides, by comparing, sorting or rounding to integers, it decides by these values.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
 from .gradients import Gradients, Key, PlainValue, key_of, numbered_calls
 from .products import product
 from .python_numbers import PythonNumbers
-from .shaken import shaken, shaken_constant
+from .shaken import Draw, shaken, shaken_constant
 from .values import Formats
 
 # The result that has vectors.
@@ -91,7 +92,7 @@ class Plain:
         self._choices: list[Leaf] | None = []
         self._is_strict = is_strict
         self._scale: Leaf | None = None
-        self._seed: Leaf | None = None
+        self._draw: Draw | None = None
         self._shaken = 0
         self._is_given_wide = is_given_wide
         self._gradients = None if calls is None else Gradients(calls)
@@ -101,7 +102,7 @@ class Plain:
         self,
         arrays: Sequence[Leaf],
         scale: Leaf | None = None,
-        seed: Leaf | None = None,
+        draw: Draw | None = None,
     ) -> tuple[list[Leaf], list[Leaf]]:
         """The results of the program, and what it chose for each of `decisions`.
 
@@ -109,18 +110,19 @@ class Plain:
             arrays: the inputs.
             scale: a power of two. If given, what a backward pass makes wide is rounded as
                 if it were multiplied by this, as it is where the loss is.
-            seed: a uint32. If given and not 0, what rounds is off by another draw of
-                roundings as well: see `shaken`.
+            draw: if given, what rounds is off by this draw of roundings as well: see
+                `shaken`.
         """
         self.decisions, self._choices, self.widened = [], [], {}
         self.backward, self._scale, self._order = set(), scale, {}
-        self._seed, self._shaken = seed, 0
+        self._draw, self._shaken = draw, 0
         self._numbers.start_again()
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             wide = self._is_wide((), False)
             given = [self._input(x, wide) for x in arrays]
             made = self._run(self._program, given, ())
             made = self._added(made, open_jaxpr(self._program).outvars)
+        self._draw = None
         choices, self._choices = self._choices, None  # no tracer outlives its trace
         return [value.array for value in made], choices
 
@@ -163,9 +165,9 @@ class Plain:
         known = array if meant is None else meant
         wide = jnp.asarray(known, self._formats.widened(array.dtype))
         is_rounded = kind(wide.dtype) == "float" and bits(array.dtype) < bits(wide.dtype)
-        if self._seed is not None and meant is None and is_rounded and not wide.ndim:
+        if self._draw is not None and meant is None and is_rounded and not wide.ndim:
             self._shaken += 1
-            wide = shaken_constant(wide, array.dtype, self._seed, self._shaken)
+            wide = shaken_constant(wide, array.dtype, self._draw, self._shaken)
         return PlainValue(own, wide, is_fixed=True)
 
     def _meant_by(self, var: Leaf, stack: Stack) -> float | None:
@@ -195,10 +197,10 @@ class Plain:
 
     def _moved(self, x: Leaf, terms: int = 1, axis: int | None = None) -> Leaf:
         """A result as another draw of its roundings has it, where these are drawn."""
-        if self._seed is None or not primitives.is_inexact(x):
+        if self._draw is None or not primitives.is_inexact(x):
             return x
         self._shaken += 1
-        return shaken(x, self._seed, self._shaken, terms, axis)
+        return shaken(x, self._draw, self._shaken, terms, axis)
 
     def _of_backward(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
         """What a backward pass makes, where the loss may be scaled."""
@@ -314,7 +316,7 @@ class Plain:
                     number_of = self._number_of(wide, stack)
                     results = evaluate(eqn, operands, dtype_of, number_of)
                 results = [*map(self._rounded, results)]
-                if self._seed is not None and not primitives.is_exact(
+                if self._draw is not None and not primitives.is_exact(
                     eqn, operands, results
                 ):
                     terms = primitives.terms(eqn)
@@ -388,6 +390,17 @@ class Plain:
 
         return quiet
 
+    @contextlib.contextmanager
+    def _in_turn(self, turn: Leaf | None) -> Iterator[None]:
+        """Draws other roundings in each turn of a loop."""
+        outer = self._draw
+        if outer is not None and turn is not None:
+            self._draw = outer.in_turn(turn)
+        try:
+            yield
+        finally:
+            self._draw = outer
+
     # What needs other rules
 
     def _settled(
@@ -440,11 +453,13 @@ class Plain:
             carry = self._all_as(carry, eqn, wide[:count])
             return self._run(body, [*outside, *carry, *xs], stack)
 
-        def step(carry, xs):
+        def step(carry, given):
+            turn, xs = given
             outer = self.decisions, self._choices
             hears = self._choices is not None
             self.decisions, self._choices = [], [] if hears else None
-            made = made_of(wide, carry, xs)
+            with self._in_turn(turn):
+                made = made_of(wide, carry, xs)
             inside[:], choices = self.decisions, self._choices
             self.decisions, self._choices = outer
             made = self._all_as(made, eqn, wide)
@@ -453,7 +468,9 @@ class Plain:
         options = {"reverse": params["reverse"], "unroll": params.get("unroll", 1)}
         wide = self._settled(made_of, carry, eqn)
         carry = self._all_as(carry, eqn, wide)
-        carry, (ys, choices) = lax.scan(step, carry, xs, params["length"], **options)
+        turns = None if self._draw is None else lax.iota(np.uint32, params["length"])
+        given = turns, xs
+        carry, (ys, choices) = lax.scan(step, carry, given, params["length"], **options)
         for decision, choice in zip(inside, choices or ()):
             self._chose(decision, choice)
         return [*carry, *ys]
@@ -474,7 +491,8 @@ class Plain:
 
         def step(turn):
             turns, carry = turn
-            made = self._all_as(self._unheard(made_of)(wide, carry), eqn, wide)
+            with self._in_turn(jnp.sum(turns)):
+                made = self._all_as(self._unheard(made_of)(wide, carry), eqn, wide)
             is_on = goes_on(turn) if axes else jnp.bool_(True)
 
             def chosen(new, old):  # under vmap, each element goes on by itself
@@ -517,10 +535,10 @@ class Plain:
             return self._own(eqn, values)
 
         def body(arrays):
-            seed, self._seed = self._seed, None  # it is not one of a shard
+            draw, self._draw = self._draw, None  # it is not one of a shard
             given = [dataclasses.replace(v, array=x) for v, x in zip(values, arrays)]
             results[:] = self._unheard(self._run)(params["jaxpr"], given, stack)
-            self._seed = seed
+            self._draw = draw
             return [value.array for value in results]
 
         values, results = self._fixed(values, eqn.invars), list[PlainValue]()

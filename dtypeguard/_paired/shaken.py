@@ -1,8 +1,8 @@
 """Rounds results and constants otherwise: another draw of the roundings of a program."""
 
 import math
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -11,65 +11,118 @@ from .._leaves.dtypes import kind
 from .._leaves.types import DType, Leaf
 
 # Rounding to nearest is off by a twelfth of a squared unit in the last place. One in 24
-# moves up by a unit, and as many down.
-_SHARE = np.uint32(2**32 // 24)
-# Of the binary digits of a constant, after the first.
+# moves up by a unit, and as many down; somewhat more, since some stay.
+_RARE = 23
+# A constant with so many binary digits after the first was meant as it is.
 _FEW_DIGITS = 4
+# From so many places a result takes its numbers. A power of two, and a number without
+# factors in common with it: results take others until that many have taken them.
+_PLACES, _APART = 2**18, 0x9E3779B1
 
 
-def shaken(x: Leaf, seed: Leaf, salt: int, terms: int = 1, axis: int | None = None) -> Leaf:
+class Draw(NamedTuple):
+    """The random numbers of one draw of roundings, from which each result takes some.
+
+    One array serves all: the numbers of a place follow those of the one before.
+
+    Attributes:
+        steps: int8, -1, 0 or 1 units in the last place; None if results stay.
+        parts: int8, uniform.
+        start: the first place in this turn of a loop, a uint32; None outside of loops.
+    """
+
+    steps: Leaf | None
+    parts: Leaf
+    start: Leaf | None = None
+
+    def in_turn(self, turn: Leaf) -> "Draw":
+        """The numbers for a turn of a loop; those of other turns are others."""
+        start = _uint(0) if self.start is None else self.start
+        place = start + (turn.astype(np.uint32) + _uint(1)) * _uint(_APART >> 3)
+        return self._replace(start=lax.rem(place, _uint(_PLACES)))
+
+    def taken(self, numbers: Leaf, shape: tuple[int, ...], number: int) -> Leaf:
+        """Those of the numbers that the result with a number of its own takes."""
+        count, first = math.prod(shape), number * _APART % _PLACES
+        if count > numbers.size - 2 * _PLACES:  # larger than any that was known
+            numbers = jnp.tile(numbers, -(-(count + 2 * _PLACES) // numbers.size))
+        if self.start is None:
+            own = lax.slice(numbers, (first,), (first + count,))
+        else:
+            own = lax.dynamic_slice(numbers, (self.start + _uint(first),), (count,))
+        return lax.reshape(own, shape)
+
+
+def draw(seed: int, size: int, moves_results: bool = True) -> Draw:
+    """A draw of roundings, as NumPy arrays.
+
+    Args:
+        seed: 0 moves nothing.
+        size: of the largest result.
+        moves_results: whether results move, or the constants of the source alone.
+    """
+    count = size + 2 * _PLACES
+    parts = steps = np.zeros(count, np.int8)
+    if seed:
+        random = np.random.default_rng(seed)
+        parts = random.integers(-128, 128, count, np.int8)
+        rare = random.integers(0, _RARE, count, np.int8)
+        steps = (rare == 0).astype(np.int8) - (rare == 1).astype(np.int8)
+    return Draw(steps if moves_results else None, parts)
+
+
+def shaken(
+    x: Leaf, draw: Draw, number: int, terms: int = 1, axis: int | None = None
+) -> Leaf:
     """A rounded result with some elements moved to another number of its dtype.
 
     What is moved adds as much to the variance as rounding to nearest has. What probably
-    was not rounded stays: 0, small whole numbers, what is not finite.
+    was not rounded stays: 0, numbers with few digits, what is not finite.
 
     Args:
         x: the result, of any shape and of a floating or complex dtype.
-        seed: a uint32; 0 moves nothing.
-        salt: a number of the equation.
+        draw: the random numbers.
+        number: of the result in the program.
         terms: of how many numbers it is the sum, each in this dtype. In another order,
             one after another, the partial sums round by the root of a third of it.
         axis: along which it has the partial sums, if it has; they move together.
     """
     if kind(x.dtype) == "complex":
-        parts = enumerate(_parts(x))
-        parts = (shaken(y, seed, 2 * salt + n, terms, axis) for n, y in parts)
+        parts = enumerate((lax.real(x), lax.imag(x)))
+        parts = (shaken(y, draw, 2 * number + n, terms, axis) for n, y in parts)
         return lax.complex(*parts)
     width = 8 * x.dtype.itemsize
-    if kind(x.dtype) != "float" or jnp.finfo(x.dtype).bits != width or not x.size:
+    info = jnp.finfo(x.dtype) if kind(x.dtype) == "float" else None
+    if info is None or info.bits != width or not x.size or draw.steps is None:
         return x
-    bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{width}"))
-    low = bits if width < 64 else bits ^ (bits >> jnp.uint64(29))
-    index = lax.reshape(lax.iota(np.uint32, x.size), x.shape)
     units = (terms / 3) ** 0.5 if width >= 32 else 1.0  # narrower ones add in float32
+    integer = jnp.dtype(f"int{width}")
+    bits = lax.bitcast_convert_type(x, integer)
     if units < 2:
-        mixed = _mixed(low.astype(np.uint32) * _uint(0x9E3779B1), index, seed, salt)
-        one = jnp.asarray(1, bits.dtype)
-        moved = jnp.where(mixed < _SHARE, bits + one, bits)
-        is_down = (mixed >= _SHARE) & (mixed < _SHARE + _SHARE)
-        moved = jnp.where(is_down, bits - one, moved)
+        bits = bits + draw.taken(draw.steps, x.shape, number).astype(integer)
+        moved = lax.bitcast_convert_type(bits, x.dtype)
     elif axis is None:
-        part = _between(_mixed(jnp.uint32(0), index, seed, salt))
-        steps = lax.round(part * jnp.float32(units / 2)).astype(np.int32)
-        moved = bits + steps.astype(bits.dtype)
+        part = draw.taken(draw.parts, x.shape, number).astype(np.float32)
+        bits = bits + lax.round(part * jnp.float32(units / 256)).astype(integer)
+        moved = lax.bitcast_convert_type(bits, x.dtype)
     else:
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        part = draw.taken(draw.parts, shape, number).astype(np.float32)
         place = lax.broadcasted_iota(np.float32, x.shape, axis)
-        index = index - place.astype(np.uint32) * _uint(math.prod(x.shape[axis + 1 :]))
-        part = _between(_mixed(jnp.uint32(0), index, seed, salt))
-        part = part * jnp.sqrt((place + 1) / x.shape[axis]) * jnp.float32(units / 2)
+        part = part * jnp.sqrt((place + 1) / x.shape[axis]) * jnp.float32(units / 256)
         # In units of the greatest sum so far.
-        greatest = lax.cummax(jnp.abs(x), axis) * jnp.asarray(
-            jnp.finfo(x.dtype).eps, x.dtype
-        )
-        moved = lax.bitcast_convert_type(x + part.astype(x.dtype) * greatest, bits.dtype)
-    info = jnp.finfo(x.dtype)
-    size = jnp.abs(x)
-    is_whole = (lax.round(x) == x) & (size < jnp.asarray(2.0 ** (info.nmant // 2), x.dtype))
-    is_rounded = (size < jnp.asarray(info.max, x.dtype)) & ~is_whole & (seed != _uint(0))
-    return lax.bitcast_convert_type(jnp.where(is_rounded, moved, bits), x.dtype)
+        eps = jnp.asarray(info.eps, x.dtype)
+        moved = x + part.astype(x.dtype) * lax.cummax(jnp.abs(x), axis) * eps
+    most = np.asarray(info.max, x.dtype)
+    if width > 8:
+        moved = lax.clamp(-most, moved, most)
+        stays = lax.reduce_precision(x, info.nexp, info.nmant // 2) == x
+    else:
+        stays = (lax.round(x) == x) | ~(jnp.abs(x) < most)
+    return lax.select(stays, x, moved)
 
 
-def shaken_constant(x: Leaf, dtype: DType, seed: Leaf, salt: int) -> Leaf:
+def shaken_constant(x: Leaf, dtype: DType, draw: Draw, number: int) -> Leaf:
     """A constant as it may have been before it was rounded to a dtype.
 
     What has few digits was probably meant as it is: 0.5, 3, 10.
@@ -77,35 +130,16 @@ def shaken_constant(x: Leaf, dtype: DType, seed: Leaf, salt: int) -> Leaf:
     Args:
         x: the constant in a wide dtype, a scalar.
         dtype: the dtype that it was rounded to.
-        seed: a uint32; 0 changes nothing.
-        salt: a number of the constant.
+        draw: the random numbers; the constant is the same in each turn of a loop.
+        number: of the constant in the program.
     """
     nmant = jnp.finfo(dtype).nmant
     few = lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, min(_FEW_DIGITS, nmant))
-    is_even = (seed == _uint(0)) | (few == x)
-    mixed = _mixed(jnp.uint32(0), jnp.uint32(0), seed, salt)
-    part = mixed.astype(x.dtype) * jnp.asarray(2.0**-31, x.dtype) - jnp.asarray(1, x.dtype)
+    same_in_turns = draw._replace(start=None)
+    part = same_in_turns.taken(draw.parts, (), number).astype(x.dtype)
     # Half a unit in the last place.
-    off = part * jnp.asarray(2.0 ** -(nmant + 1), x.dtype)
-    return jnp.where(is_even, x, x + x * off)
-
-
-def _mixed(bits: Leaf, index: Leaf, seed: Leaf, salt: int) -> Leaf:
-    """Random bits for numbers, by what they are and where."""
-    mixed = bits + index * _uint(0x85EBCA77)
-    mixed = mixed + (seed * _uint(0xC2B2AE3D) + _uint(0x27D4EB2F * (salt + 1)))
-    for by, times in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
-        mixed = (mixed ^ (mixed >> _uint(by))) * _uint(times)
-    return mixed ^ (mixed >> _uint(15))
-
-
-def _between(mixed: Leaf) -> Leaf:
-    """Random bits as numbers between -1 and 1."""
-    return mixed.astype(np.float32) * jnp.float32(2.0**-31) - jnp.float32(1)
-
-
-def _parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return lax.real(x), lax.imag(x)
+    off = part * jnp.asarray(2.0 ** -(nmant + 1) / 128, x.dtype)
+    return jnp.where(few == x, x, x + x * off)
 
 
 def _uint(number: int) -> np.uint32:

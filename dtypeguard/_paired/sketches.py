@@ -49,6 +49,12 @@ class Sketched(Plain):
     """A program in wide types that returns a sketch of each value in place of decisions."""
 
     decisions: list
+    _signs: Leaf
+
+    def sketches(self, arrays: Sequence[Leaf], signs: Leaf) -> list[Leaf]:
+        """The sketches of all values; `signs` as `signs_for` gives them."""
+        self._signs = signs
+        return self.run(arrays)[1]
 
     def _equation(
         self, eqn: Equation, values: list[PlainValue], stack: Stack
@@ -57,7 +63,7 @@ class Sketched(Plain):
         for number, value in enumerate(made):
             if kind(getattr(value.array, "dtype", None)) is not None:
                 place: object = _Place(key_of(stack), number)
-                self._chose(place, sketch(value.array))  # pyright: ignore[reportArgumentType]: of a list of its own
+                self._chose(place, sketch(value.array, self._signs))  # pyright: ignore[reportArgumentType]: of a list of its own
         return made
 
     def _decided(
@@ -66,7 +72,13 @@ class Sketched(Plain):
         """Notes no decisions."""
 
 
-def sketch(array: Leaf) -> Leaf:
+def signs_for(size: int) -> np.ndarray:
+    """The signs of `sketch` for arrays of up to a size: one for each number."""
+    rows = 2 * (-(-size // _BUCKETS) or 1)  # complex numbers are two
+    return np.random.default_rng(0).choice(np.float64([-1, 1]), rows * _BUCKETS)
+
+
+def sketch(array: Leaf, signs: Leaf) -> Leaf:
     """Sums of the numbers of an array with signs, whose distance is about that of arrays.
 
     The mean of the squared distance over signs is that of the arrays. An array of up to 64
@@ -74,17 +86,16 @@ def sketch(array: Leaf) -> Leaf:
     """
     if kind(array.dtype) == "complex":
         array = jnp.stack([jnp.real(array), jnp.imag(array)])
-    dtype = array.dtype if kind(array.dtype) == "float" else jnp.float32
-    flat = jnp.ravel(array).astype(dtype)
-    usual = jnp.where(jnp.isnan(flat), 3, jnp.where(flat > 0, 5, -7)).astype(dtype)
-    flat = jnp.where(jnp.abs(flat) < _LARGE, flat, usual)
+    flat = lax.convert_element_type(lax.reshape(array, (array.size,)), np.float64)
+    # Infinity, or not a number, is as good as one number.
+    flat = lax.select(lax.abs(flat) < _LARGE, flat, lax.full_like(flat, 3))
     rows = -(-flat.size // _BUCKETS) or 1
-    index = lax.iota(np.uint32, rows * _BUCKETS)
-    for by, times in ((16, 0x7FEB352D), (15, 0x846CA68B)):  # a number of its own for each
-        index = (index ^ (index >> np.uint32(by))) * np.uint32(times)
-    signs = jnp.where(index >> np.uint32(31), -1, 1).astype(dtype)
-    flat = signs * jnp.pad(flat, (0, rows * _BUCKETS - flat.size))
-    return jnp.sum(flat.reshape(rows, _BUCKETS), 0)
+    if rows * _BUCKETS > flat.size:
+        flat = lax.pad(flat, np.float64(0), [(0, rows * _BUCKETS - flat.size, 0)])
+    if flat.size > signs.size:
+        signs = jnp.tile(signs, -(-flat.size // signs.size))
+    signed = flat * lax.slice(signs, (0,), (flat.size,))
+    return lax.reduce(signed.reshape(rows, _BUCKETS), np.float64(0), lax.add, (0,))
 
 
 def nodes_of(

@@ -1,6 +1,7 @@
 """What an audit of precision is given: a function and its arguments, checked and traced."""
 
 import contextlib
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -218,3 +219,8 @@ def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
         yield from (var.aval for var in eqn.outvars)
         for inside in jaxprs_in(eqn.params):
             yield from avals_in(inside)
+
+
+def largest(jaxpr: Jaxpr) -> int:
+    """The number of elements of the largest value of a jaxpr."""
+    return max((math.prod(getattr(x, "shape", ())) for x in avals_in(jaxpr)), default=0)

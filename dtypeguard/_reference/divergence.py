@@ -14,8 +14,9 @@ import numpy as np
 
 from .._leaves.compat import set_x64
 from .._lines.equations import origin_of
-from .._paired.measure import compiled
-from .._paired.sketches import Node, Sketched, nodes_of
+from .._paired.measure import compiling
+from .._paired.sketches import Node, Sketched, nodes_of, signs_for
+from .._paired.subject import largest
 from .._paired.values import Formats
 from .._source.origin import Origin
 from .difference import Divergence
@@ -49,7 +50,8 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
         outputs: the numbers of those that differ.
     """
     known = _Groups()
-    mine, other = (_values(each, known) for each in (call, reference))
+    runs = [*map(_Run, (call, reference))]  # both compile at once
+    mine, other = (run.program(known) for run in runs)
     both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
     a, b = (_region(each, both, outputs) for each in (mine, other))
     for number in a:
@@ -69,15 +71,22 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
     return Divergence(next((x for x in lines if x), None))
 
 
-def _values(call: Call, known: "_Groups") -> _Program:
-    call = call.in_float32 or call
-    with set_x64(True):
-        plain = Sketched(call.program, Formats(np.dtype("float64")), call.numbers, True)
-        arrays = [*call.arrays]
-        lowered = jax.jit(lambda arrays: plain.run(arrays)[1]).lower(arrays)
-        made = compiled(lowered)(arrays)
-    nodes, outputs = nodes_of(plain, call.program, made)
-    return _Program(nodes, outputs, [known.of(n, node) for n, node in enumerate(nodes)])
+class _Run:
+    """A program that is compiled to run with sketches."""
+
+    def __init__(self, call: Call):
+        self._call = call = call.in_float32 or call
+        wide = Formats(np.dtype("float64"))
+        with set_x64(True):
+            self._plain = Sketched(call.program, wide, call.numbers, True)
+            self._given = [*call.arrays], signs_for(largest(call.program))
+            self._run = compiling(jax.jit(self._plain.sketches).lower(*self._given))
+
+    def program(self, known: "_Groups") -> _Program:
+        with set_x64(True):
+            made = self._run()(*self._given)
+        nodes, outputs = nodes_of(self._plain, self._call.program, made)
+        return _Program(nodes, outputs, [known.of(n, node) for n, node in enumerate(nodes)])
 
 
 class _Groups:

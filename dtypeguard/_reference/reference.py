@@ -73,7 +73,12 @@ def differences(
     exact = [kind(x.dtype) not in ("float", "complex") for x in avals]
     narrow = _narrowest(call)
     dtype = np.dtype("float32" if bits(narrow) < 32 else "float64")
-    draws, wide = Roundings(call, call.formats, False), Wide(call, dtype)
+    draws = Roundings(call, call.formats, False)
+    wide = Wide(call, "all" if reference is None else "none", dtype)
+    if reference is not None:  # all compile at once
+        own_draws = Roundings(reference, reference.formats, False, "none")
+        # Of its own in float64: constants of the source. What float32 rounds is as here.
+        other = Wide(reference, "constants")
     statistics = [*map(Statistics, wide.truth, exact)]
     written, as_written = spreads(draws, wide.truth, statistics)
     if call.in_float32 is not None and not all(map(_is_same, as_written)):
@@ -81,7 +86,13 @@ def differences(
     if call.in_float32 is not None and reference is None:
         rounded = wide.of_inputs(call.arrays, statistics)
         as_written = [*map(Spread.joined, as_written, rounded)]
-    in_wide = wide.spreads(statistics)
+    # Two functions are compared in float64: that tells without draws of another dtype.
+    scale = float(jnp.finfo(dtype).eps) / float(jnp.finfo(narrow).eps)
+    in_wide = [each.scaled(scale) for each in as_written]
+    if reference is None:
+        in_wide = wide.spreads(statistics)
+    elif not all(np.isfinite(each.most).all() for each in in_wide):
+        in_wide = Wide(call, "all", dtype).spreads(statistics)
     cases = [
         _Case(
             path, y, wide.truth[n], statistics[n], as_written[n], in_wide[n], narrow, dtype
@@ -89,9 +100,7 @@ def differences(
         for n, (path, y) in enumerate(zip(paths, written))
     ]
     if reference is not None:
-        own = Roundings(reference, reference.formats, False, is_drawn=False).outputs()
-        # Of its own in float64: constants of the source. What float32 rounds is as here.
-        other = Wide(reference, np.dtype("float64"))
+        own = own_draws.outputs()
         if any(has_float32) and not all(
             case.is_rounding_of(own[n], other.truth[n]) for n, case in enumerate(cases)
         ):
@@ -105,10 +114,13 @@ def differences(
         return Compared(tuple(verdicts), call, reference)
     found, lower = [], _Lower(call, wide.truth, statistics)
     for number, array in sorted(given.items()):
-        grid = _grid(array)
+        grid, case = _grid(array), cases[number]
+        made = case.of_array(numeric(array), grid, None)
         is_lower = not exact[number] and bits(grid) < max(32, bits(narrow))
-        covered = lower.spread(grid, number) if is_lower else None
-        found.append(cases[number].of_array(numeric(array), grid, covered))
+        if made.verdict != "rounding" and is_lower:
+            covered = lower.spread(grid, number)
+            made = case.of_array(numeric(array), grid, covered)
+        found.append(made)
     return Compared(tuple(found), call, None)
 
 

@@ -5,8 +5,9 @@ An output is measured as a whole, in one element, and in one direction.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,14 @@ import numpy as np
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Jaxpr, Leaf
-from .._paired.measure import compiled
+from .._paired.measure import compiling
 from .._paired.plain import Plain
 from .._paired.python_numbers import PythonNumbers
+from .._paired.shaken import Draw, draw
+from .._paired.subject import largest
 from .._paired.values import Formats
 
+_DOUBLE = np.dtype("float64")
 # How many draws of roundings there are.
 _DRAWS = 16
 # What rounding explains ends so many standard deviations above its mean.
@@ -28,6 +32,9 @@ _DEVIATIONS = 5
 _RARE = 0.003
 # A function of the values is looked for in so many groups of so many of them, at least.
 _GROUPS, _LEAST_GROUP = 16, 32
+
+
+Draws = Literal["all", "constants", "none"]
 
 
 class Call(NamedTuple):
@@ -57,52 +64,60 @@ class Roundings:
         call: the program and its inputs.
         formats: the dtypes of the runs.
         is_wide: whether they are in wide types.
-        is_drawn: whether it is run with seeds.
+        draws: what seeds change: all that rounds, the constants of the source alone, or
+            nothing.
     """
 
-    def __init__(self, call: Call, formats: Formats, is_wide: bool, is_drawn: bool = True):
+    def __init__(self, call: Call, formats: Formats, is_wide: bool, draws: Draws = "all"):
         plain = Plain(call.program, formats, call.numbers, is_wide)
-        self._arrays = [*call.arrays]
-        run = lambda arrays, seed: plain.run(arrays, seed=seed if is_drawn else None)[0]
-        lowered = jax.jit(run).lower(self._arrays, jnp.uint32(0))
-        self._run = compiled(lowered)
+        self._arrays, self._draws = [*call.arrays], draws
+        self._size = largest(call.program)
+        run = lambda arrays, draw: plain.run(arrays, draw=draw)[0]
+        self._run = compiling(jax.jit(run).lower(self._arrays, self._draw(0)))
+
+    def _draw(self, seed: int) -> Draw | None:
+        if self._draws == "none":
+            return None
+        return draw(seed, self._size, self._draws == "all")
 
     def outputs(
         self, seed: int = 0, arrays: Sequence[Leaf] | None = None
     ) -> list[np.ndarray]:
         """The outputs; as they are without a seed. Possibly of other inputs."""
         given = self._arrays if arrays is None else [*arrays]
-        made = self._run(given, jnp.uint32(seed))
+        made = self._run()(given, self._draw(seed))
         return [numeric(x) for x in made]
 
 
 class Wide:
     """A program in wide types, which tell two functions apart: its outputs and rounding.
 
-    Attributes:
-        truth: the outputs in float64, of their own decisions.
-
     Args:
         call: the program as it is; run with its inputs in float32 if that is known.
-        dtype: the wide dtype whose rounding counts.
+        draws: what seeds change: see `Roundings`.
+        dtype: the wide dtype whose rounding is drawn.
     """
 
-    def __init__(self, call: Call, dtype: np.dtype):
-        self._call, self._dtype = call.in_float32 or call, dtype
+    def __init__(self, call: Call, draws: Draws, dtype: np.dtype = _DOUBLE):
+        call = call.in_float32 or call
+        self._arrays, is_double = call.arrays, dtype == _DOUBLE
         with set_x64(True):
-            double = np.dtype("float64")
-            draws = Roundings(self._call, Formats(double), True, dtype == double)
-            self.truth = draws.outputs()
-        self._draws = draws
+            changed: Draws = draws if is_double else "none"
+            self._double = Roundings(call, Formats(_DOUBLE), True, changed)
+        is_other = not is_double and draws == "all"
+        self._drawn = Roundings(call, Formats(dtype), True) if is_other else self._double
+
+    @functools.cached_property
+    def truth(self) -> list[np.ndarray]:
+        """The outputs in float64, of their own decisions."""
+        with set_x64(True):
+            return self._double.outputs()
 
     def spreads(self, statistics: Sequence["Statistics"]) -> list["Spread"]:
-        """How far rounding in the wide dtype takes each output."""
-        is_double = self._dtype == np.float64
-        with set_x64(True) if is_double else contextlib.nullcontext():
-            draws = self._draws
-            if not is_double:
-                draws = Roundings(self._call, Formats(self._dtype), True)
-            return spreads(draws, self.truth, statistics)[1]
+        """How far rounding in the wide dtype takes each output, of what is drawn."""
+        on = set_x64(True) if self._drawn is self._double else contextlib.nullcontext()
+        with on:
+            return spreads(self._drawn, self.truth, statistics)[1]
 
     def of_inputs(
         self, given: Sequence[Leaf], statistics: Sequence["Statistics"]
@@ -115,11 +130,10 @@ class Wide:
         for seed in range(_DRAWS):
             random = np.random.default_rng(seed)
             arrays = [
-                _before(x, narrow.dtype, random)
-                for x, narrow in zip(self._call.arrays, given)
+                _before(x, narrow.dtype, random) for x, narrow in zip(self._arrays, given)
             ]
             with set_x64(True):
-                made = self._draws.outputs(arrays=arrays)
+                made = self._double.outputs(arrays=arrays)
             pairs = zip(statistics, made, self.truth)
             sizes.append([size(difference(x, y)) for size, x, y in pairs])
         return [_spread(np.zeros_like(each[0]), np.array(each)) for each in zip(*sizes)]
@@ -222,6 +236,10 @@ class Spread:
             np.maximum(self.most, other.most),
             np.maximum(self.parts, other.parts),
         )
+
+    def scaled(self, times: float) -> "Spread":
+        """That of roundings so many times as large."""
+        return Spread(self.least * times, self.most * times, self.parts)
 
 
 def spreads(

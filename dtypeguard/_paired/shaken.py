@@ -15,9 +15,9 @@ from .._leaves.types import DType, Leaf
 _RARE = 23
 # A constant with so many binary digits after the first was meant as it is.
 _FEW_DIGITS = 4
-# From so many places a result takes its numbers. A power of two, and a number without
-# factors in common with it: results take others until that many have taken them.
-_PLACES, _APART = 2**18, 0x9E3779B1
+# From so many places a result takes its numbers. The steps to the next result, to the next
+# turn of a loop and to a loop inside it are odd, so all places come before one comes again.
+_PLACES, _APART, _TURN, _NESTED = 2**18, 0x9E3779B1, 0x2C1B3C6D, 0x297A2D39
 
 
 class Draw(NamedTuple):
@@ -37,8 +37,8 @@ class Draw(NamedTuple):
 
     def in_turn(self, turn: Leaf) -> "Draw":
         """The numbers for a turn of a loop; those of other turns are others."""
-        start = _uint(0) if self.start is None else self.start
-        place = start + (turn.astype(np.uint32) + _uint(1)) * _uint(_APART >> 3)
+        start = _uint(0) if self.start is None else self.start * _uint(_NESTED)
+        place = start + (turn.astype(np.uint32) + _uint(1)) * _uint(_TURN)
         return self._replace(start=lax.rem(place, _uint(_PLACES)))
 
     def taken(self, numbers: Leaf, shape: tuple[int, ...], number: int) -> Leaf:

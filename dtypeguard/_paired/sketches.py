@@ -75,7 +75,7 @@ class Sketched(Plain):
 def signs_for(size: int) -> np.ndarray:
     """The signs of `sketch` for arrays of up to a size: one for each number."""
     rows = 2 * (-(-size // _BUCKETS) or 1)  # complex numbers are two
-    return np.random.default_rng(0).choice(np.float64([-1, 1]), rows * _BUCKETS)
+    return np.random.default_rng(0).choice([-1.0, 1.0], rows * _BUCKETS)
 
 
 def sketch(array: Leaf, signs: Leaf) -> Leaf:

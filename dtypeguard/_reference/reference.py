@@ -1,6 +1,8 @@
 """Whether rounding explains how a reference differs from a program."""
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -75,10 +77,7 @@ def differences(
     dtype = np.dtype("float32" if bits(narrow) < 32 else "float64")
     draws = Roundings(call, call.formats, False)
     wide = Wide(call, "all" if reference is None else "none", dtype)
-    if reference is not None:  # all compile at once
-        own_draws = Roundings(reference, reference.formats, False, "none")
-        # Of its own in float64: constants of the source. What float32 rounds is as here.
-        other = Wide(reference, "constants")
+    function = None if reference is None else _Function(reference)  # all compile at once
     statistics = [*map(Statistics, wide.truth, exact)]
     written, as_written = spreads(draws, wide.truth, statistics)
     if call.in_float32 is not None and not all(map(_is_same, as_written)):
@@ -86,32 +85,25 @@ def differences(
     if call.in_float32 is not None and reference is None:
         rounded = wide.of_inputs(call.arrays, statistics)
         as_written = [*map(Spread.joined, as_written, rounded)]
-    # Two functions are compared in float64: that tells without draws of another dtype.
-    scale = float(jnp.finfo(dtype).eps) / float(jnp.finfo(narrow).eps)
-    in_wide = [each.scaled(scale) for each in as_written]
-    if reference is None:
+    if function is None:
         in_wide = wide.spreads(statistics)
-    elif not all(np.isfinite(each.most).all() for each in in_wide):
-        in_wide = Wide(call, "all", dtype).spreads(statistics)
+    else:  # compared in float64, which tells without draws of another dtype
+        scale = float(jnp.finfo(dtype).eps) / float(jnp.finfo(narrow).eps)
+        in_wide = [each.scaled(scale) for each in as_written]
+        if not all(np.isfinite(each.most).all() for each in in_wide):
+            in_wide = Wide(call, "all", dtype).spreads(statistics)
     cases = [
         _Case(
             path, y, wide.truth[n], statistics[n], as_written[n], in_wide[n], narrow, dtype
         )
         for n, (path, y) in enumerate(zip(paths, written))
     ]
-    if reference is not None:
-        own = own_draws.outputs()
-        if any(has_float32) and not all(
-            case.is_rounding_of(own[n], other.truth[n]) for n, case in enumerate(cases)
-        ):
+    if function is not None:
+        if any(has_float32) and not function.is_rounding_of(cases):
             return _as_given(call, paths, given, reference)
-        rounds = other.spreads(statistics)
-        verdicts = (
-            case.of_function(own[n], other.truth[n], rounds[n])
-            for n, case in enumerate(cases)
-            if kind(avals[n].dtype) is not None
-        )
-        return Compared(tuple(verdicts), call, reference)
+        verdicts = function.verdicts(cases, statistics)
+        is_number = [kind(x.dtype) is not None for x in avals]
+        return Compared((*itertools.compress(verdicts, is_number),), call, reference)
     found, lower = [], _Lower(call, wide.truth, statistics)
     for number, array in sorted(given.items()):
         grid, case = _grid(array), cases[number]
@@ -136,6 +128,30 @@ def _as_given(
 def _is_same(spread: Spread) -> bool:
     """Whether the distance to the truth is of the size of rounding."""
     return not spread.beyond > _OTHER
+
+
+class _Function:
+    """A reference that is a function: as written, and in float64."""
+
+    def __init__(self, call: Call):
+        self._draws = Roundings(call, call.formats, False, "none")
+        # Of its own in float64: constants of the source. What float32 rounds is as here.
+        self._wide = Wide(call, "constants")
+
+    @functools.cached_property
+    def _outputs(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [*zip(self._draws.outputs(), self._wide.truth)]
+
+    def is_rounding_of(self, cases: Sequence["_Case"]) -> bool:
+        """Whether each output is as far from its truth as rounding takes it."""
+        pairs = zip(cases, self._outputs)
+        return all(case.is_rounding_of(*made) for case, made in pairs)
+
+    def verdicts(
+        self, cases: Sequence["_Case"], statistics: Sequence[Statistics]
+    ) -> list[Difference]:
+        rounds = zip(cases, self._outputs, self._wide.spreads(statistics))
+        return [case.of_function(*made, spread) for case, made, spread in rounds]
 
 
 class _Lower:

@@ -195,12 +195,12 @@ class Plain:
             return lax.optimization_barrier(x)
         return x
 
-    def _moved(self, x: Leaf, terms: int = 1, axis: int | None = None) -> Leaf:
+    def _moved(self, x: Leaf, added: primitives.Sum = primitives.NO_SUM) -> Leaf:
         """A result as another draw of its roundings has it, where these are drawn."""
         if self._draw is None or not primitives.is_inexact(x):
             return x
         self._shaken += 1
-        return shaken(x, self._draw, self._shaken, terms, axis)
+        return shaken(x, self._draw, self._shaken, added)
 
     def _of_backward(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
         """What a backward pass makes, where the loss may be scaled."""
@@ -319,8 +319,8 @@ class Plain:
                 if self._draw is not None and not primitives.is_exact(
                     eqn, operands, results
                 ):
-                    terms = primitives.terms(eqn)
-                    results = [self._moved(x, *terms) for x in results]
+                    added = primitives.sum_of(eqn)
+                    results = [self._moved(x, added) for x in results]
                 if is_backward(stack):
                     results = self._of_backward(eqn, results)
                 made = [

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,15 +106,29 @@ def _holds(wide: Leaf, narrow: Leaf) -> bool:
     )
 
 
-def terms(eqn: Equation) -> tuple[int, int | None]:
-    """Of how many numbers a result is the sum, and the axis of partial sums if it has it.
+class Sum(NamedTuple):
+    """What rounds a result, beside the result itself.
 
-    1 for what is no plain sum.
+    Attributes:
+        terms: of how many numbers it is the sum; 1 for what is no plain sum.
+        axis: along which it has the partial sums; None if it has the last alone.
+        is_reverse: whether it adds the last number first.
     """
+
+    terms: int = 1
+    axis: int | None = None
+    is_reverse: bool = False
+
+
+NO_SUM = Sum()
+
+
+def sum_of(eqn: Equation) -> Sum:
+    """Of what a result is the sum."""
     shape: Any = eqn.invars[0].aval.shape if eqn.invars else ()
     if eqn.primitive.name == "reduce_sum":
-        return math.prod([int(shape[axis]) for axis in eqn.params["axes"]]), None
+        return Sum(math.prod([int(shape[axis]) for axis in eqn.params["axes"]]))
     if eqn.primitive.name == "cumsum":
         axis = eqn.params["axis"]
-        return int(shape[axis]), axis
-    return 1, None
+        return Sum(int(shape[axis]), axis, bool(eqn.params["reverse"]))
+    return NO_SUM

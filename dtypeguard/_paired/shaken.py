@@ -9,6 +9,7 @@ from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import DType, Leaf
+from .primitives import NO_SUM, Sum
 
 # Rounding to nearest is off by a twelfth of a squared unit in the last place. One in 24
 # moves up by a unit, and as many down; somewhat more, since some stay.
@@ -71,9 +72,7 @@ def draw(seed: int, size: int, moves_results: bool = True) -> Draw:
     return Draw(steps if moves_results else None, parts)
 
 
-def shaken(
-    x: Leaf, draw: Draw, number: int, terms: int = 1, axis: int | None = None
-) -> Leaf:
+def shaken(x: Leaf, draw: Draw, number: int, added: Sum = NO_SUM) -> Leaf:
     """A rounded result with some elements moved to another number of its dtype.
 
     What is moved adds as much to the variance as rounding to nearest has. What probably
@@ -83,19 +82,20 @@ def shaken(
         x: the result, of any shape and of a floating or complex dtype.
         draw: the random numbers.
         number: of the result in the program.
-        terms: of how many numbers it is the sum, each in this dtype. In another order,
-            one after another, the partial sums round by the root of a third of it.
-        axis: along which it has the partial sums, if it has; they move together.
+        added: of what it is the sum, each number in this dtype. In another order, one after
+            another, the partial sums round by the root of a third of their number. Those
+            along an axis move together.
     """
     if kind(x.dtype) == "complex":
         parts = enumerate((lax.real(x), lax.imag(x)))
-        parts = (shaken(y, draw, 2 * number + n, terms, axis) for n, y in parts)
+        parts = (shaken(y, draw, 2 * number + n, added) for n, y in parts)
         return lax.complex(*parts)
     width = 8 * x.dtype.itemsize
     info = jnp.finfo(x.dtype) if kind(x.dtype) == "float" else None
     if info is None or info.bits != width or not x.size or draw.steps is None:
         return x
-    units = (terms / 3) ** 0.5 if width >= 32 else 1.0  # narrower ones add in float32
+    axis, is_reverse = added.axis, added.is_reverse
+    units = (added.terms / 3) ** 0.5 if width >= 32 else 1.0  # narrower ones add in float32
     integer = jnp.dtype(f"int{width}")
     bits = lax.bitcast_convert_type(x, integer)
     if units < 2:
@@ -108,11 +108,12 @@ def shaken(
     else:
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         part = draw.taken(draw.parts, shape, number).astype(np.float32)
-        place = lax.broadcasted_iota(np.float32, x.shape, axis)
-        part = part * jnp.sqrt((place + 1) / x.shape[axis]) * jnp.float32(units / 256)
-        # In units of the greatest sum so far.
+        count = lax.broadcasted_iota(np.float32, x.shape, axis) + 1
+        count = lax.rev(count, (axis,)) if is_reverse else count
+        part = part * jnp.sqrt(count / x.shape[axis]) * jnp.float32(units / 256)
+        greatest = lax.cummax(jnp.abs(x), axis, is_reverse)  # of the sums so far
         eps = jnp.asarray(info.eps, x.dtype)
-        moved = x + part.astype(x.dtype) * lax.cummax(jnp.abs(x), axis) * eps
+        moved = x + part.astype(x.dtype) * greatest * eps
     most = np.asarray(info.max, x.dtype)
     if width > 8:
         moved = lax.clamp(-most, moved, most)

@@ -94,6 +94,20 @@ def test_a_constant_is_the_same_in_each_turn():
     assert 0.1 < np.sqrt(np.mean(units**2)) < 0.5
 
 
+@pytest.mark.parametrize("is_reverse", [False, True])
+def test_partial_sums_round_by_how_many_they_add(is_reverse):
+    def f(x):
+        return jax.lax.cumsum(x, axis=1, reverse=is_reverse)
+
+    run, arrays = plain_of(f, jax.random.uniform(jax.random.key(0), (400, 900)))
+    run = jax.jit(run)
+    base, made = (run(arrays, draw(seed, 400 * 900))[0] for seed in (0, 1))
+    off = jnp.sqrt(jnp.mean((made - base) ** 2, 0))
+    first, last = (float(off[n]) for n in ((-100, 100) if is_reverse else (100, -100)))
+    # The sums are 8 times as many: 8 times as large, and off by the root of 8 units.
+    assert 15 < last / first < 35
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_it_adds_few_operations_to_each_that_rounds(dtype):
     count = 40

@@ -102,7 +102,7 @@ def attention():
 
     def of_nnx(params, x):
         pure = {name: params[name] for name in names}
-        filled = nnx.merge(graph, state)
+        filled = nnx.merge(graph, jax.tree.map(lambda leaf: leaf, state))  # fresh Variables
         nnx.update(filled, nnx.State(pure))
         return filled(x)
 
@@ -120,7 +120,9 @@ def attention():
         return layer(given, x)
 
     yield Pair("attention, linen, NNX", "rounding", "rounding", (params, x), linen, of_nnx)
-    yield Pair("attention, linen, Haiku", "rounding", "rounding", (params, x), linen, of_haiku)
+    yield Pair(
+        "attention, linen, Haiku", "rounding", "rounding", (params, x), linen, of_haiku
+    )
 
     heads = tuple(normal(seed, 2, 8, 4, 8) for seed in (3, 4, 5))
 
@@ -158,7 +160,9 @@ def recurrent():
         return haiku_lstm(*args, forget=1.0)
 
     args = (params, x, h, c)
-    yield Pair("LSTM, Flax, Haiku: forget bias", "differs", "differs", args, lstm, haiku_lstm)
+    yield Pair(
+        "LSTM, Flax, Haiku: forget bias", "differs", "differs", args, lstm, haiku_lstm
+    )
     yield Pair("LSTM, Flax, Haiku", "rounding", "rounding", args, lstm, shifted)
 
     gru = nn.GRUCell(32)
@@ -195,7 +199,9 @@ def rotary():
         angles = jnp.outer(jnp.arange(12.0), 10000.0 ** -(jnp.arange(0, 16, 2) / 16))
         sin, cos = jnp.sin(angles).astype(x.dtype), jnp.cos(angles).astype(x.dtype)
         even, odd = x[:, ::2], x[:, 1::2]
-        return jnp.stack([even * cos - odd * sin, odd * cos + even * sin], -1).reshape(x.shape)
+        return jnp.stack([even * cos - odd * sin, odd * cos + even * sin], -1).reshape(
+            x.shape
+        )
 
     def split(x):
         index = np.arange(16).reshape(2, 8).T.reshape(-1)  # pairs (i, i + 8) side by side
@@ -217,7 +223,9 @@ def losses():
         return -(jax.nn.log_softmax(x) * jax.nn.one_hot(labels, 10, dtype=x.dtype)).sum(-1)
 
     def binary(x):
-        return optax.sigmoid_binary_cross_entropy(x, jax.nn.one_hot(labels, 10, dtype=x.dtype))
+        return optax.sigmoid_binary_cross_entropy(
+            x, jax.nn.one_hot(labels, 10, dtype=x.dtype)
+        )
 
     def stable(x):
         y = jax.nn.one_hot(labels, 10, dtype=x.dtype)
@@ -265,7 +273,7 @@ def main():
     parser.add_argument("--only", default="", help="part of the name of a pair")
     only = parser.parse_args().only
     wrong = count = 0
-    for group in (norms, attention, recurrent, rotary, losses):
+    for group in (attention, recurrent, rotary, losses, norms):
         for pair in group():
             if only not in pair.name:
                 continue

@@ -1,8 +1,8 @@
 """Where two programs begin to differ by more than rounding.
 
-Each value of the one has a sketch, and so has each of the other: values of the same shape
-with the same sketch are the same. From an output that differs, the way leads back over what
-only one of them has, to the values that both have.
+Each value of the one has a sketch, and so has each of the other: values of the same size
+with the same sketch are the same, whatever their shapes. From an output that differs, the
+way leads back over what only one of them has, to the values that both have.
 """
 
 import math
@@ -94,7 +94,7 @@ class _Groups:
 
     def __init__(self):
         self._inputs: dict[int, int] = {}
-        self._known: dict[tuple[int, ...], list[tuple[float, np.ndarray, int]]] = {}
+        self._known: dict[int, list[tuple[float, np.ndarray, int]]] = {}
         self._count = 0
 
     def of(self, number: int, node: Node) -> int | None:
@@ -104,7 +104,7 @@ class _Groups:
         if node.sketch is None:
             return None
         size = float(np.linalg.norm(node.sketch))
-        others = self._known.setdefault(node.shape, [])
+        others = self._known.setdefault(math.prod(node.shape), [])
         for other, sketch, group in others:
             bound = _SAME * max(size, other)
             if abs(size - other) <= bound and np.linalg.norm(sketch - node.sketch) <= bound:
@@ -143,10 +143,10 @@ def _region(program: _Program, both: Collection[int], outputs: Collection[int]) 
 
 
 def _looks(number: int, region: _Region, program: _Program) -> object:
-    """What two values have in common that correspond: shapes, and what they are made of."""
+    """What two values have in common that correspond: sizes, and what they are made of."""
     node = program.nodes[number]
     # What has no sketch is not compared.
-    return (region[number], node.shape) if node.sketch is not None else object()
+    return (region[number], math.prod(node.shape)) if node.sketch is not None else object()
 
 
 def _found(

@@ -35,6 +35,8 @@ _LEAST = 0.5
 # A difference follows the values if so much of it does, and this many times what rounding
 # has of it.
 _FOLLOWS, _TIMES = 0.5, 4
+# Two libraries return exp, erf or digamma up to so many units in the last place apart.
+_LIBRARY = 4
 # What float32 inputs give is another function if it is further from the program than so
 # many times what rounding explains.
 _OTHER = 8
@@ -299,6 +301,7 @@ class _Case:
         info = jnp.finfo(grid)
         with np.errstate(under="ignore", over="ignore"):
             last = np.abs(self.truth) * (float(info.eps) / 2)
+            last += np.abs(self.truth) * (_LIBRARY * float(jnp.finfo(self.wide).eps))
             half = np.maximum(last, float(info.smallest_subnormal) / 2)
         largest = most[1] if len(most) > 1 else most[0]
         within = np.abs(off) <= half * (1 + 1e-9) + _FAR * largest

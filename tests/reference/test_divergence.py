@@ -138,6 +138,29 @@ def test_what_is_written_otherwise_on_the_way_is_no_divergence(loaded):
     assert "jax.nn.silu" in found.reference.code
 
 
+def kept(x):
+    var = jnp.mean(x * x, -1, keepdims=True) - jnp.mean(x, -1, keepdims=True) ** 2
+    scale = jax.lax.rsqrt(var + 1e-5)
+    return x * scale
+
+
+def mapped(x):
+    def row(x):
+        var = jnp.mean((x - jnp.mean(x)) ** 2)
+        scale = jax.lax.rsqrt(var + 1e-3)
+        return x * scale
+
+    return jax.vmap(row)(x)
+
+
+def test_a_value_of_another_shape_with_the_same_numbers_is_the_same():
+    x = jax.random.normal(jax.random.key(0), (6, 32))
+    found = references.diverged(kept, (x,), mapped)
+    assert found.program.code == "scale = jax.lax.rsqrt(var + 1e-5)"
+    assert found.reference.code == "scale = jax.lax.rsqrt(var + 1e-3)"
+    assert found.apart < 0.01
+
+
 def test_where_nothing_corresponds_it_stops():
     x, y = (jax.random.normal(jax.random.key(n), (6, 8)) for n in range(2))
 

@@ -122,8 +122,8 @@ class Plain:
             given = [self._input(x, wide) for x in arrays]
             made = self._run(self._program, given, ())
             made = self._added(made, open_jaxpr(self._program).outvars)
-        self._draw = None
-        choices, self._choices = self._choices, None  # no tracer outlives its trace
+        # No tracer outlives its trace.
+        self._draw, (choices, self._choices) = None, (self._choices, None)
         return [value.array for value in made], choices
 
     def calls(self) -> dict[Key, int]:

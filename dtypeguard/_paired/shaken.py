@@ -63,13 +63,15 @@ def draw(seed: int, size: int, moves_results: bool = True) -> Draw:
         moves_results: whether results move, or the constants of the source alone.
     """
     count = size + 2 * _PLACES
-    parts = steps = np.zeros(count, np.int8)
-    if seed:
-        random = np.random.default_rng(seed)
-        parts = random.integers(-128, 128, count, np.int8)
+    if not seed:
+        none = np.zeros(count, np.int8)
+        return Draw(none if moves_results else None, none)
+    random = np.random.default_rng(seed)
+    parts, steps = random.integers(-128, 128, count, np.int8), None
+    if moves_results:
         rare = random.integers(0, _RARE, count, np.int8)
         steps = (rare == 0).astype(np.int8) - (rare == 1).astype(np.int8)
-    return Draw(steps if moves_results else None, parts)
+    return Draw(steps, parts)
 
 
 def shaken(x: Leaf, draw: Draw, number: int, added: Sum = NO_SUM) -> Leaf:
@@ -94,24 +96,24 @@ def shaken(x: Leaf, draw: Draw, number: int, added: Sum = NO_SUM) -> Leaf:
     info = jnp.finfo(x.dtype) if kind(x.dtype) == "float" else None
     if info is None or info.bits != width or not x.size or draw.steps is None:
         return x
-    axis, is_reverse = added.axis, added.is_reverse
+    axis = added.axis
     units = (added.terms / 3) ** 0.5 if width >= 32 else 1.0  # narrower ones add in float32
-    integer = jnp.dtype(f"int{width}")
-    bits = lax.bitcast_convert_type(x, integer)
-    if units < 2:
-        bits = bits + draw.taken(draw.steps, x.shape, number).astype(integer)
-        moved = lax.bitcast_convert_type(bits, x.dtype)
-    elif axis is None:
-        part = draw.taken(draw.parts, x.shape, number).astype(np.float32)
-        bits = bits + lax.round(part * jnp.float32(units / 256)).astype(integer)
+    if units < 2 or axis is None:
+        integer = jnp.dtype(f"int{width}")
+        if units < 2:
+            steps = draw.taken(draw.steps, x.shape, number)
+        else:
+            part = draw.taken(draw.parts, x.shape, number).astype(np.float32)
+            steps = lax.round(part * jnp.float32(units / 256))
+        bits = lax.bitcast_convert_type(x, integer) + steps.astype(integer)
         moved = lax.bitcast_convert_type(bits, x.dtype)
     else:
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         part = draw.taken(draw.parts, shape, number).astype(np.float32)
         count = lax.broadcasted_iota(np.float32, x.shape, axis) + 1
-        count = lax.rev(count, (axis,)) if is_reverse else count
+        count = lax.rev(count, (axis,)) if added.is_reverse else count
         part = part * jnp.sqrt(count / x.shape[axis]) * jnp.float32(units / 256)
-        greatest = lax.cummax(jnp.abs(x), axis, is_reverse)  # of the sums so far
+        greatest = lax.cummax(jnp.abs(x), axis, added.is_reverse)  # of the sums so far
         eps = jnp.asarray(info.eps, x.dtype)
         moved = x + part.astype(x.dtype) * greatest * eps
     most = np.asarray(info.max, x.dtype)

@@ -33,7 +33,6 @@ _RARE = 0.003
 # A function of the values is looked for in so many groups of so many of them, at least.
 _GROUPS, _LEAST_GROUP = 16, 32
 
-
 Draws = Literal["all", "constants", "none"]
 
 
@@ -71,7 +70,7 @@ class Roundings:
     def __init__(self, call: Call, formats: Formats, is_wide: bool, draws: Draws = "all"):
         plain = Plain(call.program, formats, call.numbers, is_wide)
         self._arrays, self._draws = [*call.arrays], draws
-        self._size = largest(call.program)
+        self._size = largest(call.program) if draws == "all" else 1  # constants are scalars
         run = lambda arrays, draw: plain.run(arrays, draw=draw)[0]
         self._run = compiling(jax.jit(run).lower(self._arrays, self._draw(0)))
 

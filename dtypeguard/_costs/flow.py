@@ -23,7 +23,7 @@ from .._lines.equations import (
     is_of_ours,
     origin_of,
 )
-from .._paired.values import NOWHERE
+from .._numbers.lines import NOWHERE
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph, Stack
 from .._source.origin import Origin
 from .work import equations, operations, repetitions

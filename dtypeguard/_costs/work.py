@@ -11,7 +11,7 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.public import public
 from .._leaves.types import DType, Equation as JaxEquation
-from .._paired.primitives import COMBINES
+from .._numbers.primitives import COMBINES
 from .._program.graph import PRODUCTS, Equation, Graph, Stack, jaxprs_in, manual_axes
 
 

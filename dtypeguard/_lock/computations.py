@@ -20,7 +20,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Step
 from .._lines.equations import Chain, calls_by_jaxpr, is_backward
-from .._paired.primitives import is_key, moves
+from .._numbers.primitives import is_key, moves
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .._source.files import is_installed, package
 

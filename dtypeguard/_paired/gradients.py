@@ -10,7 +10,7 @@ import jax
 from .._leaves.types import Leaf
 from .._lines.equations import Chain, calls_of, is_backward
 from .._program.graph import Stack
-from . import primitives
+from .._numbers import primitives
 
 # The identities of an equation and of those that contain it, inside out.
 Key = tuple[int, ...]

@@ -21,14 +21,14 @@ from .._program.graph import Stack, jaxprs_in, loop_parts, manual_axes, open_jax
 from .._program.meshes import as_dtype, of_mesh, under_mesh
 from .._rounding.rounding import round_with
 from .._source.origin import Origin
-from . import primitives
-from .control import split
-from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
+from .._numbers import primitives
+from .._numbers.run import split
+from .._numbers.evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
 from .gradients import Gradients, Key, PlainValue, key_of, numbered_calls
-from .products import product
-from .python_numbers import PythonNumbers
+from .._numbers.products import product
+from .._numbers.python_numbers import PythonNumbers
 from .shaken import Draw, shaken, shaken_constant
-from .values import Formats
+from .._numbers.formats import Formats
 
 # The result that has vectors.
 _TURNED = {"eigh": 0, "svd": 1}

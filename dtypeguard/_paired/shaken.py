@@ -9,7 +9,7 @@ from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import DType, Leaf
-from .primitives import NO_SUM, Sum
+from .._numbers.primitives import NO_SUM, Sum
 
 # Rounding to nearest is off by a twelfth of a squared unit in the last place. One in 24
 # moves up by a unit, and as many down; somewhat more, since some stay.

@@ -12,7 +12,7 @@ from .._leaves.types import Equation, Jaxpr, Leaf
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
 from .._rounding.rounding import round_with
-from . import primitives
+from .._numbers import primitives
 from .gradients import Key, PlainValue, key_of
 from .plain import Plain
 

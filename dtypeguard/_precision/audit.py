@@ -18,13 +18,13 @@ from .._leaves.dtypes import is_wide
 from .._leaves.public import public
 from .._leaves.types import Args, DType, Function, PyTree
 from .._lines.equations import origin_of
-from .._paired.finite import Birth
-from .._paired.measure import Measures
-from .._paired.pair import Paired
-from .._paired.products import products_named
-from .._paired.python_numbers import PythonNumbers
-from .._paired.subject import Subject, formats_of
-from .._paired.values import Formats
+from .._numbers.finite import Birth, not_finite
+from .._numbers.measure import Measures
+from .._numbers.program import Program
+from .._numbers.products import products_named
+from .._numbers.python_numbers import PythonNumbers
+from .._numbers.subject import Subject, formats_of
+from .._numbers.formats import Formats
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .._source.origin import Origin
@@ -174,11 +174,11 @@ def audit_call(
         show_status("compiling")
         given = zip(subject.given.arrays, program.in_avals)
         arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-        measures = Measures(Paired(program, formats, traced.numbers), arrays)
-        not_finite = _checked(f, measures, subject.given.paths, paths)
+        measures = Measures(Program(program, formats, traced.numbers), arrays)
+        first_bad = _checked(f, measures, subject.given.paths, paths)
         show_status("running it plainly")
         make_runs = Runs if products is None else ProductRuns
-        runs = make_runs(program, measures.paired, arrays)
+        runs = make_runs(measures)
         vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
         left_out = [*vanishing] if len(vanishing) < len(paths) else []
         if left_out:
@@ -213,9 +213,9 @@ def audit_call(
         is_of_gradients=runs.has_gradients and not stuck and work is not None,
         lines=measures.lines,
         tolerance=tolerance,
-        not_examined=tuple(sorted(measures.paired.unknown)),
+        not_examined=tuple(sorted(measures.program.unknown)),
         vanishing={paths[n]: error for n, error in vanishing.items()},
-        not_finite=not_finite,
+        not_finite=first_bad,
         work=work,
         costs=costs,
     )
@@ -230,7 +230,7 @@ def _checked(
         ValueError: if a value is not finite in wide types either, or the program returns
             other numbers each time.
     """
-    unknown = measures.paired.unknown
+    unknown = measures.program.unknown
     if unknown and not measures.is_repeatable():
         raise ValueError(
             f"audit_precision: {shown(f)} returns other numbers each time it runs on "
@@ -241,11 +241,11 @@ def _checked(
     wrong = [p for p, x in zip(outputs, measures.exact) if not jnp.isfinite(x).all()]
     if math.isfinite(measures.total) and not wrong:
         return None
-    written, in_wide = measures.not_finite()
+    written, in_wide = not_finite(measures)
     if in_wide:
         raise ValueError(
             f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
-            f"{shown(f)} is not finite in {measures.paired.formats.wide} either. First "
+            f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
             f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
             "finite."
         )

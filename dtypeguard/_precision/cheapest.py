@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from .._paired.measure import LEFT, Measures
+from .._numbers.measure import LEFT, Measures
 
 # Up to so many important lines all sets of them are thought of, and the cheapest tried.
 _MOST_LINES, _MOST_TRIED = 8, 32
@@ -57,7 +57,7 @@ def _together(measures: Measures, order: Sequence[int]) -> dict[int, list[int]]:
     """The lines that one call of the user's leads to, by the first of them in an order."""
     called: dict[object, list[int]] = {}
     for number in order:
-        origin = measures.paired.lines[number].origin
+        origin = measures.program.lines[number].origin
         users = None if origin is None else origin.called_from
         called.setdefault(users.place if users else number, []).append(number)
     return {lines[0]: lines for lines in called.values()}

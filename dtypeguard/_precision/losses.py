@@ -9,9 +9,9 @@ import numpy as np
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
-from .._paired.measure import LEFT, Measures
-from .._paired.pair import Paired
-from .._paired.values import Line
+from .._numbers.measure import LEFT, Measures
+from .._numbers.program import Program
+from .._numbers.lines import Line
 from .._source.files import package
 from .._source.origin import Origin
 from .loss import STOCHASTICALLY, LineLoss
@@ -83,7 +83,7 @@ def line_losses(
     weight = measures.alone if cancel else lambda number: abs(shares[number])
     # A tie is in the order of the source.
     place = lambda origin: ("", 0) if origin is None else (origin.file, origin.line)
-    places = [place(line.origin) for line in measures.paired.lines]
+    places = [place(line.origin) for line in measures.program.lines]
     order = sorted(numbers, key=lambda n: (-_two_digits(weight(n)), places[n]))
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
@@ -95,7 +95,7 @@ def line_losses(
         search = search or measures.fix
         fix, kept, alone = _fix(search, runs, order, important, tolerance)
     # What makes no product wide costs nothing, and inputs are not cast back.
-    are_lines = None not in (measures.paired.lines[number].origin for number in fix)
+    are_lines = None not in (measures.program.lines[number].origin for number in fix)
     cast = WideLines(np.nan, np.nan, np.nan)
     if kept.price > 0 and are_lines:
         cast = runs.with_wide(fix, keeps=False)
@@ -105,7 +105,7 @@ def line_losses(
     losses = {}
     for number in order:
         if number in important or number in fix:
-            line, meant = measures.paired.lines[number], measures.constant(number)
+            line, meant = measures.program.lines[number], measures.constant(number)
             left = measures.left([number]) * by_rounding + flipped
             mended = alone.get(number)
             losses[number] = LineLoss(
@@ -118,7 +118,7 @@ def line_losses(
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line)
                 if remedy
-                else _remedy(line, measures.paired, has_float64, keeps),
+                else _remedy(line, measures.program, has_float64, keeps),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,
@@ -193,9 +193,9 @@ def _rounded(meant: float, number: float) -> str:
     return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])
 
 
-def _remedy(line: Line, paired: Paired, has_float64: bool, keeps: bool) -> str:
+def _remedy(line: Line, program: Program, has_float64: bool, keeps: bool) -> str:
     """What to write for a line, of which the result stays wide or is cast back."""
-    formats = paired.formats
+    formats = program.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
         name = f"complex{16 * formats.wide.itemsize}"
@@ -226,7 +226,7 @@ def _remedy(line: Line, paired: Paired, has_float64: bool, keeps: bool) -> str:
     needs_x64 = " That needs jax_enable_x64." if needs else ""
     if line.origin.called_from:
         given = f"{package(line.origin.file)} at {line.origin.users}"
-        if dtype := _narrowing(line.origin.users, paired):
+        if dtype := _narrowing(line.origin.users, program):
             how = f", by dtype={wide}" if package(line.origin.file) == "flax" else ""
             told = f"casts what it is given to {dtype}: have it compute in {name}{how}."
             return f"{given} {told}{needs_x64}"
@@ -248,15 +248,15 @@ def _remedy(line: Line, paired: Paired, has_float64: bool, keeps: bool) -> str:
     return text + needs_x64
 
 
-def _narrowing(users: Origin, paired: Paired) -> str | None:
+def _narrowing(users: Origin, program: Program) -> str | None:
     """The dtype to which a package, called on a line, casts what it is given."""
-    for line in paired.lines:
+    for line in program.lines:
         origin = line.origin
         if origin is None or origin.called_from is None or origin.users != users:
             continue
         if line.only_casts and line.primitives:
             dtypes = sorted(line.dtypes, key=lambda name: jnp.dtype(name).itemsize)
-            if jnp.dtype(dtypes[0]).itemsize < paired.formats.wide.itemsize:
+            if jnp.dtype(dtypes[0]).itemsize < program.formats.wide.itemsize:
                 return dtypes[0]
     return None
 

@@ -13,10 +13,11 @@ from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf, PyTree
 from .._lines.equations import calls_of
-from .._paired.measure import Measures
-from .._paired.plain import IsWide, Plain
-from .._paired.products import Level, Products
-from .._paired.values import Line
+from .._numbers import plans
+from .._numbers.measure import Measures
+from .._numbers.formats import Formats
+from .._numbers.products import Level, Products
+from .._numbers.lines import Line
 from .._source.files import is_installed, package
 from .cheapest import cheapest
 from .losses import Losses, allowed, line_losses
@@ -62,31 +63,30 @@ class ProductRuns(Runs):
         # How many times as dear as by default products are that ask for more.
         self._dear = set[float]()
         is_dearer = self.products.high is not self.products.default
-        for stack in self._wide.widened.values():
-            if self.products.rounds(stack[0]):
-                number, work = self._paired.number_of(stack), operations(stack[0])
-                known = self.work.get(number, 0.0)
-                self.work[number] = known + work * repetitions(stack)
-                is_high = self.products.algorithm(stack[0], False) is self.products.high
+        for node in self.program.block.all_nodes():
+            if node.rounds:
+                work = operations(node.eqn) * repetitions(node.stack)
+                self.work[node.line] = self.work.get(node.line, 0.0) + work
+                is_high = self.products.algorithm(node.eqn, False) is self.products.high
                 self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
 
     @property
     def products(self) -> Products:
-        products = self._paired.formats.products
+        products = self._program.formats.products
         assert products is not None
         return products
 
     def report(self, **found: Any) -> "ProductsReport":
         """The report on what was found."""
-        products, computed = self.products, self._wide.widened.values()
+        products, computed = self.products, self.program.block.all_nodes()
         return ProductsReport(
             **found,
             matmul_precision=products.name,
             precision=self.level.name,
             dearer=self.level.dearer / min(self._dear, default=1.0),
-            has_products=any(products.algorithm(stack[0], True) for stack in computed),
+            has_products=any(products.algorithm(node.eqn, True) for node in computed),
             begin=products.begin,
-            asks=any(map(_asks, self._paired.lines)),
+            asks=any(map(_asks, self._program.lines)),
         )
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
@@ -102,7 +102,7 @@ class ProductRuns(Runs):
         name = self.level.name
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
-        origin, stacks = line.origin, [*line.products.values()]
+        origin, stacks = line.origin, line.products
         asks = _asks(line)
         if origin is None or not origin.file:
             return f"Put `{within}` around its call: no line outside JAX multiplies."
@@ -121,11 +121,9 @@ class ProductRuns(Runs):
 
     # What differs from runs in wide types
 
-    def _plain(self, is_wide: IsWide | bool, **options: Any) -> Plain:
-        if callable(is_wide):
-            products = dataclasses.replace(self.products, mended=self.level.algorithm)
-            options["formats"] = self._paired.formats._replace(products=products)
-        return super()._plain(is_wide, **options)
+    def _formats_of_lines(self) -> Formats:
+        products = dataclasses.replace(self.products, mended=self.level.algorithm)
+        return self.program.formats._replace(products=products)
 
     def _as_compiled(self) -> list[Leaf]:
         return self.written
@@ -135,13 +133,13 @@ class ProductRuns(Runs):
 
     def _exact_otherwise(self) -> list[Leaf]:
         arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
-        return self._run(self._plain(True), arrays)[0]
+        return self._measures.run(plans.wide(self.program), arrays=arrays)
 
 
 def _asks(line: Line) -> bool:
     """Whether a product on a line asks for a precision itself, which no context changes."""
     is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
-    precisions = (stack[0].params.get("precision") for stack in line.products.values())
+    precisions = (stack[0].params.get("precision") for stack in line.products)
     return is_default and any(each is not None for each in precisions)
 
 

@@ -5,33 +5,31 @@ Each makes its own decisions, so their distances are those that a user measures.
 
 import collections
 import dataclasses
-import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from .._costs.work import operations, repetitions
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits
 from .._leaves.public import public
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .._lines.equations import (
-    cast_of_ours,
-    is_backward,
-    is_explicit,
-    is_following,
-)
-from .._paired.gradients import Key, key_of
-from .._paired.measure import compiled, distance, size_of
-from .._paired.pair import Paired
-from .._paired.plain import IsWide, Plain
-from .._paired.primitives import is_inexact
-from .._program.graph import Stack, jaxprs_in, open_jaxpr
+from .._lines.equations import is_backward, origin_of
+from .._numbers import plans
+from .._numbers.decisions import shown
+from .._numbers.formats import Formats
+from .._numbers.measure import Measures, distance, size_of
+from .._numbers.plans import WIDE, Key, Plan
+from .._numbers.primitives import is_inexact
+from .._numbers.program import Program
+from .._numbers.run import Noted, Probes
+from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 
 # An error above this may be that of an output that rounding alone decides.
@@ -109,25 +107,25 @@ class Runs:
         has_gradients: whether an output is a gradient in a narrow dtype.
 
     Args:
-        program: a closed jaxpr.
-        paired: the program with a wide value beside each, traced.
-        arrays: its inputs.
+        measures: of the program.
     """
 
-    def __init__(self, program: Jaxpr, paired: Paired, arrays: Sequence[Leaf]):
-        self._program, self._paired, self._arrays = program, paired, [*arrays]
+    def __init__(self, measures: Measures):
+        self._measures, self.program = measures, measures.program
+        self._arrays = measures.arrays
         self._as_given: list[Leaf] | None = None
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
-        plain, wide = self._plain(False), self._plain(True)
-        self.written, choices = self._run(plain)
-        self.exact, others = self._run(wide)
+        self.written = measures.written
+        wide = plans.wide(self.program)
+        noted = Probes(decisions={})
+        self.exact = measures.run(wide, noted)
         self._compiled = self._as_compiled()
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
-        self.turns_differ, self.decisions = _compared(plain, choices, others)
-        self._as_written, self._wide = plain, wide
+        compared = _compared(self.program, measures.decisions, noted.decisions or {})
+        self.turns_differ, self.decisions = compared
         self._work = self._widened_work(wide, is_any=True) or 1.0
-        inside = open_jaxpr(program)
+        inside = open_jaxpr(self.program.jaxpr)
         floats = [var for var in inside.outvars if is_inexact(var.aval)]
         self._are_gradients = [_is_backward(inside, var) for var in floats]
         narrow = [bits(x.dtype) < 32 for x in self.written]
@@ -166,11 +164,12 @@ class Runs:
 
     def _exact_otherwise(self) -> list[Leaf]:
         """The floating outputs in wide types, with other roundings."""
-        formats, arrays = self._paired.formats, self._arrays
+        formats, arrays = self.program.formats, self._arrays
         if formats.wide == np.float64:
             arrays = [rounded_otherwise(x, 2.0**-50) for x in arrays]
         formats = formats._replace(wide=np.dtype("float64"))
-        return self._run(self._plain(True, formats=formats), arrays)[0]
+        wide = plans.wide(self.program)
+        return self._measures.run(wide, arrays=arrays, formats=formats)
 
     def flipped(self, rounding: float) -> float:
         """The share of the squared error that other decisions cause.
@@ -194,7 +193,7 @@ class Runs:
             keeps: whether what they make stays wide, and so what is made of it, up to an
                 explicit cast; otherwise it is cast back where another line uses it.
         """
-        origins = [line.origin for line in self._paired.lines]
+        origins = [line.origin for line in self.program.lines]
         called = {n: x.users.place for n, x in enumerate(origins) if x and x.called_from}
         lines = [*lines]
         callers = {called[number] for number in lines if number in called}
@@ -208,45 +207,28 @@ class Runs:
     def _with_lines(
         self, chosen: frozenset[int], given_wide: frozenset[int], keeps: bool
     ) -> WideLines:
-        def is_wide(stack: Stack, has_wide: bool) -> bool:
-            if self._paired.number_of(stack) in chosen:
-                return True
-            if stack and stack[0].primitive.name == "add_any":  # of gradients
-                return has_wide
-            if not keeps or cast_of_ours(stack) is not None:
-                return False
-            is_conversion = stack and stack[0].primitive.name == "convert_element_type"
-            return has_wide and not (is_conversion and self._is_narrowed(stack))
-
-        def is_given_wide(stack: Stack) -> bool:
-            return self._paired.number_of(stack) in given_wide
-
-        plain = self._plain(is_wide, calls=self._calls, is_given_wide=is_given_wide)
-        made = self._run(plain)[0]
+        plan = plans.wide_lines(self.program, chosen, keeps, given_wide)
+        made = self._measures.run(plan, formats=self._formats_of_lines())
         # A gradient comes back in the dtype of its argument.
         made = [
             x.astype(w.dtype) if g else x
             for x, w, g in zip(made, self.written, self._are_gradients)
         ]
         error = self._mean(self._distances(made))
-        return WideLines(error, self.left(error), self._widened_work(plain) / self._work)
+        return WideLines(error, self.left(error), self._widened_work(plan) / self._work)
 
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error; None if none leaves half of it."""
-        short = sorted(
-            str(x) for x in self._as_written.backward if jnp.finfo(x).maxexp < 127
-        )
+        dtypes = self.program.backward
+        short = sorted(str(x) for x in dtypes if jnp.finfo(x).maxexp < 127)
         if not short or (self.lost < _LEAST_LOST and math.isfinite(self.total)):
             return None
-
-        def is_wide(stack: Stack, has_wide: bool) -> bool:
-            return is_backward(stack) or has_wide
-
-        arrays, one = self._arrays, jnp.float32(1)
-        run = compiled(jax.jit(self._plain(is_wide).run).lower(arrays, one))
+        plan = plans.chosen_wide(
+            self.program, lambda node, has_wide: node.is_backward or has_wide
+        )
         tried = []
         for power in _POWERS:
-            made = self._floats(run(arrays, one * 2.0**power)[0])
+            made = self._measures.run(plan, scale=np.float32(2.0**power))
             triples = zip(made, self.written, self._are_gradients)
             made = [x if g else x.astype(w.dtype) for x, w, g in triples]
             tried.append((self._mean(self._distances(made)), power))
@@ -270,42 +252,16 @@ class Runs:
             equations: the identities of each, and of those around it.
             narrow: the dtype that they get.
         """
-        own = self._paired.formats._replace(narrow=narrow, is_own=True)
-        run = lambda is_wide: self._run(self._plain(is_wide, formats=own))[0]
-        given = self._paired.formats.narrow is None
+        formats = self.program.formats
+        own = formats._replace(narrow=narrow, is_own=True)
         if self._as_given is None:
-            self._as_given = self.written if given else run(True)
-        made = run(lambda stack, _: key_of(stack) not in equations)
+            self._as_given = self.written
+            if formats.narrow is not None:
+                wide = plans.wide(self.program)
+                self._as_given = self._measures.run(wide, formats=own)
+        plan = plans.all_but(self.program, equations)
+        made = self._measures.run(plan, formats=own)
         return self._mean(self._distances(made, self._as_given))
-
-    @functools.cached_property
-    def _calls(self) -> dict[Key, int]:
-        """The calls that lead to the equations, which only lines that are wide ask for."""
-        return self._as_written.calls()
-
-    def _is_narrowed(self, stack: Stack) -> bool:
-        """Whether the source asks for a narrow dtype at a conversion, whatever is given."""
-        formats, dtype = self._paired.formats, stack[0].outvars[0].aval.dtype
-        is_narrow = formats.widened(dtype) != formats.written(dtype)
-        is_asked = is_explicit(stack) and not is_following(stack)
-        return is_narrow and is_asked and not is_backward(stack)
-
-    def _plain(self, is_wide: IsWide | bool, **options: Any) -> Plain:
-        formats = options.pop("formats", self._paired.formats)
-        return Plain(self._program, formats, self._paired.numbers, is_wide, **options)
-
-    def _run(
-        self, plain: Plain, arrays: Sequence[Leaf] | None = None
-    ) -> tuple[list[Leaf], list[Leaf]]:
-        """The floating outputs of a plain run, and its choices."""
-        arrays = self._arrays if arrays is None else [*arrays]
-        made, choices = compiled(jax.jit(plain.run).lower(arrays))(arrays)
-        return self._floats(made), choices
-
-    def _floats(self, made: Sequence[Leaf]) -> list[Leaf]:
-        """The floating ones of the outputs."""
-        avals = self._program.out_avals
-        return [x for x, aval in zip(made, avals) if is_inexact(aval)]
 
     def _distances(
         self, made: Sequence[Leaf], beside: Sequence[Leaf] | None = None
@@ -323,22 +279,30 @@ class Runs:
         known = [e for e, size in zip(errors, self._sizes) if size < math.inf]
         return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
-    def _widened_work(self, plain: Plain, is_any: bool = False) -> float:
-        """The operations of the products that a run has made wide, or of all of them."""
+    def _widened_work(self, plan: Plan, is_any: bool = False) -> float:
+        """The operations of the products that a plan makes wide, or of all of them."""
         return sum(
-            operations(stack[0]) * repetitions(stack)
-            for stack in plain.widened.values()
-            if is_any or self._is_narrow(stack[0])
+            operations(node.eqn) * repetitions(node.stack)
+            for node in self.program.block.all_nodes()
+            if plan.entries[node.number] == WIDE and (is_any or self._is_narrow(node.eqn))
         )
+
+    def _formats_of_lines(self) -> Formats:
+        """The dtypes in which lines are wide."""
+        return self.program.formats
 
     def _is_narrow(self, eqn: Equation) -> bool:
         """Whether a product is computed wider where its line is wide."""
-        formats, dtypes = self._paired.formats, (v.aval.dtype for v in eqn.invars[:2])
-        return any(formats.widened(x) != formats.written(x) for x in dtypes)
+        dtypes = (var.aval.dtype for var in eqn.invars[:2])
+        return any(map(self.program.formats.rounds, dtypes))
 
     def _as_compiled(self) -> list[Leaf]:
-        """The floating outputs where XLA may leave out roundings."""
-        return self._run(self._plain(False, is_strict=False))[0]
+        """The floating outputs of the program as XLA compiles it."""
+        program = self.program
+        if program.formats.narrow is not None:  # there is no such program to compile
+            return self.written
+        made = jax.jit(jaxpr_as_fun(program.jaxpr))(*self._arrays)
+        return [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
 
 
 def rounded_otherwise(array: Leaf, part: float) -> Leaf:
@@ -362,17 +326,23 @@ def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
 
 
 def _compared(
-    plain: Plain, choices: Sequence[Leaf], others: Sequence[Leaf]
+    program: Program, decisions: Noted, others: Noted
 ) -> tuple[bool, tuple[LineDecision, ...]]:
     """Whether turns of loops differ, and the lines whose decisions do."""
     flipped, counts = collections.Counter[Origin | None](), collections.Counter()
     turns_differ = False
-    for decision, choice, other in zip(plain.decisions, choices, others):
-        differ = int(jnp.sum(choice.astype(other.dtype) != other))
-        if decision.is_turn:
-            turns_differ |= differ > 0
+    for node in program.block.all_nodes():
+        if node.number not in decisions or node.number not in others:
             continue
-        flipped[decision.origin] += differ
-        counts[decision.origin] += choice.size
+        choice, other = decisions[node.number], others[node.number]
+        if choice.shape != other.shape:  # other turns of a loop
+            continue
+        if node.rule == "while":
+            turns_differ |= bool(jnp.any(choice != other))
+            continue
+        choice, other = (shown(node, x) for x in (choice, other))
+        origin = origin_of(node.stack)
+        flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
+        counts[origin] += choice.size
     lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
     return turns_differ, tuple(lines)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import jax.numpy as jnp
 
 from .._leaves.types import Leaf
-from .._paired.primitives import is_inexact
+from .._numbers.primitives import is_inexact
 from .._program.graph import Equation, Graph
 
 _SAME = frozenset(["convert_element_type", "copy", "optimization_barrier", "select_n"])

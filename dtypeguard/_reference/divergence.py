@@ -14,10 +14,10 @@ import numpy as np
 
 from .._leaves.compat import set_x64
 from .._lines.equations import origin_of
-from .._paired.measure import compiling
+from .._numbers.measure import compiling
 from .._paired.sketches import Node, Sketched, nodes_of, signs_for
-from .._paired.subject import largest
-from .._paired.values import Formats
+from .._numbers.subject import largest
+from .._numbers.formats import Formats
 from .._source.origin import Origin
 from .difference import Divergence
 from .roundings import Call

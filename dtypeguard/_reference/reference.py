@@ -13,8 +13,8 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.rows import percent
 from .._leaves.types import Jaxpr
-from .._paired.primitives import is_inexact
-from .._paired.subject import avals_in
+from .._numbers.primitives import is_inexact
+from .._numbers.subject import avals_in
 from .difference import Difference
 from .roundings import (
     Call,

@@ -16,12 +16,12 @@ import numpy as np
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Jaxpr, Leaf
-from .._paired.measure import compiling
+from .._numbers.measure import compiling
 from .._paired.plain import Plain
-from .._paired.python_numbers import PythonNumbers
+from .._numbers.python_numbers import PythonNumbers
 from .._paired.shaken import Draw, draw
-from .._paired.subject import largest
-from .._paired.values import Formats
+from .._numbers.subject import largest
+from .._numbers.formats import Formats
 
 _DOUBLE = np.dtype("float64")
 # How many draws of roundings there are.

@@ -20,7 +20,7 @@ from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
 from .primitives import is_inexact
 from .python_numbers import PythonNumbers
-from .values import Formats
+from .formats import Formats
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."

@@ -1,7 +1,6 @@
-"""What a paired program says of its lines of source: errors, shares, and the fix."""
+"""What a program says of its lines of source: errors, shares, and the fix."""
 
 import concurrent.futures
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,11 +12,12 @@ import numpy as np
 from .._leaves.dtypes import bits
 from .._leaves.norm import scaled_norm
 from .._leaves.types import Leaf
-from .finite import Birth, Finite
-from .pair import Paired
+from . import plans
+from .plans import Plan
+from .primitives import is_inexact
+from .program import Program
+from .run import Probes, compiled, run
 
-# A trace has numbers for at least so many.
-_FEW_LINES = 128
 # How much of the squared error the small set of lines may leave.
 LEFT = 0.1
 # A number on a line is named if it causes at least this part of the error of the line.
@@ -27,45 +27,51 @@ _FEW = 3
 
 
 class Measures:
-    """A paired program on some inputs, compiled once.
+    """What the lines of a program add to its error, with its decisions as written.
 
     Attributes:
-        paired: the program.
+        program: the program.
+        arrays: its inputs.
         lines: how many lines of source round.
-        exact: the float outputs of the program in wide types.
+        written: its floating outputs as written.
+        decisions: what it decides as written, by the number of the equation.
+        exact: its floating outputs in wide types with these decisions.
         by_output: the error of each of them as written, relative to its norm.
         total: the root mean square of these.
 
     Args:
-        paired: the program.
+        program: the program.
         arrays: its inputs.
     """
 
-    def __init__(self, paired: Paired, arrays: Sequence[Leaf]):
-        self.paired, self._arrays = paired, list(arrays)
-
-        def wide(amounts, arrays):
-            values = paired(amounts, arrays)
-            return [v.wide for v in values if v.wide is not None]
-
-        # The trace finds the lines. If there are more, it is made once more.
-        self._length, lowered = _FEW_LINES, None
-        while lowered is None or self._switches > self._length:
-            self._length = max(self._length, self._switches)
-            lowered = jax.jit(wide).lower(self._amounts(()), self._arrays)
-        self.lines = len(paired.lines)
-        self._run = compiled(lowered)
+    def __init__(self, program: Program, arrays: Sequence[Leaf]):
+        self.program, self.arrays = program, list(arrays)
+        self.lines = len(program.lines)
+        noted = Probes(decisions={})
+        self.written = self.run(plans.written(program), noted)
+        self.decisions = noted.decisions or {}
         self.exact = self._outputs(())
         self._rounding = 0, self.exact
         self._norms = [size_of(x) or 1.0 for x in self.exact]
-        self._written = self._outputs(range(self.lines))
         self.leave_out(())
+
+    def run(
+        self,
+        plan: Plan,
+        probes: Probes | None = None,
+        arrays: Sequence[Leaf] | None = None,
+        **options: Any,
+    ) -> list[Leaf]:
+        """The floating outputs of a run by a plan."""
+        arrays = self.arrays if arrays is None else arrays
+        made = run(self.program, plan, arrays, probes, **options)
+        return [x for x, v in zip(made, self.program.jaxpr.out_avals) if is_inexact(v)]
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
         for number in numbers:
             self._norms[number] = math.inf
-        self.by_output = self._distances(self._written)
+        self.by_output = self._distances(self.written)
         self.total = self._mean(self.by_output)
         self._errors = {frozenset(range(self.lines)): self.total}
 
@@ -73,32 +79,6 @@ class Measures:
         """Whether the program returns the same again."""
         again = zip(self._outputs(()), self.exact)
         return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in again)
-
-    def not_finite(self) -> tuple[list[Birth], list[Birth]]:
-        """What makes the outputs not finite, in the order of the program.
-
-        Returns:
-            What does as written and not in wide types, and what does in wide types. What is
-            infinite because an input or a constant is counts as finite.
-        """
-        finite, lowered = Finite(), None
-
-        def flags(arrays):
-            values = self.paired(self._amounts(()), arrays, finite)
-            outputs[:] = finite.numbers(v for v in values if v.wide is not None)
-            return finite.level.flags()
-
-        outputs: list[int | None] = []
-        while lowered is None or not finite.is_complete:
-            # JAX would return the trace that it has of the same function.
-            lowered = jax.jit(functools.partial(flags)).lower(self._arrays)
-        return finite.causes(outputs, compiled(lowered)(self._arrays))
-
-    @property
-    def temporaries(self) -> int:
-        """The bytes of temporary memory of the program that measures an error."""
-        analysis: Any = self._run.memory_analysis()
-        return analysis.temp_size_in_bytes
 
     def error(self, rounding: Iterable[int]) -> float:
         """The error of the program if these lines round and the others are wide."""
@@ -129,7 +109,7 @@ class Measures:
         self._rounding = number + 1, after
         # In units of the error, whose square may be too small for a number.
         units = [norm * self.total for norm in self._norms]
-        parts = zip(before, after, self.exact, self._written, units)
+        parts = zip(before, after, self.exact, self.written, units)
         along = [float(_along(*each)) for each in parts]
         count = sum(norm < math.inf for norm in self._norms)
         with np.errstate(invalid="ignore"):  # of outputs that are not finite
@@ -137,17 +117,17 @@ class Measures:
         return share if np.isfinite(share) else np.inf
 
     def alone(self, number: int) -> float:
-        """The error if only this line rounds, or this switch of a constant is on."""
+        """The error if only this line rounds."""
         return self.error([number])
 
     def backward(self, number: int) -> float:
         """The share of what a line causes alone that its backward pass does, squared."""
-        if not self.paired.lines[number].is_backward:
+        if not self.program.lines[number].is_backward:
             return 0.0
         squares = []
-        for only in (2, 3):
-            made = self._run(self._amounts([number], only), self._arrays)
-            squares.append(self._mean(self._distances(made)) ** 2)
+        for is_backward in (False, True):
+            plan = plans.rounding(self.program, [number], is_backward)
+            squares.append(self._error_of(plan) ** 2)
         is_known = np.isfinite(squares).all() and sum(squares) > 0
         return squares[1] / sum(squares) if is_known else math.nan
 
@@ -156,9 +136,9 @@ class Measures:
 
         None if that is less than a hundredth of what the line causes alone.
         """
-        places = enumerate(self.paired.constants, 1)
-        mine = {meant: -place for place, (line, meant) in places if line == number}
-        errors = {meant: self.alone(place) for meant, place in mine.items()}
+        program = self.program
+        mine = [meant for line, meant in program.constants if line == number]
+        errors = {x: self._error_of(plans.constant(program, number, x)) for x in mine}
         most = max(errors, key=errors.__getitem__, default=None)
         is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
         return most if is_much else None
@@ -203,19 +183,15 @@ class Measures:
                 return [line for line in order if line in best[:size]]
         return found
 
-    @property
-    def _switches(self) -> int:
-        return len(self.paired.lines) + len(self.paired.constants)
-
-    def _amounts(self, rounding: Iterable[int], amount: int = 1) -> Leaf:
-        amounts = np.zeros(self._length, np.float32)
-        amounts[list(rounding)] = amount
-        for place, (line, _) in enumerate(self.paired.constants, 1):
-            amounts[-place] = amounts[-place] or amounts[line] in (1, 2)
-        return jnp.asarray(amounts)
-
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
-        return self._run(self._amounts(rounding), self._arrays)
+        return self._following(plans.rounding(self.program, {*rounding}))
+
+    def _following(self, plan: Plan) -> list[Leaf]:
+        """The outputs of a plan with the decisions as written."""
+        return self.run(plan, Probes(given=self.decisions))
+
+    def _error_of(self, plan: Plan) -> float:
+        return self._mean(self._distances(self._following(plan)))
 
     def _distances(self, made: Sequence[Leaf]) -> list[float]:
         pairs = zip(made, self.exact, self._norms)
@@ -226,13 +202,6 @@ class Measures:
         """The root mean square of the errors of the outputs that count."""
         known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
         return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
-
-
-def compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compiles quickly: the program runs some dozen times only."""
-    if jax.default_backend() != "cpu":
-        return lowered.compile()
-    return lowered.compile({"xla_backend_optimization_level": "0"})
 
 
 def compiling(lowered: jax.stages.Lowered) -> Callable[[], jax.stages.Compiled]:

@@ -1,0 +1,1 @@
+"""A program for numbers, and plans of what its equations compute in."""

@@ -1,0 +1,137 @@
+"""What a program decides by floating values: comparisons, orders, indices, signs.
+
+A run may note its decisions, and another one may be given them.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.dtypes import kind
+from .._leaves.types import Leaf
+from .algebra import ALIGNED
+from .evaluate import evaluate, own_dtype
+from .program import Node
+
+_COMPARES = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+_STEPS = frozenset(["sign", "floor", "ceil", "round"])
+
+Arrays = Sequence[Leaf]
+
+
+class Kind(NamedTuple):
+    """How equations of one kind decide.
+
+    Attributes:
+        note: the decision, of the equation, its operands and its results.
+        follow: the results with another decision, of the same and that.
+        shown: what of a decision is compared with that of another run.
+    """
+
+    note: Callable[[Node, Arrays, Arrays], Leaf]
+    follow: Callable[[Node, Arrays, Arrays, Leaf], list[Leaf]]
+    shown: Callable[[Node, Leaf], Leaf] = lambda _, decision: decision
+
+
+def kind_of(node: Node) -> Kind | None:
+    """How an equation decides by floating values; None if it does not."""
+    variables, results = node.eqn.invars, node.eqn.outvars
+    if not any(_kind(var) == "float" for var in variables):
+        return None
+    if node.name == "svd" and len(results) == 1:  # without vectors
+        return None
+    if node.name in _KINDS:
+        return _KINDS[node.name]
+    return _INDEX if any(_kind(var) in ("int", "uint") for var in results) else None
+
+
+def shown(node: Node, decision: Leaf) -> Leaf:
+    """What of a decision is compared with that of another run."""
+    decides = kind_of(node)
+    return decision if decides is None else decides.shown(node, decision)
+
+
+def _kind(var: Leaf) -> str | None:
+    return kind(getattr(var.aval, "dtype", np.dtype(bool)))
+
+
+def _is_index(x: Leaf) -> bool:
+    return kind(x.dtype) in ("int", "uint")
+
+
+def _value_instead(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+    return [other.astype(made[0].dtype)]
+
+
+def _index(node: Node, operands: Arrays, made: Arrays) -> Leaf:
+    return next(filter(_is_index, made))
+
+
+def _index_instead(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+    return [other if _is_index(x) else x for x in made]
+
+
+def _top_instead(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+    axis = node.eqn.params.get("axis", -1)
+    return [jnp.take_along_axis(operands[0], other, axis), other]
+
+
+def _order(node: Node, operands: Arrays, made: Arrays) -> Leaf:
+    """The places from which a sort takes what it returns."""
+    params = {key: node.eqn.params[key] for key in ("dimension", "is_stable", "num_keys")}
+    shape = operands[0].shape
+    places = lax.broadcasted_iota(np.int32, shape, params["dimension"])
+    return lax.sort([*operands, places], **params)[-1]
+
+
+def _order_instead(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+    axis = node.eqn.params["dimension"]
+    return [jnp.take_along_axis(x, other, axis) for x in operands]
+
+
+def _select(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+    first = operands[0]
+    return evaluate(node.eqn, [*operands[:-1], other.astype(first.dtype)], own_dtype)
+
+
+def _maxima(node: Node, decision: Leaf) -> Leaf:
+    """Where the maxima of windows are."""
+    if node.name != "select_and_scatter_add":
+        return decision
+    if decision.ndim > len(node.eqn.invars[1].aval.shape):  # of each turn of a loop
+        return jax.vmap(functools.partial(_maxima, node))(decision)
+    ones = jnp.ones(node.eqn.invars[0].aval.shape, decision.dtype)
+    return evaluate(node.eqn, [ones, decision], own_dtype)[0] != 0
+
+
+def _aligned_with(place: int) -> Callable[[Node, Arrays, Arrays, Leaf], list[Leaf]]:
+    def follow(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+        others = [*made[:place], other, *made[place + 1 :]]
+        return ALIGNED[node.name](operands, made, others)
+
+    return follow
+
+
+def _signs(node: Node, vectors: Leaf) -> Leaf:
+    """Whether the largest component of each column is positive."""
+    largest = jnp.argmax(jnp.abs(vectors), axis=-2, keepdims=True)
+    return jnp.real(jnp.take_along_axis(vectors, largest, axis=-2)) > 0
+
+
+_INDEX = Kind(_index, _index_instead)
+_KINDS = {
+    **dict.fromkeys(_COMPARES | _STEPS, Kind(lambda _, __, made: made[0], _value_instead)),
+    "top_k": Kind(_index, _top_instead),
+    "sort": Kind(_order, _order_instead),
+    "select_and_scatter_add": Kind(lambda _, given, __: given[-1], _select, _maxima),
+    "select_and_gather_add": Kind(lambda _, given, __: given[-1], _select),
+    # An eigenvector may have either sign, and a row may be a pivot or not.
+    "eigh": Kind(lambda _, __, made: made[0], _aligned_with(0), _signs),
+    "svd": Kind(lambda _, __, made: made[1], _aligned_with(1), _signs),
+    "lu": Kind(lambda _, __, made: made[2], _aligned_with(2)),
+}

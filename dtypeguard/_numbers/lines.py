@@ -1,0 +1,129 @@
+"""The lines of source at which a program rounds."""
+
+import re
+from collections.abc import Hashable, Sequence
+
+from .._leaves.casts import Cast
+from .._lines.equations import (
+    cast_of_ours,
+    is_backward,
+    is_explicit,
+    is_of_users,
+    origin_of,
+    scope_of,
+)
+from .._program.graph import Stack
+from .._source.origin import Origin
+
+# The line of what JAX computes with no line of the user's around it.
+NOWHERE = Origin("", 0, "", "")
+# The parts of trees whose casts by dtypeguard count as lines of their own.
+_MOST_CASTS = 32
+_NUMBER = re.compile(r"\d+")
+
+
+class Line:
+    """A line of source that rounds.
+
+    Attributes:
+        origin: where it is; None for the inputs of the program, which `narrow` rounds, and
+            without a file for what JAX computes with no line of the user's around it.
+        dtypes: the dtypes in which it computes.
+        primitives: what it computes.
+        constants: the numbers that were rounded when the program was traced, with what
+            became of them.
+        casts: the casts of dtypeguard that it stands for, if it is none of the user's.
+        only_casts: whether it rounds by casts alone that are written on it.
+        is_narrowed: whether it rounds only because the program is run in `narrow`.
+        is_in_loop: whether a loop computes it.
+        is_backward: whether the backward pass of a gradient computes some of it.
+        scopes: those of `jax.named_scope` in which it is computed.
+        products: the products on it whose operands a device rounds, with the equations
+            around them.
+    """
+
+    def __init__(self, origin: Origin | None):
+        self.origin = origin
+        self.casts: dict[Cast, None] = {}
+        self.dtypes: set[str] = set()
+        self.primitives: set[str] = set()
+        self.constants: dict[float, float] = {}
+        self.only_casts = True
+        self.is_narrowed = True
+        self.is_in_loop = False
+        self.is_backward = False
+        self.scopes: dict[tuple[str, ...], None] = {}
+        self.products: list[Stack] = []
+
+    @property
+    def scope(self) -> str:
+        """What its scopes have in common, as `encoder/block_*`; a number may differ."""
+        common = []
+        for names in zip(*self.scopes):
+            patterns = {_NUMBER.sub("*", name) for name in names}
+            if len(patterns) > 1:
+                break
+            common.append(names[0] if len({*names}) == 1 else patterns.pop())
+        return "/".join(common)
+
+    def note(self, stack: Stack, dtype: str) -> None:
+        """Notes an equation that rounds on it, and its dtype as written."""
+        eqn, name = stack[0], stack[0].primitive.name
+        self.dtypes.add(dtype)
+        self.primitives.add(name)
+        self.is_narrowed &= any(str(var.aval.dtype) != dtype for var in eqn.outvars[:1])
+        is_cast = name == "convert_element_type" and is_explicit(stack)
+        self.only_casts &= is_cast and is_of_users(stack)
+        self.is_backward |= is_backward(stack)
+        self.scopes[scope_of(stack)] = None
+        outer = {each.primitive.name for each in stack[1:]}
+        self.is_in_loop |= not outer.isdisjoint(("scan", "while"))
+
+
+class Lines(Sequence[Line]):
+    """The lines of a program, numbered as they come."""
+
+    def __init__(self):
+        self._lines: list[Line] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._casts = 0
+
+    def __getitem__(self, number):
+        return self._lines[number]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def number_of(self, stack: Stack) -> int:
+        """The number of the line of an equation; a new one if there is none yet.
+
+        Of a package, each line of the user's that calls it is another. So is each part of
+        a tree that dtypeguard casts, up to some number of them.
+        """
+        origin = _origin_of(stack)
+        cast = cast_of_ours(stack)
+        key = self._key(origin, cast)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._lines)
+            self._lines.append(Line(origin))
+            self._casts += cast is not None
+        if cast is not None:
+            self._lines[self._numbers[key]].casts[cast] = None
+        return self._numbers[key]
+
+    def find(self, stack: Stack) -> int | None:
+        """The number of the line of an equation; None if nothing rounds there."""
+        return self._numbers.get(self._key(_origin_of(stack), cast_of_ours(stack)))
+
+    def _key(self, origin: Origin | None, cast: Cast | None) -> Hashable:
+        places = () if origin is None else (origin, origin.users)
+        key = tuple((each.file, each.line) for each in places)
+        if cast is None:
+            return key
+        part = (key, cast.owner, cast.part)
+        is_full = self._casts >= _MOST_CASTS
+        return part if part in self._numbers or not is_full else (*part[:2], "")
+
+
+def _origin_of(stack: Stack) -> Origin | None:
+    return (origin_of(stack) or NOWHERE) if stack else None

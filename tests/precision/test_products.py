@@ -14,7 +14,7 @@ from jax import lax
 
 from dtypeguard import ProductsReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
-from dtypeguard._paired.values import Line
+from dtypeguard._numbers.lines import Line
 from dtypeguard._precision.cheapest import cheapest
 from dtypeguard._source.origin import Origin
 from dtypeguard.testing import check_precision

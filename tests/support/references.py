@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtypeguard._leaves.compat import set_x64
-from dtypeguard._paired.subject import Subject, formats_of
+from dtypeguard._numbers.subject import Subject, formats_of
 from dtypeguard._reference.comparison import comparison
 from dtypeguard._reference.divergence import divergence
 from dtypeguard._reference.roundings import Call

@@ -1,4 +1,4 @@
-"""What a program says of its lines of source: errors, shares, and the fix."""
+"""What a program says of its lines of source: errors and shares."""
 
 import concurrent.futures
 import math
@@ -18,12 +18,8 @@ from .primitives import is_inexact
 from .program import Program
 from .run import Probes, compiled, run
 
-# How much of the squared error the small set of lines may leave.
-LEFT = 0.1
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
-# How many lines, the best alone, are tried as the fix.
-_FEW = 3
 
 
 class Measures:
@@ -87,13 +83,6 @@ class Measures:
             self._errors[key] = self._mean(self._distances(self._outputs(key)))
         return self._errors[key]
 
-    def left(self, wide: Iterable[int]) -> float:
-        """The share of the squared error that is left if these lines are wide."""
-        error = self.error({*range(self.lines)} - {*wide})
-        if not (self.total and np.isfinite(error)):
-            return 1.0 if self.total else 0.0
-        return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
-
     def share(self, number: int) -> float:
         """The share of a line in the squared error; infinity if that is not finite.
 
@@ -142,46 +131,6 @@ class Measures:
         most = max(errors, key=errors.__getitem__, default=None)
         is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
         return most if is_much else None
-
-    def fix(
-        self, order: Sequence[int], important: Sequence[int], tolerance: float | None
-    ) -> list[int]:
-        """A small set of lines that is worth computing wider, the most important first.
-
-        All lines are wide at first. One after another rounds again, the least important
-        first, as long as the error stays within bounds. If the few important lines that
-        mend most alone are enough, and fewer, they are the set.
-
-        Args:
-            order: the lines, the most important first.
-            important: those that may be among the few.
-            tolerance: the error that is allowed; by default the one that leaves a tenth of
-                the squared error, or any finite one if that is not finite.
-        """
-        bound = LEFT**0.5 * self.total if tolerance is None else tolerance
-        rounding: list[int] = []
-
-        def is_within(rounding: Iterable[int]) -> bool:
-            error = self.error(rounding)
-            return bool(np.isfinite(error)) and error <= bound
-
-        def admit(lines: Sequence[int]) -> None:
-            """Lets all of these lines round, or else of each half as many as it can."""
-            if is_within([*rounding, *lines]):
-                rounding.extend(lines)
-            elif len(lines) > 1:
-                middle = len(lines) // 2
-                admit(lines[:middle])
-                admit(lines[middle:])
-
-        admit(order[::-1])
-        left = {*order} - {*rounding}
-        found = [line for line in order if line in left]
-        best = sorted(important, key=lambda line: self.left([line]))[:_FEW]
-        for size in range(1, min(len(found), len(best) + 1)):
-            if is_within([line for line in order if line not in best[:size]]):
-                return [line for line in order if line in best[:size]]
-        return found
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         return self._following(plans.rounding(self.program, {*rounding}))

@@ -124,7 +124,9 @@ def not_finite(measures: Measures) -> tuple[list[Birth], list[Birth]]:
         written[value] = wide[value] = _counted(array)
     for number, array in enumerate(measures.arrays):
         written["input", number] = wide["input", number] = _counted(array)
-    is_lost = lambda v: bool(np.any(written.get(v, _NONE)[..., 0] > wide.get(v, _NONE)[..., 0]))
+    is_lost = lambda v: bool(
+        np.any(written.get(v, _NONE)[..., 0] > wide.get(v, _NONE)[..., 0])
+    )
     is_bad = lambda v: bool(np.any(wide.get(v, _NONE)[..., 0]))
     pairs = zip(graph.outputs, program.jaxpr.out_avals)
     outputs = [value for value, aval in pairs if is_inexact(aval)]

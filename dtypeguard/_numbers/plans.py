@@ -250,8 +250,7 @@ class _Types:
         wide = self._wants_wide(node, values)
         self._entries[node.number] = WIDE if wide else WRITTEN
         made = [
-            _Type(wide and is_inexact(var.aval), line=node.line)
-            for var in node.eqn.outvars
+            _Type(wide and is_inexact(var.aval), line=node.line) for var in node.eqn.outvars
         ]
         if gradients is not None:
             if node.line not in self._given_wide:

@@ -302,7 +302,13 @@ class _Run:
         given = probes.given and {n: x for n, x in probes.given.items() if within(n)}
         types = [jax.typeof(x) for x in operands]
         notes = given is None, probes.decisions is None, probes.finite is None
-        key = node.number, self.plan.part(first, node.number), self.formats, (*types,), notes
+        key = (
+            node.number,
+            self.plan.part(first, node.number),
+            self.formats,
+            (*types,),
+            notes,
+        )
         key = *key, tuple(given or ()), self.scale is None
 
         def function(operands, given, scale):
@@ -453,7 +459,9 @@ class _Run:
         def body(values):
             with self._unheard(counts=has_counts) as inside:
                 made = self.left(node, node.inner[0], self.block(node.inner[0], values))
-                counts = {n: lax.psum(x, (*axes,)) for n, x in (inside.finite or {}).items()}
+                counts = {
+                    n: lax.psum(x, (*axes,)) for n, x in (inside.finite or {}).items()
+                }
                 return made, counts
 
         made, counts = jax.shard_map(

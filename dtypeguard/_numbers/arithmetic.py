@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import bits, kind
@@ -200,10 +200,8 @@ class Arithmetic:
         own = self._written(node, values, narrow)
         wide = [self.as_wide(x, v.aval.dtype) for x, v in zip(narrow, node.eqn.invars)]
         from_narrow = self._wide(node, wide)
-        return [
-            rounded_as(n, w, o) if is_inexact(w) else w
-            for n, w, o in zip(own, exact, from_narrow)
-        ]
+        triples = zip(own, exact, from_narrow)
+        return [_rounded_as(*each) if is_inexact(each[1]) else each[1] for each in triples]
 
     def _is_correct(self, eqn: Equation, dtypes: Sequence[DType]) -> bool:
         """Whether a result is that of the wide operation, rounded.
@@ -236,5 +234,5 @@ class Arithmetic:
         ]
 
 
-def is_float(array: Leaf) -> bool:
-    return kind(getattr(array, "dtype", np.dtype(bool))) == "float"
+# A dozen operations that run as one.
+_rounded_as = jax.jit(rounded_as)

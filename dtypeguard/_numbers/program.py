@@ -98,6 +98,8 @@ class Program:
         size: how many numbers there are.
         unknown: the primitives that run as written, since they have no wide form.
         backward: the narrow dtypes that a backward pass has.
+        compiled: its loops, by their plans.
+        literals: the numbers in its equations, as values.
 
     Args:
         jaxpr: a closed jaxpr.
@@ -110,7 +112,7 @@ class Program:
         self.lines, self.unknown = Lines(), set[str]()
         self.constants: list[tuple[int, float]] = []
         self.backward = set[np.dtype]()
-        self.compiled: dict[object, Any] = {}
+        self.compiled, self.literals = dict[object, Any](), dict[object, Any]()
         self._numbers = numbers
         if formats.narrow is not None:
             self._note_inputs()

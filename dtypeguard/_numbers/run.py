@@ -165,9 +165,7 @@ class _Run:
         known: dict[Any, Value] = dict(zip(block.inputs, (*consts, *given)))
         for node in block.nodes:
             values = [
-                arithmetic.constant(jnp.asarray(v.val, v.aval.dtype), node.meant.get(n))
-                if hasattr(v, "val")
-                else known[v]
+                self._literal(v, node.meant.get(n)) if hasattr(v, "val") else known[v]
                 for n, v in enumerate(node.eqn.invars)
             ]
             with under_mesh(node.eqn):
@@ -180,11 +178,18 @@ class _Run:
             for var in node.last:
                 known.pop(var, None)
         return [
-            arithmetic.constant(jnp.asarray(v.val, v.aval.dtype), block.meant.get(n))
-            if hasattr(v, "val")
-            else known[v]
+            self._literal(v, block.meant.get(n)) if hasattr(v, "val") else known[v]
             for n, v in enumerate(block.outputs)
         ]
+
+    def _literal(self, var: Leaf, meant: float | None) -> Value:
+        """A number that stands in an equation, made once for all runs."""
+        key = id(var), meant, self.formats
+        if key not in self.program.literals:
+            with jax.ensure_compile_time_eval():
+                array = jnp.asarray(var.val, var.aval.dtype)
+                self.program.literals[key] = self.arithmetic.constant(array, meant)
+        return self.program.literals[key]
 
     def _count(self, source: object, made: Sequence[Value]) -> None:
         """Notes how many elements are not finite, and how many are not a number."""

@@ -196,8 +196,9 @@ class Arithmetic:
         dtypes = [self._formats.written(each.dtype) for each in avals]
         if self._is_correct(node.eqn, dtypes):
             return [round_to(x, d) for x, d in zip(exact, dtypes)]
-        narrow = [self.as_written(v, x.aval.dtype) for v, x in zip(values, node.eqn.invars)]
-        own = self._written(node, values, narrow)
+        pairs = zip(values, node.eqn.invars)
+        narrow = [self._kept(self.as_written(v, x.aval.dtype)) for v, x in pairs]
+        own = [*map(self._kept, self._written(node, values, narrow))]
         wide = [self.as_wide(x, v.aval.dtype) for x, v in zip(narrow, node.eqn.invars)]
         from_narrow = self._wide(node, wide)
         triples = zip(own, exact, from_narrow)

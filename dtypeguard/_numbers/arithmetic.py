@@ -84,7 +84,8 @@ class Arithmetic:
         array = value.own if isinstance(value, Either) else value
         if kind(dtype) not in ("float", "complex"):
             return array
-        return as_dtype(array, self._formats.written(dtype))
+        narrow = as_dtype(array, self._formats.written(dtype))
+        return narrow if narrow is array else self._kept(narrow)
 
     def as_wide(self, value: Value, dtype: DType, is_rounded: bool = False) -> Leaf:
         """A value as a wide equation takes it.
@@ -197,7 +198,7 @@ class Arithmetic:
         if self._is_correct(node.eqn, dtypes):
             return [round_to(x, d) for x, d in zip(exact, dtypes)]
         pairs = zip(values, node.eqn.invars)
-        narrow = [self._kept(self.as_written(v, x.aval.dtype)) for v, x in pairs]
+        narrow = [self.as_written(v, x.aval.dtype) for v, x in pairs]
         own = [*map(self._kept, self._written(node, values, narrow))]
         wide = [self.as_wide(x, v.aval.dtype) for x, v in zip(narrow, node.eqn.invars)]
         from_narrow = self._wide(node, wide)

@@ -102,16 +102,30 @@ PLANS = {
     "as written": plans.written,
     "wide": plans.wide,
     "all lines round": lambda program: plans.rounding(program, range(len(program.lines))),
-    "one line rounds": lambda program: plans.rounding(program, [0]),
-    "a line is kept": lambda program: plans.wide_lines(program, [0], keeps=True),
-    "a line casts back": lambda program: plans.wide_lines(program, [0], keeps=False),
+}
+OF_LINES = {
+    "rounds": plans.rounding,
+    "is kept": lambda program, lines: plans.wide_lines(program, lines, keeps=True),
+    "casts back": lambda program, lines: plans.wide_lines(program, lines, keeps=False),
 }
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16])
+def all_plans(program):
+    for name, plan in PLANS.items():
+        yield name, plan(program)
+    for number in range(len(program.lines)):
+        for name, plan in OF_LINES.items():
+            yield f"line {number} {name}", plan(program, [number])
+
+
+FORMATS = {"bfloat16": (BF16, None), "float16": (F16, None), "narrow": (F32, BF16)}
+
+
+@pytest.mark.parametrize("formats", FORMATS)
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
-def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, dtype, monkeypatch):
-    planned = Planned(f, X.astype(dtype), W.astype(dtype))
+def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, formats, monkeypatch):
+    dtype, narrow = FORMATS[formats]
+    planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)
     own = jax.tree_util.tree_leaves(jax.jit(f)(X.astype(dtype), W.astype(dtype)))
     program, made, decided = planned.program, {}, {}
     for most in (0, 10**6):
@@ -119,15 +133,15 @@ def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, dtype, monkeypatch):
         planned.decisions = None
         assert_same(planned.written(), planned.rounding(), most)
         decided[most] = planned.decisions
-        for name, plan in PLANS.items():
+        for name, plan in all_plans(program):
             given = None if name == "as written" else planned.decisions
-            made[most, name] = run(program, plan(program), planned.arrays, Probes(given=given))
-    for name in PLANS:
+            made[most, name] = run(program, plan, planned.arrays, Probes(given=given))
+    for name, _ in all_plans(program):
         assert_close(made[0, name], made[10**6, name], name)
     assert decided[0].keys() == decided[10**6].keys()
     assert_same([*decided[0].values()], [decided[10**6][n] for n in decided[0]])
     for one, other in zip(own, made[0, "as written"]):
-        assert one.dtype == other.dtype
+        assert one.dtype == other.dtype or narrow
         assert one.shape == other.shape
 
 

@@ -90,10 +90,7 @@ class _Graph:
             _, before, consts, count = loop_parts(node.eqn)
             outside, given = operands[before : before + consts], operands[before + consts :]
             body = node.inner[0]
-            entered = [
-                self._join((("given", body.number), n), value)
-                for n, value in enumerate(given)
-            ]
+            entered = [self._join((body.number, n), value) for n, value in enumerate(given)]
             inner = self._enter(body, [*outside, *entered])
             for value, come_round in zip(entered[:count], inner):
                 self._join(value, come_round)

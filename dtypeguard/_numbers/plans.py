@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     entries: np.ndarray
     is_wide_given: bool
     is_wide: bool
-    carried: dict[int, tuple[bool, ...]] = {}  # noqa: RUF012: of a NamedTuple, never changed
+    carried: dict[int, tuple[bool, ...]] = {}  # noqa: RUF012 (never changed)
     rounded: frozenset[tuple[int, int]] = frozenset()
     constants: frozenset[tuple[int, float]] = frozenset()
 

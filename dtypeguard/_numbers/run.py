@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Aval, Leaf
-from .._program.meshes import under_mesh
+from .._program.meshes import current_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value
 from .control import (
     RULES as RULES_OF_CONTROL,
@@ -112,14 +112,14 @@ class _Run(Control):
         consts = [*map(arithmetic.constant, block.consts)]
         known: dict[Any, Value] = dict(zip(block.inputs, (*consts, *given)))
         for node in block.nodes:
-            values = [
-                self._literal(v, node.meant.get(n)) if hasattr(v, "val") else known[v]
-                for n, v in enumerate(node.eqn.invars)
-            ]
             with under_mesh(node.eqn):
+                values = [
+                    self._literal(v, node.meant.get(n)) if hasattr(v, "val") else known[v]
+                    for n, v in enumerate(node.eqn.invars)
+                ]
                 made = _RULES[node.rule](self, node, values)
             known |= zip(node.eqn.outvars, made)
-            if self.probes.finite is not None and not node.inner:
+            if self.probes.finite is not None and node.rule not in _CALLS:
                 self.probes.count(node.number, made)
             if self.probes.watch is not None:
                 self.probes.watch(node, made)
@@ -131,8 +131,8 @@ class _Run(Control):
         ]
 
     def _literal(self, var: Leaf, meant: float | None) -> Value:
-        """A number that stands in an equation, made once for all runs."""
-        key = id(var), meant, self.formats
+        """A number that stands in an equation, made once for all runs under a mesh."""
+        key = id(var), meant, self.formats, current_mesh()
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(var.val, var.aval.dtype)
@@ -202,6 +202,7 @@ class _Run(Control):
         return [self.arithmetic.as_wide(value, v.aval.dtype) for v in node.eqn.outvars]
 
 
+_CALLS = CALL, "custom_linear_solve"
 _RULES: dict[str, Callable[[_Run, Node, list[Value]], list[Value]]] = {
     COMPUTED: _Run.computed,
     OWN: _Run.own,

@@ -18,9 +18,9 @@ from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
+from .formats import Formats
 from .primitives import is_inexact
 from .python_numbers import PythonNumbers
-from .formats import Formats
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."

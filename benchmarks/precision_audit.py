@@ -2,18 +2,14 @@
 
 The program is one train step, the gradient of a transformer in bfloat16 and Adam, unrolled.
 Each audit is timed against compiling the step once and running it 100 times, in the same
-process, one after the other. The memory is the most that XLA sets aside for temporaries of
-a program that the audit runs, over the bytes of the params and of what the backward pass
-keeps of the forward pass: these hardly depend on the release of JAX. A float32 array makes
-the second step of each size compute wide, so that its audit has costs, and a program more
-for each, to measure its harm. With jax 0.10.2 on two cores, over that wall time and that
+process, one after the other. The memory is the greatest that the process had until then:
+run one number of layers alone to see what that takes. A float32 array makes the second step
+of each size compute wide, so that its audit has costs, and a program more for each, to
+measure its harm. With jax 0.10.2 on two cores, over that wall time and that
 processor time:
 
     12 layers:              11.4 and 11.1   (one round)
     12 layers, with a cost: 11.1 and 9.9
-
-That memory for 2, 4 and 12 layers: 0.53, 0.44 and 0.38 with jax 0.10.2, and 0.66, 0.58 and
-0.52 with jax 0.12.0.1.
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:
@@ -24,9 +20,9 @@ Then costs alone, of the same step and of one that a float32 array makes wide, o
 """
 
 import argparse
+import resource
 import statistics
 import time
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -34,16 +30,12 @@ import numpy as np
 import optax
 
 import dtypeguard
-from dtypeguard._paired.measure import Measures
-from dtypeguard._precision import audit
 
 WIDTH, LENGTH, VOCABULARY = 64, 32, 128
 
 
 def program(layers: int, is_wide: bool = False):
-    """A train step of a transformer with so many layers, its arguments, and its memory.
-
-    The memory is the bytes of the params and of what the backward pass keeps.
+    """A train step of a transformer with so many layers, and its arguments.
 
     Args:
         layers: their number.
@@ -88,9 +80,7 @@ def program(layers: int, is_wide: bool = False):
         return optax.apply_updates(params, updates), state
 
     tokens = jax.random.randint(next(keys), (LENGTH,), 0, VOCABULARY)
-    kept = jax.eval_shape(lambda p: jax.vjp(lambda p: loss(p, tokens), p)[1], params)
-    memory = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((params, kept)))
-    return step, (params, opt.init(params), tokens), memory
+    return step, (params, opt.init(params), tokens)
 
 
 def measure(layers: int, is_wide: bool, rounds: int) -> tuple[float, float, float, float]:
@@ -98,35 +88,27 @@ def measure(layers: int, is_wide: bool, rounds: int) -> tuple[float, float, floa
 
     Returns:
         The ratio of wall times, that of processor times, the seconds of an audit, and the
-        temporary memory of what it runs over params and activations.
+        greatest memory of the process, in GB.
     """
     walls, processors, seconds = [], [], []
-    memory = 1
-    recorded: list[Measures] = []
-
-    def made(*given):
-        recorded.append(Measures(*given))
-        return recorded[-1]
-
     for _ in range(rounds):
         jax.clear_caches()
-        step, args, memory = program(layers, is_wide)
+        step, args = program(layers, is_wide)
         start = _now()
         compiled = jax.jit(step).lower(*args).compile()
         for _ in range(100):
             jax.block_until_ready(compiled(*args))
         middle = _now()
-        with mock.patch.object(audit, "Measures", made):
-            report = dtypeguard.audit_precision(step, *args)
+        report = dtypeguard.audit_precision(step, *args)
         end = _now()
         assert bool(report.costs) == is_wide
         (wall, processor), (before, before_processor) = end - middle, middle - start
         walls.append(wall / before)
         processors.append(processor / before_processor)
         seconds.append(wall)
-    audits = [each.temporaries for each in recorded]
     median = statistics.median
-    return median(walls), median(processors), median(seconds), max(audits) / memory
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # of kilobytes
+    return median(walls), median(processors), median(seconds), memory
 
 
 def _now() -> np.ndarray:
@@ -136,7 +118,7 @@ def _now() -> np.ndarray:
 
 def measure_costs(layers: int, is_wide: bool, rounds: int = 5) -> float:
     """The processor time of an audit of costs alone over that of `jax.make_jaxpr`."""
-    step, args, _ = program(layers, is_wide)
+    step, args = program(layers, is_wide)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
     traced, audited = [], []
     for _ in range(rounds):
@@ -162,7 +144,7 @@ def main() -> None:
     if not options.costs:
         print(
             "| layers | an audit / (compile + 100 runs), wall | processor | seconds "
-            "| temporaries / params and activations |"
+            "| memory (GB) |"
         )
         print("|---|---|---|---|---|")
     for layers in options.layers if not options.costs else ():

@@ -84,7 +84,8 @@ class Arithmetic:
         array = value.own if isinstance(value, Either) else value
         if kind(dtype) not in ("float", "complex"):
             return array
-        return as_dtype(array, self._formats.written(dtype))
+        narrow = as_dtype(array, self._formats.written(dtype))
+        return narrow if narrow is array else self._kept(narrow)
 
     def as_wide(self, value: Value, dtype: DType, is_rounded: bool = False) -> Leaf:
         """A value as a wide equation takes it.
@@ -196,8 +197,9 @@ class Arithmetic:
         dtypes = [self._formats.written(each.dtype) for each in avals]
         if self._is_correct(node.eqn, dtypes):
             return [round_to(x, d) for x, d in zip(exact, dtypes)]
-        narrow = [self.as_written(v, x.aval.dtype) for v, x in zip(values, node.eqn.invars)]
-        own = self._written(node, values, narrow)
+        pairs = zip(values, node.eqn.invars)
+        narrow = [self.as_written(v, x.aval.dtype) for v, x in pairs]
+        own = [*map(self._kept, self._written(node, values, narrow))]
         wide = [self.as_wide(x, v.aval.dtype) for x, v in zip(narrow, node.eqn.invars)]
         from_narrow = self._wide(node, wide)
         triples = zip(own, exact, from_narrow)

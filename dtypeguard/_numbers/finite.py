@@ -1,4 +1,4 @@
-"""Where the values of a program stop being finite: from counts of each equation's results."""
+"""Where the values of a program stop being finite: from counts of results."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -90,10 +90,7 @@ class _Graph:
             _, before, consts, count = loop_parts(node.eqn)
             outside, given = operands[before : before + consts], operands[before + consts :]
             body = node.inner[0]
-            entered = [
-                self._join((("given", body.number), n), value)
-                for n, value in enumerate(given)
-            ]
+            entered = [self._join((body.number, n), value) for n, value in enumerate(given)]
             inner = self._enter(body, [*outside, *entered])
             for value, come_round in zip(entered[:count], inner):
                 self._join(value, come_round)
@@ -124,18 +121,19 @@ def not_finite(measures: Measures) -> tuple[list[Birth], list[Birth]]:
         written[value] = wide[value] = _counted(array)
     for number, array in enumerate(measures.arrays):
         written["input", number] = wide["input", number] = _counted(array)
-    is_lost = lambda v: bool(np.any(written.get(v, _NONE)[..., 0] > wide.get(v, _NONE)[..., 0]))
+    is_lost = lambda v: bool(
+        np.any(written.get(v, _NONE)[..., 0] > wide.get(v, _NONE)[..., 0])
+    )
     is_bad = lambda v: bool(np.any(wide.get(v, _NONE)[..., 0]))
     pairs = zip(graph.outputs, program.jaxpr.out_avals)
     outputs = [value for value, aval in pairs if is_inexact(aval)]
     lost = [_first(graph, x, is_lost, lambda _: True) for x in outputs]
     bad = [_first(graph, x, is_bad, lambda v: _is_new(graph, v, wide)) for x in outputs]
     order = {value: n for n, value in enumerate(graph.births)}
-    births = [
-        [graph.births[x] for x in sorted({*each} - {None}, key=lambda x: order[x])]
-        for each in (lost, bad)
+    births = lambda found: [
+        graph.births[x] for x in sorted({*filter(None, found)}, key=lambda x: order[x])
     ]
-    return births[0], births[1]
+    return births(lost), births(bad)
 
 
 _NONE = np.zeros(2, int)
@@ -182,7 +180,11 @@ def _turns(counts: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def _first(graph: _Graph, output: _Value, is_bad: Any, is_new: Any) -> _Value | None:
-    """The first value that leads to an output through bad ones, and is new."""
+    """The first value that leads to an output through bad ones, and is new.
+
+    If none is known to be new, it is the first of all: of a loop of many turns the counts
+    do not tell in which one a value is bad.
+    """
     order = {value: n for n, value in enumerate(graph.births)}
     seen, queue = {output}, [output]
     for each in queue:
@@ -190,5 +192,6 @@ def _first(graph: _Graph, output: _Value, is_bad: Any, is_new: Any) -> _Value | 
             more = [x for x in graph.sources.get(each, ()) if x not in seen]
             seen.update(more)
             queue += dict.fromkeys(more)
-    found = [x for x in queue if x in order and is_bad(x) and is_new(x)]
+    found = [x for x in queue if x in order and is_bad(x)]
+    found = [x for x in found if is_new(x)] or found
     return min(found, key=lambda x: order[x], default=None)

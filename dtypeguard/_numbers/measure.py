@@ -202,6 +202,8 @@ def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, unit: float) -
 def _off(x: Leaf, exact: Leaf) -> Leaf:
     """The difference, where the same infinity makes none."""
     x, exact = _at_least_single(x), _at_least_single(exact)
+    x = x.astype(np.promote_types(x.dtype, exact.dtype))  # under strict promotion as well
+    exact = exact.astype(x.dtype)
     is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
     return jnp.where(is_same, jnp.zeros_like(x), x - exact)
 

@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     entries: np.ndarray
     is_wide_given: bool
     is_wide: bool
-    carried: dict[int, tuple[bool, ...]] = {}  # noqa: RUF012: of a NamedTuple, never changed
+    carried: dict[int, tuple[bool, ...]] = {}  # noqa: RUF012 (never changed)
     rounded: frozenset[tuple[int, int]] = frozenset()
     constants: frozenset[tuple[int, float]] = frozenset()
 
@@ -252,8 +252,7 @@ class _Types:
         wide = self._wants_wide(node, values)
         self._entries[node.number] = WIDE if wide else WRITTEN
         made = [
-            _Type(wide and is_inexact(var.aval), line=node.line)
-            for var in node.eqn.outvars
+            _Type(wide and is_inexact(var.aval), line=node.line) for var in node.eqn.outvars
         ]
         if gradients is not None:
             if node.line not in self._given_wide:

@@ -46,7 +46,11 @@ class PythonNumbers(RuleLines):
             dtype: what the number was rounded to.
         """
         rounded = float(np.asarray(value, dtype))
-        is_it = lambda number: float(np.asarray(number).astype(dtype)) == rounded
+
+        def is_it(number: float) -> bool:
+            with np.errstate(over="ignore"):
+                return float(np.asarray(number).astype(dtype)) == rounded
+
         passed = self._numbers.get((origin.file, origin.line), ())
         passed = [(chain, number) for chain, number in passed if is_it(number)]
         # JAX may give what a rule of a derivative computes the callers of another call.

@@ -32,14 +32,9 @@ def as_dtype(array: Leaf, dtype: DType) -> Leaf:
         return lax.convert_element_type(array, dtype)
 
 
-def on_mesh(scalar: Leaf) -> Leaf:
-    """A scalar, for an equation under the mesh of the context."""
-    if not _HAS_MESHES:
-        return scalar
-    mesh, other = sharding.get_abstract_mesh(), jax.typeof(scalar).sharding.mesh
-    if mesh.empty or other.empty or mesh == other:
-        return scalar
-    return sharding.reshard(scalar, sharding.PartitionSpec())
+def current_mesh() -> object:
+    """The mesh of the context, under which a new array is."""
+    return sharding.get_abstract_mesh() if _HAS_MESHES else None
 
 
 _HAS_MESHES = all(

@@ -24,9 +24,10 @@ from dtypeguard._leaves import internals
 from dtypeguard._leaves.casts import Cast
 from dtypeguard._leaves.internals import PARAMETERS, ForeignNames
 from dtypeguard._lines.equations import is_backward
-from dtypeguard._paired import primitives
-from dtypeguard._paired.algebra import ALIGNED
-from dtypeguard._paired.pair import _SPECIAL
+from dtypeguard._numbers import primitives
+from dtypeguard._numbers.algebra import ALIGNED
+from dtypeguard._numbers.decisions import _KINDS
+from dtypeguard._numbers.program import _CONTROL
 from dtypeguard._program import graph
 from dtypeguard._rounding.rounding import round_with
 from dtypeguard._source.files import is_users
@@ -51,7 +52,7 @@ def held(names):
 def equations(jaxpr):
     for each in jaxpr.eqns:
         yield each
-        for inside in primitives.jaxprs_in(each.params):
+        for inside in graph.jaxprs_in(each.params):
             yield from equations(graph.open_jaxpr(inside))
 
 
@@ -133,7 +134,7 @@ def test_primitives():
         from jax.core import Primitive
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_SPECIAL, *ALIGNED, *held(internals.REPEATING)}
+    said = {*_KINDS, *_CONTROL, *ALIGNED, *held(internals.REPEATING)}
     for module in graph, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))

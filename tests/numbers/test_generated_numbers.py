@@ -7,18 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numeric import EXACT, compiled, followed, inputs, source
+from plans_run import Planned, assert_same
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
-from dtypeguard._paired.pair import Paired
-from dtypeguard._paired.python_numbers import PythonNumbers
-from dtypeguard._paired.values import Formats
 
 pytestmark = [
     pytest.mark.third_party,
     pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
 ]
-MOST_LINES = 256
 
 
 def seeds(few, many):
@@ -35,24 +32,18 @@ def relative(x, exact):
 def test_either_end_is_what_it_should_be(seed):
     """With no line rounding the program in float64, and with all of them as written."""
     text, args = source(seed), inputs(seed)
-    with PythonNumbers() as numbers:
-        program = jax.make_jaxpr(compiled(text, f"generated_{seed}.py"))(*args)
-    paired = Paired(program, Formats(np.dtype("float64")), numbers)
+    planned = Planned(compiled(text, f"generated_{seed}.py"), *args, wide="float64")
     with set_x64(True):
         exact = compiled(text, f"exact_{seed}.py", wide=True)
         wanted = jax.jit(exact)(*(x.astype(jnp.float64) for x in args))
-        run = jax.jit(lambda *args: [v[:2] for v in paired(*args)])
-        lowered = run.lower(jnp.ones(MOST_LINES), args)
-        made = lowered.compile({"xla_backend_optimization_level": "0"})
-        none, every = made(jnp.zeros(MOST_LINES), args), made(jnp.ones(MOST_LINES), args)
-    assert not paired.unknown
-    lines = text.splitlines()[1:]
-    for line, (_, wide), exact in zip(lines, none, wanted):
+        written, every, none = planned.written(), planned.rounding(), planned.rounding(())
+    with jax.disable_jit():
+        own = compiled(text, f"generated_{seed}.py")(*args)
+    assert not planned.program.unknown
+    for line, wide, exact in zip(text.splitlines()[1:], none, wanted):
         assert relative(wide, exact) < 1e-7, line
-    for line, (narrow, rounded) in zip(lines, every):
-        if narrow.dtype.itemsize < 4:
-            same = np.asarray(narrow).astype(np.float64)
-            np.testing.assert_array_equal(same, rounded, err_msg=line)
+    assert_same(written, every)
+    assert_same(own, written)
 
 
 @pytest.mark.parametrize("seed", seeds(6, 36))

@@ -12,7 +12,7 @@ from helpers import need
 
 from dtypeguard import LineLoss, PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._paired.measure import Measures
+from dtypeguard._numbers.measure import Measures
 
 
 class Measured(Measures):

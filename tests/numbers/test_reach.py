@@ -13,12 +13,10 @@ import pytest
 from equinox import internal as eqx_internal
 from helpers import SUPPORT, needs_explicit_x64, output_on_eight_devices
 from jax import lax, tree_util
+from plans_run import assert_rounding_is_as_written
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER, HAS_X64_SCOPE, set_explicit_x64, set_x64
-from dtypeguard._paired.pair import Paired
-from dtypeguard._paired.python_numbers import PythonNumbers
-from dtypeguard._paired.values import Formats
 from dtypeguard._sweep import catalog
 from dtypeguard.testing import check_precision
 
@@ -160,30 +158,6 @@ def test_the_choices_of_a_decomposition_are_decisions():
     assert "_, lower, upper = jax.scipy.linalg.lu(x)" in lines
 
 
-def halves(values):
-    """Of each floating output of a paired program: as it computes it, and beside it."""
-    return [(v.narrow, v.wide) for v in values if v.wide is not None]
-
-
-def assert_rounding_is_the_program(f, *args):
-    """With all lines rounding, the wide values are those of the program, bit for bit."""
-    leaves, structure = tree_util.tree_flatten(args)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
-    flat = lambda *leaves: tree_util.tree_leaves(
-        f(*tree_util.tree_unflatten(structure, leaves))
-    )
-    with PythonNumbers() as numbers:
-        program = jax.make_jaxpr(flat)(*leaves)
-    paired = Paired(program, Formats(np.dtype("float32")), numbers)
-    run = jax.jit(lambda *args: halves(paired(*args)))
-    lowered = run.lower(jnp.ones(512, F32), leaves)
-    assert len(paired.lines) <= 512
-    options = {"xla_backend_optimization_level": "0"}  # as the audit does
-    for narrow, wide in lowered.compile(options)(jnp.ones(512, F32), leaves):
-        np.testing.assert_array_equal(narrow.astype(wide.dtype), wide)
-    return paired
-
-
 FEW = {"optax.adam", "optax.lion", "optax.contrib.muon"}
 IDS = sorted(entry.id for entry, _ in catalog._candidates())
 
@@ -201,7 +175,7 @@ def test_with_all_lines_rounding_an_optimizer_is_as_written(entry_id):
         updates, state, params, **inputs.extra_args
     )
     state = opt.init(inputs.params)
-    assert not assert_rounding_is_the_program(
+    assert not assert_rounding_is_as_written(
         update, inputs.updates, state, inputs.params
     ).unknown
 

@@ -7,7 +7,9 @@ from harness import HERE, PROGRAMS, first_call, quick_keys
 
 import dtypeguard
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._paired.measure import Measures
+from dtypeguard._numbers import plans
+from dtypeguard._numbers.measure import Measures
+from dtypeguard._numbers.run import Probes
 
 pytestmark = [
     pytest.mark.third_party,
@@ -27,17 +29,12 @@ class Compared(Exception):
     ],
 )
 def test_with_all_lines_rounding_a_step_is_as_written(program, monkeypatch):
-    def compare(self, paired, arrays):
-        measured(self, paired, arrays)
-
-        def both(amounts, arrays):
-            values = [v for v in paired(amounts, arrays) if v.wide is not None]
-            return [(v.narrow, v.wide) for v in values]
-
-        lowered = jax.jit(both).lower(self._amounts(range(self.lines)), arrays)
-        run = lowered.compile({"xla_backend_optimization_level": "0"})  # as the audit does
+    def compare(self, program, arrays):
+        measured(self, program, arrays)
         assert self.total > 0
-        raise Compared(run(self._amounts(range(self.lines)), arrays))
+        plan = plans.rounding(program, range(self.lines))
+        made = self.run(plan, Probes(given=self.decisions))
+        raise Compared([*zip(self.written, made)])
 
     measured = Measures.__init__
     monkeypatch.setattr(Measures, "__init__", compare)
@@ -45,7 +42,5 @@ def test_with_all_lines_rounding_a_step_is_as_written(program, monkeypatch):
     step, args, kwargs, _ = first_call(path, "bfloat16", jax.disable_jit)
     with quick_keys(), pytest.raises(Compared) as compared:
         dtypeguard.audit_precision(step, *args, kwargs=kwargs)
-    for narrow, wide in compared.value.args[0]:
-        # XLA may order float32 operations differently on the two sides.
-        rtol = 1e-6 if narrow.dtype == wide.dtype else 0
-        np.testing.assert_allclose(narrow.astype(wide.dtype), wide, rtol)
+    for written, rounded in compared.value.args[0]:
+        np.testing.assert_array_equal(written.astype(rounded.dtype), rounded)

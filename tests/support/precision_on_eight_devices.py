@@ -2,7 +2,7 @@
 
 Its arguments are names of programs. Prints as JSON, by program: the error, the error of the
 compiled program against float32, the lines, what was not examined, and on how many devices
-each input of the audit's program lies.
+each output of the audit's runs lies.
 """
 
 import json
@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import dtypeguard
-from dtypeguard._paired.measure import Measures
+from dtypeguard._numbers.measure import Measures
 
 MESH = Mesh(np.array(jax.devices()), ("data",))
 SPLIT = NamedSharding(MESH, P("data"))
@@ -57,12 +57,11 @@ def main():
         "jit": (jax.jit(lambda x, w: jnp.sort(jnp.tanh(x @ w), axis=0)), x, w),
     }
     on = []
-    compiled = Measures.__init__
+    measured = Measures.__init__
 
     def init(self, *args):
-        compiled(self, *args)
-        shardings = jax.tree.leaves(self._run.input_shardings[0])
-        on.append([len(sharding.device_set) for sharding in shardings[1:]])
+        measured(self, *args)
+        on.append([len(x.sharding.device_set) for x in (*self.written, *self.exact)])
 
     Measures.__init__ = init  # pyright: ignore[reportAttributeAccessIssue]
     told = {}

@@ -15,7 +15,16 @@ import dtypeguard
 LOADED = "\nimport json, sys; print(json.dumps([*sys.modules]))"
 JAX = "import jax.numpy as jnp, optax"
 OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
-AUDITS = {"_audit", "_costs", "_explain", "_lines", "_numbers", "_paired", "_precision", "_program"}
+AUDITS = {
+    "_audit",
+    "_costs",
+    "_explain",
+    "_lines",
+    "_numbers",
+    "_paired",
+    "_precision",
+    "_program",
+}
 AUDITS |= {"_sweep", "_cli"}
 
 

@@ -1,0 +1,67 @@
+"""What a run notes beside its results, and which decisions it follows."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+
+from .._leaves.types import Leaf
+from .arithmetic import Either, Value
+from .primitives import is_inexact
+from .program import Node
+
+# By the number of the equation; of a loop, with an axis for its turns.
+Noted = dict[int, Leaf]
+# By the numbers of the equation and of the result; of what enters a body, by that of it.
+Counts = dict[tuple[int, int], Leaf]
+
+
+@dataclasses.dataclass
+class Probes:
+    """What a run notes beside its results, and which decisions it is given.
+
+    Attributes:
+        decisions: what it decided; None if that is not noted.
+        given: the decisions that it follows; None if it makes its own.
+        finite: how many elements of each result are not finite, and how many are not a
+            number; None if that is not noted.
+        watch: called with each equation and its results.
+    """
+
+    decisions: Noted | None = None
+    given: Noted | None = None
+    finite: Counts | None = None
+    watch: Callable[[Node, Sequence[Value]], None] | None = None
+
+    @property
+    def notes_any(self) -> bool:
+        return self.decisions is not None or self.finite is not None
+
+    def empty(self, given: Noted | None) -> "Probes":
+        """The same with nothing noted yet."""
+        none = lambda noted: None if noted is None else {}
+        return Probes(none(self.decisions), given, none(self.finite), self.watch)
+
+    def given_within(self, first: int, last: int) -> Noted | None:
+        """The decisions that are given for equations in a range."""
+        return self.given and {n: x for n, x in self.given.items() if first <= n <= last}
+
+    def given_inside(self, node: Node) -> Noted | None:
+        """The decisions that are given for the turns of a loop."""
+        return self.given_within(node.inner[0].first, node.number - 1)
+
+    def add(self, decisions: Noted | None, finite: Counts | None) -> None:
+        """Adds what was noted inside."""
+        if self.decisions is not None:
+            self.decisions |= decisions or {}
+        if self.finite is not None:
+            self.finite |= finite or {}
+
+    def count(self, number: int, made: Sequence[Value]) -> None:
+        """Notes how many elements are not finite."""
+        assert self.finite is not None
+        for place, value in enumerate(made):
+            array = value.wide if isinstance(value, Either) else value
+            if is_inexact(array):
+                bad, nan = ~jnp.isfinite(array), jnp.isnan(array)
+                self.finite[number, place] = jnp.stack([jnp.sum(bad), jnp.sum(nan)])

@@ -1,0 +1,175 @@
+"""Loops run turn by turn, or compiled: both compute the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from plans_run import Planned, assert_same
+
+from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._numbers import control, plans
+from dtypeguard._numbers.run import Probes, run
+
+pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+X, W = normal(0, 5, 4), normal(1, 4, 4) / 2
+
+
+def recurrent(x, w):
+    def step(h, row):
+        h = jnp.tanh(h @ w + row)
+        return h, jnp.sum(h * jax.nn.softmax(h))
+
+    return lax.scan(step, jnp.zeros_like(x[0]), x)
+
+
+def reverse(x, w):
+    step = lambda h, row: (h * 0.99 + row, h)
+    return lax.scan(step, x[0], x, reverse=True, unroll=2)
+
+
+def nested(x, w):
+    def step(h, row):
+        inner = lambda h, _: (jnp.sin(h * 1.1), h)
+        h, rows = lax.scan(inner, h, None, 3)
+        return h + row, rows.sum(0)
+
+    return lax.scan(step, x[0], x)
+
+
+def branches(x, w):
+    def step(h, row):
+        h = lax.cond(h[0] > row[0], lambda h: h * 1.3, jnp.sin, h)
+        best = jnp.argmax(h)
+        return h, (h[best], jnp.sort(h))
+
+    return lax.scan(step, x[0], x)
+
+
+def counted(x, w):
+    grow = lambda n, h: jnp.tanh(h @ w) + h * 0.9
+    return lax.fori_loop(0, jnp.argmax(x[0]) + 2, grow, x)
+
+
+def grows(x, w):
+    return lax.while_loop(lambda h: jnp.sum(h) < 50, lambda h: h * 1.3, jnp.abs(x))
+
+
+def branches_decide(x, w):
+    def step(h, row):
+        most = lambda h: h[jnp.argmax(h)] * h
+        h = lax.cond(h[0] > row[0], most, lambda h: jnp.sort(h) * 1.1, h + row)
+        return h, h > 1
+
+    return lax.scan(step, x[0], x)
+
+
+def loops_of_loops(x, w):
+    """The inner loop takes other turns each time, and decides in each."""
+
+    def step(h, row):
+        grow = lambda h: jnp.where(h > jnp.mean(h), h * 1.5, h + 1)
+        h = lax.while_loop(lambda h: jnp.max(h) < 9, grow, h)
+        return h * 0.5 + row, h
+
+    return lax.scan(step, x[0], x)
+
+
+def each_grows(x, w):
+    return jax.vmap(lambda h: grows(h, w))(x)
+
+
+def gradient(x, w):
+    loss = lambda w: jnp.sum(recurrent(x, w)[1].astype(F32) ** 2)
+    return jax.grad(loss)(w)
+
+
+def mixed(x, w):
+    def step(h, row):
+        product = jnp.dot(h, w, preferred_element_type=F32)
+        return product.astype(h.dtype), product
+
+    return lax.scan(step, x[0], x)
+
+
+def nothing_done(x, w):
+    """Of no turn."""
+    return lax.scan(lambda h, row: (h * 1.3, row * 1.1), x[0], x[:0])
+
+
+def nothing_decided(x, w):
+    step = lambda h, row: (jnp.sort(h) * 1.3, jnp.argmax(row))
+    return lax.scan(step, x[0], x[:0])
+
+
+def no_carry(x, w):
+    return lax.map(lambda row: jnp.exp(row @ w), x)
+
+
+PROGRAMS = [
+    *(recurrent, reverse, nested, branches, counted, grows, each_grows, gradient, mixed),
+    *(branches_decide, loops_of_loops),
+    *(nothing_done, nothing_decided, no_carry),
+]
+PLANS = {
+    "as written": plans.written,
+    "wide": plans.wide,
+    "all lines round": lambda program: plans.rounding(program, range(len(program.lines))),
+}
+OF_LINES = {
+    "rounds": plans.rounding,
+    "is kept": lambda program, lines: plans.wide_lines(program, lines, keeps=True),
+    "casts back": lambda program, lines: plans.wide_lines(program, lines, keeps=False),
+}
+
+
+def all_plans(program):
+    for name, plan in PLANS.items():
+        yield name, plan(program)
+    for number in range(len(program.lines)):
+        for name, plan in OF_LINES.items():
+            yield f"line {number} {name}", plan(program, [number])
+
+
+FORMATS = {"bfloat16": (BF16, None), "float16": (F16, None), "narrow": (F32, BF16)}
+
+
+@pytest.mark.parametrize("formats", FORMATS)
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, formats, monkeypatch):
+    dtype, narrow = FORMATS[formats]
+    planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)
+    own = jax.tree_util.tree_leaves(jax.jit(f)(X.astype(dtype), W.astype(dtype)))
+    program, made, decided = planned.program, {}, {}
+    for most in (0, 10**6):
+        monkeypatch.setattr(control, "_MOST_EAGER", most)
+        planned.decisions = None
+        assert_same(planned.written(), planned.rounding(), most)
+        decided[most] = planned.decisions
+        for name, plan in all_plans(program):
+            given = None if name == "as written" else planned.decisions
+            made[most, name] = run(program, plan, planned.arrays, Probes(given=given))
+    for name, _ in all_plans(program):
+        assert_close(made[0, name], made[10**6, name], name)
+    for n in decided[0].keys() & decided[10**6].keys():
+        assert_same([decided[0][n]], [decided[10**6][n]])
+    for one, other in zip(own, made[0, "as written"]):
+        assert one.dtype == other.dtype or narrow
+        assert one.shape == other.shape
+
+
+def assert_close(first, second, name):
+    """In 16 bits the same; in wider types XLA may add in another order."""
+    for one, other in zip(first, second):
+        assert one.dtype == other.dtype, name
+        is_wide = one.dtype.itemsize > 2
+        one, other = (np.asarray(x).astype(np.float64) for x in (one, other))
+        rtol = 2e-6 if is_wide else 0
+        np.testing.assert_allclose(one, other, rtol, rtol, err_msg=name)

@@ -1,0 +1,77 @@
+"""Programs run by plans: as written, with all lines rounding, and in wide types."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import tree_util
+
+from dtypeguard._leaves.compat import traced_anew
+from dtypeguard._numbers import plans
+from dtypeguard._numbers.formats import Formats
+from dtypeguard._numbers.program import Program
+from dtypeguard._numbers.python_numbers import PythonNumbers
+from dtypeguard._numbers.run import Probes, run
+
+
+class Planned:
+    """A function that is run by plans.
+
+    Attributes:
+        program: its program.
+        arrays: its inputs.
+        decisions: what it decides as written.
+
+    Args:
+        f: the function.
+        args: its arguments.
+        wide: the wide dtype.
+        narrow: if given, all is run as if it were at most this wide.
+    """
+
+    def __init__(self, f, *args, wide="float32", narrow=None):
+        leaves, structure = tree_util.tree_flatten(args)
+        self.arrays = [jnp.asarray(leaf) for leaf in leaves]
+        flat = lambda *leaves: tree_util.tree_leaves(
+            f(*tree_util.tree_unflatten(structure, leaves))
+        )
+        with traced_anew(), PythonNumbers() as numbers:
+            jaxpr = jax.make_jaxpr(flat)(*self.arrays)
+        narrow = None if narrow is None else jnp.dtype(narrow)
+        self.program = Program(jaxpr, Formats(jnp.dtype(wide), narrow), numbers)
+        self.decisions = None
+
+    def written(self):
+        noted = Probes(decisions={})
+        made = run(self.program, plans.written(self.program), self.arrays, noted)
+        self.decisions = noted.decisions
+        return made
+
+    def rounding(self, lines=None):
+        """The results with these lines rounding, or all, and the decisions as written."""
+        if self.decisions is None:
+            self.written()
+        lines = range(len(self.program.lines)) if lines is None else lines
+        plan = plans.rounding(self.program, lines)
+        return run(self.program, plan, self.arrays, Probes(given=self.decisions))
+
+    def wide(self):
+        """The results in wide types, with the decisions of these."""
+        return run(self.program, plans.wide(self.program), self.arrays)
+
+
+def assert_same(first, second, name=""):
+    """Of two lists of arrays: bit for bit, whatever the dtype is that holds the numbers."""
+    assert len(first) == len(second)
+    for one, other in zip(first, second):
+        if jnp.issubdtype(one.dtype, jnp.inexact):
+            kind = jnp.complexfloating if jnp.iscomplexobj(one) else jnp.floating
+            widest = np.complex128 if kind is jnp.complexfloating else np.float64
+            one, other = (np.asarray(x).astype(widest) for x in (one, other))
+        np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def assert_rounding_is_as_written(f, *args, **options):
+    """With all lines rounding, a program is as written, bit for bit."""
+    planned = Planned(f, *args, **options)
+    assert_same(planned.written(), planned.rounding())
+    return planned.program

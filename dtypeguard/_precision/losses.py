@@ -59,17 +59,9 @@ def line_losses(
         show_status: called with what it is about to do.
         remedy: says what to write for a line; by default, to compute it in wide types.
     """
-    numbers = range(measures.lines if measures.total else 0)
-    shares = []
-    for number in numbers:
-        show_status(f"measuring line {number + 1} of {measures.lines}")
-        shares.append(measures.share(number))
-    is_finite = bool(np.isfinite(shares).all())
-    if not is_finite:  # what overflows first, then by the error alone
-        alone = [measures.alone(number) for number in numbers]
-        worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
-        squares = [min(x / worst, 1e3) ** 2 for x in alone]
-        shares = [x / (sum(squares) or 1.0) for x in squares]
+    status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")
+    shares = measures.shares(status)
+    numbers, is_finite = range(len(shares)), bool(np.isfinite(measures.total))
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
     weight = measures.alone if cancel else lambda number: abs(shares[number])
@@ -116,7 +108,7 @@ def line_losses(
         kept.price,
         cast.left,
         cast.price,
-        float(sum(shares)) * by_rounding if is_finite else None,
+        by_rounding * bool(shares) if is_finite else None,
         runs.lost,
         None if scaled is None else scaled.scale,
         np.nan if scaled is None else scaled.error,

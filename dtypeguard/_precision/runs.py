@@ -108,6 +108,7 @@ class Runs:
         decisions: the lines whose decisions differ, those that differ most first.
         turns_differ: whether a loop turns another number of times.
         has_gradients: whether an output is a gradient in a narrow dtype.
+        count: how many runs with lines wide were made.
 
     Args:
         measures: of the program.
@@ -117,6 +118,7 @@ class Runs:
         self._measures, self.program = measures, measures.program
         self._arrays = measures.arrays
         self._as_given: list[Leaf] | None = None
+        self.count = 0
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
         self.written = measures.written
         wide = plans.wide(self.program)
@@ -204,6 +206,7 @@ class Runs:
         chosen = given_wide.union(lines)
         if (chosen, keeps) not in self._with_wide:
             made = self._with_lines(chosen, given_wide, keeps)
+            self.count += 1
             self._with_wide[chosen, keeps] = made
         return self._with_wide[chosen, keeps]
 

@@ -1,7 +1,7 @@
 """Searches the lines that are worth computing wider, by runs with some of them wide."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,9 @@ from .runs import Runs, WideLines
 # How many lines are wide in runs of their own, once kept and once cast back.
 MOST_ALONE = 8
 # Of the sets of few lines that may be enough, so many are tried.
-_MOST_TRIED = 12
+_MOST_TRIED = 8
+# How many runs with lines wide are made.
+_MOST_RUNS = 48
 # The share of the products from which on it is no fix to make them wide.
 _EXPENSIVE = 0.5
 # How many of the most important lines may be needed together.
@@ -85,7 +87,9 @@ def find(
     for found in _candidates(runs, order, alone, bound, error_of):
         if found.best.error <= bound.error and runs.holds(found.best, *bound):
             return found._replace(alone=wide)
-    found = _of(runs, order[:_MOST_TOGETHER], bound.error)
+    found = NOTHING._replace(kept=runs.nothing)
+    if bound.is_tolerance:  # which no lines reach
+        found = _of(runs, order[:_MOST_TOGETHER], bound.error)
     return found._replace(alone=wide)
 
 
@@ -102,27 +106,39 @@ def _candidates(
     than to compute everything so.
     """
     by_price = sorted(alone.values(), key=lambda each: each.best.price)
-    of = lambda lines: _of(runs, [n for n in order if n in lines], bound.error)
+    dear = {number for number, each in alone.items() if each.kept.price > _EXPENSIVE}
+    dear -= {number for number in dear if runs.program.lines[number].origin is None}
+
+    def of(lines: Collection[int]) -> Found:
+        in_order = [number for number in order if number in lines]
+        return _of(runs, in_order, bound.error, not dear.isdisjoint(lines))
+
     yield from (each for each in by_price if each.best.price <= _EXPENSIVE)
     sets = _hopeful([*alone], alone, order, bound, error_of)
-    tried = map(of, itertools.islice(sets, _MOST_TRIED))
-    expensive = []
-    for each in tried:
-        if each.best.price <= _EXPENSIVE:
-            yield each
-        else:
-            expensive.append(each)
+    yield from map(of, itertools.islice(sets, _MOST_TRIED))
     yield from (each for each in by_price if each.best.price > _EXPENSIVE)
-    yield from expensive
     by_effect = sorted(alone, key=lambda number: _least(alone[number]))
     ranked = [*by_effect, *(number for number in order if number not in alone)]
     for size in _sizes(runs, ranked[:_MOST_TOGETHER], bound.error):
-        yield of(_needed(runs, ranked[:size], bound.error))
+        needed = _needed(runs, ranked[:size], bound.error)
+        yield _of(runs, [n for n in order if n in needed], bound.error)
 
 
-def _of(runs: Runs, lines: Sequence[int], bound: float) -> Found:
-    """Both runs with some lines wide, and which of them is the better one."""
-    kept, cast = runs.with_wide(lines, keeps=True), _NONE
+def _of(
+    runs: Runs, lines: Sequence[int], bound: float, is_expensive: bool = False
+) -> Found:
+    """Both runs with some lines wide, and which of them is the better one.
+
+    Args:
+        runs: of the program.
+        lines: their numbers.
+        bound: the error that is allowed.
+        is_expensive: whether what they make is known to be so if it stays wide: then that
+            is not run.
+    """
+    kept = cast = _NONE
+    if not is_expensive:
+        kept = runs.with_wide(lines, keeps=True)
     # Inputs are not cast back, and what makes no product wide costs nothing.
     is_line = all(runs.program.lines[number].origin is not None for number in lines)
     if is_line and not (kept.error <= bound and not kept.price):
@@ -130,7 +146,7 @@ def _of(runs: Runs, lines: Sequence[int], bound: float) -> Found:
     if kept.error <= bound:
         keeps = not (cast.error <= bound and cast.price < kept.price)
     else:
-        keeps = not cast.error < kept.error
+        keeps = not (is_expensive or cast.error < kept.error)
     return Found([*lines], keeps, kept, cast, {})
 
 
@@ -139,7 +155,8 @@ def _least(found: Found) -> float:
 
 
 def _is_enough(runs: Runs, lines: Sequence[int], bound: float) -> bool:
-    return _least(_of(runs, lines, bound)) <= bound
+    """Whether lines are enough; once all runs are made, no others are."""
+    return runs.count < _MOST_RUNS and _least(_of(runs, lines, bound)) <= bound
 
 
 def _hopeful(
@@ -149,7 +166,7 @@ def _hopeful(
     bound: Bound,
     error_of: Callable[[int], float],
 ) -> Iterable[tuple[int, ...]]:
-    """Sets of lines without which the errors of all others may be small, the cheapest first.
+    """Sets of lines without which the error may be small, the cheapest first.
 
     Roundings that are independent leave the sum of their squares.
     """

@@ -198,6 +198,8 @@ def _first(graph: _Graph, output: _Value, is_bad: Any, is_new: Any) -> _Value | 
             seen.update(more)
             queue += dict.fromkeys(more)
     found = [x for x in queue if x in order and is_bad(x)]
-    in_loops = [x for x in found if x in graph.loops and not any(map(is_bad, graph.loops[x]))]
+    in_loops = [
+        x for x in found if x in graph.loops and not any(map(is_bad, graph.loops[x]))
+    ]
     found = [x for x in found if is_new(x)] or in_loops
     return min(found, key=lambda x: order[x], default=None)

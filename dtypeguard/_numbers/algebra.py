@@ -34,8 +34,9 @@ def _svd(_: Sequence[Leaf], made: Sequence[Leaf], narrow: Sequence[Leaf]) -> lis
 def _lu(
     operands: Sequence[Leaf], made: Sequence[Leaf], narrow: Sequence[Leaf]
 ) -> list[Leaf]:
-    """Gaussian elimination with the pivots of the program."""
+    """Gaussian elimination with the pivots of the program, where they differ."""
     (matrix,), (_, pivots, order) = operands, narrow
+    is_same = jnp.all(made[2] == order, axis=-1)[..., None, None]
     matrix = jnp.take_along_axis(matrix, order[..., None], -2)
     below, right = (lax.broadcasted_iota(jnp.int32, matrix.shape[-2:], n) for n in (0, 1))
 
@@ -49,7 +50,8 @@ def _lu(
         return jnp.where((below > step) & (right >= step), rest, matrix)
 
     steps = min(matrix.shape[-2:])
-    return [lax.fori_loop(0, steps, eliminate, matrix), pivots, order]
+    eliminated = lax.fori_loop(0, steps, eliminate, matrix)
+    return [jnp.where(is_same, made[0], eliminated), pivots, order]
 
 
 def _turn(vectors: Leaf, others: Leaf) -> Leaf:

@@ -16,6 +16,7 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .algebra import ALIGNED
 from .evaluate import evaluate, own_dtype
+from .primitives import SELECTS
 from .program import Node
 
 _COMPARES = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
@@ -31,11 +32,13 @@ class Kind(NamedTuple):
         note: the decision, of the equation, its operands and its results.
         follow: the results with another decision, of the same and that.
         shown: what of a decision is compared with that of another run.
+        take: the operands with another decision, of them and that, before it computes.
     """
 
     note: Callable[[Node, Arrays, Arrays], Leaf]
     follow: Callable[[Node, Arrays, Arrays, Leaf], list[Leaf]]
     shown: Callable[[Node, Leaf], Leaf] = lambda _, decision: decision
+    take: Callable[[list, Leaf], list] = lambda operands, _: operands
 
 
 def kind_of(node: Node) -> Kind | None:
@@ -94,9 +97,12 @@ def _order_instead(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> l
     return [jnp.take_along_axis(x, other, axis) for x in operands]
 
 
-def _select(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
-    first = operands[0]
-    return evaluate(node.eqn, [*operands[:-1], other.astype(first.dtype)], own_dtype)
+def _last_instead(operands: list, other: Leaf) -> list:
+    return [*operands[:-1], other]
+
+
+def _as_computed(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
+    return [*made]
 
 
 def _maxima(node: Node, decision: Leaf) -> Leaf:
@@ -124,12 +130,13 @@ def _signs(node: Node, vectors: Leaf) -> Leaf:
 
 
 _INDEX = Kind(_index, _index_instead)
+# The last operand tells which of the first to take.
+_SELECTS = Kind(lambda _, given, __: given[-1], _as_computed, _maxima, _last_instead)
 _KINDS = {
     **dict.fromkeys(_COMPARES | _STEPS, Kind(lambda _, __, made: made[0], _value_instead)),
+    **dict.fromkeys(SELECTS, _SELECTS),
     "top_k": Kind(_index, _top_instead),
     "sort": Kind(_order, _order_instead),
-    "select_and_scatter_add": Kind(lambda _, given, __: given[-1], _select, _maxima),
-    "select_and_gather_add": Kind(lambda _, given, __: given[-1], _select),
     # An eigenvector may have either sign, and a row may be a pivot or not.
     "eigh": Kind(lambda _, __, made: made[0], _aligned_with(0), _signs),
     "svd": Kind(lambda _, __, made: made[1], _aligned_with(1), _signs),

@@ -37,6 +37,7 @@ class _Graph:
         joins: those that are one of their sources: what a loop carries, what branches
             return.
         births: the equation or the input that makes one, in the order of the program.
+        loops: of what a `while` loop makes, the values that the loop is given.
         constants: the arrays that the program holds.
         outputs: what it returns.
     """
@@ -45,6 +46,7 @@ class _Graph:
         self.sources: dict[_Value, list[_Value]] = {}
         self.joins = set[_Value]()
         self.births: dict[_Value, Birth] = {}
+        self.loops: dict[_Value, list[_Value]] = {}
         self.constants: dict[_Value, Any] = {}
         block = program.block
         given: list[_Value] = [("input", n) for n in range(len(program.jaxpr.in_avals))]
@@ -91,7 +93,10 @@ class _Graph:
             outside, given = operands[before : before + consts], operands[before + consts :]
             body = node.inner[0]
             entered = [self._join((body.number, n), value) for n, value in enumerate(given)]
+            before = len(self.births)
             inner = self._enter(body, [*outside, *entered])
+            if node.rule == "while":
+                self.loops |= dict.fromkeys([*self.births][before:], operands)
             for value, come_round in zip(entered[:count], inner):
                 self._join(value, come_round)
             last = [*entered[:count], *inner[count:]]
@@ -182,8 +187,8 @@ def _turns(counts: np.ndarray, like: np.ndarray) -> np.ndarray:
 def _first(graph: _Graph, output: _Value, is_bad: Any, is_new: Any) -> _Value | None:
     """The first value that leads to an output through bad ones, and is new.
 
-    If none is known to be new, it is the first of all: of a loop of many turns the counts
-    do not tell in which one a value is bad.
+    Of a loop of many turns the counts do not tell in which one a value is bad: if none is
+    known to be new, it is the first one of a loop that is given no bad ones.
     """
     order = {value: n for n, value in enumerate(graph.births)}
     seen, queue = {output}, [output]
@@ -193,5 +198,8 @@ def _first(graph: _Graph, output: _Value, is_bad: Any, is_new: Any) -> _Value | 
             seen.update(more)
             queue += dict.fromkeys(more)
     found = [x for x in queue if x in order and is_bad(x)]
-    found = [x for x in found if is_new(x)] or found
+    in_loops = [
+        x for x in found if x in graph.loops and not any(map(is_bad, graph.loops[x]))
+    ]
+    found = [x for x in found if is_new(x)] or in_loops
     return min(found, key=lambda x: order[x], default=None)

@@ -37,6 +37,11 @@ class Probes:
     def notes_any(self) -> bool:
         return self.decisions is not None or self.finite is not None
 
+    @property
+    def follows_or_notes(self) -> bool:
+        """Whether it has to do with decisions."""
+        return self.decisions is not None or self.given is not None
+
     def empty(self, given: Noted | None) -> "Probes":
         """The same with nothing noted yet."""
         none = lambda noted: None if noted is None else {}

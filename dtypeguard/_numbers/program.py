@@ -17,7 +17,7 @@ from . import primitives
 from .formats import Formats
 from .lines import Lines
 from .primitives import is_inexact
-from .python_numbers import PythonNumbers
+from .python_numbers import PythonNumbers, held
 
 # How an equation is run: by the names of the rules in `rules.py`, or as one of these.
 COMPUTED, OWN, SAMPLE, CALL, SKIPPED = "computed", "own", "sample", "call", "skipped"
@@ -180,7 +180,7 @@ class Program:
             made = [all(is_fixed) and self._is_exact(eqn)] * len(eqn.outvars)
             if eqn.primitive.name == "convert_element_type" and 0 in scalars:
                 dtype = self.formats.written(eqn.outvars[0].aval.dtype)
-                if kind(dtype) == "float" and _changes(scalars[0], dtype):
+                if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
                     node.constant = scalars[0]
         return node, made or [rule == SAMPLE] * len(eqn.outvars)
 
@@ -353,7 +353,7 @@ class Program:
         number = self.lines.number_of(node.stack)
         line = self.lines[number]
         line.dtypes.add(str(dtype))
-        line.constants[meant] = float(np.asarray(meant).astype(dtype))
+        line.constants[meant] = held(meant, dtype)
         if (number, meant) not in self.constants:
             self.constants.append((number, meant))
         node.line = number
@@ -384,12 +384,6 @@ class _Typed:
 
 def _has(var: Any) -> bool:
     return hasattr(var.aval, "dtype")
-
-
-def _changes(number: float, dtype: DType) -> bool:
-    """Whether a dtype does not hold a number."""
-    with np.errstate(over="ignore"):
-        return float(np.asarray(number).astype(dtype)) != number
 
 
 def _scalars(

@@ -46,11 +46,7 @@ class PythonNumbers(RuleLines):
             dtype: what the number was rounded to.
         """
         rounded = float(np.asarray(value, dtype))
-
-        def is_it(number: float) -> bool:
-            with np.errstate(over="ignore"):
-                return float(np.asarray(number).astype(dtype)) == rounded
-
+        is_it = lambda number: held(number, dtype) == rounded
         passed = self._numbers.get((origin.file, origin.line), ())
         passed = [(chain, number) for chain, number in passed if is_it(number)]
         # JAX may give what a rule of a derivative computes the callers of another call.
@@ -82,6 +78,12 @@ class PythonNumbers(RuleLines):
             line = user.f_code.co_filename, user.f_lineno
             passed = self._numbers.setdefault(line, [])
             passed.extend((chain, number) for number in numbers)
+
+
+def held(number: float, dtype: DType) -> float:
+    """The number that a dtype has for another one; NumPy warns of -1e9 in float16."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(number).astype(dtype))
 
 
 _MAKERS = tuple(

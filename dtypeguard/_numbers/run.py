@@ -147,25 +147,19 @@ class _Run(Control):
         is_constant = bool(plan.constants) and any(
             (node.line, x) in plan.constants for x in (*node.meant.values(), node.constant)
         )
-        entry = int(plan.entries[number])
+        probes, entry = self.probes, int(plan.entries[number])
+        decides = kind_of(node) if probes.follows_or_notes else None
+        given = probes.given.get(number) if decides and probes.given is not None else None
+        if decides and given is not None:
+            values = decides.take(values, given)
         operands, made = self.arithmetic.computed(
             node, values, entry, is_rounded, is_constant
         )
-        return self._decided(node, operands, made)
-
-    def _decided(self, node: Node, operands: list[Leaf], made: list[Leaf]) -> list[Value]:
-        probes = self.probes
-        if probes.decisions is None and probes.given is None:
-            return made
-        decides = kind_of(node)
-        if decides is None:
-            return made
-        if probes.given is not None and node.number in probes.given:
-            given = probes.given[node.number]
+        if decides and given is not None:
             made = decides.follow(node, operands, made, given)
-        if probes.decisions is not None:
-            probes.decisions[node.number] = decides.note(node, operands, made)
-        return made
+        if decides and probes.decisions is not None:
+            probes.decisions[number] = decides.note(node, operands, made)
+        return [*made]
 
     def own(self, node: Node, values: list[Value]) -> list[Value]:
         exact = [v.own if self._takes_own(v, node) else v for v in values]

@@ -10,6 +10,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._numbers import control
 
 pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
 F16 = jnp.float16
@@ -76,12 +77,15 @@ def carried(x):
     return lax.scan(lambda carry, _: (carry * 0.5 + 1, None), large, None, 3)[0]
 
 
+@pytest.mark.parametrize("most_eager", [0, 2000])
 @pytest.mark.parametrize(
     "f",
     [scanned, nested, looped, batched, branched, jitted, masked, gradient, carried],
     ids=lambda f: f.__name__,
 )
-def test_the_first_equation_whose_result_is_not_finite_is_named(f):
+def test_the_first_equation_whose_result_is_not_finite_is_named(f, most_eager, monkeypatch):
+    """In loops that are compiled, and in those that run turn by turn."""
+    monkeypatch.setattr(control, "_MOST_EAGER", most_eager)
     lines, first = inspect.getsourcelines(f)
     (marked,) = (first + n for n, line in enumerate(lines) if line.endswith("# infinite\n"))
     with pytest.raises(ValueError, match=r"not finite in float64 either") as error:

@@ -63,6 +63,8 @@ def assert_same(first, second, name=""):
     """Of two lists of arrays: bit for bit, whatever the dtype is that holds the numbers."""
     assert len(first) == len(second)
     for one, other in zip(first, second):
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = map(jax.random.key_data, (one, other))
         if jnp.issubdtype(one.dtype, jnp.inexact):
             kind = jnp.complexfloating if jnp.iscomplexobj(one) else jnp.floating
             widest = np.complex128 if kind is jnp.complexfloating else np.float64

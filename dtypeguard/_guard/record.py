@@ -142,7 +142,7 @@ def _loaded_as(leaf: Leaf, like: Leaf) -> str:
     if jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key):
         return "wrap it: jax.random.wrap_key_data(x)"
     held, wanted = getattr(leaf, "dtype", None), getattr(like, "dtype", None)
-    if isinstance(held, np.dtype) and isinstance(wanted, np.dtype) and held.char == "V":
+    if isinstance(held, np.dtype) and isinstance(wanted, np.dtype) and held.type is np.void:
         dtype = wanted if wanted.itemsize == held.itemsize else "bfloat16"
         return f"NumPy saved its bits alone: load x.view(jnp.{dtype}), if that it was"
     return "load what was recorded"

@@ -34,7 +34,7 @@ def kind(dtype: DType) -> str | None:
     strings, dates, objects.
     """
     # None is float64 to NumPy, and a difference of dates an integer.
-    if dtype is None or getattr(dtype, "kind", "") == "m":
+    if dtype is None or getattr(dtype, "type", None) is np.timedelta64:
         return None
     try:
         return next((k for k, f in _FAMILIES.items() if jnp.issubdtype(dtype, f)), None)
@@ -83,14 +83,15 @@ def native(leaf: Leaf) -> Leaf:
     return leaf.astype(_native(leaf.dtype), copy=False) if is_numpy else leaf
 
 
-_DOUBLES = {"g": np.dtype("float64"), "G": np.dtype("complex128")}
+# By type: NumPy's letters are not unique. "G" is float8_e4m3fnuz as well.
+_DOUBLES = {np.longdouble: np.dtype("float64"), np.clongdouble: np.dtype("complex128")}
 
 
 @functools.cache
 def _native(dtype: DType) -> DType:
     if kind(dtype) is None:
         return dtype
-    return _DOUBLES.get(dtype.char, dtype.newbyteorder("="))
+    return _DOUBLES.get(dtype.type, dtype.newbyteorder("="))
 
 
 def is_array(leaf: Leaf) -> bool:

@@ -214,11 +214,11 @@ def prodigy(
             exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
             grad_sum=tree_util.tree_map(lambda p: jnp.zeros_like(every(p)), params),
             params0=tree_util.tree_map(lambda p: jnp.array(every(p), copy=True), params),
-            estim_lr=jnp.array(estim_lr0, dtype),
+            estim_lr=jnp.array(cast(estim_lr0, dtype)),
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),
             steps_taken=jnp.zeros((), jnp.int32),
-            estim_lr_max=jnp.array(estim_lr0, dtype),
+            estim_lr_max=jnp.array(cast(estim_lr0, dtype)),
         )
 
     def update(updates, state, params=None, **extra_args):

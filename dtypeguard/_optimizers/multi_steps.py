@@ -79,7 +79,8 @@ def multi_steps(
         should_skip_update_fn: a function of the updates, the number of gradient steps and
             the params that returns a scalar bool and a tree for `skip_state`. If the bool
             is true, the mini-step does not count. `optax.skip_not_finite` skips gradients
-            that contain infinities or NaNs.
+            that contain infinities or NaNs. If every gradient is None, the function gets
+            zeros.
         accumulator_dtype: the dtype of the accumulator; at least 64-bit for 64-bit params,
             and complex for complex params. None: the dtypes of the params.
 
@@ -135,7 +136,10 @@ def multi_steps(
         emits = _is_last(number, every_k_schedule, gradient_step)
         sums = add_to(acc_grads, updates, number, use_grad_mean, warn)
         if should_skip_update_fn is not None:
-            skipped = should_skip_update_fn(updates, gradient_step, params)
+            # Without any gradient, the types of what Optax's functions return are others.
+            is_given = tree_util.tree_leaves(updates)
+            asked = updates if is_given else tree_util.tree_map(jnp.zeros_like, acc_grads)
+            skipped = should_skip_update_fn(asked, gradient_step, params)
             skips, skip_state = _skips(skipped)
             emits = ~skips & emits
             keep = lambda old, new: jnp.where(skips, old, new)

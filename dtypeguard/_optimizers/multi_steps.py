@@ -12,7 +12,7 @@ from jax import tree_util
 
 from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy
-from .._leaves.arguments import check_grads, check_state, shown
+from .._leaves.arguments import check_grads, check_number, check_state, shown
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.public import public
@@ -91,7 +91,8 @@ def multi_steps(
     Raises:
         ValueError: if k is below 1; by `init` and `update`, if `should_skip_update_fn` does
             not return a scalar bool and a tree.
-        TypeError: if `guard` does not take `inner`, or another argument has the wrong type.
+        TypeError: if `guard` does not take `inner`, or another argument has the wrong type;
+            by `update`, if the schedule of k does not return a scalar number.
 
     Warns:
         DtypeGuardWarning: if it adds 64-bit gradients to a narrower accumulator.
@@ -207,6 +208,9 @@ def _is_last(
     if _is_int(every_k) and every_k == 1:
         return True
     k = every_k(gradient_step) if callable(every_k) else every_k
+    if callable(every_k):
+        name, remedy = "every_k_schedule(gradient_step)", "return a number from 1 up"
+        check_number("multi_steps", name, k, lambda x: x >= 1, remedy)
     # A schedule may return a float. `number` exceeds k where k has shrunk.
     return cast(number, dtype_of(k)) >= k
 

@@ -16,7 +16,7 @@ NARROW = [name for name in _NARROW if hasattr(jnp, name)]
 
 @pytest.mark.parametrize("name", NARROW)
 def test_the_dtypes_of_jax_keep_their_kind(name):
-    """Several have letters that NumPy uses for others: float8_e4m3fnuz is "G", a complex."""
+    """Some have letters of others: float8_e4m3fnuz and the complex long double are "G"."""
     dtype = np.dtype(getattr(ml_dtypes, name))
     array = np.ones(2, dtype)
     assert dtype_of(array) == native(array).dtype == dtype

@@ -167,14 +167,18 @@ def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     if kind(there.dtype) == "complex":
         real, imag = (_overflows(f(values), f(there)) for f in (np.real, np.imag))
         return real | imag
-    info = jnp.finfo(there.dtype)
-    back, most = there.astype(values.dtype), float(info.max)
+    info, most = jnp.finfo(there.dtype), float(jnp.finfo(there.dtype).max)
     half = 2.0 ** np.floor(np.log2(most)) * float(info.eps) / 2
-    is_other = np.isnan(back) != np.isnan(values)
-    is_other |= np.isinf(back) != np.isinf(values)
-    is_other |= np.isfinite(values) & (np.abs(values) > most + half)
-    is_other |= np.sign(back) * np.sign(values) < 0
-    return is_other | ((values == 0) & (back != 0))
+    has_zero = np.zeros((), there.dtype) == 0
+    wide = values.dtype if values.dtype.itemsize >= 4 else np.float32
+    old, new = (x.astype(wide, copy=False) for x in (values, there))
+    is_other = np.isnan(new) != np.isnan(old)
+    is_other |= np.isinf(new) != np.isinf(old)
+    is_other |= np.isfinite(old) & (np.abs(old) > most + half)
+    is_other |= np.sign(new) * np.sign(old) < 0
+    if not has_zero:  # small numbers become the least, which is right from 3/4 of it on
+        is_other |= np.abs(old) < 0.75 * float(info.tiny)
+    return is_other
 
 
 def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -182,7 +186,11 @@ def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     # Between signed and unsigned, a wrapped value survives the way back.
     is_other = _negative(there) != _negative(values)
     is_other |= np.isfinite(there) != np.isfinite(values)
-    return is_other | (_astype(there, values.dtype) != values)
+    back = _astype(there, values.dtype)
+    for part in (np.real, np.imag):
+        old, new = part(values), part(back)
+        is_other |= (new != old) & ~(np.isnan(new) & np.isnan(old))
+    return is_other
 
 
 def _negative(values: np.ndarray) -> np.ndarray:
@@ -191,6 +199,6 @@ def _negative(values: np.ndarray) -> np.ndarray:
 
 def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
     values = values if kind(dtype) == "complex" else np.real(values)
-    if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
-        values = values.astype(np.int8)  # NumPy has no cast between two of so few bits
+    if not np.can_cast(values.dtype, dtype, "unsafe"):  # two of 8 bits or fewer
+        values = values.astype(np.int32 if kind(values.dtype) == "int" else np.float32)
     return values.astype(dtype)

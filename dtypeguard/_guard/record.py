@@ -134,7 +134,7 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     if lost.any():
         return leaf, _cannot_hold(dtype, values[lost].flat[0])
     # A JAX array is cast where it is: it may be on several devices.
-    return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), ""
+    return cast(leaf if isinstance(leaf, jax.Array) else there, dtype), ""
 
 
 def _loaded_as(leaf: Leaf, like: Leaf) -> str:

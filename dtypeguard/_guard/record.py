@@ -14,8 +14,10 @@ from .._leaves.dtypes import cast, dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
 from .._leaves.public import public
-from .._leaves.rows import Row, count, describe, paths, tree_rows
+from .._leaves.rows import Row, count, describe, paths
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, State
+from .._source.warn import warn_caller
+from .containers import Differs, pair, warning
 from .guard import guard
 
 
@@ -79,24 +81,28 @@ def restore(state: State, record: PyTree) -> State:
         >>> dtypeguard.restore(averaged, dtypeguard.record(opt, params)).count
         Array(7, dtype=int32)
     """
+    tree, changes = state, []
+    leaves, wanted = map(tree_util.tree_leaves, (state, record))
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
-        rows = tree_rows("state", record, state, "load into the recorded tree")
-        headline = "The state has another tree than the record:"
-        message = short_table(headline, rows) + more("checkpoints")
-        raise DtypeDriftError(message, rows)
-    leaves = tree_util.tree_leaves(state)
-    wanted = tree_util.tree_leaves(record)
+        try:
+            (leaves, changes), tree = pair(record, state, "state"), record
+        except Differs as differs:
+            headline = "The state has another tree than the record:"
+            message = short_table(headline, [differs.row]) + more("checkpoints")
+            raise DtypeDriftError(message, [differs.row]) from None
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
     rows = [
         Row(f"state{path}", describe(like), describe(leaf), remedy)
-        for path, leaf, like, (_, remedy) in zip(paths(state), leaves, wanted, outcomes)
+        for path, leaf, like, (_, remedy) in zip(paths(tree), leaves, wanted, outcomes)
         if remedy
     ]
     if rows:
         headline = f"{count(rows)} cannot be restored:"
         message = short_table(headline, rows) + more("checkpoints")
         raise DtypeDriftError(message, rows)
-    return Snapshot(state).with_leaves([leaf for leaf, _ in outcomes])
+    if changes:
+        warn_caller(warning(changes) + more("checkpoints"))
+    return Snapshot(tree).with_leaves([leaf for leaf, _ in outcomes])
 
 
 def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:

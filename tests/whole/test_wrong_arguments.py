@@ -267,7 +267,7 @@ restore(record(ADAM, PARAMS), STATE)
 restore(STATE, None)
     DtypeDriftError: another tree than the record: ... state[0].count...(absent) -> int32[]
 restore(STATE, ADAM)
-    DtypeDriftError: state.init...function -> (absent)
+    DtypeDriftError: state.init...function -> ScaleByAdamState...load what was recorded
 audit(PARAMS, ADAM)
     TypeError: audit got {...Give it a gradient
 audit(optax.adam, PARAMS)

@@ -88,7 +88,7 @@ def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
     else:
         change = change._replace(how="by position")
         is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
-        paired = _by_position(like, held, path, is_sure)
+        paired = _by_position(like, list(held), path, is_sure)
     is_same = type(like) is type(held)
     return paired if is_same else paired._replace(changes=[change, *paired.changes])
 

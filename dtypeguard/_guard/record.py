@@ -57,21 +57,30 @@ def restore(state: State, record: PyTree) -> State:
     """Casts a state that something outside the optimizer changed to the types of a record.
 
     This is for a checkpoint in another precision, NumPy leaves, or integer counters that a
-    mean over devices made floating.
+    mean over devices made floating. It is also for loaders that know no NamedTuples, such
+    as Orbax without a target, which return dicts and lists.
 
     Args:
         state: an optimizer state whose leaves may have other dtypes than the record's.
+            Its containers may differ from the record's as well, as long as keys, or
+            positions of a list or tuple, say which leaf is which. Names count before
+            positions: a list in place of a dict is refused. So is a list in place of a
+            NamedTuple or a module if a shape or kind differs.
         record: from `dtypeguard.record`, or any state with the wanted dtypes.
 
     Returns:
         `state` with every array leaf as a strongly typed JAX array of its dtype in
         `record`. Floats and complex numbers round to nearest. Any other change of dtype
-        has to keep the values: 3.0 becomes the int 3; 2.5 is an error.
+        has to keep the values: 3.0 becomes the int 3; 2.5 is an error. The tree is that of
+        the record, with its static fields. A JAX array stays on its devices.
 
     Raises:
-        DtypeDriftError: if the tree or a shape differs, or a dtype cannot hold a value
-            (2.5 or 2**40 for an int32, 1e30 for a float16, an infinity for a
-            float8_e4m3fn). Names every such leaf.
+        DtypeDriftError: if a shape differs, or a dtype cannot hold a value (2.5 or 2**40
+            for an int32, 1e30 for a float16, an infinity for a float8_e4m3fn). Names every
+            such leaf. If the tree differs in more than containers; names the first place.
+
+    Warns:
+        DtypeGuardWarning: once, if containers differed; names those that it changed.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, numpy as np, optax

@@ -119,8 +119,8 @@ def _fits(update: Aval, buffer: Aval) -> bool:
 
 def _zeros_beside(shape: jax.ShapeDtypeStruct, acc: jax.Array | None) -> jax.Array:
     """Zeros for an update, on the devices of the sum at its path."""
-    fits = acc is not None and acc.shape == shape.shape
-    return jnp.zeros_like(acc if fits else shape, dtype=shape.dtype)
+    like = shape if acc is None or acc.shape != shape.shape else acc
+    return jnp.zeros_like(like, dtype=shape.dtype)
 
 
 def _zeros_of(tree: PyTree) -> PyTree:

@@ -10,7 +10,7 @@ from .._carry.snapshot import Snapshot
 from .._carry.split import eval_shape
 from .._leaves.arguments import shown
 from .._leaves.compat import Ref
-from .._leaves.dtypes import cast, dtype_of, kind, native
+from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
 from .._leaves.public import public
@@ -184,14 +184,15 @@ def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
         return real | imag
     info, most = jnp.finfo(there.dtype), float(jnp.finfo(there.dtype).max)
     half = 2.0 ** np.floor(np.log2(most)) * float(info.eps) / 2
-    has_zero = np.zeros((), there.dtype) == 0
     wide = values.dtype if values.dtype.itemsize >= 4 else np.float32
     old, new = (x.astype(wide, copy=False) for x in (values, there))
     is_other = np.isnan(new) != np.isnan(old)
     is_other |= np.isinf(new) != np.isinf(old)
     is_other |= np.isfinite(old) & (np.abs(old) > most + half)
     is_other |= np.sign(new) * np.sign(old) < 0
-    if not has_zero:  # small numbers become the least, which is right from 3/4 of it on
+    if not has_zero(
+        there.dtype
+    ):  # small numbers become the least, which is right from 3/4 of it on
         is_other |= np.abs(old) < 0.75 * float(info.tiny)
     return is_other
 

@@ -48,6 +48,11 @@ def bits(dtype: DType) -> int:
     return each * dtype.itemsize if each else 0
 
 
+def has_zero(dtype: DType) -> bool:
+    """Whether a dtype holds 0: float8_e8m0fnu has neither that nor a sign."""
+    return bool(np.zeros((), dtype) == 0)
+
+
 def dtype_of(leaf: Leaf) -> DType:
     """The dtype that an array leaf is recorded with, or None for any other leaf.
 

@@ -169,3 +169,16 @@ def test_no_params_at_all(make):
     assert int(state.count) == 1
     finite = map(jnp.isfinite, tree_util.tree_leaves(state))
     assert all(map(bool, finite))
+
+
+@pytest.mark.skipif(not hasattr(jnp, "float8_e8m0fnu"), reason="needs JAX >= 0.5")
+def test_a_dtype_without_a_zero_is_refused():
+    """Updates and sums in float8_e8m0fnu, which has no sign either, are NaN."""
+    params = {"scale": jnp.ones(3, jnp.float8_e8m0fnu)}
+    for make in (prodigy, lambda: fromage(0.1)):
+        with pytest.raises(TypeError, match=r"params\['scale'\]: float8_e8m0fnu"):
+            make().init(params)
+    with pytest.raises(
+        TypeError, match="float8_e8m0fnu.*: write a floating dtype, such as"
+    ):
+        dtypeguard.multi_steps(optax.sgd(0.1), 2, accumulator_dtype=jnp.float8_e8m0fnu)

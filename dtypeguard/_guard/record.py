@@ -203,10 +203,14 @@ def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     is_other = _negative(there) != _negative(values)
     is_other |= np.isfinite(there) != np.isfinite(values)
     back = _astype(there, values.dtype)
-    for part in (np.real, np.imag):
-        old, new = part(values), part(back)
-        is_other |= (new != old) & ~(np.isnan(new) & np.isnan(old))
-    return is_other
+    changed = back != values
+    if changed.any():  # NaN is no other number in each part of a complex one
+        same = [
+            (f(back) == f(values)) | (np.isnan(f(back)) & np.isnan(f(values)))
+            for f in (np.real, np.imag)
+        ]
+        changed &= ~np.logical_and(*same)
+    return is_other | changed
 
 
 def _negative(values: np.ndarray) -> np.ndarray:

@@ -498,8 +498,6 @@ def test_skips_as_optax_does():
 
 
 @third_party
-@needs_optax("contrib.momo")
-@third_party
 @pytest.mark.parametrize(
     "skip",
     [
@@ -530,6 +528,8 @@ def test_no_gradient_at_all_is_nothing_to_skip(skip):
             assert_same(state._replace(skip_state=()), expected)
 
 
+@third_party
+@needs_optax("contrib.momo")
 def test_skips_with_an_inner_that_needs_a_value():
     inner = LEARNS_FROM_VALUES["momo"]()
     opt = multi_steps(inner, 1, should_skip_update_fn=optax.skip_not_finite)

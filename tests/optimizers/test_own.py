@@ -179,6 +179,6 @@ def test_a_dtype_without_a_zero_is_refused():
         with pytest.raises(TypeError, match=r"params\['scale'\]: float8_e8m0fnu"):
             make().init(params)
     with pytest.raises(
-        TypeError, match="float8_e8m0fnu.*: write a floating dtype, such as"
+        TypeError, match=r"float8_e8m0fnu.*: write a floating dtype, such as"
     ):
         dtypeguard.multi_steps(optax.sgd(0.1), 2, accumulator_dtype=jnp.float8_e8m0fnu)

@@ -1,8 +1,9 @@
-"""The command line: `dtypeguard audit`, `precision`, `lock`, `run` and `docs`.
+"""The command line: `dtypeguard demo`, `audit`, `precision`, `lock`, `run`, `sweep`, `docs`.
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,8 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; those of the process by default.
 
     Returns:
-        Of `audit`, 0 if the optimizer or step is clean, or if no guarded configuration of
-        the sweep fails, else 1. Of `precision`, 1 if an output is not finite as written, or
+        Of `audit`, 0 if the optimizer or step is clean, else 1. Of `sweep` and `demo`, 1 if
+        anything fails although guarded, else 0. Of `precision`, 1 if an output is not finite as written, or
         if the error is above `--max-error`, else 0. Of `lock --check`, 1 if the step is not
         as locked, else 0. Of `run`, 1 if the script raises, else
         0. 2 for wrong usage.
@@ -42,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from .docs import docs
 
             return docs(arguments.name)
+        if arguments.command == "demo":
+            os.environ.setdefault("JAX_PLATFORMS", "cpu")  # which compiles it quickly
+            from .demo import demo
+
+            return demo(arguments.name)
         if arguments.command == "lock":
             from .lock import lock
 

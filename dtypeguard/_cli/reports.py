@@ -2,21 +2,15 @@
 
 import argparse
 import contextlib
-import fnmatch
-import json
 import math
 import os
 import sys
-import time
 
 from .._audit.report import AuditReport
+from .._leaves.progress import status
 from .._precision.report import PrecisionReport
-from .._sweep import catalog
-from .._sweep.html import page
-from .._sweep.report import Report
-from .._sweep.sweep import CONFIGURATIONS, in_order, sweep
 from .arguments import report_files
-from .display import progress, show, show_report, status
+from .display import show_report
 from .load import UsageError
 from .precision import audit_function
 from .target import audit_optimizer, audit_step
@@ -37,13 +31,19 @@ def report(arguments: argparse.Namespace) -> int:
     _check_writable(files, arguments.command)
     if arguments.command == "precision":
         return _precision(arguments, files)
-    return (_sweep if arguments.target is None else _audit)(arguments, files)
+    if arguments.command == "audit" and arguments.target is not None:
+        return _audit(arguments, files)
+    from .sweep import swept
+
+    if arguments.command == "audit":
+        print("audit without a TARGET is `dtypeguard sweep`: write that.", file=sys.stderr)
+    return swept(arguments, files)
 
 
 def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (audit_step if arguments.step else audit_optimizer)(arguments)
-    return _deliver(report, files, report.ok)
+    return _deliver(report, files, report.ok, "green")
 
 
 def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
@@ -52,43 +52,21 @@ def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     bound = math.inf if arguments.max_error is None else arguments.max_error
     is_ok = not math.isinf(report.error) and not report.error > bound
     is_ok &= all(each.verdict != "differs" for each in report.differences)
-    return _deliver(report, files, is_ok)
+    # Without a bound, an error is neither right nor wrong.
+    bounds = arguments.max_error, arguments.tolerance
+    is_within = any(x is not None and report.error <= x for x in bounds)
+    is_good = is_within or not (report.error or report.costs)
+    return _deliver(report, files, is_ok, "green" if is_good else "")
 
 
 def _deliver(
-    report: AuditReport | PrecisionReport, files: dict[str, str], is_ok: bool
+    report: AuditReport | PrecisionReport, files: dict[str, str], is_ok: bool, style: str
 ) -> int:
     for form, name in files.items():
-        _write(name, getattr(report, f"to_{form}")())
+        write(name, getattr(report, f"to_{form}")())
     if "-" not in files.values():
-        show_report(report, is_ok)
+        show_report(report, is_ok, style)
     return CLEAN if is_ok else DRIFT
-
-
-def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
-    entries, unbuilt = catalog.entries()
-    chosen = [entry for entry in entries if _matches(entry.id, arguments.filter)]
-    unbuilt = [left for left in unbuilt if _matches(left.id, arguments.filter)]
-    if not chosen:
-        raise UsageError(
-            f"--filter {arguments.filter!r} matches none of the {len(entries)} optimizers, "
-            f"such as {entries[0].id}. Write for example: dtypeguard audit --filter adam",
-            *(f"{left.id} is not swept: {left.reason}" for left in unbuilt),
-        )
-    # A worker takes about as long to start as 20 optimizers take.
-    jobs = arguments.jobs or min(os.cpu_count() or 1, 8, 1 + len(chosen) // 20)
-    start, outcomes = time.monotonic(), []
-    with contextlib.closing(sweep(chosen, jobs, origins="html" in files)) as swept:
-        for some in progress(swept, len(chosen) * len(CONFIGURATIONS)):
-            outcomes += some
-    report = Report(in_order(outcomes), unbuilt, time.monotonic() - start)
-    if "json" in files:
-        _write(files["json"], json.dumps(report.as_json(), indent=1))
-    if "html" in files:
-        _write(files["html"], page(report))
-    if "-" not in files.values():
-        show(report)
-    return DRIFT if report.guarded_failed else CLEAN
 
 
 def _check_writable(files: dict[str, str], command: str) -> None:
@@ -113,7 +91,7 @@ def _check_writable(files: dict[str, str], command: str) -> None:
             os.remove(name)
 
 
-def _write(name: str, text: str) -> None:
+def write(name: str, text: str) -> None:
     text = text.rstrip() + "\n"
     if name == "-":
         sys.stdout.write(text)
@@ -121,7 +99,3 @@ def _write(name: str, text: str) -> None:
     with open(name, "w", encoding="utf-8") as file:
         file.write(text)
 
-
-def _matches(name: str, pattern: str) -> bool:
-    pattern = pattern.lower().replace("[", "[[]")  # brackets are part of the names
-    return fnmatch.fnmatchcase(name.lower(), f"*{pattern}*")

@@ -21,6 +21,7 @@ def _folder(path: str) -> str:
 
 
 _OURS = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_SCENES = _folder(os.path.join(_OURS, "_demo", "scenes"))  # written as a user's
 _INSTALLED = (*map(_folder, (*site.getsitepackages(), site.getusersitepackages())),)
 _PYTHONS = _folder(os.path.dirname(os.__file__)), "<frozen "
 _NOBODYS = tuple(
@@ -64,10 +65,11 @@ def is_ours(file: str) -> bool:
 def is_users(file: str) -> bool:
     """Whether a file belongs to none of JAX, NumPy, Python and dtypeguard.
 
-    The optimizers of dtypeguard count like those of any other package.
+    The optimizers of dtypeguard count like those of any other package, the scenes of
+    `dtypeguard demo` like the user's own files.
     """
     if file.startswith(_OURS):
-        return file.startswith(os.path.join(_OURS, "_optimizers"))
+        return file.startswith((os.path.join(_OURS, "_optimizers"), _SCENES))
     if file.startswith(_INSTALLED):
         return not file.startswith(_NOBODYS)
     return not file.startswith((*_PYTHONS, *_NOBODYS))
@@ -76,7 +78,7 @@ def is_users(file: str) -> bool:
 @functools.cache
 def _root(file: str) -> str | None:
     """The folder, or archive, that holds the package of a file; None for the user's."""
-    return next(_roots(file), None)
+    return None if file.startswith(_SCENES) else next(_roots(file), None)
 
 
 def _roots(file: str) -> Iterator[str]:

@@ -279,8 +279,8 @@ def check_lock(
     The file lists, for each function, the types that products, sums, casts and other
     arithmetic take and give, and those of inputs, carry and outputs. It holds no lines and
     no shapes: moved lines, other batch sizes and other releases of JAX leave it as it is.
-    The step is traced and does not run. With `DTYPEGUARD_UPDATE=1` in the environment the
-    file is written instead.
+    The step is traced and does not run. With `pytest --dtypeguard-lock-update`, or
+    `DTYPEGUARD_UPDATE=1` in the environment, the file is written instead.
 
     Args:
         step: a function of arrays. It may carry something or not.
@@ -312,6 +312,7 @@ def check_lock(
     check_kwargs("check_lock", kwargs)
     check_x64("check_lock", x64)
     file, how = os.fspath(path), "run the test with DTYPEGUARD_UPDATE=1 in the environment"
+    how += " or pytest --dtypeguard-lock-update"
     is_update = os.environ.get("DTYPEGUARD_UPDATE", "") not in ("", "0")
     if not (is_update or os.path.exists(file)):
         raise AssertionError(f"check_lock found no {file}. To write it, {how}.")

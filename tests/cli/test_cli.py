@@ -60,7 +60,7 @@ def test_audit_without_a_target_is_the_sweep_and_says_so(capsys):
     assert main(["audit", "--filter", "optax.set_to_zero", "--jobs", "1"]) == 0
     captured = capsys.readouterr()
     assert captured.err == "audit without a TARGET is `dtypeguard sweep`: write that.\n"
-    assert "Every optimizer keeps its types in all of them" in captured.out
+    assert captured.out.endswith("Guarded, it does not.\n")
 
 
 def test_json_holds_every_outcome(ema):
@@ -71,7 +71,7 @@ def test_json_holds_every_outcome(ema):
     assert len(outcomes) == 4 * len(CONFIGURATIONS)
     report = Report(outcomes, [], read["seconds"])
     assert report.bare_failed == read["bare_failed"] > 0
-    assert "\n".join(report.table()) in out
+    assert all(line[:90] in out for line in report.table())
     assert [dataclasses.asdict(outcome) for outcome in outcomes] == read["outcomes"]
     assert [(o.id, o.configuration, o.x64, o.guarded) for o in outcomes] == [
         (entry_id, c.name, c.x64, guarded)

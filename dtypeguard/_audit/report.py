@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Literal
 
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
-from .._leaves.page import Cell, document, html_table
+from .._leaves.page import Cell, Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._lines.drift import Drift
@@ -23,8 +23,8 @@ _EXPLAIN = (
 
 
 @public
-@dataclasses.dataclass(frozen=True)
-class AuditReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class AuditReport(Displayed):
     """The result of `dtypeguard.audit` or `audit_step`; `print` it.
 
     Attributes:
@@ -177,13 +177,16 @@ class AuditReport:
 
     def to_html(self) -> str:
         """One self-contained page that needs no network."""
+        return document("dtypeguard audit", *self._html())
+
+    def _html(self) -> tuple[str, ...]:
         parts = [f"<h1>audit: {escape(self.headline)}</h1>"]
         if self.error is not None:
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
         parts += [html_table(_HEAD, self._cells())] if self.drifts else []
         parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
-        return document("dtypeguard audit", "\n".join(parts))
+        return ("\n".join(parts),)
 
 
 def _cause(drift: Drift) -> Hashable:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.page import html_table
+from .._leaves.page import Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import columns, percent, shown_fields
 from .._reference.difference import Difference, Divergence, details_of, headline_of
@@ -21,8 +21,8 @@ from .runs import LineDecision
 
 
 @public
-@dataclasses.dataclass(frozen=True)
-class PrecisionReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrecisionReport(Displayed):
     """What `dtypeguard.audit_precision` found; `print` it.
 
     Attributes:
@@ -493,6 +493,9 @@ class PrecisionReport:
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
+        return document("dtypeguard precision", *self._html())
+
+    def _html(self) -> tuple[str, str]:
         chosen = () if self.is_spread else self.fix
         marks = [
             mark_of_loss(loss, self._widened, loss in chosen, self.is_spread)
@@ -521,7 +524,8 @@ class PrecisionReport:
         notes = [*self._compared(), *notes, *self._notes()]
         answer = [] if self._is_beside_rounding else self._answer()
         headline = " ".join([self.headline, *answer])
-        return html.page(headline, marks, advice, notes, figures, self.is_spread)
+        body = html.body(headline, marks, advice, notes, figures, self.is_spread)
+        return body, html.STYLE
 
 
 # XLA leaves out roundings. From this part of the error on, that is said.

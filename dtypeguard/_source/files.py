@@ -12,6 +12,7 @@ import os
 import site
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from .._leaves.internals import LIBRARIES
 
@@ -32,17 +33,27 @@ _NOBODYS = tuple(
 
 
 def short_path(file: str) -> str:
-    """A path from the installed packages, the working directory or its own package.
+    """A path from the installed packages or the working directory.
 
-    That of a file of the user's elsewhere begins with the folder of its package or script.
+    That of a file of the user's elsewhere is absolute: editors and terminals open it.
     """
-    root = _root(file) or _folder("")
-    if file.startswith(root) or not os.path.isabs(file):
-        return file.removeprefix(root)
-    folder = os.path.dirname(file)
-    while os.path.exists(os.path.join(os.path.dirname(folder), "__init__.py")):
-        folder = os.path.dirname(folder)
-    return file.removeprefix(_folder(os.path.dirname(folder)))
+    return file.removeprefix(_root(file) or _folder(""))
+
+
+def file_text(file: str) -> str:
+    """A file as reports name it; the cell of a notebook as IPython does: `Cell In[3]`."""
+    return _cell(file) or short_path(file)
+
+
+def line_text(file: str, line: int) -> str:
+    """A line as reports name it: `train.py:5`, `Cell In[3], line 5`."""
+    return f"{cell}, line {line}" if (cell := _cell(file)) else f"{short_path(file)}:{line}"
+
+
+def _cell(file: str) -> str:
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return " ".join(shell and shell.compile.format_code_name(file) or ())
 
 
 def package(file: str) -> str:

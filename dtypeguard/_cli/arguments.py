@@ -5,7 +5,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
@@ -18,6 +18,7 @@ _OF_STEP = "inputs", "carry", "returned"
 _SWEEP, _OF_SWEEP = "dtypeguard sweep", ("filter", "jobs")
 
 
+_PRINTED = "text", "json", "markdown", "html", "github"
 _FORMS = {
     "precision": PRECISION_FORMS,
     "lock": LOCK_FORMS,
@@ -144,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: dtypeguard sweep --filter adam",
     )
     _add_sweep(sweep)
-    _add_report(sweep, "json")
+    _add_report(sweep, "json", printed=("text", "json"))
     _add_precision(commands.add_parser)
     _add_lock(commands.add_parser)
     docs = commands.add_parser(
@@ -232,6 +233,7 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     which = "the item of the result that it comes back as, or as many"
     add("--returned", metavar="WHICH", type=_places, help=which)
     add("--x64", action="store_true", help="turn jax_enable_x64 on")
+    _add_report(lock, "json")
 
 
 def _add_sweep(group: Any) -> None:
@@ -241,8 +243,15 @@ def _add_sweep(group: Any) -> None:
     add("--jobs", metavar="N", type=_positive, help="worker processes (default: by size)")
 
 
-def _add_report(command: argparse.ArgumentParser, *forms: str) -> None:
+def _add_report(
+    command: argparse.ArgumentParser, *forms: str, printed: Sequence[str] = _PRINTED
+) -> None:
     add = command.add_argument_group("the report").add_argument
+    help = f"what is printed: {', '.join(printed)} (default: text"
+    help += "; where GITHUB_ACTIONS is set github, annotations of lines" * (
+        len(printed) > 2
+    )
+    add("--format", metavar="FORM", choices=printed, help=f"{help})")
     for form in forms:
         to = f"as {form}: to FILE, or printed"
         add(f"--{form}", metavar="FILE", nargs="?", const="-", help=to)
@@ -284,7 +293,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     step = f"dtypeguard audit {target or 'FILE.py:step'} --step --inputs FILE.py:inputs"
     if target is None:
         _check_file_names(arguments)
-        of_target = (*_OF_OPTIMIZER, "x64", "markdown")
+        of_target = (*_OF_OPTIMIZER, "x64", "markdown", "format")
         others = {"a step": ("step", *_OF_STEP), "one optimizer": of_target}
     elif arguments.step:
         of_step = "an optimizer; --inputs sets the dtypes of a step"

@@ -4,12 +4,14 @@ rich does it where it is installed. It keeps `NO_COLOR`, and what its release kn
 terminals. Nothing here imports JAX.
 """
 
+import contextlib
 import functools
 import importlib.util
 import io
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ _MARKS = (
     (re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?"), "yellow"),
     (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
 )
+
+_MOST = 20  # errors that caused one another
 
 
 def is_colored(stream: TextIO) -> bool:
@@ -60,6 +64,29 @@ def ansi(text: str, stream: TextIO) -> str:
     )
     console.print(marked(text), soft_wrap=True, end="")
     return out.getvalue()
+
+
+@contextlib.contextmanager
+def colored_notes(error: BaseException | None) -> Iterator[None]:
+    """A context in which the notes of dtypeguard have colors on a terminal."""
+    before: list[tuple[list[object], list[object]]] = []
+    while error is not None and len(before) < _MOST and is_colored(sys.stderr):
+        notes = getattr(error, "__notes__", None)
+        if isinstance(notes, list):
+            before.append((notes, [*notes]))
+            notes[:] = map(_colored, notes)
+        error = error.__cause__ or error.__context__
+    try:
+        yield
+    finally:
+        for notes, values in reversed(before):
+            notes[:] = values
+
+
+def _colored(note: object) -> object:
+    if isinstance(note, str) and note.startswith("dtypeguard: "):
+        return ansi(note, sys.stderr)
+    return note
 
 
 @functools.cache

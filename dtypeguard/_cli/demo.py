@@ -1,5 +1,6 @@
 """`dtypeguard demo`: ten programs that fail, and what one call changes."""
 
+import argparse
 import linecache
 import warnings
 
@@ -14,22 +15,25 @@ from .display import Write, writer
 _WIDTH = 100
 _NEXT = """
 Each is a file in {folder}
-  dtypeguard demo prodigy                       shows it in full, with what is reported
-  dtypeguard run train.py                       an error of JAX's over types names your lines
-  dtypeguard audit train.py:opt                 the leaves of an optimizer that drift, and where
-  dtypeguard precision train.py:loss --inputs train.py:inputs     the lines that lose precision
-  dtypeguard lock train.py:step --inputs train.py:inputs --out step.lock    what it computes in
-  dtypeguard docs                               the pages of the documentation
+  dtypeguard demo prodigy             shows it in full, with what is reported
+For your own files:
+  dtypeguard run train.py             an error over types names your lines
+  dtypeguard audit train.py:opt       the leaves of an optimizer that drift, and where
+  dtypeguard precision train.py:loss --inputs train.py:inputs    lines that lose precision
+  dtypeguard lock train.py:step --inputs train.py:inputs         what it computes in
+  dtypeguard docs                     the pages of the documentation
 """
 
 
-def demo(name: str | None) -> int:
+def demo(arguments: argparse.Namespace) -> int:
     """Runs all scenes, or shows one in full.
 
     Returns:
         The exit status: 1 if one fails although guarded, else 0.
     """
-    write = writer()
+    if not jax.config.values["jax_platforms"]:
+        jax.config.update("jax_platforms", "cpu")  # all of it is small
+    write, name = writer(), arguments.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DtypeGuardWarning)
         return (_all if name is None else _one)(write, name or "")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from .._audit.report import AuditReport
-from .._precision.report import PrecisionReport
 from .._leaves.progress import counted, status
 from .._leaves.rows import columns
+from .._precision.report import PrecisionReport
 from .._sweep.report import LEGEND, Report
 from .colors import is_colored, marked
 

@@ -1,5 +1,6 @@
 """`dtypeguard docs NAME`: prints a page of the documentation, as Markdown."""
 
+import argparse
 import contextlib
 import difflib
 import inspect
@@ -15,13 +16,13 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 _FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
 
 
-def docs(name: str | None) -> int:
+def docs(arguments: argparse.Namespace) -> int:
     """Prints the page of that name, or without one the names and titles of all.
 
     Raises:
         UsageError: if there is no such page.
     """
-    pages = _pages()
+    pages, name = _pages(), arguments.name
     if name is None:
         width = max(map(len, pages))
         lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())

@@ -11,6 +11,7 @@ from .._leaves.progress import status
 from .._precision.report import PrecisionReport
 from .arguments import report_files
 from .display import show_report
+from .forms import Found, annotations, default_form, findings, formed
 from .load import UsageError
 from .precision import audit_function
 from .target import audit_optimizer, audit_step
@@ -27,26 +28,17 @@ def report(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: if the target, an option or a file cannot be used.
     """
-    files = report_files(arguments)
-    _check_writable(files, arguments.command)
-    if arguments.command == "precision":
-        return _precision(arguments, files)
-    if arguments.command == "audit" and arguments.target is not None:
-        return _audit(arguments, files)
-    from .sweep import swept
-
-    if arguments.command == "audit":
-        print("audit without a TARGET is `dtypeguard sweep`: write that.", file=sys.stderr)
-    return swept(arguments, files)
+    check_writable(report_files(arguments), arguments)
+    return (_precision if arguments.command == "precision" else _audit)(arguments)
 
 
-def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+def _audit(arguments: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (audit_step if arguments.step else audit_optimizer)(arguments)
-    return _deliver(report, files, report.ok, "green")
+    return deliver(report, arguments, report.ok, "green")
 
 
-def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+def _precision(arguments: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr), status() as show_status:
         report = audit_function(arguments, show_status)
     bound = math.inf if arguments.max_error is None else arguments.max_error
@@ -56,22 +48,40 @@ def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
     bounds = arguments.max_error, arguments.tolerance
     is_within = any(x is not None and report.error <= x for x in bounds)
     is_good = is_within or not (report.error or report.costs)
-    return _deliver(report, files, is_ok, "green" if is_good else "")
+    return deliver(report, arguments, is_ok, "green" if is_good else "")
 
 
-def _deliver(
-    report: AuditReport | PrecisionReport, files: dict[str, str], is_ok: bool, style: str
+def deliver(
+    report: AuditReport | PrecisionReport | Found,
+    options: argparse.Namespace,
+    is_ok: bool = True,
+    style: str = "",
 ) -> int:
+    """Writes a report into files, and prints it in the form that is asked for.
+
+    Returns:
+        The exit status, 0 or 1.
+    """
+    files = report_files(options)
     for form, name in files.items():
-        write(name, getattr(report, f"to_{form}")())
-    if "-" not in files.values():
+        write(name, formed(report, form))
+    form = options.format or default_form()
+    if "-" in files.values():
+        return CLEAN if is_ok else DRIFT
+    if form in ("text", "github") and not isinstance(report, Found):
         show_report(report, is_ok, style)
+    else:
+        write("-", formed(report, "text" if form == "github" else form))
+    for line in annotations(findings(report)) if form == "github" else ():
+        print(line)
     return CLEAN if is_ok else DRIFT
 
 
-def _check_writable(files: dict[str, str], command: str) -> None:
+def check_writable(files: dict[str, str], options: argparse.Namespace) -> None:
     """Refuses a file before a long sweep, not after it; leaves what the files hold."""
+    command = options.command
     forms = [form for form, name in files.items() if name == "-"]
+    forms += [options.format] * (options.format not in (None, *forms))
     if len(forms) > 1:
         right = " ".join([f"--{forms[0]}", *(f"--{x} {command}.{x}" for x in forms[1:])])
         raise UsageError(f"only one form can be printed. Give the others a FILE: {right}")
@@ -98,4 +108,3 @@ def write(name: str, text: str) -> None:
         return
     with open(name, "w", encoding="utf-8") as file:
         file.write(text)
-

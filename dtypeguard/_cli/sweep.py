@@ -11,20 +11,23 @@ from .._sweep import catalog
 from .._sweep.html import page
 from .._sweep.report import Report
 from .._sweep.sweep import CONFIGURATIONS, in_order, sweep
+from .arguments import report_files
 from .display import progress, show
 from .load import UsageError
-from .reports import CLEAN, DRIFT, write
+from .reports import CLEAN, DRIFT, check_writable, write
 
 
-def swept(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+def swept(arguments: argparse.Namespace) -> int:
     """Sweeps, shows the table and writes it into files.
 
     Returns:
         The exit status: 1 if a guarded optimizer fails, else 0.
 
     Raises:
-        UsageError: if no optimizer is chosen.
+        UsageError: if no optimizer is chosen, or a file cannot be written.
     """
+    files = report_files(arguments)
+    check_writable(files, arguments)
     entries, unbuilt = catalog.entries()
     chosen = [entry for entry in entries if _matches(entry.id, arguments.filter)]
     unbuilt = [left for left in unbuilt if _matches(left.id, arguments.filter)]
@@ -45,7 +48,9 @@ def swept(arguments: argparse.Namespace, files: dict[str, str]) -> int:
         write(files["json"], json.dumps(report.as_json(), indent=1))
     if "html" in files:
         write(files["html"], page(report))
-    if "-" not in files.values():
+    if arguments.format == "json":
+        write("-", json.dumps(report.as_json(), indent=1))
+    elif "-" not in files.values():
         show(report)
     return DRIFT if report.guarded_failed else CLEAN
 

@@ -72,7 +72,8 @@ def play(name: str) -> Scene:
     """Runs a scene."""
     file = os.path.join(FOLDER, f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"dtypeguard_demo_{name}", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     title = (module.__doc__ or "").partition("\n")[0].rstrip(".")

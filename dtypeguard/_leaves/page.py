@@ -1,4 +1,4 @@
-"""What HTML reports share: pages and outputs of cells, light and dark, nothing from a network.
+"""What HTML reports share: pages and cells, light and dark, nothing from a network.
 
 All rules hold within the class `dtypeguard` alone, and are stronger there than those of a
 notebook.
@@ -13,10 +13,12 @@ Cell = tuple[str, str]  # a text and the code below it; either may be empty
 
 # The name of an element counts more than any class of a notebook's style.
 _SCOPE = ":is(.dtypeguard, #dtypeguard)"
-_LIGHT = """--page: #fff; --ink: #1b1f24; --dim: #59636e; --line: #d1d9e0; --soft: #f3f5f7;
+_LIGHT = """
+  --page: #fff; --ink: #1b1f24; --dim: #59636e; --line: #d1d9e0; --soft: #f3f5f7;
   --bad: #b3261e; --on-bad: #fff; --ok: #e3eef9; --ok-ink: #0b4a86; --skip: #eceff2;
   --focus: #0969da; --pays: #8250df;"""
-_DARK = """--page: #0f1318; --ink: #e6eaef; --dim: #9aa5b1; --line: #343c46; --soft: #1a2027;
+_DARK = """
+  --page: #0f1318; --ink: #e6eaef; --dim: #9aa5b1; --line: #343c46; --soft: #1a2027;
   --bad: #f2a09a; --on-bad: #2b0705; --ok: #16293c; --ok-ink: #a9d0f7; --skip: #20262d;
   --focus: #6cb2ff; --pays: #c297ff;"""
 # What JupyterLab, VS Code and sites of notebooks write on their pages.
@@ -45,7 +47,9 @@ _PAGE = """
 body { margin: 0 auto; padding: 1.5rem; max-width: 90rem; background: var(--page); }
 @media (max-width: 40rem) { body { padding: .8rem; } }
 """
-_CELL = "h1 { font-size: 1.1rem; } h2 { font-size: 1rem; } p, ul, table { font-size: 14px; }"
+_CELL = (
+    "h1 { font-size: 1.1rem; } h2 { font-size: 1rem; } p, ul, table { font-size: 14px; }"
+)
 
 
 def document(title: str, body: str, style: str = "", script: str = "") -> str:

@@ -53,7 +53,7 @@ def line_text(file: str, line: int) -> str:
 def _cell(file: str) -> str:
     ipython: Any = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
-    return " ".join(shell and shell.compile.format_code_name(file) or ())
+    return " ".join((shell and shell.compile.format_code_name(file)) or ())
 
 
 def package(file: str) -> str:

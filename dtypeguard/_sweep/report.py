@@ -113,9 +113,9 @@ class Report:
         if not self.bare_failed:
             return "Every optimizer keeps its types in all of them, bare and guarded."
         return (
-            "A bare failure is no fault of the installation: with these dtypes the optimizer "
-            "changes\na type, so that a scan raises or a step compiles again. Guarded, it "
-            "does not."
+            "A bare failure is no fault of the installation: with these dtypes the "
+            "optimizer changes a\ntype, so that a scan raises or a step compiles again. "
+            "Guarded, it does not."
         )
 
     def as_json(self) -> dict[str, object]:

@@ -93,7 +93,10 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
     ("argv", "message"),
     [
         (["sweep", "--filter", "no such"], "dtypeguard sweep --filter adam"),
-        (["sweep", "optax:adam"], "arguments: optax:adam. Write for example: dtypeguard sweep"),
+        (
+            ["sweep", "optax:adam"],
+            "arguments: optax:adam. Write for example: dtypeguard sweep",
+        ),
         (["audit", "--jobs", "0"], "'0' is not 1, 2, 3, ..."),
         (["audit", "--json", "no/such/directory/a.json"], "dtypeguard audit --json audit"),
         (["audit", "optax:adam", "--filter", "a"], "Write: dtypeguard audit optax:adam"),

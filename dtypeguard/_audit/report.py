@@ -105,7 +105,7 @@ class AuditReport(Displayed):
         return wide.summary(self.wide_operations)
 
     @property
-    def paragraphs(self) -> list[str]:
+    def _paragraphs(self) -> list[str]:
         """What the analyses other than that of drift say, and what to write."""
         changed = (d for d in self.drifts if d.kind == "dtype")
         cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
@@ -135,7 +135,7 @@ class AuditReport(Displayed):
         errors = [] if self.error is None else self.error.lines()
         rows, hint = self._short()
         lines = [f"  {line}" for line in (*errors, *rows)]
-        return "\n".join([f"audit: {self.headline}", *lines, *self.paragraphs, *hint])
+        return "\n".join([f"audit: {self.headline}", *lines, *self._paragraphs, *hint])
 
     def _short(self) -> tuple[list[str], list[str]]:
         """A line for each drift or for many of one cause, and where all of them are."""
@@ -170,7 +170,7 @@ class AuditReport(Displayed):
             lines += [f"- {_markdown_code(line)}" for line in self.error.lines()] + [""]
         if self.drifts:
             lines += [*_markdown_table(_HEAD, self._cells()), ""]
-        for text in self.paragraphs:
+        for text in self._paragraphs:
             first, _, rows = text.partition("\n")
             lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
         return "\n".join(lines).rstrip() + "\n"
@@ -185,7 +185,7 @@ class AuditReport(Displayed):
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
         parts += [html_table(_HEAD, self._cells())] if self.drifts else []
-        parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
+        parts += [f'<p class="lines">{escape(text)}</p>' for text in self._paragraphs]
         return ("\n".join(parts),)
 
 

@@ -304,7 +304,7 @@ class PrecisionReport(Displayed):
         )
         return f"{text} than {self.work.narrow}; {count} them so."
 
-    def cost_rows(self) -> list[str]:
+    def _cost_rows(self) -> list[str]:
         """The table of costs."""
         if not self.costs:
             return []
@@ -335,7 +335,7 @@ class PrecisionReport(Displayed):
             more = f" and {len(causes) - 3} more" * (len(causes) > 3)
             return [f"costs: {begin}, since {', '.join(causes[:3])}{more} are wide."]
         lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
-        lines += [f"  {row}" for row in self.cost_rows()]
+        lines += [f"  {row}" for row in self._cost_rows()]
         lines += self._cost_advice()
         if len(self.costs) > _MOST_ROWS:
             lines.append(f"{len(self.costs) - _MOST_ROWS} more are in to_json().")

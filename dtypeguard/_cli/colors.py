@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PLACE = re.compile(r"(?P<file>[^\s(:]+\.py):(?P<line>\d+)|Cell In\[\d+\], line \d+")
-_MARKS = (
+MARKS = (
     (_PLACE, "cyan"),
     (re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?"), "yellow"),
     (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
@@ -38,7 +38,7 @@ def marked(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
     made = Text(text, style)
-    for pattern, mark in _MARKS[: 1 if style else None]:
+    for pattern, mark in MARKS[: 1 if style else None]:
         for found in pattern.finditer(text):
             made.stylize(mark, *found.span())
     for found in _PLACE.finditer(text):

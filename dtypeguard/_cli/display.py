@@ -38,7 +38,9 @@ def show(report: Report) -> None:
     write(header, "bold")
     for row, line in zip(report.rows(), lines):
         style = "red" if row.guarded else "yellow" if row.bare else ""
-        write(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rstrip()} ...", style)
+        if len(line) > _WIDTH:
+            line = f"{line[: _WIDTH - 5].rpartition(', ')[0]}, ..."
+        write(line, style)
     for title, listed in (
         ("Columns:", columns(LEGEND)),
         ("Not swept:", [f"{left.id}: {left.reason}" for left in report.unbuilt]),

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from dtypeguard._cli import colors
 from dtypeguard._cli.forms import Finding, annotations
 from dtypeguard._cli.main import main
+from dtypeguard._leaves import colors
 from dtypeguard._source.origin import Origin
 
 TRAIN = """

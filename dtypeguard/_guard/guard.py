@@ -18,7 +18,7 @@ from .._leaves.public import public
 from .._leaves.types import Function, Optimizer
 from .._source.warn import WarnOnce
 from .extra_args import convert_extra_args, keep_extra_args, wide_integers
-from .policy import Policy, check_policy, float_dtype
+from .policy import Policy, changes_precision, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
 from .settle import settle
@@ -225,7 +225,7 @@ def _guard_transformation(
     def update(updates, state, params=None, **extra_args):
         return run(updates, state, params, extra_args)
 
-    if policy.changes_precision:
+    if changes_precision(policy):
         init, update = in_precision(init, run, policy)
     guarded = optax.GradientTransformationExtraArgs(init, update)
     guarded = _of_type_of(inner, guarded)

@@ -1,5 +1,7 @@
 """Records the dtypes of an optimizer's state, and restores them."""
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +17,12 @@ from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
 from .._leaves.public import public
 from .._leaves.rows import Row, count, describe, paths
-from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, State
+from .._leaves.types import DType, Leaf, Optimizer, Params, State
 from .._source.warn import warn_caller
 from .containers import Differs, pair, warning
 from .guard import guard
+
+_T = TypeVar("_T")
 
 
 @public
@@ -53,7 +57,7 @@ def record(opt: Optimizer, params: Params) -> State:
 
 
 @public
-def restore(state: State, record: PyTree) -> State:
+def restore(state: State, record: _T) -> _T:
     """Casts a state that something outside the optimizer changed to the types of a record.
 
     This is for a checkpoint in another precision, NumPy leaves, or integer counters that a

@@ -1,5 +1,7 @@
 """Makes a first state for control flow and donation: arrays with their own buffers."""
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 from jax import tree_util
@@ -13,9 +15,11 @@ from .._leaves.dtypes import cast, dtype_of, native, wraps
 from .._leaves.public import public
 from .._leaves.types import Leaf, Params, PyTree, State
 
+_T = TypeVar("_T")
+
 
 @public
-def strong(tree: PyTree) -> PyTree:
+def strong(tree: _T) -> _T:
     """Makes a first carry of strongly typed arrays, each with its own buffer.
 
     A step's first carry that holds `0.0`, or a weakly typed array from some package's

@@ -134,7 +134,7 @@ def test_a_new_analysis_is_one_entry(monkeypatch):
     assert "1 exponentials <here>" in report.to_markdown()
     assert '<p class="lines">1 exponentials &lt;here&gt;</p>' in report.to_html()
     assert report.ok
-    assert report.paragraphs == ["1 exponentials <here>"]
+    assert report._paragraphs == ["1 exponentials <here>"]
     nothing = audit_step(lambda x: x, jnp.ones(3))
     assert str(nothing) == "audit: no leaf changed its type in one step."
 

@@ -298,7 +298,7 @@ def test_the_carry_of_a_step(step_file, capsys, tmp_path):
     [
         (["--step"], "a step needs a function that gives its arguments"),
         (["--step", "--inputs", "{}:inputs", "--params", "bf16"], "--params is for an opt"),
-        (["--step", "--inputs", "{}:inputs", "--jobs", "2"], "--jobs is for the sweep"),
+        (["--step", "--inputs", "{}:inputs", "--jobs", "2"], "--jobs is for dtypeguard s"),
         (["--inputs", "{}:inputs"], "--inputs is for a step. Write: dtypeguard"),
         (["--carry", "1"], "--carry is for a step"),
         (["--step", "--inputs", "{}:nothing"], "has no nothing"),

@@ -11,9 +11,8 @@ from .._lock.check import compared, lock_of
 from .._lock.step import Traced
 from .._lock.text import LockError, text_of, write
 from .._program.trace import TraceFailed
-from .load import LOCK_FORMS, UsageError, load, load_inputs
-from .precision import as_usage_error
-from .target import arguments
+from .inputs import as_usage_error, load_inputs
+from .load import LOCK_FORMS, UsageError, load
 
 HOLDS, CHANGED = 0, 1
 
@@ -63,9 +62,9 @@ def _traced(options: argparse.Namespace, path: str | None) -> Traced:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with set_x64(True) if options.x64 else contextlib.nullcontext():
         step = load(options.target, modules, LOCK_FORMS)
-        made = load_inputs(options.inputs, options.target, modules)
+        inputs = load_inputs(options.inputs, options.target, modules)
         with as_usage_error(f"{options.inputs} cannot be called"):
-            args, kwargs = arguments(made() if callable(made) else made)
+            args, kwargs = inputs()
         try:
             return lock_of(step, args, kwargs, path, options.carry, options.returned)
         except LockError:

@@ -3,6 +3,7 @@
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -38,6 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else USAGE
         if arguments.command == "audit":
             check_options(arguments)
+        return _status(arguments)
+    except UsageError as error:
+        print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)
+        return USAGE
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Runs a command other than `run`.
+
+    Raises:
+        UsageError: if it cannot do what is asked, or what is named here ends the program.
+    """
+    try:
         if arguments.command == "docs":
             from .docs import docs
 
@@ -49,6 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .reports import report
 
         return report(arguments)
-    except UsageError as error:
-        print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)
-        return USAGE
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # its status would be taken for that of the check
+        from .._source.origin import origin_of_error
+
+        origin = origin_of_error(error)
+        raise UsageError(
+            f"{arguments.target or 'the sweep'} was not checked: what is named here ended "
+            f"the program, with {type(error).__name__}: {error}",
+            *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
+            "Take that out, or name a function that returns.",
+        ) from error

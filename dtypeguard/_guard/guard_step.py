@@ -21,7 +21,7 @@ from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.public import public
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .._source.files import is_users
-from .._source.warn import WarnOnce
+from .._source.warn import Attempts, WarnOnce
 from .policy import Policy, check_policy
 from .repeat import Repeat, repeat_of
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
@@ -275,7 +275,9 @@ class _GuardedStep:
         try:
             result = self.copy(*args, **kwargs)
         except _OVER_TYPES as error:
-            done, result = _Call(self, args, kwargs).again(error)
+            call = _Call(self, args, kwargs)
+            with call.attempts:
+                done, result = call.again(error)
             if not done:
                 raise
             return result
@@ -328,6 +330,7 @@ class _Call:
         carried: snapshots of its carries: the step may change their containers.
         held: what the NNX objects held before, which the step may change in place.
         is_as_bare: whether the result was that of the bare step, and nothing was cast.
+        attempts: at the call, one of which gives the result.
     """
 
     def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
@@ -338,11 +341,13 @@ class _Call:
         self.carried = [Snapshot(closed(value)) for value in values]
         self.held = guarded.carry.held(args, kwargs)
         self.is_as_bare = False
+        self.attempts = Attempts()
 
     def run(self) -> PyTree:
         """Makes the call; returns the result of the step with its carry settled."""
         try:
-            return self._run()
+            with self.attempts:
+                return self._run()
         except BaseException:
             for held in self.held:
                 held.restore_types()
@@ -359,7 +364,7 @@ class _Call:
             except DtypeDriftError:
                 raise
             except _OVER_TYPES:  # with strict promotion a weak number alone promotes
-                pass
+                self.attempts.again()
         try:
             return self._attempt(self.args, self.kwargs)
         except _OVER_TYPES as error:
@@ -431,6 +436,7 @@ class _Call:
         for narrow_others in (False, True):
             for held in self.held:
                 held.restore()
+            self.attempts.again()
             try:
                 with set_x64(False):
                     return True, self._attempt(*self._narrower(narrow_others))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
-from .._leaves.rows import ABSENT, describe, tree_rows, type_name
+from .._leaves.rows import ABSENT, describe, paths, tree_rows, type_name
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin
@@ -79,6 +79,7 @@ class Drift:
 
 
 _WEAK = " (weak)"
+_CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
 def drift_between(
@@ -104,9 +105,16 @@ def find(program: Program, lines: Lines | None) -> Iterator[Drift]:
     """Yields the leaves of a program that drift, with their lines if `lines` is given."""
     where: Where = "state" if program.is_optimizer else "carry"
     for name, before, after in zip(program.names, program.carried, program.returned):
-        if before.treedef != after.treedef or before.paths != after.paths:
+        if before.treedef != after.treedef:
             for row in tree_rows(name, before.tree, after.tree, ""):
                 yield Drift(row.path, "structure", row.before, row.after, where)
+        elif before.paths != after.paths:
+            old, new = (dict(zip(x.paths, x.arrays)) for x in (before, after))
+            for path in (x for x in paths(before.tree) if (x in old) != (x in new)):
+                was, is_now = (
+                    describe(x[path]) if path in x else _CONSTANT for x in (old, new)
+                )
+                yield Drift(name + path, "structure", was, is_now, where)
     number, outputs = 0, program.step.outputs
     for name, before, after in zip(program.names, program.carried, program.returned):
         new = dict(zip(after.paths, outputs))

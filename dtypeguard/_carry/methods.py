@@ -56,9 +56,10 @@ def method_of(carry: Carry, args: Args) -> Method | None:
 
     None if the user has named a carry, or if the object is no tree or changes in place.
     """
-    first = carry.names.by_position[:1]
-    is_method = carry.is_default and bool(args) and [p.name for p in first] == ["self"]
-    if not is_method or carry.places[0].name == "self":
+    first = carry.names.by_position
+    if not (carry.is_default and args and first and first[0].name == "self"):
+        return None
+    if carry.places[0].name == "self":  # the only one
         return None
     if is_in_place(args[0]) or tree_util.all_leaves([args[0]]):
         return None

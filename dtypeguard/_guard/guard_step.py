@@ -355,6 +355,8 @@ class _Call:
     def run(self) -> PyTree:
         """Makes the call; returns the result of the step with its carry settled."""
         try:
+            if not (self.guarded.is_jitted or x64_enabled()):  # one attempt
+                return self._run()
             with self.attempts:
                 return self._run()
         except BaseException:
@@ -421,7 +423,7 @@ class _Call:
         """
         step: Any = self.guarded.step
         shapes = step.eval_shape(*self.args, **self.kwargs)
-        found = self._find(shapes)
+        found, _ = self._find(shapes)
         carried = list(self.carried)
         for number, tree in zip(found.carried, found.values):
             leaves, treedef = tree_util.tree_flatten(closed(tree))
@@ -491,19 +493,23 @@ class _Call:
                 error.rows,
             ) from None
 
-    def _find(self, result: PyTree) -> ReturnedCarry:
-        """Locates the carry in a result; a method may tell by it that it carries `self`."""
-        if self.method and self._of_self and self.method.is_carry(result, self._values()):
+    def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
+        """Locates the carry in a result, by which a method may tell that `self` is it.
+
+        Also returns the carries of the call.
+        """
+        values = self._values()
+        if self.method and self._of_self and self.method.is_carry(result, values):
             self.carry, self.carried = self.method.carry, [self._of_self]
-            self.method = self._of_self = None
+            self.method, self._of_self, values = None, None, self._values()
         try:
-            return self.carry.find(result, self._values(), in_place=bool(self.held))
+            return self.carry.find(result, values, in_place=bool(self.held)), values
         except TypeError as error:
             raise explained(error, self.method, result) from None
 
     def _settled(self, result: PyTree) -> PyTree:
-        found = self._find(result)
-        carry, policy, values = self.carry, self.guarded.policy, self._values()
+        found, values = self._find(result)
+        carry, policy = self.carry, self.guarded.policy
         parts = [self._part(label) for label in carry.labels]
         settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
         new = []

@@ -4,8 +4,11 @@ Each command imports what it needs: the script of `run` is the first to import J
 """
 
 import argparse
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from .load import UsageError
 
@@ -52,17 +55,18 @@ def _status(arguments: argparse.Namespace) -> int:
         UsageError: if it cannot do what is asked, or what is named here ends the program.
     """
     try:
-        if arguments.command == "docs":
-            from .docs import docs
+        with _raising_exit():
+            if arguments.command == "docs":
+                from .docs import docs
 
-            return docs(arguments.name)
-        if arguments.command == "lock":
-            from .lock import lock
+                return docs(arguments.name)
+            if arguments.command == "lock":
+                from .lock import lock
 
-            return lock(arguments)
-        from .reports import report
+                return lock(arguments)
+            from .reports import report
 
-        return report(arguments)
+            return report(arguments)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its status would be taken for that of the check
@@ -75,3 +79,20 @@ def _status(arguments: argparse.Namespace) -> int:
             *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
             "Take that out, or name a function that returns.",
         ) from error
+
+
+@contextlib.contextmanager
+def _raising_exit() -> Iterator[None]:
+    """Has `os._exit`, which nothing catches, raise `SystemExit` as `sys.exit` does."""
+    own, process = os._exit, os.getpid()
+
+    def end(status: int) -> NoReturn:
+        if os.getpid() != process:  # a fork ends so
+            own(status)
+        sys.exit(status)
+
+    os._exit = end
+    try:
+        yield
+    finally:
+        os._exit = own

@@ -1,5 +1,6 @@
 """A status of 0 means that what was named was checked, whatever that does."""
 
+import os
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from dtypeguard._leaves.compat import CAN_LOCK
 pytestmark = pytest.mark.third_party
 
 SCRIPT = """
-import sys
+import os, sys
 import jax, jax.numpy as jnp, optax
 
 x = jnp.ones(3)
@@ -64,6 +65,18 @@ few = lambda: x
 many = lambda: (x, x, x)
 misnamed = lambda: {"c": x, "y": x}
 of_static = lambda: ([], x)
+
+
+def at_once():
+    os._exit(0)
+
+
+def of_a_fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    return opt
 
 
 def step(c, x):
@@ -238,3 +251,19 @@ def test_the_options_of_a_carry_are_told_where_they_are_asked_for(
     returned = "" if target == "three" else " --returned 7"
     assert status(f"audit :{target} --step --inputs :inputs{returned}") == 2
     assert ("--carry and --returned" in capsys.readouterr().err) == is_told
+
+
+def test_an_exit_that_nothing_catches(script, capsys):
+    before = os._exit
+    assert status("audit :at_once") == 2
+    assert "ended the program, with SystemExit: 0" in capsys.readouterr().err
+    assert os._exit is before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")
+def test_a_fork_of_the_target_ends_as_it_does(script, capsys):
+    assert status("audit :of_a_fork --params float32") == 0
+    captured = capsys.readouterr()
+    assert "no leaf changed" in captured.out
+    assert "was not checked" not in captured.err

@@ -188,7 +188,9 @@ def check_step(
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
     elif "traces" in left:
-        advice = f"dtypeguard.guard_step does not fix this: {left['traces']}."
+        advice = f"dtypeguard.guard_step does not fix this: {left['traces'].rstrip('.')}."
+    elif left.keys() == failures.keys():
+        advice = "dtypeguard.guard_step does not fix this."
     elif left:
         advice += f" What that does not fix: {', '.join(sorted(left))}."
     advice += " dtypeguard.audit_step names the lines of source."

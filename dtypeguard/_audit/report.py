@@ -31,7 +31,8 @@ class AuditReport(Displayed):
         drifts: the leaves that changed.
         findings: for each other analysis its name and what it found, dataclasses.
         summaries: a sentence for each analysis that found anything.
-        compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
+        compilations: how often a jitted step compiles: 1, or 2 if more than once; None if
+            it does not trace.
         error: why it does not trace; None if it does.
         refusal: why `dtypeguard.guard` or `guard_step` does not fix what is wrong; None
             if it does.

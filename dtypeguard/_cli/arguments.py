@@ -28,8 +28,27 @@ _FORMS = {
 }
 
 
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one: the first would do nothing."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, self.default) is not self.default:
+            raise argparse.ArgumentError(self, "it is given twice")
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """Ends its errors with the right form, like all errors of the command line."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _Once)
 
     # Of three overloads.
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -225,9 +244,10 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "jax.ShapeDtypeStructs suffice",
     )
     form = lock.add_mutually_exclusive_group().add_argument
-    form("--out", metavar="FILE", help="write a new lock (default: print it)")
-    form("--check", metavar="FILE", help="exit 1 if the step is not as locked")
-    form("--update", metavar="FILE", help="write the lock anew and print what changed")
+    form("--out", metavar="FILE", type=_file, help="write a new lock (default: print it)")
+    form("--check", metavar="FILE", type=_file, help="exit 1 if the step is not as locked")
+    update = "write the lock anew and print what changed"
+    form("--update", metavar="FILE", type=_file, help=update)
     which = "that comes back, by position or name, or several: 0,1 (default: 0, if it does)"
     add("--carry", metavar="WHICH", type=_places, default=0, help=f"the argument {which}")
     which = "the item of the result that it comes back as, or as many"
@@ -256,6 +276,12 @@ def _add_report(
         to = f"as {form}: to FILE, or printed"
         add(f"--{form}", metavar="FILE", nargs="?", const="-", help=to)
     add("--html", metavar="FILE", help="write one self-contained page")
+
+
+def _file(text: str) -> str:
+    if not text:  # of a variable that is not set
+        raise argparse.ArgumentTypeError("'' names no file")
+    return text
 
 
 def _error(text: str) -> float:

@@ -14,10 +14,9 @@ from .._lock.text import LockError, text_of, write
 from .._program.trace import TraceFailed
 from .arguments import report_files
 from .forms import Found, of_lock
-from .load import LOCK_FORMS, UsageError, load, load_inputs
-from .precision import as_usage_error
+from .inputs import as_usage_error, load_inputs
+from .load import LOCK_FORMS, UsageError, load
 from .reports import check_writable, deliver
-from .target import arguments
 
 HOLDS, CHANGED = 0, 1
 
@@ -66,9 +65,9 @@ def _traced(options: argparse.Namespace, path: str | None) -> Traced:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with set_x64(True) if options.x64 else contextlib.nullcontext():
         step = load(options.target, modules, LOCK_FORMS)
-        made = load_inputs(options.inputs, options.target, modules)
+        inputs = load_inputs(options.inputs, options.target, modules)
         with as_usage_error(f"{options.inputs} cannot be called"):
-            args, kwargs = arguments(made() if callable(made) else made)
+            args, kwargs = inputs()
         try:
             return lock_of(step, args, kwargs, path, options.carry, options.returned)
         except LockError:

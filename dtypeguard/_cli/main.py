@@ -3,9 +3,13 @@
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
 
+import argparse
+import contextlib
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from .load import UsageError
 
@@ -45,16 +49,55 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = parser().parse_args(argv)
         except SystemExit as stop:  # argparse has printed why
             return stop.code if isinstance(stop.code, int) else USAGE
-        command = arguments.command
-        if command == "audit":
+        if arguments.command == "audit":
             check_options(arguments)
             if arguments.target is None:
                 text = "audit without a TARGET is `dtypeguard sweep`: write that."
                 print(text, file=sys.stderr)
-                command = "sweep"
-        file, name = _COMMANDS[command]
-        module = importlib.import_module(f".{file}", __package__)
-        return getattr(module, name)(arguments)
+                arguments.command = "sweep"
+        return _status(arguments)
     except UsageError as error:
         print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Runs a command other than `run`.
+
+    Raises:
+        UsageError: if it cannot do what is asked, or what is named here ends the program.
+    """
+    try:
+        with _raising_exit():
+            file, name = _COMMANDS[arguments.command]
+            module = importlib.import_module(f".{file}", __package__)
+            return getattr(module, name)(arguments)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # its status would be taken for that of the check
+        from .._source.origin import origin_of_error
+
+        origin = origin_of_error(error)
+        raise UsageError(
+            f"{getattr(arguments, 'target', None) or 'the sweep'} was not checked: what is "
+            f"named here ended the program, with {type(error).__name__}: {error}",
+            *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
+            "Take that out, or name a function that returns.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _raising_exit() -> Iterator[None]:
+    """Has `os._exit`, which nothing catches, raise `SystemExit` as `sys.exit` does."""
+    own, process = os._exit, os.getpid()
+
+    def end(status: int) -> NoReturn:
+        if os.getpid() != process:  # a fork ends so
+            own(status)
+        sys.exit(status)
+
+    os._exit = end
+    try:
+        yield
+    finally:
+        os._exit = own

@@ -85,6 +85,15 @@ def check_writable(files: dict[str, str], options: argparse.Namespace) -> None:
     if len(forms) > 1:
         right = " ".join([f"--{forms[0]}", *(f"--{x} {command}.{x}" for x in forms[1:])])
         raise UsageError(f"only one form can be printed. Give the others a FILE: {right}")
+    forms_of: dict[str, list[str]] = {}
+    for form, name in files.items():
+        if os.path.isfile(name) or not os.path.exists(name):  # no /dev/null
+            forms_of.setdefault(os.path.realpath(name), []).append(form)
+    for forms in forms_of.values():
+        if len(forms) > 1:
+            named = " and ".join(f"--{x}" for x in forms)
+            right = " ".join(f"--{x} {command}.{x}" for x in forms)
+            raise UsageError(f"{named} name one file. Write for example: {right}")
     for form, name in files.items():
         if name == "-":
             continue

@@ -303,7 +303,7 @@ def test_the_carry_of_a_step(step_file, capsys, tmp_path):
         (["--carry", "1"], "--carry is for a step"),
         (["--step", "--inputs", "{}:nothing"], "has no nothing"),
         (["--step", "--inputs", "{}:raises"], "raises cannot be called: KeyError: 'data'"),
-        (["--step", "--inputs", "{}:raises"], "a dict of them by name, or the only one"),
+        (["--step", "--inputs", "{}:raises"], "a dict of them by name, the only one, or"),
     ],
 )
 def test_wrong_usage_of_a_step(options, message, step_file, capsys):

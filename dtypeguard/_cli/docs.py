@@ -1,5 +1,6 @@
 """`dtypeguard docs NAME`: prints a page of the documentation, as Markdown."""
 
+import argparse
 import contextlib
 import difflib
 import inspect
@@ -7,6 +8,10 @@ import os
 import pathlib
 import re
 import sys
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
 
 from .load import UsageError
 
@@ -15,13 +20,13 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 _FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
 
 
-def docs(name: str | None) -> int:
+def docs(arguments: argparse.Namespace) -> int:
     """Prints the page of that name, or without one the names and titles of all.
 
     Raises:
         UsageError: if there is no such page.
     """
-    pages = _pages()
+    pages, name = _pages(), arguments.name
     if name is None:
         width = max(map(len, pages))
         lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())
@@ -66,7 +71,15 @@ def _documented(name: re.Match[str]) -> str:
     signature = ""
     if callable(found):
         with contextlib.suppress(ValueError):  # an error or a warning has none
-            shown = f"{dotted.rpartition('.')[2]}{inspect.signature(found)}"
+            last = dotted.rpartition(".")[2]
+            shown = "\n".join(f"{last}{inspect.signature(x)}" for x in _overloads(found))
             signature = f"\n\n```python\n{shown}\n```"
     shown = inspect.getdoc(found) if callable(found) else repr(found)
     return f"### {name[1]}{signature}\n\n{shown}"
+
+
+def _overloads(found: Any) -> Sequence[Any]:
+    """The overloads of a function by the module that defines it, or the function."""
+    module = getattr(found, "__globals__", {}).get("__name__", "")
+    function = types.SimpleNamespace(__module__=module, __qualname__=found.__qualname__)
+    return typing.get_overloads(function) or [found]  # pyright: ignore[reportArgumentType]: it reads these names

@@ -173,7 +173,7 @@ def product_losses(
 
 
 @public
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ProductsReport(PrecisionReport):
     """What `audit_precision` with `matmul_precision` found; `print` it.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.page import html_table
+from .._leaves.page import Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import columns, percent, shown_fields
 from .._reference.difference import Difference, Divergence, details_of, headline_of
@@ -21,8 +21,8 @@ from .runs import LineDecision
 
 
 @public
-@dataclasses.dataclass(frozen=True)
-class PrecisionReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrecisionReport(Displayed):
     """What `dtypeguard.audit_precision` found; `print` it.
 
     Attributes:
@@ -303,7 +303,7 @@ class PrecisionReport:
         )
         return f"{text} than {self.work.narrow}; {count} them so."
 
-    def cost_rows(self) -> list[str]:
+    def _cost_rows(self) -> list[str]:
         """The table of costs."""
         if not self.costs:
             return []
@@ -334,7 +334,7 @@ class PrecisionReport:
             more = f" and {len(causes) - 3} more" * (len(causes) > 3)
             return [f"costs: {begin}, since {', '.join(causes[:3])}{more} are wide."]
         lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
-        lines += [f"  {row}" for row in self.cost_rows()]
+        lines += [f"  {row}" for row in self._cost_rows()]
         lines += self._cost_advice()
         if len(self.costs) > _MOST_ROWS:
             lines.append(f"{len(self.costs) - _MOST_ROWS} more are in to_json().")
@@ -492,6 +492,9 @@ class PrecisionReport:
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
+        return document("dtypeguard precision", *self._html())
+
+    def _html(self) -> tuple[str, str]:
         chosen = () if self.is_spread else self.fix
         marks = [
             mark_of_loss(loss, self._widened, loss in chosen, self.is_spread)
@@ -520,7 +523,8 @@ class PrecisionReport:
         notes = [*self._compared(), *notes, *self._notes()]
         answer = [] if self._is_beside_rounding else self._answer()
         headline = " ".join([self.headline, *answer])
-        return html.page(headline, marks, advice, notes, figures, self.is_spread)
+        body = html.body(headline, marks, advice, notes, figures, self.is_spread)
+        return body, html.STYLE
 
 
 # XLA leaves out roundings. From this part of the error on, that is said.

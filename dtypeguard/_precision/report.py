@@ -181,7 +181,18 @@ class PrecisionReport(Displayed):
         return "differs" in verdicts or (bool(verdicts) and self.wide == "float64")
 
     def _headline_of_error(self) -> str:
-        """One sentence on its own error, or on its costs."""
+        """One sentence on its own error, or on its costs; before it one on updates."""
+        text = self._headline_of_outputs()
+        if not self._is_stuck:
+            return text
+        return " ".join([*self._updates(), text[:1].upper() + text[1:]])
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether rounding takes most of an update away."""
+        return max(self.unmoved.values(), default=0.0) > _MOST_STUCK
+
+    def _headline_of_outputs(self) -> str:
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
         if self._all_vanish:
@@ -206,7 +217,8 @@ class PrecisionReport(Displayed):
         if self.tolerance is not None and self.error <= self.tolerance:
             return f"{off}, within {percent(self.tolerance)}."
         if self.flipped > 0.5:
-            return f"{off}: {percent(self.flipped)} of the squared error is decisions."
+            off += f": {percent(self.flipped)} of the squared error is decisions"
+            return f"{off}." if self.fix else f"{off}, and no line helps."
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
             off += f". That is the cost of {' and '.join(dtypes)}"
@@ -256,6 +268,8 @@ class PrecisionReport(Displayed):
         if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
             lines = "it" if count == 1 else f"these {lines}"
         begin = f"With {lines} {self._widened} it is {percent(self.mended)}"
+        if self.price > _EXPENSIVE:
+            begin += f", and {percent(self.price)} of the matrix products become {self._become}"
         if self.tolerance is None:
             return [f"{begin}."]
         allowed = f"your {percent(self.tolerance)}"
@@ -344,7 +358,7 @@ class PrecisionReport(Displayed):
         """What to write for the greatest costs, and what it saves."""
         lines, mended = [], {place_of(x.origin) for x in self.fix if x.origin}
         for cost in self.costs[:_MOST_ROWS]:
-            if place_of(cost.cause) in mended:
+            if place_of(cost.cause) in mended or cost.harm > _MOST_HARM * self.error > 0:
                 continue  # what is to be wide is not to be narrow
             saves = f" It saves {percent(cost.saves)}"
             if cost.share - cost.saves > 0.005 and cost.others:
@@ -435,10 +449,16 @@ class PrecisionReport(Displayed):
     def _updates(self) -> list[str]:
         """What rounding does to updates, which the error of one step hardly shows."""
         if self.is_of_gradients and self.error:
-            return [
+            told = (
                 "What rounding does to the update is not in it: audit the step that adds "
                 "these gradients to the params."
-            ]
+            )
+            if self._is_rounded_once and not self.fix:
+                return [
+                    "The gradients are rounded to the dtype of their weights: differentiate "
+                    f"with respect to w.astype(jnp.{self.wide}). {told}"
+                ]
+            return [told]
         stuck = {path: share for path, share in self.unmoved.items() if share > 0.01}
         if not stuck:
             return []
@@ -451,7 +471,7 @@ class PrecisionReport(Displayed):
         ]
 
     def _notes(self) -> list[str]:
-        notes = self._updates()
+        notes = [] if self._is_stuck else self._updates()
         is_said = self.is_spread and self._is_rounded_once
         if self.once > 0 and math.isfinite(self.error) and not is_said:
             notes.append(f"Rounding the outputs once gives {percent(self.once)}.")
@@ -529,6 +549,12 @@ class PrecisionReport(Displayed):
 
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# From this share of the products on, what a fix makes of them is in the first sentence.
+_EXPENSIVE = 0.5
+# From this share of its elements on, an update that is lost is the first thing to tell.
+_MOST_STUCK = 0.5
+# What makes an error of more than this part of the program's own is not advised.
+_MOST_HARM = 0.5
 # Errors up to this ratio are about the same.
 _ABOUT = 1.25
 # From this share of the squared error on, beside a reference, decisions are named.

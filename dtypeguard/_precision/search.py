@@ -12,6 +12,8 @@ from .runs import Runs, WideLines
 MOST_ALONE = 8
 # Of the sets of few lines that may be enough, so many are tried.
 _MOST_TRIED = 8
+# Of more lines than this, one that leaves less than this is the better advice.
+_MANY, _LEFT_BY_ONE = 3, 0.25
 # How many runs with lines wide are made.
 _MOST_RUNS = 48
 # The share of the products from which on it is no fix to make them wide.
@@ -86,11 +88,23 @@ def find(
         return NOTHING._replace(kept=runs.nothing, alone=wide)
     for found in _candidates(runs, order, alone, bound, error_of):
         if found.best.error <= bound.error and runs.holds(found.best, *bound):
-            return found._replace(alone=wide)
+            few_enough = _few_enough(runs, found, alone, bound)
+            return few_enough._replace(alone=wide)
     found = NOTHING._replace(kept=runs.nothing)
     if bound.is_tolerance:  # which no lines reach
         found = _of(runs, order[:_MOST_TOGETHER], bound.error)
     return found._replace(alone=wide)
+
+
+def _few_enough(
+    runs: Runs, found: Found, alone: Mapping[int, Found], bound: Bound
+) -> Found:
+    """Lines that are enough; of many, one that leaves next to nothing, if there is one."""
+    best = min(alone.values(), key=lambda each: each.best.error)
+    is_better = best.best.left < _LEFT_BY_ONE and best.best.price <= _EXPENSIVE
+    if len(found.lines) <= _MANY or bound.is_tolerance or not is_better:
+        return found
+    return best if runs.holds(best.best, *bound) else found
 
 
 def _candidates(

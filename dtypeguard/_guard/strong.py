@@ -139,8 +139,10 @@ def own_buffers(state: State, params: Params) -> State:
 def _copied(leaf: Leaf) -> Leaf:
     is_here = not isinstance(leaf, Tracer) and leaf.is_fully_addressable
     if is_here and CAN_COPY:  # where it is, and nothing compiles
-        return jax.device_put(leaf, may_alias=False)
-    copy = jnp.array(leaf, copy=True)
+        copy = jax.device_put(leaf, may_alias=False)
+    else:
+        copy = jnp.array(leaf, copy=True)
     if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy
-    return jax.device_put(copy, leaf.sharding)  # the copy of a host array is on the device
+    # The copy of a host array is on the device, that of an array of keys on one of them.
+    return jax.device_put(copy, leaf.sharding)

@@ -107,7 +107,8 @@ def parser() -> argparse.ArgumentParser:
         help="an argument for the function that makes the target; may be repeated",
     )
     params = "dtypes for the target's params in turn: bfloat16,float32 or bf16,f32"
-    add("--params", metavar="DTYPES", help=f"{params} (default: float32)")
+    tried = "default: without --grads several choices, until a leaf drifts; else float32"
+    add("--params", metavar="DTYPES", help=f"{params} ({tried})")
     grads = "the same for the gradients, `updates` in Python (default: as params)"
     add("--grads", "--updates", metavar="DTYPES", help=grads)
     add = audit.add_argument_group("a step").add_argument

@@ -59,7 +59,7 @@ class ProductRuns(Runs):
         self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
         self.level = self.products.levels[0]
         self.work = dict[int | None, float]()
-        # How many times as dear as by default products are that ask for more.
+        # How many times as expensive as by default products are that ask for more.
         self._dear = set[float]()
         is_dearer = self.products.high is not self.products.default
         for stack in self._wide.widened.values():
@@ -83,7 +83,7 @@ class ProductRuns(Runs):
             **found,
             matmul_precision=products.name,
             precision=self.level.name,
-            dearer=self.level.dearer / min(self._dear, default=1.0),
+            times_as_expensive=self.level.dearer / min(self._dear, default=1.0),
             has_products=any(products.algorithm(stack[0], True) for stack in computed),
             begin=products.begin,
             asks=any(map(_asks, self._paired.lines)),
@@ -183,8 +183,8 @@ class ProductsReport(PrecisionReport):
     Attributes:
         matmul_precision: the setting: a device, or the name of a precision.
         precision: what the advice gives to products: "HIGH" or "HIGHEST".
-        dearer: how many times as dear this makes a product there; not a number if that is
-            not known.
+        times_as_expensive: what this makes of the cost of a product there; not a number if
+            that is not known.
         has_products: whether the program has products of float32 operands.
         begin: the setting, as the headline has it.
         asks: whether a product that is rounded asks for a precision itself, so that a
@@ -193,7 +193,7 @@ class ProductsReport(PrecisionReport):
 
     matmul_precision: str = ""
     precision: str = ""
-    dearer: float = math.nan
+    times_as_expensive: float = math.nan
     has_products: bool = True
     begin: str = ""
     asks: bool = False
@@ -209,9 +209,9 @@ class ProductsReport(PrecisionReport):
         return f"at Precision.{self.precision}"
 
     @property
-    def _dearer(self) -> str:
-        known = f"{self.dearer:.0f} times as dear"
-        return "float32" if math.isnan(self.dearer) else known
+    def _become(self) -> str:
+        known = f"{self.times_as_expensive:.0f} times as expensive"
+        return "float32" if math.isnan(self.times_as_expensive) else known
 
     @property
     def headline(self) -> str:

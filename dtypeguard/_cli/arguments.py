@@ -126,7 +126,8 @@ def parser() -> argparse.ArgumentParser:
         help="an argument for the function that makes the target; may be repeated",
     )
     params = "dtypes for the target's params in turn: bfloat16,float32 or bf16,f32"
-    add("--params", metavar="DTYPES", help=f"{params} (default: float32)")
+    tried = "default: without --grads several choices, until a leaf drifts; else float32"
+    add("--params", metavar="DTYPES", help=f"{params} ({tried})")
     grads = "the same for the gradients, `updates` in Python (default: as params)"
     add("--grads", "--updates", metavar="DTYPES", help=grads)
     add = audit.add_argument_group("a step").add_argument
@@ -170,9 +171,10 @@ def parser() -> argparse.ArgumentParser:
     docs = commands.add_parser(
         "docs",
         help="a page of the documentation",
-        description="Prints a page of the documentation, as Markdown; without a name, the "
-        "names and titles of all pages. Exits 2 if there is no such page, else 0.",
-        epilog="Example: dtypeguard docs explain",
+        description="Prints a page of the documentation, as Markdown, or a notebook or an array "
+        "that a page loads; without a name, the names and titles of all pages. Exits 2 if "
+        "there is no such page, else 0.",
+        epilog="Examples: dtypeguard docs explain; dtypeguard docs nnx.ipynb > nnx.ipynb",
     )
     docs.add_argument("name", metavar="NAME", nargs="?", help="of a page, such as explain")
     return parser

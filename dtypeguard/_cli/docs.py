@@ -1,4 +1,4 @@
-"""`dtypeguard docs NAME`: prints a page of the documentation, as Markdown."""
+"""`dtypeguard docs NAME`: prints a page of the documentation, or a file that belongs to it."""
 
 import argparse
 import contextlib
@@ -18,10 +18,12 @@ from .load import UsageError
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # In a wheel, and in a clone.
 _FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
+# Of notebooks, and of arrays that pages load.
+_FILES = ".ipynb", ".npz"
 
 
 def docs(arguments: argparse.Namespace) -> int:
-    """Prints the page of that name, or without one the names and titles of all.
+    """Prints the page or the file of that name, or without one the names and titles of all.
 
     Raises:
         UsageError: if there is no such page.
@@ -32,28 +34,38 @@ def docs(arguments: argparse.Namespace) -> int:
         lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())
         return _print("\n  ".join(["Pages, for dtypeguard docs NAME:", *lines]) + "\n")
     name = name.rpartition("/")[2].removesuffix(".md")
+    files = {file.name: file for suffix in _FILES for file in _folder().glob(f"*{suffix}")}
+    if name in files:
+        return _print(files[name].read_bytes())
     if name not in pages:
-        like = difflib.get_close_matches(name, pages, 1)
+        like = difflib.get_close_matches(name, [*pages, *files], 1)
         meant = f" Did you mean dtypeguard docs {like[0]}?" if like else ""
         raise UsageError(f"there is no page {name!r}.{meant} To list them: dtypeguard docs")
     text = pages[name].read_text(encoding="utf-8")
     return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
 
 
-def _print(text: str) -> int:
+def _print(text: str | bytes) -> int:
     try:
-        sys.stdout.write(text)
+        if isinstance(text, bytes):
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:  # of `| head`, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _pages() -> dict[str, pathlib.Path]:
+def _folder() -> pathlib.Path:
     folder = next((each for each in _FOLDERS if (each / "index.md").is_file()), None)
     if folder is None:
         raise UsageError("this installation has no pages: install it again, from a wheel")
-    return {page.stem: page for page in sorted(folder.glob("*.md"))}
+    return folder
+
+
+def _pages() -> dict[str, pathlib.Path]:
+    return {page.stem: page for page in sorted(_folder().glob("*.md"))}
 
 
 def _title(page: pathlib.Path) -> str:

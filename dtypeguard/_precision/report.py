@@ -84,7 +84,7 @@ class PrecisionReport(Displayed):
             float64 is the wide dtype, those that a change of the inputs by a few roundings
             changes so. An output that is lost has a value in wide types, and counts.
         not_finite: the line that makes the first value that is not finite as written, and
-            leads to such an output; the line to mend may stand before it. None if all
+            leads to such an output; the line to fix may stand before it. None if all
             outputs are finite.
         differences: from the reference, an entry for each output that it has.
         divergence: where a reference that is a function begins to differ; None if rounding
@@ -130,7 +130,6 @@ class PrecisionReport(Displayed):
 
     # What the figures mean, for reports of other runs than one in wide types.
     _off: ClassVar[str] = "|as written - wide| / |wide|"
-    _dearer = "so"
 
     @property
     def is_spread(self) -> bool:
@@ -163,6 +162,11 @@ class PrecisionReport(Displayed):
     def _widened(self) -> str:
         """How the lines of the fix are computed."""
         return f"in {self.wide}"
+
+    @property
+    def _become(self) -> str:
+        """What the products of the fix become."""
+        return self.wide
 
     @property
     def headline(self) -> str:
@@ -269,7 +273,9 @@ class PrecisionReport(Displayed):
             lines = "it" if count == 1 else f"these {lines}"
         begin = f"With {lines} {self._widened} it is {percent(self.mended)}"
         if self.price > _EXPENSIVE:
-            begin += f", and {percent(self.price)} of the matrix products become {self._become}"
+            begin += (
+                f", and {percent(self.price)} of the matrix products become {self._become}"
+            )
         if self.tolerance is None:
             return [f"{begin}."]
         allowed = f"your {percent(self.tolerance)}"
@@ -428,14 +434,15 @@ class PrecisionReport(Displayed):
         told += "error is left"
         if not self.price_if_kept > 0:
             return [f"{told}."]
-        products = "of the operations of matrix products"
-        told += f", and {percent(self.price)} {products} become {self._dearer}."
+        told += f", and {percent(self.price)} of the matrix products become {self._become}."
         if math.isnan(self.left_if_cast):
             return [told]
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
         if self.keeps:
             other, left, price = "Cast back after", self.left_if_cast, self.price_if_cast
-        return [f"{told} {other}, {percent(left)} is left, and {percent(price)} become so."]
+        return [
+            f"{told} {other}, {percent(left)} is left, and {percent(price)} become {self._become}."
+        ]
 
     def _worst(self) -> str | None:
         """The path of the one output, of several, that has nearly all of the error."""

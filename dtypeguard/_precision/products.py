@@ -54,6 +54,8 @@ class ProductRuns(Runs):
         level: the precision of the products that are to be wider.
     """
 
+    most_price = math.inf
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}

@@ -462,8 +462,8 @@ class PrecisionReport(Displayed):
             )
             if self._is_rounded_once and not self.fix:
                 return [
-                    "The gradients are rounded to the dtype of their weights: differentiate "
-                    f"with respect to w.astype(jnp.{self.wide}). {told}"
+                    "The gradients are rounded to the dtype of their weights: "
+                    f"differentiate with respect to w.astype(jnp.{self.wide}). {told}"
                 ]
             return [told]
         stuck = {path: share for path, share in self.unmoved.items() if share > 0.01}

@@ -14,6 +14,8 @@ MOST_ALONE = 8
 _MOST_TRIED = 8
 # Of more lines than this, one that leaves less than this is the better advice.
 _MANY, _LEFT_BY_ONE = 3, 0.25
+# The share of the squared error that a fix may leave.
+_HALF = 0.5
 # How many runs with lines wide are made.
 _MOST_RUNS = 48
 # How many of the most important lines may be needed together.
@@ -84,14 +86,27 @@ def find(
     wide = {number: each.kept for number, each in alone.items()}
     if not few or runs.total <= bound.error:
         return NOTHING._replace(kept=runs.nothing, alone=wide)
+    tried = [*alone.values()]
     for found in _candidates(runs, order, alone, bound, error_of):
+        tried.append(found)
         if found.best.error <= bound.error and runs.holds(found.best, *bound):
             few_enough = _few_enough(runs, found, alone, bound)
             return few_enough._replace(alone=wide)
-    found = NOTHING._replace(kept=runs.nothing)
     if bound.is_tolerance:  # which no lines reach
         found = _of(runs, order[:_MOST_TOGETHER], bound.error)
+    else:
+        found = _nearest(runs, tried)
     return found._replace(alone=wide)
+
+
+def _nearest(runs: Runs, tried: Sequence[Found]) -> Found:
+    """Where no lines are enough, what leaves least of what leaves at most half."""
+    few = lambda each: (round(4 * each.best.left), len(each.lines), each.best.left)
+    for each in sorted(tried, key=few):
+        half = _HALF**0.5 * runs.total
+        if each.best.error <= half and runs.holds(each.best, half, False):
+            return each
+    return NOTHING._replace(kept=runs.nothing)
 
 
 def _few_enough(

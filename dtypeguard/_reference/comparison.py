@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from .._leaves.arguments import shown
-from .._leaves.dtypes import bits
+from .._leaves.dtypes import bits, kind
 from .._leaves.types import Function, Leaf, PyTree
 from .._paired.subject import Subject, Traced
 from .._paired.values import Formats
 from .divergence import divergence
 from .given import arrays_of, check_function, is_function
-from .reference import differences
-from .roundings import Call
+from .reference import Judge
+from .runs import Call
 
 
 def comparison(
@@ -36,16 +36,17 @@ def comparison(
         TypeError: if it holds something else than numbers.
     """
     paths, avals = traced.outputs, traced.program.out_avals
-    if not is_function(reference, paths):
-        is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
-        given, other = arrays_of(reference, paths, avals, is_result), None
-    else:
-        given, other = {}, _traced(subject, reference)
+    given, other = {}, None
+    if is_function(reference, paths):
+        other = _traced(subject, reference)
         outputs = zip(other.outputs, other.program.out_avals)
         check_function(reference, [*zip(paths, avals)], [*outputs])
+    else:
+        is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
+        given = arrays_of(reference, paths, avals, is_result)
 
     def called(function: Function, traced: Traced, arrays: Sequence[Leaf]) -> Call:
-        call = Call(traced.program, traced.numbers, arrays, formats)
+        call = Call(traced.program, traced.numbers, arrays)
         wider = [*map(_wider, arrays)]
         if all(x is y for x, y in zip(arrays, wider)):
             return call
@@ -58,19 +59,26 @@ def comparison(
         shapes = lambda program: [x.shape for x in program.out_avals]
         if shapes(again.program) != shapes(traced.program):
             return call
-        same = Call(again.program, again.numbers, wider, formats)
-        return call._replace(in_float32=same)
+        return call._replace(in_float32=Call(again.program, again.numbers, wider))
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
-        call = called(subject.f, traced, arrays)
+        calls = [called(subject.f, traced, arrays)]
+        if other is not None:
+            calls.append(called(reference, other, arrays))
+        judges = [Judge(call, paths, formats) for call in calls]
+        # In float32 on both sides, if both are the same function there.
+        are_same = len({call.in_float32 is None for call in calls}) == 1
+        if not are_same or any(judge.is_another_in_float32() for judge in judges):
+            calls = [call._replace(in_float32=None) for call in calls]
+            judges = [Judge(call, paths, formats) for call in calls]
         if other is None:
-            return {"differences": differences(call, paths, given, None).differences}
-        own = called(reference, other, arrays)
-        found, call, own = differences(call, paths, given, own)
-        numbers_of = {path: number for number, path in enumerate(paths)}
-        differ = [numbers_of[x.output] for x in found if x.verdict == "differs"]
-        where = divergence(call, own, differ) if differ and own is not None else None
-        return {"differences": found, "divergence": where}
+            found = [judges[0].of_array(n, x) for n, x in sorted(given.items())]
+            return {"differences": (*found,)}
+        numbers = [n for n, x in enumerate(avals) if kind(x.dtype) is not None]
+        found = {n: judges[0].of_function(n, judges[1]) for n in numbers}
+        wrong = [n for n, each in found.items() if each.verdict == "differs"]
+        where = divergence(*calls, wrong) if wrong else None
+        return {"differences": (*found.values(),), "divergence": where}
 
     return compare
 

@@ -31,6 +31,10 @@ class Difference:
         shows_in: the dtype in which the program would tell, if this is undecidable or seen
             only there; None if it is not.
         hidden: a relative difference that rounding may hide, where nothing wider tells.
+        at: the place of the element that differs most; of complex numbers, with 0 or 1 more
+            for the real or the imaginary part. None if none differs.
+        program: what the program has there, as written.
+        reference: what the reference has there.
     """
 
     output: str
@@ -40,6 +44,9 @@ class Difference:
     reason: str = ""
     shows_in: str | None = None
     hidden: float = 0.0
+    at: tuple[int, ...] | None = None
+    program: float = math.nan
+    reference: float = math.nan
 
     @property
     def name(self) -> str:

@@ -1,0 +1,110 @@
+"""Runs a program on some inputs: as written, in other dtypes, in float64."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.compat import set_x64
+from .._leaves.dtypes import kind
+from .._leaves.types import Jaxpr, Leaf
+from .._paired.measure import compiling
+from .._paired.plain import Plain
+from .._paired.primitives import is_inexact
+from .._paired.python_numbers import PythonNumbers
+from .._paired.sketches import Node, Sketched, nodes_of, signs_for
+from .._paired.subject import largest
+from .._paired.values import Formats
+
+_WIDE = Formats(np.dtype("float64"))
+# A number with so many binary digits was probably meant as it is: 0, 1, 0.5, a mask.
+_FEW_DIGITS = 4
+# One in eight moves up, and as many down: the variance is that of half a unit.
+_STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
+
+
+class Call(NamedTuple):
+    """A traced function, and what it is called with.
+
+    Attributes:
+        program: a closed jaxpr.
+        numbers: the Python numbers that were given to JAX when it was traced.
+        arrays: its inputs.
+        in_float32: the same function of the same inputs, those narrower than float32 in
+            float32: its constants have the digits that they have there. None if there
+            are no such inputs, or it does not trace so.
+    """
+
+    program: Jaxpr
+    numbers: PythonNumbers
+    arrays: Sequence[Leaf]
+    in_float32: "Call | None" = None
+
+
+# The outputs for some inputs, or for those of the call.
+Run = Callable[..., list[np.ndarray]]
+
+
+def run_of(call: Call, formats: Formats | None = None) -> Run:
+    """Compiles a program beside what goes on: in some dtypes, or all of it in float64."""
+    is_on: bool = formats is None or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
+    with set_x64(is_on):
+        plain = Plain(call.program, formats or _WIDE, call.numbers, formats is None)
+        lowered = jax.jit(lambda arrays: plain.run(arrays)[0]).lower([*call.arrays])
+    wait = compiling(lowered)
+
+    def run(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:
+        pairs = zip(arrays, call.arrays)
+        with set_x64(is_on):
+            return [*map(numeric, wait()([jnp.asarray(x, y.dtype) for x, y in pairs]))]
+
+    return run
+
+
+def sketched(call: Call) -> Callable[[], tuple[list[Node], list[int | None]]]:
+    """Compiles a program in float64; returns what gives its values as sketches."""
+    with set_x64(True):
+        plain = Sketched(call.program, _WIDE, call.numbers, True)
+        given = [*call.arrays], signs_for(largest(call.program))
+        wait = compiling(jax.jit(plain.sketches).lower(*given))
+
+    def run():
+        with set_x64(True):
+            return nodes_of(plain, call.program, wait()(*given))
+
+    return run
+
+
+def moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
+    """Inputs some of whose numbers are a unit in the last place larger or smaller.
+
+    Args:
+        arrays: the inputs.
+        eps: the unit, relative to a number.
+        seed: of the numbers that move.
+    """
+    random = np.random.default_rng(seed)
+
+    def one(x: Leaf) -> Leaf:
+        if not is_inexact(x):
+            return x
+        dtype = np.complex128 if kind(x.dtype) == "complex" else np.float64
+        flat = np.asarray(x).astype(dtype).ravel().view(np.float64)
+        digits = np.ldexp(np.frexp(flat)[0], _FEW_DIGITS)
+        steps = np.where(digits == np.round(digits), 0, random.choice(_STEPS, flat.shape))
+        return (flat * (1 + eps * steps)).view(dtype).reshape(x.shape).astype(x.dtype)
+
+    return [*map(one, arrays)]
+
+
+def numeric(array: Leaf) -> np.ndarray:
+    """An array in float64; complex numbers have an axis more. Empty for random keys."""
+    dtype = getattr(array, "dtype", None)
+    if kind(dtype) is None:
+        return np.zeros(0)
+    array = np.asarray(array)
+    if kind(dtype) == "complex":
+        array = np.stack([array.real, array.imag], -1)
+    return array.astype(np.float64)

@@ -11,7 +11,7 @@ import jax
 from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.public import public
-from .._leaves.types import DType, Equation, Leaf, PyTree
+from .._leaves.types import DType, Equation, Leaf
 from .._lines.equations import calls_of
 from .._paired.measure import Measures
 from .._paired.plain import IsWide, Plain
@@ -28,9 +28,7 @@ from .typed import with_precision
 _ROUNDINGS = 2.0**-22
 
 
-def check_options(
-    products: Products, wide: DType, narrow: DType, reference: PyTree
-) -> None:
+def check_options(products: Products, wide: DType, narrow: DType) -> None:
     """Raises a ValueError for what an audit of products does not take."""
     for name, dtype in (("wide", wide), ("narrow", narrow)):
         if dtype is not None:
@@ -39,12 +37,6 @@ def check_options(
                 f"{products.name!r}, which compares the program in its own dtypes with "
                 f"itself, and rounds products alone. Leave out {name}, or audit twice."
             )
-    if reference is not None:
-        raise ValueError(
-            "audit_precision got reference and matmul_precision: a reference is compared "
-            "with the program as it runs here. Leave out one, or audit twice."
-        )
-
 
 class ProductRuns(Runs):
     """A program with the products of a device, and with float32 products.

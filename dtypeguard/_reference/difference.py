@@ -95,29 +95,34 @@ def headline_of(differences: Sequence[Difference]) -> str:
     """One sentence that says whether rounding explains the differences."""
     if len(differences) == 1:
         return _alone(differences[0])
-    count = len(differences)
-    wrong = [each for each in differences if each.verdict == "differs"]
-    unknown = [each for each in differences if each.verdict == "undecidable"]
-    most = max(wrong or unknown or differences, key=lambda each: each.error)
-    if wrong:
-        others = f", and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    most, alike = _worst(differences)
+    begin = f"differs by {percent(most.error)} in {most.name}"
+    count, explains = len(differences), f"rounding explains {percent(most.rounding)}"
+    if most.verdict == "differs":
+        others = f", and in {len(alike) - 1} more" if len(alike) > 1 else ""
         return (
-            f"the reference is another computation in {len(wrong)} of {count} outputs: it "
-            f"differs by {percent(most.error)} in {most.name}, of which rounding "
-            f"explains {percent(most.rounding)}{others}."
+            f"the reference is another computation in {len(alike)} of {count} outputs: it "
+            f"{begin}, of which {explains}{others}."
         )
-    if unknown:
+    if most.verdict == "undecidable":
         return (
-            f"in {len(unknown)} of {count} outputs rounding hides whether the reference is "
-            f"another computation: it differs by {percent(most.error)} in {most.name}, "
-            f"and rounding explains {percent(most.rounding)}."
+            f"in {len(alike)} of {count} outputs rounding hides whether the reference is "
+            f"another computation: it {begin}, and {explains}."
         )
     if not most.error:
         return f"the reference has the same numbers in all {count} outputs."
     return (
-        f"the reference differs by {percent(most.error)} in {most.name}, and by less "
-        f"elsewhere; rounding explains it in all {count} outputs."
+        f"the reference {begin}, and by less elsewhere; rounding explains it in all "
+        f"{count} outputs."
     )
+
+
+def _worst(differences: Sequence[Difference]) -> tuple[Difference, list[Difference]]:
+    """The output that differs most of those with the worst verdict, and all of these."""
+    order = ("rounding", "undecidable", "differs")
+    verdict = max((each.verdict for each in differences), key=order.index)
+    alike = [each for each in differences if each.verdict == verdict]
+    return max(alike, key=lambda each: each.error), alike
 
 
 def _alone(each: Difference) -> str:
@@ -135,8 +140,14 @@ def _alone(each: Difference) -> str:
     return f"{explains}, which hides whether it is another computation."
 
 
-def details_of(differences: Sequence[Difference]) -> list[str]:
-    """What tells for each output that rounding does not explain, and what it may hide."""
+def details_of(
+    differences: Sequence[Difference], divergence: Divergence | None = None
+) -> list[str]:
+    """What tells where rounding does not explain all, and what it may hide."""
+    if not differences:
+        return []
+    worst, _ = _worst(differences)
+    last = [str(divergence)] if divergence else [_NEXT] * (worst.verdict == "differs")
     told = [each for each in differences if each.verdict != "rounding" and each.reason]
     lines = []
     for each in sorted(told, key=lambda each: (each.verdict, -each.error)):
@@ -157,4 +168,21 @@ def details_of(differences: Sequence[Difference]) -> list[str]:
             f"Rounding would hide a difference{where} of up to {percent(most.hidden)}; in "
             f"{most.shows_in} it would show."
         )
-    return lines
+    is_told = worst.verdict != "rounding" and worst.at is not None
+    return [*[_place(worst, len(differences) > 1)] * is_told, *lines, *last]
+
+
+_NEXT = (
+    "To find where, return activations as well and give those of the reference too; or give "
+    "the reference as a function, and the report names the first lines that differ."
+)
+
+
+def _place(each: Difference, is_one_of_many: bool) -> str:
+    """The element that differs most, with both numbers."""
+    element = f"element [{', '.join(map(str, each.at))}]" if each.at else "it"
+    where = f"{each.name}, " if is_one_of_many else ""
+    off = abs(each.program - each.reference)
+    line = f"{element} is off by {off:.2g}: the program has {each.program:.8g}, the "
+    line = f"{where}{line}reference {each.reference:.8g}."
+    return line if where else line[:1].upper() + line[1:]

@@ -9,25 +9,28 @@ import numpy as np
 
 from .._leaves.dtypes import bits
 from .._leaves.rows import percent
+from .._leaves.types import Jaxpr
 from .._paired.primitives import is_inexact
-from .._paired.products import products_named
+from .._paired.products import Products, products_named
 from .._paired.subject import avals_in
 from .._paired.values import Formats
+from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
-from .rounding import Rounding, difference
+from .rounding import Rounding, difference, size_of
 from .runs import Call, numeric, run_of
 
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
 # another computation.
-_EXPLAINS, _FAR = 2.5, 5.0
-# A difference of less than this part of what rounding gave is not of it.
+_EXPLAINS, _FAR = 2.0, 2.5
+# A difference of less than this part of what a program rounds is not of it.
 _LEAST = 0.5
 # A program so many times as far off as rounded inputs take it is another one in float32.
 _OTHER = 8.0
-# Between two functions in float64: numbers of the source that float32 may have rounded, and
-# what is left of these in outputs that are small beside others.
-_SAME, _SMALL = 8 * 2.0**-24, 1e-3
-_SINGLE, _BF16 = np.dtype("float32"), jnp.dtype("bfloat16")
+# Of two functions in float64, what numbers of the source leave in outputs that are small
+# beside others.
+_SMALL = 1e-3
+_SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
+_BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), np.dtype("float16")
 _DEVICES = {"tpu": "a TPU", "a100": "an A100"}
 
 
@@ -44,7 +47,7 @@ class Judge:
         self._call, self._paths, self._formats = call, paths, formats
         self._exact = [not is_inexact(x) for x in call.program.out_avals]
         self._narrow = _narrowest(call, formats)
-        self._wide = _SINGLE if bits(self._narrow) < 32 else np.dtype("float64")
+        self._wide = _SINGLE if bits(self._narrow) < 32 else _DOUBLE
         self._roundings: dict[Formats, Rounding] = {}
         self._run, self._run_wide = run_of(call, formats), run_of(call.in_float32 or call)
 
@@ -69,135 +72,145 @@ class Judge:
         if lost.any():
             return self._made(n, array, "differs", _lost(array, truth, lost))
         off = difference(array, truth)
-        size = float(np.sqrt(np.mean(off**2))) if off.size else 0.0
-        own = self.written.most[n]["whole"]
-        is_finer = bits(self._narrow) < min(32, bits(grid)) and not self._exact[n]
-        is_small = is_finer and size < _LEAST * own
-        tried = [self._formats]
-        tried += [Formats(self._wide, _SINGLE)] * (bits(self._narrow) < 32)
-        tried += [Formats(_SINGLE, grid)] * (bits(grid) < 32 and grid != self._narrow)
+        size, most = size_of(off, self._exact[n]), _EXPLAINS * self.written.most[n]
         times, why = math.inf, ""
-        for formats in tried:
+        for formats in self._precisions(grid):
             found, name = self._rounding(formats).beyond(n, off, grid)
-            if found <= _EXPLAINS and not (is_small and formats is self._formats):
-                most = math.sqrt(max((_EXPLAINS * own) ** 2 - size**2, 0))
-                hidden = self._relative(n, most) * (formats is self._formats)
-                return self._made(n, array, "rounding", hidden=hidden)
+            is_small = self._is_small(formats, n, size, grid)
+            if found <= _EXPLAINS and not is_small:
+                hides = formats == self._formats and not self._exact[n]
+                hidden = math.sqrt(max(most**2 - size**2, 0)) if hides else 0.0
+                return self._made(n, array, "rounding", hidden=self._relative(n, hidden))
             if found < times:
                 times, why = found, _why(name, found)
-        if is_small:
-            single = _EXPLAINS * self._rounding(tried[1]).most[n]["whole"]
-            why = _SMALL_IN.format(
-                *(percent(self._relative(n, x)) for x in (size, single, _EXPLAINS * own)),
-                narrow=self._narrow,
-            )
-        if is_small or times <= _FAR:
-            return self._made(n, array, "undecidable", why, self._wide)
-        for device, name in _DEVICES.items() if self._has_products else ():
-            if self._on(device).beyond(n, off, grid)[0] <= _EXPLAINS:
-                why = _DEVICE.format(name=name, device=device)
-                break
+            if is_small:
+                in_single = self._rounding(Formats(self._formats.wide, _SINGLE))
+                single = _EXPLAINS * in_single.most[n]
+                figures = [percent(self._relative(n, x)) for x in (size, single, most)]
+                times, why = 0.0, _TOO_SMALL.format(*figures, narrow=self._narrow)
+        if times <= _FAR:
+            return self._made(n, array, "undecidable", why, True)
+        if self._formats.products is None:
+            why = self._by_device(n, off, grid) or why
         return self._made(n, array, "differs", why)
 
     def of_function(self, n: int, other: "Judge") -> Difference:
         """The verdict on another function, which runs in float64 as well."""
-        truth, array = self.truth[n], other.written.made[n]
-        size = lambda x: float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-        most = _EXPLAINS * self.written.most[n]["whole"]
-        off = difference(other.truth[n], truth)
-        if self._exact[n]:
-            found = float(np.mean(off != 0))
-        else:
-            found = size(off)
-            largest = max(size(x) for x, exact in zip(self.truth, self._exact) if not exact)
+        off, most = difference(other.truth[n], self.truth[n]), self.written.most[n]
+        size = size_of(off, self._exact[n])
+        if not self._exact[n]:
             units = [float(jnp.finfo(x).eps) for x in (_SINGLE, self._narrow)]
-            most *= min(1, units[0] / units[1])
-            most = max(most, _SAME * max(size(truth), _SMALL * largest))
-        if found <= most:
-            return self._made(n, array, "rounding")
-        why = (
-            f"in float64 they are {percent(self._relative(n, found))} apart, where rounding "
-            f"in float32 explains {percent(self._relative(n, most))}"
-        )
-        verdict = "differs" if found > 2 * most else "undecidable"
-        return self._made(n, array, verdict, why, self._wide)
+            source = max(self.written.source[n], _SMALL * max(self.written.source))
+            most = max(most * min(1.0, units[0] / units[1]), source)
+        verdict = ["rounding", "undecidable", "differs"][
+            (size > _EXPLAINS * most) + (size > _FAR * most)
+        ]
+        why, is_hidden = "", size <= _EXPLAINS * self.written.most[n]
+        if is_hidden and verdict != "rounding":  # as written it does not show
+            figures = [percent(self._relative(n, x)) for x in (size, _EXPLAINS * most)]
+            why = _APART.format(*figures)
+        return self._made(n, other.written.made[n], verdict, why, bool(why))
+
+    # Precisions
+
+    def _precisions(self, grid: np.dtype) -> list[Formats]:
+        """Those in which a reference may have been computed, the program's own first."""
+        is_low, known = bits(self._narrow) < 32, dict.fromkeys([self._formats])
+        for dtype, is_known in ((_SINGLE, is_low), (grid, bits(grid) <= 32)):
+            if is_known and dtype != self._narrow:
+                known[Formats(self._formats.wide, dtype)] = None
+        return [*known]
 
     def _rounding(self, formats: Formats) -> Rounding:
         if formats not in self._roundings:
-            call, dtype = self._call, formats.narrow or self._narrow
-            if formats.products is not None:
-                dtype = _BF16
-            if formats.narrow == _SINGLE:
-                call = call.in_float32 or call
-            is_own = formats == self._formats
+            is_single, has_products = formats.narrow == _SINGLE, bool(formats.products)
+            call = self._call.in_float32 if is_single else None
+            is_own, call = formats == self._formats, call or self._call
             self._roundings[formats] = Rounding(
                 call,
                 self._run if is_own else run_of(call, formats),
                 self._run_wide,
                 self.truth,
                 self._exact,
-                dtype,
-                formats.products is None,
+                _BFLOAT16 if has_products else formats.narrow or self._narrow,
+                moves=not has_products,
             )
         return self._roundings[formats]
 
-    def _on(self, device: str) -> Rounding:
-        products = products_named(device)
-        return self._rounding(Formats(_SINGLE, is_own=True, products=products))
+    def _is_small(self, formats: Formats, n: int, size: float, grid: np.dtype) -> bool:
+        """Whether a difference is too small for a precision that the reference exceeds."""
+        is_low = formats == self._formats and bits(self._narrow) < 32
+        if self._exact[n] or bits(grid) < 32 or not (is_low or formats.products):
+            return False
+        return size < _LEAST * self._rounding(formats).least[n]
 
-    @functools.cached_property
-    def _has_products(self) -> bool:
-        """Whether a device may have rounded products that are not rounded here."""
-        return self._formats.products is None
+    def _by_device(self, n: int, off: np.ndarray, grid: np.dtype) -> str:
+        """Says that the products of a device would explain a difference, if they do."""
+        for device, name in _DEVICES.items():
+            products = products_named(device)
+            if not _has_rounded(self._call.program, products):
+                continue
+            formats = Formats(_SINGLE, is_own=True, products=products)
+            times, _ = self._rounding(formats).beyond(n, off, grid)
+            is_small = self._is_small(formats, n, size_of(off), grid)
+            if times <= _EXPLAINS and not is_small:
+                return _DEVICE.format(name=name, device=device)
+        return ""
 
-    def _relative(self, n: int, size: float) -> float:
-        """A root mean square beside that of an output."""
-        truth = self.truth[n]
-        return float(size * truth.size**0.5 / (np.linalg.norm(truth) or 1.0))
+    # What is said
+
+    def _relative(self, n: int, size: float, *beside: np.ndarray) -> float:
+        """A root mean square beside that of an array or of an output; a share as it is."""
+        if self._exact[n]:
+            return size
+        finite = (np.where(np.isfinite(x), x, 0.0) for x in (*beside, self.truth[n]))
+        return size / next(filter(None, map(size_of, finite)), 1.0)
 
     def _made(
-        self, n: int, reference: np.ndarray, verdict: str, reason: str = "", shows_in=None, hidden: float = 0.0
+        self,
+        n: int,
+        reference: np.ndarray,
+        verdict: str,
+        reason: str = "",
+        shows: bool = False,
+        hidden: float = 0.0,
     ) -> Difference:
-        """A verdict with the figures of the output as written."""
-        made, most = self.written.made[n], _EXPLAINS * self.written.most[n]["whole"]
+        """A verdict, with the figures of the output as written."""
+        made, place = self.written.made[n], dict[str, Any]()
         off = np.abs(difference(made, reference))
-        error, finite = float(np.mean(off != 0)) if off.size else 0.0, reference[np.isfinite(reference)]
-        if not self._exact[n]:
-            size = float(np.linalg.norm(finite) or np.linalg.norm(self.truth[n]) or 1.0)
-            error, most = float(np.linalg.norm(off)) / size, most * off.size**0.5 / size
-        place: dict[str, Any] = {}
+        error = size_of(off, self._exact[n])
         if error:
             at = np.unravel_index(np.argmax(np.nan_to_num(off, nan=np.inf)), off.shape)
             place = {"at": tuple(map(int, at)), "program": float(made[at])}
             place["reference"] = float(reference[at])
+        error = self._relative(n, error, reference) if math.isfinite(error) else math.inf
+        most = self._relative(n, _EXPLAINS * self.written.most[n], reference)
         return Difference(
             self._paths[n],
-            error if math.isfinite(error) else math.inf,
+            error,
             most,
             verdict,
             reason,
-            str(self._wide) if shows_in is not None or hidden else None,
+            str(self._wide) if shows or hidden else None,
             hidden,
             **place,
         )
 
 
-_SMALL_IN = (
+_TOO_SMALL = (
     "in float64 the program is {} from the reference, where rounding in float32 explains "
     "{} and in {narrow} {}"
 )
+_APART = "in float64 they are {} apart, where rounding in float32 explains {}"
 _DEVICE = (
-    'the products of {name} would explain it: give matmul_precision="{device}" if the '
-    "reference was computed there"
+    "the products of {name} would explain it: if that computed the reference, give "
+    'matmul_precision="{device}"'
 )
 _REASONS = {
     "whole": "it is {}; another algorithm for the same may round as much",
     "largest": "one element is off by {}",
     "mean": "the differences have a mean, {}",
     "values": "the differences follow the values, {}",
-    "by size": "the differences follow the sizes of the values, {}",
-    "by sign": "the differences are a function of the values, {}",
-    "by square": "the differences are a function of the values, {}",
 }
 
 
@@ -218,18 +231,28 @@ def _lost(array: np.ndarray, truth: np.ndarray, lost: np.ndarray) -> str:
 
 def _narrowest(call: Call, formats: Formats) -> np.dtype:
     """The narrowest floating dtype in which a program computes."""
+    if formats.products is not None:
+        return _BFLOAT16
     dtypes = {aval.dtype for aval in avals_in(call.program) if is_inexact(aval)}
     dtypes |= {formats.narrow} - {None}
     found = min(dtypes, key=lambda dtype: (bits(dtype), str(dtype)))
-    return np.dtype({64: "float64", 32: "float32"}.get(bits(found), found))
+    return {64: _DOUBLE, 32: _SINGLE}.get(bits(found), found)
 
 
 def _grid(array: np.ndarray) -> np.dtype:
     """The narrowest dtype that has all numbers of an array."""
     numbers = numeric(array)
-    for name in ("bfloat16", "float16", "float32"):
+    for dtype in (_BFLOAT16, _FLOAT16, _SINGLE):
         with np.errstate(over="ignore"):
-            back = numbers.astype(jnp.dtype(name)).astype(np.float64)
+            back = numbers.astype(dtype).astype(np.float64)
         if np.array_equal(back, numbers, equal_nan=True):
-            return jnp.dtype(name)
-    return np.dtype("float64")
+            return dtype
+    return _DOUBLE
+
+
+def _has_rounded(program: Jaxpr, products: Products) -> bool:
+    """Whether a device rounds the operands of a product of a program."""
+    return any(
+        products.rounds(eqn) or any(_has_rounded(x, products) for x in jaxprs_in(eqn.params))
+        for eqn in open_jaxpr(program).eqns
+    )

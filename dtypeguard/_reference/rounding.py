@@ -4,6 +4,8 @@ A difference is measured as a whole, in its largest element, and in directions t
 rounding does not have.
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,43 +15,46 @@ from .runs import Call, Run, moved
 _DRAWS = 6
 # The least elements of an output that have directions.
 _LEAST = 16
-# Rounding has a root of the number of elements less in a direction than as a whole; this
-# many times that is no direction yet.
+# In a direction, rounding is by the root of the number of elements less than as a whole;
+# this many times that is chance.
 _CHANCE = 4.0
+# Numbers of the source, and sums in another order, round by so many units in the last place
+# of float32; in float64, of that.
+_UNITS = 4.0
+
+# The sizes of a difference by name, as root mean squares over the elements.
+Measures = dict[str, float]
 
 
-def measures(off: np.ndarray, truth: np.ndarray, is_exact: bool) -> dict[str, float]:
-    """The sizes of a difference, each as a root mean square over the elements.
+def measures(off: np.ndarray, truth: np.ndarray, is_exact: bool) -> Measures:
+    """The sizes of a difference, as a whole and in directions.
 
     Args:
         off: the difference.
         truth: the output in float64.
         is_exact: whether the output has integers or bools: then what differs is counted.
     """
+    found = {"whole": size_of(off, is_exact)}
     if is_exact or not off.size:
-        return {"whole": float(np.mean(off != 0)) if off.size else 0.0}
+        return found
     with np.errstate(over="ignore", invalid="ignore"):
-        found = {"whole": float(np.sqrt(np.mean(off**2))), "largest": np.abs(off).max()}
+        found["largest"] = np.max(np.abs(off))
         if off.size >= _LEAST:
-            finite = np.where(np.isfinite(truth), truth, 0.0)
-            for name, direction in _directions(finite).items():
-                size = np.linalg.norm(direction) * off.size**0.5
-                found[name] = abs(np.vdot(direction, off)) / (size or 1.0)
+            unit = np.where(np.isfinite(truth), truth, 0.0)
+            unit = unit / (size_of(unit) or 1.0)
+            found |= {"mean": abs(np.mean(off)), "values": abs(np.mean(off * unit))}
             axes = [n for n, length in enumerate(off.shape) if length > 1]
             for axis in axes if len(axes) > 1 else ():
-                found[f"axis {axis}"] = np.sqrt(np.mean(np.mean(off, axis) ** 2))
+                found[f"axis {axis}"] = size_of(np.mean(off, axis))
     return {name: float(np.nan_to_num(x, nan=np.inf)) for name, x in found.items()}
 
 
-def _directions(x: np.ndarray) -> dict[str, np.ndarray]:
-    size, square = np.abs(x), x**2
-    return {
-        "mean": np.ones_like(x),
-        "values": x,
-        "by size": size - size.mean(),
-        "by sign": x * size,
-        "by square": square - square.mean(),
-    }
+def size_of(off: np.ndarray, is_exact: bool = False) -> float:
+    """A root mean square, or the share that is not 0; 0 of nothing."""
+    if is_exact or not off.size:
+        return np.count_nonzero(off) / max(off.size, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.nan_to_num(np.sqrt(np.mean(off**2)), nan=np.inf))
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -64,7 +69,9 @@ class Rounding:
 
     Attributes:
         made: its outputs.
-        most: for each output, the greatest of each measure that rounding gave.
+        most: for each output, the greatest size of what rounding gave.
+        least: the least size of what the program itself rounds.
+        source: the size of what rounded numbers of the source give.
 
     Args:
         call: the program in this precision, whose inputs are moved.
@@ -73,7 +80,7 @@ class Rounding:
         truth: its outputs.
         exact: whether each output has integers or bools.
         dtype: that of the precision.
-        moves: whether inputs have been rounded to it as well.
+        moves: whether inputs and outputs are rounded to it as well.
     """
 
     def __init__(
@@ -84,55 +91,64 @@ class Rounding:
         truth: list[np.ndarray],
         exact: list[bool],
         dtype: np.dtype,
-        moves: bool = True,
+        moves: bool,
     ):
-        self._given, self.made = (truth, exact), written()
-        own, of_inputs = [self._measured(self.made, truth)], []
+        self._given, self.made = [*zip(truth, exact)], written()
+        own, given = [self._measured(self.made, truth)], list[list[Measures]]()
         for seed in range(_DRAWS):
             arrays = moved(call.arrays, float(jnp.finfo(dtype).eps), seed)
             there = wide(arrays)
             own.append(self._measured(written(arrays), there))
-            of_inputs.append(self._measured(there, truth))
-        with np.errstate(over="ignore"):
-            rounded = [x.astype(dtype).astype(np.float64) for x in truth]
-        of_inputs.append(self._measured(rounded, truth))
-        self._own, self._of_inputs = own[0], _greatest(of_inputs)
-        self.most = _greatest([*own, *(of_inputs if moves else [])])
+            given.append(self._measured(there, truth))
+        given.append(self._measured([_rounded(x, dtype) for x in truth], truth))
+        self._own, self._of_inputs = own[0], [*map(_greatest, zip(*given))]
+        unit = _UNITS * min(float(jnp.finfo(x).eps) for x in (dtype, np.float32))
+        source = self._measured([x * (1 + unit * (not e)) for x, e in self._given], truth)
+        self.source = [each["whole"] for each in source]
+        self._most = [*map(_greatest, zip(*own, source, *(given if moves else ())))]
+        self.most = [each["whole"] for each in self._most]
+        self.least = [min(x["whole"] for x in each) for each in zip(*own)]
 
-    def _measured(self, made: list[np.ndarray], beside: list[np.ndarray]):
-        pairs = zip(made, beside, *self._given)
-        return [measures(difference(x, y), t, exact) for x, y, t, exact in pairs]
+    def _measured(self, made: list[np.ndarray], beside: list[np.ndarray]) -> list[Measures]:
+        trios = zip(made, beside, self._given)
+        return [measures(difference(x, y), *given) for x, y, given in trios]
 
     def beyond(self, n: int, off: np.ndarray, grid: np.dtype) -> tuple[float, str]:
-        """How many times what rounding gives a difference has, and in which measure.
+        """How many times what rounding gave a difference has, and in which measure.
 
         Args:
             n: the number of the output.
             off: the difference from the truth.
             grid: the dtype of the reference.
         """
-        with np.errstate(over="ignore"):
-            rounded = self.made[n].astype(grid).astype(np.float64)
-        truth, exact = (each[n] for each in self._given)
-        own = measures(difference(rounded, truth), truth, exact)
-        found, most = measures(off, truth, exact), _greatest([[self.most[n]], [own]])[0]
-        chance = _CHANCE * most["whole"] / max(off.size, 1) ** 0.5
-        if exact:
-            most["whole"] += (most["whole"] / max(off.size, 1)) ** 0.5
-        is_direction = lambda name: name not in ("whole", "largest") and name[:4] != "axis"
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = {
-                name: np.float64(x) / max(most[name], chance * is_direction(name)) if x else 0
-                for name, x in found.items()
-            }
-        name = max(times, key=lambda name: np.nan_to_num(times[name], nan=0))
-        return float(np.nan_to_num(times[name], nan=0, posinf=np.inf)), name
+        truth, is_exact = self._given[n]
+        again = difference(_rounded(self.made[n], grid), truth)
+        most = _greatest([self._most[n], measures(again, truth, is_exact)])
+        whole, count = most["whole"], max(off.size, 1)
+        chance = _CHANCE * whole / count**0.5 if count >= _LEAST else 0.0
+        if is_exact:  # of a share of few elements
+            chance = whole + (whole / count) ** 0.5
+        found = measures(off, truth, is_exact)
+        times = {x: _times(size, max(most[x], chance)) for x, size in found.items()}
+        worst = max(times, key=times.__getitem__)
+        return times[worst], worst
 
     def is_far(self, times: float) -> bool:
         """Whether an output is so many times as far off as rounded inputs take it."""
         pairs = zip(self._own, self._of_inputs)
-        return any(own["whole"] > times * moved["whole"] for own, moved in pairs)
+        return any(own["whole"] > times * given["whole"] for own, given in pairs)
 
 
-def _greatest(found: list[list[dict[str, float]]]) -> list[dict[str, float]]:
-    return [{k: max(x[k] for x in each) for k in each[0]} for each in zip(*found)]
+def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return x.astype(dtype).astype(np.float64)
+
+
+def _times(size: float, most: float) -> float:
+    if size <= most:
+        return 0.0
+    return size / most if most else np.inf
+
+
+def _greatest(found: Sequence[Measures]) -> Measures:
+    return {name: max(each[name] for each in found) for name in found[0]}

@@ -15,7 +15,6 @@ computing wider.
 own decisions: what a user measures, of the program as written, of some lines wide, or of
 what costs make wide in a narrow dtype. `gradients.py` says which gradients
 then are narrow, since a gradient has the dtype of what it is the gradient of. Either
-program may have the products of another device, which `products.py` computes. With a seed,
-`plain.py` rounds otherwise: `shaken.py` draws that, and `sketches.py` keeps a few numbers
-of each value, by which those of two programs are known.
+program may have the products of another device, which `products.py` computes. `sketches.py`
+keeps a few numbers of each value, by which those of two programs are known.
 """

@@ -3,9 +3,8 @@
 What it decides, by comparing, sorting or rounding to integers, it decides by these values.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -27,7 +26,6 @@ from .evaluate import NumberOf, evaluate, own_dtype, round_inwards, round_to
 from .gradients import Gradients, Key, PlainValue, key_of, numbered_calls
 from .products import product
 from .python_numbers import PythonNumbers
-from .shaken import Draw, shaken, shaken_constant
 from .values import Formats
 
 # The result that has vectors.
@@ -92,17 +90,12 @@ class Plain:
         self._choices: list[Leaf] | None = []
         self._is_strict = is_strict
         self._scale: Leaf | None = None
-        self._draw: Draw | None = None
-        self._shaken = 0
         self._is_given_wide = is_given_wide
         self._gradients = None if calls is None else Gradients(calls)
         self._order: dict[Key, Stack] = {}
 
     def run(
-        self,
-        arrays: Sequence[Leaf],
-        scale: Leaf | None = None,
-        draw: Draw | None = None,
+        self, arrays: Sequence[Leaf], scale: Leaf | None = None
     ) -> tuple[list[Leaf], list[Leaf]]:
         """The results of the program, and what it chose for each of `decisions`.
 
@@ -110,12 +103,9 @@ class Plain:
             arrays: the inputs.
             scale: a power of two. If given, what a backward pass makes wide is rounded as
                 if it were multiplied by this, as it is where the loss is.
-            draw: if given, what rounds is off by this draw of roundings as well: see
-                `shaken`.
         """
         self.decisions, self._choices, self.widened = [], [], {}
         self.backward, self._scale, self._order = set(), scale, {}
-        self._draw, self._shaken = draw, 0
         self._numbers.start_again()
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             wide = self._is_wide((), False)
@@ -123,7 +113,7 @@ class Plain:
             made = self._run(self._program, given, ())
             made = self._added(made, open_jaxpr(self._program).outvars)
         # No tracer outlives its trace.
-        self._draw, (choices, self._choices) = None, (self._choices, None)
+        choices, self._choices = self._choices, None
         return [value.array for value in made], choices
 
     def calls(self) -> dict[Key, int]:
@@ -136,8 +126,6 @@ class Plain:
         dtype = jnp.asarray(array).dtype
         value = self._as(PlainValue(array), dtype, wide)
         is_fixed = wide or value.array.dtype == dtype
-        if not wide:  # it may have been rounded before
-            value = dataclasses.replace(value, array=self._moved(value.array))
         return dataclasses.replace(value, is_fixed=is_fixed)
 
     def _as(self, value: PlainValue, dtype: DType, wide: bool | None) -> PlainValue:
@@ -164,10 +152,6 @@ class Plain:
         own = lax.convert_element_type(array, self._formats.written(array.dtype))
         known = array if meant is None else meant
         wide = jnp.asarray(known, self._formats.widened(array.dtype))
-        is_rounded = kind(wide.dtype) == "float" and bits(array.dtype) < bits(wide.dtype)
-        if self._draw is not None and meant is None and is_rounded and not wide.ndim:
-            self._shaken += 1
-            wide = shaken_constant(wide, array.dtype, self._draw, self._shaken)
         return PlainValue(own, wide, is_fixed=True)
 
     def _meant_by(self, var: Leaf, stack: Stack) -> float | None:
@@ -194,13 +178,6 @@ class Plain:
         if self._is_strict and is_narrow and primitives.is_inexact(x):
             return lax.optimization_barrier(x)
         return x
-
-    def _moved(self, x: Leaf, added: primitives.Sum = primitives.NO_SUM) -> Leaf:
-        """A result as another draw of its roundings has it, where these are drawn."""
-        if self._draw is None or not primitives.is_inexact(x):
-            return x
-        self._shaken += 1
-        return shaken(x, self._draw, self._shaken, added)
 
     def _of_backward(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
         """What a backward pass makes, where the loss may be scaled."""
@@ -316,11 +293,6 @@ class Plain:
                     number_of = self._number_of(wide, stack)
                     results = evaluate(eqn, operands, dtype_of, number_of)
                 results = [*map(self._rounded, results)]
-                if self._draw is not None and not primitives.is_exact(
-                    eqn, operands, results
-                ):
-                    added = primitives.sum_of(eqn)
-                    results = [self._moved(x, added) for x in results]
                 if is_backward(stack):
                     results = self._of_backward(eqn, results)
                 made = [
@@ -390,17 +362,6 @@ class Plain:
 
         return quiet
 
-    @contextlib.contextmanager
-    def _in_turn(self, turn: Leaf | None) -> Iterator[None]:
-        """Draws other roundings in each turn of a loop."""
-        outer = self._draw
-        if outer is not None and turn is not None:
-            self._draw = outer.in_turn(turn)
-        try:
-            yield
-        finally:
-            self._draw = outer
-
     # What needs other rules
 
     def _settled(
@@ -453,13 +414,11 @@ class Plain:
             carry = self._all_as(carry, eqn, wide[:count])
             return self._run(body, [*outside, *carry, *xs], stack)
 
-        def step(carry, given):
-            turn, xs = given
+        def step(carry, xs):
             outer = self.decisions, self._choices
             hears = self._choices is not None
             self.decisions, self._choices = [], [] if hears else None
-            with self._in_turn(turn):
-                made = made_of(wide, carry, xs)
+            made = made_of(wide, carry, xs)
             inside[:], choices = self.decisions, self._choices
             self.decisions, self._choices = outer
             made = self._all_as(made, eqn, wide)
@@ -468,9 +427,7 @@ class Plain:
         options = {"reverse": params["reverse"], "unroll": params.get("unroll", 1)}
         wide = self._settled(made_of, carry, eqn)
         carry = self._all_as(carry, eqn, wide)
-        turns = None if self._draw is None else lax.iota(np.uint32, params["length"])
-        given = turns, xs
-        carry, (ys, choices) = lax.scan(step, carry, given, params["length"], **options)
+        carry, (ys, choices) = lax.scan(step, carry, xs, params["length"], **options)
         for decision, choice in zip(inside, choices or ()):
             self._chose(decision, choice)
         return [*carry, *ys]
@@ -491,8 +448,7 @@ class Plain:
 
         def step(turn):
             turns, carry = turn
-            with self._in_turn(jnp.sum(turns)):
-                made = self._all_as(self._unheard(made_of)(wide, carry), eqn, wide)
+            made = self._all_as(self._unheard(made_of)(wide, carry), eqn, wide)
             is_on = goes_on(turn) if axes else jnp.bool_(True)
 
             def chosen(new, old):  # under vmap, each element goes on by itself
@@ -535,10 +491,8 @@ class Plain:
             return self._own(eqn, values)
 
         def body(arrays):
-            draw, self._draw = self._draw, None  # it is not one of a shard
             given = [dataclasses.replace(v, array=x) for v, x in zip(values, arrays)]
             results[:] = self._unheard(self._run)(params["jaxpr"], given, stack)
-            self._draw = draw
             return [value.array for value in results]
 
         values, results = self._fixed(values, eqn.invars), list[PlainValue]()

@@ -38,6 +38,7 @@ def check_options(products: Products, wide: DType, narrow: DType) -> None:
                 f"itself, and rounds products alone. Leave out {name}, or audit twice."
             )
 
+
 class ProductRuns(Runs):
     """A program with the products of a device, and with float32 products.
 

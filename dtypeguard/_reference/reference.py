@@ -253,6 +253,7 @@ def _grid(array: np.ndarray) -> np.dtype:
 def _has_rounded(program: Jaxpr, products: Products) -> bool:
     """Whether a device rounds the operands of a product of a program."""
     return any(
-        products.rounds(eqn) or any(_has_rounded(x, products) for x in jaxprs_in(eqn.params))
+        products.rounds(eqn)
+        or any(_has_rounded(x, products) for x in jaxprs_in(eqn.params))
         for eqn in open_jaxpr(program).eqns
     )

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dtypeguard._paired.shaken import draw, shaken
 
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._paired.plain import Plain
-from dtypeguard._paired.shaken import draw, shaken
 from dtypeguard._paired.subject import Subject, formats_of
 from dtypeguard._paired.values import Formats
 

@@ -257,7 +257,7 @@ def diverged(f, args, reference):
     """The divergence of two functions in all outputs."""
     calls = []
     for function in (f, reference):
-        subject, traced, formats = _traced(function, args)
+        subject, traced, _ = _traced(function, args)
         arrays = subject.given.arrays
         calls.append(Call(traced.program, traced.numbers, arrays))
     mine, other = calls

@@ -45,31 +45,17 @@ def comparison(
         is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
         given = arrays_of(reference, paths, avals, is_result)
 
-    def called(function: Function, traced: Traced, arrays: Sequence[Leaf]) -> Call:
-        call = Call(traced.program, traced.numbers, arrays)
-        wider = [*map(_wider, arrays)]
-        if all(x is y for x, y in zip(arrays, wider)):
-            return call
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first trace has warned
-            try:
-                again = subject.traced(function, wider)
-            except Exception:  # it asks for its dtypes
-                return call
-        shapes = lambda program: [x.shape for x in program.out_avals]
-        if shapes(again.program) != shapes(traced.program):
-            return call
-        return call._replace(in_float32=Call(again.program, again.numbers, wider))
+    functions = [(subject.f, traced)] + ([] if other is None else [(reference, other)])
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
-        calls = [called(subject.f, traced, arrays)]
-        if other is not None:
-            calls.append(called(reference, other, arrays))
+        as_given = [Call(x.program, x.numbers, arrays) for _, x in functions]
+        wider = [_in_float32(subject, *each, arrays) for each in functions]
+        calls = [c._replace(in_float32=w) for c, w in zip(as_given, wider)]
         judges = [Judge(call, paths, formats) for call in calls]
-        # In float32 on both sides, if both are the same function there.
-        are_same = len({call.in_float32 is None for call in calls}) == 1
-        if not are_same or any(judge.is_another_in_float32() for judge in judges):
-            calls = [call._replace(in_float32=None) for call in calls]
+        # In float32 on both sides, if both are the same functions there.
+        is_one_alone = len({each is None for each in wider}) > 1
+        if is_one_alone or any(judge.is_another_in_float32() for judge in judges):
+            calls = as_given
             judges = [Judge(call, paths, formats) for call in calls]
         if other is None:
             found = [judges[0].of_array(n, x) for n, x in sorted(given.items())]
@@ -83,6 +69,25 @@ def comparison(
     return compare
 
 
+def _in_float32(
+    subject: Subject, function: Function, traced: Traced, arrays: Sequence[Leaf]
+) -> Call | None:
+    """A call with what is narrower than float32 in it; None if it does not trace so."""
+    is_narrow = lambda x: 0 < bits(x.dtype) < 32
+    if not any(map(is_narrow, arrays)):
+        return None
+    wider = [x.astype(np.float32) if is_narrow(x) else x for x in arrays]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first trace has warned
+        try:
+            again = subject.traced(function, wider)
+        except Exception:  # it asks for its dtypes
+            return None
+    shapes = lambda traced: [x.shape for x in traced.program.out_avals]
+    is_same = shapes(again) == shapes(traced)
+    return Call(again.program, again.numbers, wider) if is_same else None
+
+
 def _traced(subject: Subject, reference: Function) -> Traced:
     try:
         return subject.traced(reference)
@@ -92,8 +97,3 @@ def _traced(subject: Subject, reference: Function) -> Traced:
             f"{shown(subject.f)}."
         )
         raise
-
-
-def _wider(array: Leaf) -> Leaf:
-    """An array in float32 if its dtype is narrower."""
-    return array.astype(np.float32) if 0 < bits(array.dtype) < 32 else array

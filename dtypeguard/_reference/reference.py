@@ -24,8 +24,6 @@ from .runs import Call, numeric, run_of
 _EXPLAINS, _FAR = 2.0, 2.5
 # A difference of less than this part of what a program rounds is not of it.
 _LEAST = 0.5
-# A program so many times as far off as rounded inputs take it is another one in float32.
-_OTHER = 8.0
 # Of two functions in float64, what numbers of the source leave in outputs that are small
 # beside others.
 _SMALL = 1e-3
@@ -63,7 +61,7 @@ class Judge:
 
     def is_another_in_float32(self) -> bool:
         """Whether the function takes other steps for inputs in float32."""
-        return self._call.in_float32 is not None and self.written.is_far(_OTHER)
+        return self._call.in_float32 is not None and self.written.is_far
 
     def of_array(self, n: int, given: np.ndarray) -> Difference:
         """The verdict on the reference of an output."""

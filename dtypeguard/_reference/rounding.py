@@ -21,6 +21,8 @@ _CHANCE = 4.0
 # Numbers of the source, and sums in another order, round by so many units in the last place
 # of float32; in float64, of that.
 _UNITS = 4.0
+# A program so many times as far off as rounded inputs take it is much further off.
+_OTHER = 8.0
 
 # The sizes of a difference by name, as root mean squares over the elements.
 Measures = dict[str, float]
@@ -71,6 +73,7 @@ class Rounding:
         made: its outputs.
         most: for each output, the greatest size of what rounding gave.
         least: the least size of what the program itself rounds.
+        is_far: whether it is much further off than rounded inputs take it.
         source: the size of what rounded numbers of the source give.
 
     Args:
@@ -101,7 +104,10 @@ class Rounding:
             own.append(self._measured(written(arrays), there))
             given.append(self._measured(there, truth))
         given.append(self._measured([_rounded(x, dtype) for x in truth], truth))
-        self._own, self._of_inputs = own[0], [*map(_greatest, zip(*given))]
+        self.is_far = any(
+            first["whole"] > _OTHER * max(x["whole"] for x in others)
+            for first, *others in zip(own[0], *given)
+        )
         unit = _UNITS * min(float(jnp.finfo(x).eps) for x in (dtype, np.float32))
         source = self._measured([x * (1 + unit * (not e)) for x, e in self._given], truth)
         self.source = [each["whole"] for each in source]
@@ -132,11 +138,6 @@ class Rounding:
         times = {x: _times(size, max(most[x], chance)) for x, size in found.items()}
         worst = max(times, key=times.__getitem__)
         return times[worst], worst
-
-    def is_far(self, times: float) -> bool:
-        """Whether an output is so many times as far off as rounded inputs take it."""
-        pairs = zip(self._own, self._of_inputs)
-        return any(own["whole"] > times * given["whole"] for own, given in pairs)
 
 
 def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -256,6 +256,18 @@ def test_a_function_is_the_same_as_itself(f, dtype):
     assert verdicts(f, (X.astype(dtype),), f) == {"": "rounding"}
 
 
+def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
+    x, eps = X.astype(BF16), float(jnp.finfo(BF16).eps)
+    same, other = (
+        lambda x, n=n: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + n * eps)
+        for n in (20, 40)
+    )
+    for reference in (same, same(x), references.run(same, (x,), F32)):
+        assert verdicts(normed, (x,), reference) == {"": "rounding"}
+    for reference in (other, other(x), references.run(other, (x,), F32)):
+        assert verdicts(normed, (x,), reference) == {"": "differs"}
+
+
 def in_order(x):
     """A sum of rows, one number after another."""
     return functools.reduce(np.add, np.asarray(x).T)

@@ -1,4 +1,4 @@
-"""What a report says beside verdicts, optimizers, devices, and how many programs it takes."""
+"""What a report says beside verdicts; optimizers, devices, and programs that it takes."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_the_place_of_an_output_of_several_and_of_a_scalar():
     f = lambda x: {"a": jnp.sin(x), "b": x.sum()}
     given = {"a": np.sin(X), "b": np.float32(X.sum() + 1)}
     report = audit_precision(f, X, reference=given)
-    assert "\n['b'], it is off by 1: the program has " in str(report)
+    assert "\nIn ['b'], it is off by 1: the program has " in str(report)
     assert [each.at for each in report.differences][1] == ()
     same = audit_precision(f, X, reference=f(X))
     assert [each.at for each in same.differences] == [None, None]

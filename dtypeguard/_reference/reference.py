@@ -16,14 +16,9 @@ from .._paired.subject import avals_in
 from .._paired.values import Formats
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
-from .rounding import Rounding, difference, size_of
+from .rounding import EXPLAINS, FAR, SMALL, Rounding, difference, excess, size_of
 from .runs import Call, numeric, run_of
 
-# Up to so many times what some runs gave, rounding explains it; from so many on it is
-# another computation.
-_EXPLAINS, _FAR = 2.0, 2.5
-# A difference of less than this part of what a program rounds is not of it.
-_LEAST = 0.5
 # Of two functions in float64, what numbers of the source leave in outputs that are small
 # beside others.
 _SMALL = 1e-3
@@ -68,48 +63,41 @@ class Judge:
         truth, array, grid = self.truth[n], numeric(given), _grid(given)
         lost = np.isfinite(array) != np.isfinite(truth)
         if lost.any():
-            return self._made(n, array, "differs", _lost(array, truth, lost))
-        off = difference(array, truth)
-        size, most = size_of(off, self._exact[n]), _EXPLAINS * self.written.most[n]
-        times, why = math.inf, ""
+            return self._made(n, array, np.inf, _lost(array, truth, lost))
+        off, best = difference(array, truth), (np.inf, "")
+        size, most = size_of(off, self._exact[n]), EXPLAINS * self.written.most[n]
         for formats in self._precisions(grid):
-            found, name = self._rounding(formats).beyond(n, off, grid)
-            is_small = self._is_small(formats, n, size, grid)
-            if found <= _EXPLAINS and not is_small:
-                hides = formats == self._formats and not self._exact[n]
-                hidden = math.sqrt(max(most**2 - size**2, 0)) if hides else 0.0
-                return self._made(n, array, "rounding", hidden=self._relative(n, hidden))
-            if found < times:
-                times, why = found, _why(name, found)
-            if is_small:
-                in_single = self._rounding(Formats(self._formats.wide, _SINGLE))
-                single = _EXPLAINS * in_single.most[n]
-                figures = [percent(self._relative(n, x)) for x in (size, single, most)]
-                times, why = 0.0, _TOO_SMALL.format(*figures, narrow=self._narrow)
-        if times <= _FAR:
-            return self._made(n, array, "undecidable", why, True)
-        if self._formats.products is None:
-            why = self._by_device(n, off, grid) or why
-        return self._made(n, array, "differs", why)
+            best = min(best, self._rounding(formats).beyond(n, off, grid))
+            if best[0] <= EXPLAINS:
+                is_own = formats == self._formats and not self._exact[n]
+                hidden = math.sqrt(max(most**2 - size**2, 0)) if is_own else 0.0
+                return self._made(n, array, best[0], hidden=self._relative(n, hidden))
+        times, name = best
+        if name == SMALL:
+            single = self._rounding(Formats(self._formats.wide, _SINGLE)).most[n]
+            return self._made(n, array, times, self._apart(n, size, single))
+        devices = _DEVICES.items() if times > FAR and not self._formats.products else ()
+        for device, called in devices:
+            products = products_named(device)
+            if _has_rounded(self._call.program, products):
+                there = self._rounding(Formats(_SINGLE, is_own=True, products=products))
+                if there.beyond(n, off, grid)[0] <= EXPLAINS:
+                    why = _DEVICE.format(called=called, device=device)
+                    return self._made(n, array, times, why)
+        return self._made(n, array, times, _why(name, times))
 
     def of_function(self, n: int, other: "Judge") -> Difference:
         """The verdict on another function, which runs in float64 as well."""
-        off, most = difference(other.truth[n], self.truth[n]), self.written.most[n]
-        size = size_of(off, self._exact[n])
+        off, own = difference(other.truth[n], self.truth[n]), self.written.most[n]
+        size, most = size_of(off, self._exact[n]), own
         if not self._exact[n]:
             units = [float(jnp.finfo(x).eps) for x in (_SINGLE, self._narrow)]
             source = max(self.written.source[n], _SMALL * max(self.written.source))
-            most = max(most * min(1.0, units[0] / units[1]), source)
-        verdict = ["rounding", "undecidable", "differs"][
-            (size > _EXPLAINS * most) + (size > _FAR * most)
-        ]
-        why, is_hidden = "", size <= _EXPLAINS * self.written.most[n]
-        if is_hidden and verdict != "rounding":  # as written it does not show
-            figures = [percent(self._relative(n, x)) for x in (size, _EXPLAINS * most)]
-            why = _APART.format(*figures)
-        return self._made(n, other.written.made[n], verdict, why, bool(why))
-
-    # Precisions
+            most = max(own * min(1.0, units[0] / units[1]), source)
+        times = excess(size, most)
+        is_hidden = times > EXPLAINS and size <= EXPLAINS * own
+        why = self._apart(n, size, most) if is_hidden else ""
+        return self._made(n, other.written.made[n], times, why)
 
     def _precisions(self, grid: np.dtype) -> list[Formats]:
         """Those in which a reference may have been computed, the program's own first."""
@@ -122,38 +110,13 @@ class Judge:
     def _rounding(self, formats: Formats) -> Rounding:
         if formats not in self._roundings:
             is_single, has_products = formats.narrow == _SINGLE, bool(formats.products)
-            call = self._call.in_float32 if is_single else None
-            is_own, call = formats == self._formats, call or self._call
-            self._roundings[formats] = Rounding(
-                call,
-                self._run if is_own else run_of(call, formats),
-                self._run_wide,
-                self.truth,
-                self._exact,
-                _BFLOAT16 if has_products else formats.narrow or self._narrow,
-                moves=not has_products,
-            )
+            call = (self._call.in_float32 if is_single else None) or self._call
+            run = self._run if formats == self._formats else run_of(call, formats)
+            dtype = _BFLOAT16 if has_products else formats.narrow or self._narrow
+            beside = self._run_wide, self.truth, self._exact
+            made = Rounding(call, run, *beside, dtype, moves=not has_products)
+            self._roundings[formats] = made
         return self._roundings[formats]
-
-    def _is_small(self, formats: Formats, n: int, size: float, grid: np.dtype) -> bool:
-        """Whether a difference is too small for a precision that the reference exceeds."""
-        is_low = formats == self._formats and bits(self._narrow) < 32
-        if self._exact[n] or bits(grid) < 32 or not (is_low or formats.products):
-            return False
-        return size < _LEAST * self._rounding(formats).least[n]
-
-    def _by_device(self, n: int, off: np.ndarray, grid: np.dtype) -> str:
-        """Says that the products of a device would explain a difference, if they do."""
-        for device, name in _DEVICES.items():
-            products = products_named(device)
-            if not _has_rounded(self._call.program, products):
-                continue
-            formats = Formats(_SINGLE, is_own=True, products=products)
-            times, _ = self._rounding(formats).beyond(n, off, grid)
-            is_small = self._is_small(formats, n, size_of(off), grid)
-            if times <= _EXPLAINS and not is_small:
-                return _DEVICE.format(name=name, device=device)
-        return ""
 
     # What is said
 
@@ -164,16 +127,22 @@ class Judge:
         finite = (np.where(np.isfinite(x), x, 0.0) for x in (*beside, self.truth[n]))
         return size / next(filter(None, map(size_of, finite)), 1.0)
 
+    def _apart(self, n: int, size: float, single: float) -> str:
+        """What tells in float64, and does not as written."""
+        most = EXPLAINS * single, EXPLAINS * self.written.most[n]
+        off, wide, own = (percent(self._relative(n, x)) for x in (size, *most))
+        return (
+            f"in float64 they are {off} apart, where rounding in float32 explains {wide} "
+            f"and in {self._narrow} {own}"
+        )
+
     def _made(
-        self,
-        n: int,
-        reference: np.ndarray,
-        verdict: str,
-        reason: str = "",
-        shows: bool = False,
-        hidden: float = 0.0,
+        self, n: int, reference: np.ndarray, times: float, reason="", hidden=0.0
     ) -> Difference:
-        """A verdict, with the figures of the output as written."""
+        """The verdict, with the figures of the output as written."""
+        verdict = "differs" if times > FAR else "undecidable"
+        verdict = "rounding" if times <= EXPLAINS else verdict
+        shows = verdict == "undecidable" or hidden or reason.startswith("in float64")
         made, place = self.written.made[n], dict[str, Any]()
         off = np.abs(difference(made, reference))
         error = size_of(off, self._exact[n])
@@ -181,27 +150,20 @@ class Judge:
             at = np.unravel_index(np.argmax(np.nan_to_num(off, nan=np.inf)), off.shape)
             place = {"at": tuple(map(int, at)), "program": float(made[at])}
             place["reference"] = float(reference[at])
-        error = self._relative(n, error, reference) if math.isfinite(error) else math.inf
-        most = self._relative(n, _EXPLAINS * self.written.most[n], reference)
         return Difference(
             self._paths[n],
-            error,
-            most,
+            self._relative(n, error, reference) if math.isfinite(error) else math.inf,
+            self._relative(n, EXPLAINS * self.written.most[n], reference),
             verdict,
             reason,
-            str(self._wide) if shows or hidden else None,
+            str(self._wide) if shows else None,
             hidden,
             **place,
         )
 
 
-_TOO_SMALL = (
-    "in float64 the program is {} from the reference, where rounding in float32 explains "
-    "{} and in {narrow} {}"
-)
-_APART = "in float64 they are {} apart, where rounding in float32 explains {}"
 _DEVICE = (
-    "the products of {name} would explain it: if that computed the reference, give "
+    "the products of {called} would explain it: if that computed the reference, give "
     'matmul_precision="{device}"'
 )
 _REASONS = {
@@ -213,7 +175,7 @@ _REASONS = {
 
 
 def _why(name: str, times: float) -> str:
-    if name == "whole" and times > _FAR:
+    if name == "whole" and times > FAR:
         return ""  # the figures say it
     text = _REASONS.get(name, f"the differences are alike along {name}, {{}}")
     return text.format(f"{times:.2g} times what rounding gives")

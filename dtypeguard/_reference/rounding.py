@@ -9,8 +9,14 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.dtypes import bits
 from .runs import Call, Run, moved
 
+# Up to so many times what some runs gave, rounding explains it; from so many on it is
+# another computation.
+EXPLAINS, FAR = 2.0, 2.5
+# A difference of less than this part of what a program rounds is not of it.
+_LEAST_PART, SMALL = 0.5, "small"
 # On so many other inputs a program rounds anew.
 _DRAWS = 6
 # The least elements of an output that have directions.
@@ -96,7 +102,7 @@ class Rounding:
         dtype: np.dtype,
         moves: bool,
     ):
-        self._given, self.made = [*zip(truth, exact)], written()
+        self._dtype, self._given, self.made = dtype, [*zip(truth, exact)], written()
         own, given = [self._measured(self.made, truth)], list[list[Measures]]()
         for seed in range(_DRAWS):
             arrays = moved(call.arrays, float(jnp.finfo(dtype).eps), seed)
@@ -122,6 +128,8 @@ class Rounding:
     def beyond(self, n: int, off: np.ndarray, grid: np.dtype) -> tuple[float, str]:
         """How many times what rounding gave a difference has, and in which measure.
 
+        A reference of a finer dtype may be nearer than this precision: that is "small".
+
         Args:
             n: the number of the output.
             off: the difference from the truth.
@@ -135,8 +143,11 @@ class Rounding:
         if is_exact:  # of a share of few elements
             chance = whole + (whole / count) ** 0.5
         found = measures(off, truth, is_exact)
-        times = {x: _times(size, max(most[x], chance)) for x, size in found.items()}
-        worst = max(times, key=times.__getitem__)
+        is_finer = bits(grid) >= 32 > bits(self._dtype) and not is_exact
+        if is_finer and found["whole"] < _LEAST_PART * self.least[n]:
+            return FAR, SMALL
+        times = {x: excess(size, max(most[x], chance)) for x, size in found.items()}
+        worst = "whole" if times["whole"] > FAR else max(times, key=times.__getitem__)
         return times[worst], worst
 
 
@@ -145,7 +156,8 @@ def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return x.astype(dtype).astype(np.float64)
 
 
-def _times(size: float, most: float) -> float:
+def excess(size: float, most: float) -> float:
+    """How many times as great a size is; 0 if it is not greater."""
     if size <= most:
         return 0.0
     return size / most if most else np.inf

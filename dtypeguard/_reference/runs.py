@@ -19,7 +19,7 @@ from .._paired.subject import largest
 from .._paired.values import Formats
 
 _WIDE = Formats(np.dtype("float64"))
-# A number with so many binary digits was probably meant as it is: 0, 1, 0.5, a mask.
+# A number with so many binary digits was probably meant as it is, as integers are.
 _FEW_DIGITS = 4
 # One in eight moves up, and as many down: the variance is that of half a unit.
 _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
@@ -92,9 +92,15 @@ def moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
             return x
         dtype = np.complex128 if kind(x.dtype) == "complex" else np.float64
         flat = np.asarray(x).astype(dtype).ravel().view(np.float64)
-        digits = np.ldexp(np.frexp(flat)[0], _FEW_DIGITS)
-        steps = np.where(digits == np.round(digits), 0, random.choice(_STEPS, flat.shape))
-        return (flat * (1 + eps * steps)).view(dtype).reshape(x.shape).astype(x.dtype)
+        digits, most = (
+            np.ldexp(np.frexp(flat)[0], _FEW_DIGITS),
+            float(jnp.finfo(x.dtype).max),
+        )
+        stays = (digits == np.round(digits)) | (flat == np.round(flat))
+        with np.errstate(over="ignore"):
+            steps = np.clip(flat * eps * random.choice(_STEPS, flat.shape), -most, most)
+            other = np.where(stays, flat, np.clip(flat + steps, -most, most))
+        return other.view(dtype).reshape(x.shape).astype(x.dtype)
 
     return [*map(one, arrays)]
 

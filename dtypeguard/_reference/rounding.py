@@ -54,7 +54,10 @@ def measures(off: np.ndarray, truth: np.ndarray, is_exact: bool) -> Measures:
             axes = [n for n, length in enumerate(off.shape) if length > 1]
             for axis in axes if len(axes) > 1 else ():
                 found[f"axis {axis}"] = size_of(np.mean(off, axis))
-    return {name: float(np.nan_to_num(x, nan=np.inf)) for name, x in found.items()}
+    return {
+        name: float(np.nan_to_num(x, nan=np.inf, posinf=np.inf))
+        for name, x in found.items()
+    }
 
 
 def size_of(off: np.ndarray, is_exact: bool = False) -> float:
@@ -62,7 +65,7 @@ def size_of(off: np.ndarray, is_exact: bool = False) -> float:
     if is_exact or not off.size:
         return np.count_nonzero(off) / max(off.size, 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.nan_to_num(np.sqrt(np.mean(off**2)), nan=np.inf))
+        return float(np.nan_to_num(np.sqrt(np.mean(off**2)), nan=np.inf, posinf=np.inf))
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -78,7 +81,7 @@ class Rounding:
     Attributes:
         made: its outputs.
         most: for each output, the greatest size of what rounding gave.
-        least: the least size of what the program itself rounds.
+        least: the least size of what the program rounds, or of what its inputs did.
         is_far: whether it is much further off than rounded inputs take it.
         source: the size of what rounded numbers of the source give.
 
@@ -109,6 +112,8 @@ class Rounding:
             there = wide(arrays)
             own.append(self._measured(written(arrays), there))
             given.append(self._measured(there, truth))
+        drawn = [*own, *(given if moves else ())]
+        self.least = [min(x["whole"] for x in each) for each in zip(*drawn)]
         given.append(self._measured([_rounded(x, dtype) for x in truth], truth))
         self.is_far = any(
             first["whole"] > _OTHER * max(x["whole"] for x in others)
@@ -119,7 +124,6 @@ class Rounding:
         self.source = [each["whole"] for each in source]
         self._most = [*map(_greatest, zip(*own, source, *(given if moves else ())))]
         self.most = [each["whole"] for each in self._most]
-        self.least = [min(x["whole"] for x in each) for each in zip(*own)]
 
     def _measured(self, made: list[np.ndarray], beside: list[np.ndarray]) -> list[Measures]:
         trios = zip(made, beside, self._given)

@@ -63,7 +63,7 @@ def comparison(
         numbers = [n for n, x in enumerate(avals) if kind(x.dtype) is not None]
         found = {n: judges[0].of_function(n, judges[1]) for n in numbers}
         wrong = [n for n, each in found.items() if each.verdict == "differs"]
-        where = divergence(*calls, wrong) if wrong else None
+        where = divergence(calls[0], calls[1], wrong) if wrong else None
         return {"differences": (*found.values(),), "divergence": where}
 
     return compare

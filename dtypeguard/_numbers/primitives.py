@@ -1,8 +1,6 @@
 """What an audit of precision knows of JAX's primitives."""
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,31 +102,3 @@ def _holds(wide: Leaf, narrow: Leaf) -> bool:
         and wide.maxexp >= narrow.maxexp
         and wide.minexp <= narrow.minexp
     )
-
-
-class Sum(NamedTuple):
-    """What rounds a result, beside the result itself.
-
-    Attributes:
-        terms: of how many numbers it is the sum; 1 for what is no plain sum.
-        axis: along which it has the partial sums; None if it has the last alone.
-        is_reverse: whether it adds the last number first.
-    """
-
-    terms: int = 1
-    axis: int | None = None
-    is_reverse: bool = False
-
-
-NO_SUM = Sum()
-
-
-def sum_of(eqn: Equation) -> Sum:
-    """Of what a result is the sum."""
-    shape: Any = eqn.invars[0].aval.shape if eqn.invars else ()
-    if eqn.primitive.name == "reduce_sum":
-        return Sum(math.prod([int(shape[axis]) for axis in eqn.params["axes"]]))
-    if eqn.primitive.name == "cumsum":
-        axis = eqn.params["axis"]
-        return Sum(int(shape[axis]), axis, bool(eqn.params["reverse"]))
-    return NO_SUM

@@ -99,7 +99,7 @@ def audit_precision(
             wrong type.
         ValueError: if an output is not finite in wide types either, with the line that
             makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative;
-            if `matmul_precision` is unknown, or given with `wide`, `narrow` or `reference`;
+            if `matmul_precision` is unknown, or given with `wide` or `narrow`;
             if `reference` has another tree or other shapes than the outputs.
         NotImplementedError: before JAX 0.5.
 
@@ -145,7 +145,7 @@ def audit_call(
     subject, products = Subject(f, args, kwargs, x64), None
     if matmul_precision is not None:
         products = products_named(matmul_precision)
-        check_options(products, wide, narrow, reference)
+        check_options(products, wide, narrow)
         subject.check_values("matmul_precision", "round")
     show_status("tracing")
     traced = subject.traced(hears=subject.has_values)
@@ -155,7 +155,6 @@ def audit_call(
             "function that returns what is to be exact, such as a loss or a gradient."
         )
     if products is not None:
-        traced = traced._replace(numbers=PythonNumbers())
         formats = Formats(np.dtype("float32"), is_own=True, products=products)
     else:
         formats = formats_of(list(traced.avals), wide, narrow)
@@ -163,6 +162,8 @@ def audit_call(
     if reference is not None:
         subject.check_values("reference", "compare")
         compare = comparison(reference, subject, traced, formats)
+    if products is not None:  # both sides have the numbers as the program has them
+        traced = traced._replace(numbers=PythonNumbers())
     graph = Graph(traced.program)
     work = work_of(graph, narrow) if products is None else None
     flow, figures = None, list[Figures]()

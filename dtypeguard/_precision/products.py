@@ -10,7 +10,7 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.public import public
-from .._leaves.types import DType, Equation, Leaf, PyTree
+from .._leaves.types import DType, Equation, Leaf
 from .._lines.equations import calls_of
 from .._numbers import plans
 from .._numbers.formats import Formats
@@ -29,9 +29,7 @@ _ROUNDINGS = 2.0**-22
 _MOVED = 2.0**-8
 
 
-def check_options(
-    products: Products, wide: DType, narrow: DType, reference: PyTree
-) -> None:
+def check_options(products: Products, wide: DType, narrow: DType) -> None:
     """Raises a ValueError for what an audit of products does not take."""
     for name, dtype in (("wide", wide), ("narrow", narrow)):
         if dtype is not None:
@@ -40,11 +38,6 @@ def check_options(
                 f"{products.name!r}, which compares the program in its own dtypes with "
                 f"itself, and rounds products alone. Leave out {name}, or audit twice."
             )
-    if reference is not None:
-        raise ValueError(
-            "audit_precision got reference and matmul_precision: a reference is compared "
-            "with the program as it runs here. Leave out one, or audit twice."
-        )
 
 
 class ProductRuns(Runs):

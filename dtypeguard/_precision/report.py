@@ -411,13 +411,13 @@ class PrecisionReport(Displayed):
 
     def _compared(self) -> list[str]:
         """What tells whether the reference is another computation, and where it begins."""
-        told = details_of(self.differences)
+        told = details_of(self.differences, self.divergence)
         if self.differences and self.decisions and self.flipped > _LEAST_FLIPPED:
             told.append(
                 f"Rounding includes decisions that flip: {percent(self.flipped)} of the "
                 "square of the program's own error."
             )
-        return told + ([] if self.divergence is None else [str(self.divergence)])
+        return told
 
     def _advice(self) -> list[str]:
         """What to write for each line of the fix; nothing where no line stands out."""

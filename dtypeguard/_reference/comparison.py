@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from .._leaves.arguments import shown
-from .._leaves.dtypes import bits
+from .._leaves.dtypes import bits, kind
 from .._leaves.types import Function, Leaf, PyTree
 from .._numbers.subject import Subject, Traced
 from .._numbers.formats import Formats
 from .divergence import divergence
 from .given import arrays_of, check_function, is_function
-from .reference import differences
-from .roundings import Call
+from .reference import Judge
+from .runs import Call
 
 
 def comparison(
@@ -36,43 +36,56 @@ def comparison(
         TypeError: if it holds something else than numbers.
     """
     paths, avals = traced.outputs, traced.program.out_avals
-    if not is_function(reference, paths):
-        is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
-        given, other = arrays_of(reference, paths, avals, is_result), None
-    else:
-        given, other = {}, _traced(subject, reference)
+    given, other = {}, None
+    if is_function(reference, paths):
+        other = _traced(subject, reference)
         outputs = zip(other.outputs, other.program.out_avals)
         check_function(reference, [*zip(paths, avals)], [*outputs])
+    else:
+        is_result = [not path.startswith(("[1]", "[2]")) for path in paths]
+        given = arrays_of(reference, paths, avals, is_result)
 
-    def called(function: Function, traced: Traced, arrays: Sequence[Leaf]) -> Call:
-        call = Call(traced.program, traced.numbers, arrays, formats)
-        wider = [*map(_wider, arrays)]
-        if all(x is y for x, y in zip(arrays, wider)):
-            return call
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first trace has warned
-            try:
-                again = subject.traced(function, wider)
-            except Exception:  # it asks for its dtypes
-                return call
-        shapes = lambda program: [x.shape for x in program.out_avals]
-        if shapes(again.program) != shapes(traced.program):
-            return call
-        same = Call(again.program, again.numbers, wider, formats)
-        return call._replace(in_float32=same)
+    functions = [(subject.f, traced)] + ([] if other is None else [(reference, other)])
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
-        call = called(subject.f, traced, arrays)
+        as_given = [Call(x.program, x.numbers, arrays) for _, x in functions]
+        wider = [_in_float32(subject, *each, arrays) for each in functions]
+        calls = [c._replace(in_float32=w) for c, w in zip(as_given, wider)]
+        judges = [Judge(call, paths, formats) for call in calls]
+        # In float32 on both sides, if both are the same functions there.
+        is_one_alone = len({each is None for each in wider}) > 1
+        if is_one_alone or any(judge.is_another_in_float32() for judge in judges):
+            calls = as_given
+            judges = [Judge(call, paths, formats) for call in calls]
         if other is None:
-            return {"differences": differences(call, paths, given, None).differences}
-        own = called(reference, other, arrays)
-        found, call, own = differences(call, paths, given, own)
-        numbers_of = {path: number for number, path in enumerate(paths)}
-        differ = [numbers_of[x.output] for x in found if x.verdict == "differs"]
-        where = divergence(call, own, differ) if differ and own is not None else None
-        return {"differences": found, "divergence": where}
+            found = [judges[0].of_array(n, x) for n, x in sorted(given.items())]
+            return {"differences": (*found,)}
+        numbers = [n for n, x in enumerate(avals) if kind(x.dtype) is not None]
+        found = {n: judges[0].of_function(n, judges[1]) for n in numbers}
+        wrong = [n for n, each in found.items() if each.verdict == "differs"]
+        where = divergence(calls[0], calls[1], wrong) if wrong else None
+        return {"differences": (*found.values(),), "divergence": where}
 
     return compare
+
+
+def _in_float32(
+    subject: Subject, function: Function, traced: Traced, arrays: Sequence[Leaf]
+) -> Call | None:
+    """A call with what is narrower than float32 in it; None if it does not trace so."""
+    is_narrow = lambda x: 0 < bits(x.dtype) < 32
+    if not any(map(is_narrow, arrays)):
+        return None
+    wider = [x.astype(np.float32) if is_narrow(x) else x for x in arrays]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first trace has warned
+        try:
+            again = subject.traced(function, wider)
+        except Exception:  # it asks for its dtypes
+            return None
+    shapes = lambda traced: [x.shape for x in traced.program.out_avals]
+    is_same = shapes(again) == shapes(traced)
+    return Call(again.program, again.numbers, wider) if is_same else None
 
 
 def _traced(subject: Subject, reference: Function) -> Traced:
@@ -84,8 +97,3 @@ def _traced(subject: Subject, reference: Function) -> Traced:
             f"{shown(subject.f)}."
         )
         raise
-
-
-def _wider(array: Leaf) -> Leaf:
-    """An array in float32 if its dtype is narrower."""
-    return array.astype(np.float32) if 0 < bits(array.dtype) < 32 else array

@@ -31,6 +31,10 @@ class Difference:
         shows_in: the dtype in which the program would tell, if this is undecidable or seen
             only there; None if it is not.
         hidden: a relative difference that rounding may hide, where nothing wider tells.
+        at: the place of the element that differs most; of complex numbers, with 0 or 1 more
+            for the real or the imaginary part. None if none differs.
+        program: what the program has there, as written.
+        reference: what the reference has there.
     """
 
     output: str
@@ -40,6 +44,9 @@ class Difference:
     reason: str = ""
     shows_in: str | None = None
     hidden: float = 0.0
+    at: tuple[int, ...] | None = None
+    program: float = math.nan
+    reference: float = math.nan
 
     @property
     def name(self) -> str:
@@ -86,68 +93,87 @@ def _line(origin: Origin | None) -> str:
 
 def headline_of(differences: Sequence[Difference]) -> str:
     """One sentence that says whether rounding explains the differences."""
-    if len(differences) == 1:
-        return _alone(differences[0])
-    count = len(differences)
-    wrong = [each for each in differences if each.verdict == "differs"]
-    unknown = [each for each in differences if each.verdict == "undecidable"]
-    most = max(wrong or unknown or differences, key=lambda each: each.error)
-    if wrong:
-        others = f", and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        return (
-            f"the reference is another computation in {len(wrong)} of {count} outputs: it "
-            f"differs by {percent(most.error)} in {most.name}, of which rounding "
-            f"explains {percent(most.rounding)}{others}."
-        )
-    if unknown:
-        return (
-            f"in {len(unknown)} of {count} outputs rounding hides whether the reference is "
-            f"another computation: it differs by {percent(most.error)} in {most.name}, "
-            f"and rounding explains {percent(most.rounding)}."
-        )
-    if not most.error:
-        return f"the reference has the same numbers in all {count} outputs."
-    return (
-        f"the reference differs by {percent(most.error)} in {most.name}, and by less "
-        f"elsewhere; rounding explains it in all {count} outputs."
+    most, alike = _worst(differences)
+    count, where = len(differences), f" in {most.output}" if most.output else ""
+    differs, explains = f"differs by {percent(most.error)}{where}", percent(most.rounding)
+    others = f", and in {len(alike) - 1} more" if len(alike) > 1 else ""
+    texts = _OF_ONE if count == 1 else _OF_MANY
+    text = texts[most.verdict if most.error else "same"]
+    return text.format(
+        where=where,
+        differs=differs,
+        explains=f"rounding explains {explains}",
+        number=f"{len(alike)} of {count} outputs",
+        others=others,
+        count=count,
     )
 
 
-def _alone(each: Difference) -> str:
-    where = f" in {each.output}" if each.output else ""
-    begin = f"the reference differs by {percent(each.error)}{where}"
-    if each.verdict == "rounding":
-        return (
-            f"{begin}; rounding explains it."
-            if each.error
-            else f"the reference has the same numbers{where}."
-        )
-    explains = f"{begin}; rounding explains {percent(each.rounding)}"
-    if each.verdict == "differs":
-        return f"{explains}: another computation."
-    return f"{explains}, which hides whether it is another computation."
+_OF_ONE = {
+    "same": "the reference has the same numbers{where}.",
+    "rounding": "the reference {differs}; rounding explains it.",
+    "undecidable": "the reference {differs}; {explains}, which hides whether it is another "
+    "computation.",
+    "differs": "the reference {differs}; {explains}: another computation.",
+}
+_OF_MANY = {
+    "same": "the reference has the same numbers in all {count} outputs.",
+    "rounding": "the reference {differs}, and by less elsewhere; rounding explains it in "
+    "all {count} outputs.",
+    "undecidable": "in {number} rounding hides whether the reference is another "
+    "computation: it {differs}, and {explains}.",
+    "differs": "the reference is another computation in {number}: it {differs}, of which "
+    "{explains}{others}.",
+}
+_ORDER = ("rounding", "undecidable", "differs")
 
 
-def details_of(differences: Sequence[Difference]) -> list[str]:
-    """What tells for each output that rounding does not explain, and what it may hide."""
-    told = [each for each in differences if each.verdict != "rounding" and each.reason]
-    lines = []
+def _worst(differences: Sequence[Difference]) -> tuple[Difference, list[Difference]]:
+    """The output that differs most of those with the worst verdict, and all of these."""
+    verdict = max((each.verdict for each in differences), key=_ORDER.index)
+    alike = [each for each in differences if each.verdict == verdict]
+    return max(alike, key=lambda each: each.error), alike
+
+
+def details_of(
+    differences: Sequence[Difference], divergence: Divergence | None = None
+) -> list[str]:
+    """What tells where rounding does not explain all, and what it may hide."""
+    if not differences:
+        return []
+    is_one, (worst, _) = len(differences) == 1, _worst(differences)
+    said = lambda each, text: f"{'' if is_one else f'in {each.output}, '}{text}."
+    told = [each for each in differences if each.verdict != "rounding"]
+    lines = [said(worst, _place(worst))] * (worst in told and worst.at is not None)
     for each in sorted(told, key=lambda each: (each.verdict, -each.error)):
-        where = f"in {each.output}, " if len(differences) > 1 else ""
         shows = "" if each.verdict == "differs" else f"; in {each.shows_in} it would show"
-        line = f"{where}{each.reason}{shows}."
-        lines.append(line[:1].upper() + line[1:])
+        lines += [said(each, f"{each.reason}{shows}")] * bool(each.reason)
     if len(lines) > _MOST_LINES:
         more = len(lines) - _MOST_LINES
         lines[_MOST_LINES:] = [f"{more} more are in `differences`."]
     # A float32 program is seldom run in float64 to know.
-    is_hiding = lambda each: each.verdict == "rounding" and each.shows_in == "float32"
-    hiding = [each for each in differences if is_hiding(each) and each.hidden]
+    hiding = [x for x in differences if x.hidden and x.shows_in == "float32"]
     if hiding:
         most = max(hiding, key=lambda each: each.hidden)
-        where = f" of {most.output}" if len(differences) > 1 else ""
-        lines.append(
-            f"Rounding would hide a difference{where} of up to {percent(most.hidden)}; in "
-            f"{most.shows_in} it would show."
-        )
-    return lines
+        hides = f"rounding would hide a difference of up to {percent(most.hidden)}"
+        lines.append(said(most, f"{hides}; in {most.shows_in} it would show"))
+    lines = [line[:1].upper() + line[1:] for line in lines]
+    if divergence is not None:
+        return [*lines, str(divergence)]
+    return [*lines, _NEXT] if worst.verdict == "differs" else lines
+
+
+_NEXT = (
+    "To find where, return activations as well and give those of the reference, or give it "
+    "as a function: then the report names the first lines that differ."
+)
+
+
+def _place(each: Difference) -> str:
+    """The element that differs most, with both numbers."""
+    element = f"element [{', '.join(map(str, each.at))}]" if each.at else "it"
+    off = f"{abs(each.program - each.reference):.2g}"
+    return (
+        f"{element} is off by {off}: the program has {each.program:.8g}, the reference "
+        f"{each.reference:.8g}"
+    )

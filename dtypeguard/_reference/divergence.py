@@ -9,18 +9,13 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from .._leaves.compat import set_x64
 from .._lines.equations import origin_of
-from .._numbers.measure import compiling
-from .._paired.sketches import Node, Sketched, nodes_of, signs_for
-from .._numbers.subject import largest
-from .._numbers.formats import Formats
+from .._numbers.sketches import Node
 from .._source.origin import Origin
 from .difference import Divergence
-from .roundings import Call
+from .runs import Call, sketched
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
@@ -50,8 +45,8 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
         outputs: the numbers of those that differ.
     """
     known = _Groups()
-    runs = [*map(_Run, (call, reference))]  # both compile at once
-    mine, other = (run.program(known) for run in runs)
+    calls = [each.in_float32 or each for each in (call, reference)]
+    mine, other = (known.program(*sketched(each)) for each in calls)
     both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
     a, b = (_region(each, both, outputs) for each in (mine, other))
     for number in a:
@@ -71,24 +66,6 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
     return Divergence(next((x for x in lines if x), None))
 
 
-class _Run:
-    """A program that is compiled to run with sketches."""
-
-    def __init__(self, call: Call):
-        self._call = call = call.in_float32 or call
-        wide = Formats(np.dtype("float64"))
-        with set_x64(True):
-            self._plain = Sketched(call.program, wide, call.numbers, True)
-            self._given = [*call.arrays], signs_for(largest(call.program))
-            self._run = compiling(jax.jit(self._plain.sketches).lower(*self._given))
-
-    def program(self, known: "_Groups") -> _Program:
-        with set_x64(True):
-            made = self._run()(*self._given)
-        nodes, outputs = nodes_of(self._plain, self._call.program, made)
-        return _Program(nodes, outputs, [known.of(n, node) for n, node in enumerate(nodes)])
-
-
 class _Groups:
     """Groups of values that are the same but for rounding."""
 
@@ -97,7 +74,11 @@ class _Groups:
         self._known: dict[int, list[tuple[float, np.ndarray, int]]] = {}
         self._count = 0
 
-    def of(self, number: int, node: Node) -> int | None:
+    def program(self, nodes: list[Node], outputs: list[int | None]) -> _Program:
+        """A program with the groups of its values."""
+        return _Program(nodes, outputs, [self._of(n, node) for n, node in enumerate(nodes)])
+
+    def _of(self, number: int, node: Node) -> int | None:
         """The group of a value; of an input, that of the same argument."""
         if not node.stack:
             return self._inputs.setdefault(number, self._next())

@@ -48,35 +48,25 @@ def arrays_of(
     """
     leaves = _leaves(reference, paths)
     numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
-    wrong = [
-        (_name(path), "missing")
-        for path, n in numbered.items()
-        if is_result[n] and path not in leaves
-    ]
-    wrong += [(_name(str(path)), "no output") for path in leaves if path not in paths]
+    wrong = [(_name(str(path)), "no output") for path in leaves if path not in paths]
+    is_missing = lambda path: is_result[numbered[path]] and path not in leaves
+    wrong = [(_name(path), "missing") for path in numbered if is_missing(path)] + wrong
     if wrong:
-        rows = "\n".join(f"  {row}" for row in columns(wrong[:10]))
-        more = f"\n  and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+        right = _RIGHT % _name(next(iter(numbered), ""))
         raise ValueError(
             "audit_precision got a reference of another tree than the outputs:\n"
-            f"{rows}{more}\n{_RIGHT % _name(next(iter(numbered), ''))}"
+            f"{_table(wrong)}\n{right}"
         )
-    found = {
-        numbered[p]: _array(p, x, avals[numbered[p]])
-        for p, x in leaves.items()
-        if p in numbered
-    }
-    bad = [
-        (_name(paths[n]), f"{x.shape}", f"the output has {avals[n].shape}")
-        for n, x in found.items()
-        if x.shape != avals[n].shape
-    ]
+    found = {n: _array(p, leaves[p], avals[n]) for p, n in numbered.items() if p in leaves}
+    bad = [n for n, x in found.items() if x.shape != avals[n].shape]
     if bad:
-        rows = "\n".join(f"  {row}" for row in columns(bad[:10]))
-        number = next(n for n, x in found.items() if x.shape != avals[n].shape)
+        says = "the output has"
+        rows = [
+            (_name(paths[n]), f"{found[n].shape}", f"{says} {avals[n].shape}") for n in bad
+        ]
         raise ValueError(
             "audit_precision got a reference of other shapes than the outputs:\n"
-            f"{rows}\n{_reshaped(paths[number], found[number], avals[number])}"
+            f"{_table(rows)}\n{_reshaped(paths[bad[0]], found[bad[0]], avals[bad[0]])}"
         )
     return found
 
@@ -92,19 +82,22 @@ def check_function(
         ValueError: if it has other paths or other shapes. Names them.
     """
     shapes, own = ({p: x.shape for p, x in each} for each in (outputs, others))
-    if shapes == own:
-        return
     rows = [
         (_name(p), f"{own.get(p, 'missing')}", f"the function has {shapes.get(p, 'none')}")
         for p in dict.fromkeys((*shapes, *own))
         if shapes.get(p) != own.get(p)
     ]
-    lines = "\n".join(f"  {row}" for row in columns(rows[:10]))
-    raise ValueError(
-        f"audit_precision got reference={shown(reference)}, which returns other outputs "
-        f"than the function:\n{lines}\nWrite a function around it that returns the same "
-        "tree of arrays of the same shapes."
-    )
+    if rows:
+        raise ValueError(
+            f"audit_precision got reference={shown(reference)}, which returns other "
+            f"outputs than the function:\n{_table(rows)}\nWrite a function around it that "
+            "returns the same tree of arrays of the same shapes."
+        )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    more = [f"and {len(rows) - 10} more"] * (len(rows) > 10)
+    return "\n".join(f"  {row}" for row in [*columns(rows[:10]), *more])
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:

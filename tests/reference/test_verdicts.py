@@ -225,9 +225,16 @@ def test_a_report_has_the_differences_in_every_form():
     assert str(report).startswith(
         "precision: the reference differs by 0.99%; rounding explains "
     )
-    assert str(report).endswith(
-        ": another computation."
-    )  # no line in float64 is the matter
+    first, place, _ = str(report).splitlines()  # no line in float64 is the matter
+    assert first.endswith(": another computation.")
+    off = np.abs(0.01 * np.sin(X))
+    at = np.unravel_index(np.argmax(off), off.shape)
+    (found,) = report.differences
+    assert found.at == at
+    assert found.program == np.float32(jnp.sin(X)[at])
+    assert found.reference == np.float32(1.01) * np.sin(X)[at]
+    begin = f"Element [{at[0]}, {at[1]}] is off by 0.01: the program has "
+    assert place.startswith(f"{begin}{found.program:.8g}, the reference ")
     assert report.losses
     assert '"verdict": "differs"' in report.to_json()
     assert "another computation" in report.to_html()
@@ -247,6 +254,18 @@ def normed(x):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, F32], ids=str)
 def test_a_function_is_the_same_as_itself(f, dtype):
     assert verdicts(f, (X.astype(dtype),), f) == {"": "rounding"}
+
+
+def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
+    x, eps = X.astype(BF16), float(jnp.finfo(BF16).eps)
+    same, other = (
+        lambda x, n=n: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + n * eps)
+        for n in (20, 40)
+    )
+    for reference in (same, same(x), references.run(same, (x,), F32)):
+        assert verdicts(normed, (x,), reference) == {"": "rounding"}
+    for reference in (other, other(x), references.run(other, (x,), F32)):
+        assert verdicts(normed, (x,), reference) == {"": "differs"}
 
 
 def in_order(x):

@@ -16,7 +16,7 @@ from dtypeguard._leaves.compat import set_x64
 from dtypeguard._numbers.subject import Subject, formats_of
 from dtypeguard._reference.comparison import comparison
 from dtypeguard._reference.divergence import divergence
-from dtypeguard._reference.roundings import Call
+from dtypeguard._reference.runs import Call
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
@@ -257,9 +257,9 @@ def diverged(f, args, reference):
     """The divergence of two functions in all outputs."""
     calls = []
     for function in (f, reference):
-        subject, traced, formats = _traced(function, args)
+        subject, traced, _ = _traced(function, args)
         arrays = subject.given.arrays
-        calls.append(Call(traced.program, traced.numbers, arrays, formats))
+        calls.append(Call(traced.program, traced.numbers, arrays))
     mine, other = calls
     return divergence(mine, other, range(len(mine.program.out_avals)))
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.scipy import special
 
-I = np.array([2, 0, 3, 1], np.int32)
+ORDER = np.array([2, 0, 3, 1], np.int32)
 
 
 def draw(seed, *shape):
@@ -20,14 +20,14 @@ IMAGE, KERNEL = draw(3, 2, 3, 8, 8), draw(4, 4, 3, 3, 3)
 WIDE_RANGE = ((draw(5, 4, 64) - 0.5) * 40).astype(np.float32)
 POSITIVE = (SQUARE @ SQUARE.T + 2 * np.eye(5)).astype(np.float32)
 zero = lambda x: jnp.zeros((), x.dtype)
-window = dict(window_dimensions=(2, 3), window_strides=(1, 2), padding="VALID")
+window = {"window_dimensions": (2, 3), "window_strides": (1, 2), "padding": "VALID"}
 pool = lambda x, start, f: lax.reduce_window(x, np.asarray(start, x.dtype), f, **window)
 length = lambda a, b: lax.sqrt(a * a + b * b)
 
 
 def scattered(scatter, x, y):
     numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-    return scatter(x, jnp.asarray(I)[:, None] // 2, y, numbers)
+    return scatter(x, jnp.asarray(ORDER)[:, None] // 2, y, numbers)
 
 
 @jax.custom_batching.custom_vmap
@@ -138,7 +138,7 @@ PRIMITIVES |= {
     "fft": (lambda x: jnp.fft.rfft(x), X),
     "fft of complex numbers": (lambda x: jnp.fft.fft(lax.complex(x, -x)), X),
     "fft backwards": (lambda x: jnp.fft.irfft(lax.complex(x, -x)), X),
-    "gather": (lambda x: x[I, I[::-1]], X),
+    "gather": (lambda x: x[ORDER, ORDER[::-1]], X),
     "householder_product": (lambda x: jnp.linalg.qr(x), SQUARE),
     "igamma_grad_a": (lambda x, y: lax.igamma_grad_a(x, y), X, Y),
     "integer_pow": (lambda x: (x**2, x**3, x**-1, x**7), X),
@@ -213,6 +213,8 @@ PRIMITIVES |= {
 
 # What asks for a dtype, or makes a constant in it, is another program on wide inputs.
 OF_A_DTYPE = frozenset(
-    ["convert_element_type", "dot_general in float32", "reduce_precision"]
-    + ["gelu", "exact gelu"]
+    {
+        *("convert_element_type", "dot_general in float32", "reduce_precision"),
+        *("gelu", "exact gelu"),
+    }
 )

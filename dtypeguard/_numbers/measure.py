@@ -1,4 +1,4 @@
-"""What a program says of its lines of source: errors, shares, and the fix."""
+"""What a program says of its lines of source: errors and shares."""
 
 import concurrent.futures
 import math
@@ -18,12 +18,10 @@ from .primitives import is_inexact
 from .program import Program
 from .run import Probes, compiled, run
 
-# How much of the squared error the small set of lines may leave.
-LEFT = 0.1
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
-# How many lines, the best alone, are tried as the fix.
-_FEW = 3
+# A line that causes less than this part of the error alone has no share.
+_LEAST_ALONE = 0.02
 
 
 class Measures:
@@ -51,7 +49,6 @@ class Measures:
         self.written = self.run(plans.written(program), noted)
         self.decisions = noted.decisions or {}
         self.exact = self._outputs(())
-        self._rounding = 0, self.exact
         self._norms = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
 
@@ -87,34 +84,54 @@ class Measures:
             self._errors[key] = self._mean(self._distances(self._outputs(key)))
         return self._errors[key]
 
-    def left(self, wide: Iterable[int]) -> float:
-        """The share of the squared error that is left if these lines are wide."""
-        error = self.error({*range(self.lines)} - {*wide})
-        if not (self.total and np.isfinite(error)):
-            return 1.0 if self.total else 0.0
-        return 0.0 if np.isinf(self.total) else (error / self.total) ** 2
-
-    def share(self, number: int) -> float:
-        """The share of a line in the squared error; infinity if that is not finite.
+    def shares(self, show_status: Callable[[int], None] = lambda _: None) -> list[float]:
+        """The share of each line in the squared error.
 
         It is the part of the error along the whole that comes as this line rounds as well,
         where the lines before it round, and those after it are wide. So the shares add up
         to 1. After other roundings a line rounds otherwise: leaving out an early line would
-        change what all later ones add, and give it their shares as well.
+        change what all later ones add, and give it their shares as well. A line that causes
+        next to nothing alone has none.
+
+        Where the error is not finite, they are as the squares of what lines cause alone.
+
+        Args:
+            show_status: called with the number of each line.
         """
-        done, before = self._rounding
-        if done != number:
-            before = self._outputs(range(number))
-        after = self._outputs(range(number + 1))
-        self._rounding = number + 1, after
+        alone = []
+        for number in range(self.lines if self.total else 0):
+            show_status(number)
+            alone.append(self.alone(number))
+        if not np.isfinite([self.total, *alone]).all():
+            worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
+            squares = [min(x / worst, 1e3) ** 2 for x in alone]
+            return [x / (sum(squares) or 1.0) for x in squares]
+        parts, shares = {0: 0.0, self.lines: 1.0}, [0.0] * len(alone)
+
+        def part(first: int) -> float:
+            """The part of the error that the lines before one cause together."""
+            if first not in parts:
+                parts[first] = self._along(self._outputs(range(first)))
+            return parts[first]
+
+        for number, error in enumerate(alone):
+            if error > _LEAST_ALONE * self.total:
+                shares[number] = part(number + 1) - part(number)
+            else:
+                parts[number + 1] = parts[number]
+        return shares
+
+    def _along(self, made: Sequence[Leaf]) -> float:
+        """How far outputs are off along the error, as a part of it."""
         # In units of the error, whose square may be too small for a number.
         units = [norm * self.total for norm in self._norms]
-        parts = zip(before, after, self.exact, self.written, units)
-        along = [float(_along(*each)) for each in parts]
-        count = sum(norm < math.inf for norm in self._norms)
-        with np.errstate(invalid="ignore"):  # of outputs that are not finite
-            share = float(np.sum(along)) / count
-        return share if np.isfinite(share) else np.inf
+        along = [*map(_along, made, self.exact, self.written, units)]
+        return float(np.sum([float(x) for x in along])) / self._counted
+
+    @property
+    def _counted(self) -> int:
+        """How many outputs count."""
+        return sum(norm < math.inf for norm in self._norms)
 
     def alone(self, number: int) -> float:
         """The error if only this line rounds."""
@@ -124,12 +141,10 @@ class Measures:
         """The share of what a line causes alone that its backward pass does, squared."""
         if not self.program.lines[number].is_backward:
             return 0.0
-        squares = []
-        for is_backward in (False, True):
-            plan = plans.rounding(self.program, [number], is_backward)
-            squares.append(self._error_of(plan) ** 2)
-        is_known = np.isfinite(squares).all() and sum(squares) > 0
-        return squares[1] / sum(squares) if is_known else math.nan
+        plan = plans.rounding(self.program, [number], is_backward=True)
+        error, whole = self._error_of(plan), self.alone(number)
+        is_known = math.isfinite(error) and math.isfinite(whole) and whole > 0
+        return min((error / whole) ** 2, 1.0) if is_known else math.nan
 
     def constant(self, number: int) -> float | None:
         """The number on a line whose rounding alone causes the most error.
@@ -142,46 +157,6 @@ class Measures:
         most = max(errors, key=errors.__getitem__, default=None)
         is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
         return most if is_much else None
-
-    def fix(
-        self, order: Sequence[int], important: Sequence[int], tolerance: float | None
-    ) -> list[int]:
-        """A small set of lines that is worth computing wider, the most important first.
-
-        All lines are wide at first. One after another rounds again, the least important
-        first, as long as the error stays within bounds. If the few important lines that
-        mend most alone are enough, and fewer, they are the set.
-
-        Args:
-            order: the lines, the most important first.
-            important: those that may be among the few.
-            tolerance: the error that is allowed; by default the one that leaves a tenth of
-                the squared error, or any finite one if that is not finite.
-        """
-        bound = LEFT**0.5 * self.total if tolerance is None else tolerance
-        rounding: list[int] = []
-
-        def is_within(rounding: Iterable[int]) -> bool:
-            error = self.error(rounding)
-            return bool(np.isfinite(error)) and error <= bound
-
-        def admit(lines: Sequence[int]) -> None:
-            """Lets all of these lines round, or else of each half as many as it can."""
-            if is_within([*rounding, *lines]):
-                rounding.extend(lines)
-            elif len(lines) > 1:
-                middle = len(lines) // 2
-                admit(lines[:middle])
-                admit(lines[middle:])
-
-        admit(order[::-1])
-        left = {*order} - {*rounding}
-        found = [line for line in order if line in left]
-        best = sorted(important, key=lambda line: self.left([line]))[:_FEW]
-        for size in range(1, min(len(found), len(best) + 1)):
-            if is_within([line for line in order if line not in best[:size]]):
-                return [line for line in order if line in best[:size]]
-        return found
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         return self._following(plans.rounding(self.program, {*rounding}))
@@ -244,10 +219,10 @@ def _product(factors: tuple[jax.Array, jax.Array]) -> float:
 
 
 @jax.jit
-def _along(before: Leaf, after: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
-    """What a line adds along the error, in squares of a unit."""
-    added = (_off(after, exact) - _off(before, exact)) / unit
-    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / unit) * added))
+def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
+    """How far an output is off along its error, in squares of a unit."""
+    off = _off(made, exact) / unit
+    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / unit) * off))
 
 
 def _off(x: Leaf, exact: Leaf) -> Leaf:

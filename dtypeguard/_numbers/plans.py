@@ -141,8 +141,10 @@ def wide_lines(
         return has_wide and not is_narrowed(program.formats, node)
 
     is_given = program.formats.narrow is not None and 0 in lines
+    # As if all were narrow, lines stay wide, and what is narrow rounds what it is given.
+    casts_back = not keeps and program.formats.narrow is None
     gradients = Gradients(program)
-    return _Types(program, is_wide, is_given, gradients, given_wide, not keeps).plan()
+    return _Types(program, is_wide, is_given, gradients, given_wide, casts_back).plan()
 
 
 def is_narrowed(formats: Formats, node: Node) -> bool:

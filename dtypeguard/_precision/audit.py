@@ -19,12 +19,12 @@ from .._leaves.public import public
 from .._leaves.types import Args, DType, Function, PyTree
 from .._lines.equations import origin_of
 from .._numbers.finite import Birth, not_finite
+from .._numbers.formats import Formats
 from .._numbers.measure import Measures
-from .._numbers.program import Program
 from .._numbers.products import products_named
+from .._numbers.program import Program
 from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
-from .._numbers.formats import Formats
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .._source.origin import Origin

@@ -22,14 +22,14 @@ class LineLoss:
             lines before it. Shares add up to what decisions leave, and may be negative.
         alone: the error of the outputs if only this line rounds.
         left: the share of the squared error that is left if only this line is wide, and
-            what it makes up to an explicit cast. That of a plain run for the most important
-            lines; for others it is estimated from roundings alone.
+            what it makes up to an explicit cast, by a run of the program; not a number
+            for lines beyond the first eight.
         dtypes: the dtypes that it rounds to.
         constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
             if there is none.
         remedy: what to write, as a sentence.
-        price: the share of the operations of matrix products that such a plain run makes
-            wide; not a number if there was none.
+        price: the share of the operations of matrix products that such a run makes
+            wide; not a number beyond the first eight lines.
         backward: of the squared error that it causes alone in the two passes of a gradient,
             the share of the backward one; not a number if that is not finite, or 0.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast

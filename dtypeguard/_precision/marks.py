@@ -26,7 +26,8 @@ def mark_of_loss(
     said = [f"{html.bar_label(loss.share)}: rounds to {' and '.join(loss.dtypes)}"]
     said += [loss.constant] if loss.constant else []
     said.append(f"{percent(loss.alone)} off if only this line rounds")
-    said.append(f"{percent(loss.left)} of the squared error left with it {widened}")
+    if not math.isnan(loss.left):
+        said.append(f"{percent(loss.left)} of the squared error left with it {widened}")
     origin = loss.origin
     inner = f"{origin}  {origin.code}" if origin and origin.called_from else ""
     return html.Mark(

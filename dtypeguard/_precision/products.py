@@ -1,12 +1,12 @@
 """An audit of products as another device does them: its runs, remedies and report."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
@@ -14,12 +14,11 @@ from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf, PyTree
 from .._lines.equations import calls_of
 from .._numbers import plans
-from .._numbers.measure import Measures
 from .._numbers.formats import Formats
-from .._numbers.products import Level, Products
 from .._numbers.lines import Line
+from .._numbers.measure import Measures
+from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
-from .cheapest import cheapest
 from .losses import Losses, allowed, line_losses
 from .report import PrecisionReport
 from .runs import Runs, WideLines, rounded_otherwise
@@ -27,6 +26,8 @@ from .typed import with_precision
 
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
+# A rounding to bfloat16, so that products round otherwise.
+_MOVED = 2.0**-8
 
 
 def check_options(
@@ -72,7 +73,7 @@ class ProductRuns(Runs):
 
     @property
     def products(self) -> Products:
-        products = self._program.formats.products
+        products = self.program.formats.products
         assert products is not None
         return products
 
@@ -86,7 +87,7 @@ class ProductRuns(Runs):
             dearer=self.level.dearer / min(self._dear, default=1.0),
             has_products=any(products.algorithm(node.eqn, True) for node in computed),
             begin=products.begin,
-            asks=any(map(_asks, self._program.lines)),
+            asks=any(map(_asks, self.program.lines)),
         )
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
@@ -131,6 +132,9 @@ class ProductRuns(Runs):
     def _is_narrow(self, eqn: Equation) -> bool:
         return self.products.rounds(eqn)
 
+    def _step(self, dtype: np.dtype) -> float:
+        return _MOVED if dtype == np.float32 else 0.0
+
     def _exact_otherwise(self) -> list[Leaf]:
         arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
         return self._measures.run(plans.wide(self.program), arrays=arrays)
@@ -157,13 +161,12 @@ def product_losses(
         tolerance: the error that the fix has to reach.
         show_status: called with what it is about to do.
     """
-    search = functools.partial(cheapest, measures, runs.work)
     found = None
     for level in runs.products.levels:
         if found is None or found.mended > allowed(runs, tolerance):
             runs.level = level
             found = line_losses(
-                measures, runs, True, tolerance, show_status, search, runs.remedy
+                measures, runs, True, tolerance, show_status, runs.remedy
             )
     assert found is not None
     return found._replace(left_if_cast=math.nan, price_if_cast=math.nan)

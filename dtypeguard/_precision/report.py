@@ -269,8 +269,7 @@ class PrecisionReport:
             "square; alone: off if only this line rounds; left: of the square with only "
             f"this line {self._widened}"
         )
-        estimated = any(math.isnan(loss.price) for loss in self.losses)
-        return f"{text}; ~: estimated from roundings alone." if estimated else f"{text}."
+        return f"{text}."
 
     def _decided(self) -> list[str]:
         """What decisions that flipped cause, and where."""
@@ -365,7 +364,7 @@ class PrecisionReport:
             code = loss.origin.code if loss.origin else ""
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
             share = "cancels" if loss.share < -0.01 else f"{100 * max(loss.share, 0):.0f}%"
-            left = "~" * math.isnan(loss.price) + f"{loss.left:.2f}"
+            left = "" if math.isnan(loss.left) else f"{loss.left:.2f}"
             alone, way = percent(loss.alone), loss.of_pass
             rows.append((share, alone, left, way, loss.place, loss.scope, dtypes, code))
         left_out = {3} if not any(loss.backward > 0 for loss in self.losses) else set()

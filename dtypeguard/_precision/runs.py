@@ -5,6 +5,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 
 import collections
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Sequence
@@ -16,8 +17,8 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from .._costs.work import operations, repetitions
-from .._leaves.compat import set_x64
-from .._leaves.dtypes import bits
+from .._leaves.compat import set_x64, x64_enabled
+from .._leaves.dtypes import bits, kind
 from .._leaves.public import public
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._lines.equations import is_backward, origin_of
@@ -67,11 +68,13 @@ class WideLines(NamedTuple):
         error: that of its outputs.
         left: the share of the squared error as written that it leaves.
         price: the share of the operations of matrix products that it makes wide.
+        plan: what was run; None for the program as written.
     """
 
     error: float
     left: float
     price: float
+    plan: Plan | None = None
 
 
 class Scaled(NamedTuple):
@@ -105,6 +108,7 @@ class Runs:
         decisions: the lines whose decisions differ, those that differ most first.
         turns_differ: whether a loop turns another number of times.
         has_gradients: whether an output is a gradient in a narrow dtype.
+        count: how many runs with lines wide were made.
 
     Args:
         measures: of the program.
@@ -114,6 +118,7 @@ class Runs:
         self._measures, self.program = measures, measures.program
         self._arrays = measures.arrays
         self._as_given: list[Leaf] | None = None
+        self.count = 0
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
         self.written = measures.written
         wide = plans.wide(self.program)
@@ -201,6 +206,7 @@ class Runs:
         chosen = given_wide.union(lines)
         if (chosen, keeps) not in self._with_wide:
             made = self._with_lines(chosen, given_wide, keeps)
+            self.count += 1
             self._with_wide[chosen, keeps] = made
         return self._with_wide[chosen, keeps]
 
@@ -208,14 +214,63 @@ class Runs:
         self, chosen: frozenset[int], given_wide: frozenset[int], keeps: bool
     ) -> WideLines:
         plan = plans.wide_lines(self.program, chosen, keeps, given_wide)
-        made = self._measures.run(plan, formats=self._formats_of_lines())
-        # A gradient comes back in the dtype of its argument.
-        made = [
-            x.astype(w.dtype) if g else x
-            for x, w, g in zip(made, self.written, self._are_gradients)
-        ]
-        error = self._mean(self._distances(made))
-        return WideLines(error, self.left(error), self._widened_work(plan) / self._work)
+        error = self._mean(self._distances(self._made_with(plan)))
+        price = self._widened_work(plan) / self._work
+        return WideLines(error, self.left(error), price, plan)
+
+    def _made_with(self, plan: Plan, arrays: Sequence[Leaf] | None = None) -> list[Leaf]:
+        """The outputs of a plan; a gradient comes back in the dtype of its argument."""
+        made = self._measures.run(plan, arrays=arrays, formats=self._formats_of_lines())
+        triples = zip(made, self.written, self._are_gradients)
+        return [x.astype(w.dtype) if g else x for x, w, g in triples]
+
+    def holds(self, wide: WideLines, bound: float, has_tolerance: bool) -> bool:
+        """Whether some lines are enough for other roundings of the inputs as well.
+
+        They are by the median of three: the inputs, and two that differ by a rounding.
+
+        Args:
+            wide: the run with these lines wide.
+            bound: the error that is allowed.
+            has_tolerance: whether that was asked for. Elsewhere half of the squared error
+                may be left, as far as that is within it.
+        """
+        if wide.plan is None or not math.isfinite(self.total):
+            return wide.error <= bound
+        inside = [wide.error <= bound]
+        for arrays, exact, total in self._elsewhere:
+            error = self._mean(self._distances(self._made_with(wide.plan, arrays), exact))
+            most = _LEFT_AT_MOST**0.5 * total
+            most = min(most, bound) if has_tolerance else most
+            inside.append(error <= most)
+        return sum(inside) > 1
+
+    @functools.cached_property
+    def _elsewhere(self) -> list[tuple[list[Leaf], list[Leaf], float]]:
+        """Inputs that differ by a rounding, the wide outputs, and the error as written."""
+        formats, found = self.program.formats, []
+        for shift in (0, 1):
+            arrays = [
+                rounded_otherwise(x, self._step(formats.written(x.dtype)), shift).astype(
+                    x.dtype
+                )
+                if is_inexact(x)
+                else x
+                for x in self._arrays
+            ]
+            exact = self._measures.run(plans.wide(self.program), arrays=arrays)
+            written = self._measures.run(plans.written(self.program), arrays=arrays)
+            found.append((arrays, exact, self._mean(self._distances(written, exact))))
+        return found
+
+    def _step(self, dtype: np.dtype) -> float:
+        """The relative size of a rounding of an input."""
+        return float(jnp.finfo(dtype).eps) if kind(dtype) == "float" else 0.0
+
+    @property
+    def nothing(self) -> WideLines:
+        """The program with no line wide."""
+        return WideLines(self.total, self.left(self.total), 0.0)
 
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error; None if none leaves half of it."""
@@ -305,12 +360,19 @@ class Runs:
         return [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
 
 
-def rounded_otherwise(array: Leaf, part: float) -> Leaf:
-    """An array of floats with this part of each number added or taken away, in float64."""
+def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
+    """An array of floats with this part of each number added or taken away, in wide types.
+
+    Args:
+        array: the array.
+        part: which part of each number.
+        shift: which numbers grow: others for 0, 1 and 2.
+    """
     if not is_inexact(array):
         return array
-    wide = jnp.asarray(array, jnp.promote_types(array.dtype, np.float64))
-    signs = np.where(np.arange(wide.size).reshape(wide.shape) % 3, 1, -1)
+    widest = np.float64 if x64_enabled() else np.float32
+    wide = jnp.asarray(array, jnp.promote_types(array.dtype, widest))
+    signs = np.where((np.arange(wide.size).reshape(wide.shape) + shift) % 3, 1, -1)
     return wide * (1 + signs * part)
 
 

@@ -14,9 +14,6 @@ from jax import lax
 
 from dtypeguard import ProductsReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
-from dtypeguard._numbers.lines import Line
-from dtypeguard._precision.cheapest import cheapest
-from dtypeguard._source.origin import Origin
 from dtypeguard.testing import check_precision
 
 pytestmark = [
@@ -336,30 +333,6 @@ def test_the_fix_reaches_the_tolerance_at_the_lowest_price(tmp_path):
         assert report.mended <= tolerance
         assert report.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
         assert report.dearer == 3
-
-
-class Known:
-    """Measures of lines that lose as much, of which two are of one call."""
-
-    def __init__(self, calls):
-        users = {call: Origin("user.py", call, "", "") for call in calls}
-        line = lambda call: Line(Origin("package.py", 1, "", "", called_from=users[call]))
-        self.paired = types.SimpleNamespace(lines=[line(call) for call in calls])
-        self.total = len(calls) ** 0.5
-
-    def error(self, rounding):
-        return len([*rounding]) ** 0.5
-
-    def alone(self, number):
-        return 1.0
-
-
-def test_what_a_call_computes_is_priced_together():
-    """The first line alone is cheap, but what is called with it is not."""
-    measures, work = Known([1, 1, 2]), {0: 1.0, 1: 100.0, 2: 10.0}
-    assert cheapest(measures, work, [0, 1, 2], [0, 1, 2], 1.5) == [2]
-    assert cheapest(measures, work, [0, 1, 2], [0, 1, 2], 1.0) == [0]
-    assert cheapest(measures, work, [0, 1, 2], [0, 1, 2], 0.0) == [0, 2]
 
 
 def test_of_a_package_the_call_is_to_be_precise(tmp_path):

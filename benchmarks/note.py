@@ -8,13 +8,16 @@ import pathlib
 import re
 import textwrap
 
+from dtypeguard._leaves.colors import MARKS
+
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 COLUMNS, ADVANCE, LINE, MARGIN = 60, 8.43, 21, 18
-MARKS = (  # what stands out, and how
-    (r"\b\w+\.py:\d+", 'fill="#79c0ff"'),
-    (r"\b(?:bfloat16|float32)\[3\]", 'fill="#ffa657"'),
-    (r"^TypeError|^dtypeguard", 'fill="#ff7b72" font-weight="bold"'),
-)
+# The colors of a dark terminal, for those of `dtypeguard run`.
+COLORS = {
+    "cyan": 'fill="#76e3ea"',
+    "yellow": 'fill="#e3b341"',
+    "bold red": 'fill="#ff7b72" font-weight="bold"',
+}
 
 
 def lines() -> list[str]:
@@ -35,8 +38,9 @@ def lines() -> list[str]:
 def marked(line: str) -> str:
     """A line of the picture with what stands out in colour."""
     text = html.escape(line, quote=False).replace(" ", "\N{NO-BREAK SPACE}")
-    for pattern, style in MARKS:
-        text = re.sub(pattern, lambda m, s=style: f"<tspan {s}>{m[0]}</tspan>", text)
+    for pattern, mark in MARKS:
+        style = COLORS[mark]
+        text = pattern.sub(lambda m, s=style: f"<tspan {s}>{m[0]}</tspan>", text)
     return text
 
 

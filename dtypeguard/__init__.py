@@ -67,6 +67,10 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}
     __all__ = [*_FILE_OF]
+    # What IPython asks for, which is no name for users.
+    _FILE_OF |= dict.fromkeys(
+        ("load_ipython_extension", "unload_ipython_extension"), "_hooks.ipython"
+    )
 
     def __getattr__(name: str) -> object:
         if name not in _FILE_OF:

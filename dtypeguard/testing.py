@@ -16,6 +16,7 @@ from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._leaves.arguments import check_arrays, check_extra_args, check_kwargs, shown
 from ._leaves.functions import is_transformation, parameters, required
+from ._leaves.progress import check_progress, counted, status
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, lock_of
@@ -51,6 +52,7 @@ def check_contract(
     extra_args: dict[str, Any] | None = None,
     configurations: str | Iterable[str] | None = None,
     rules: str | Iterable[str] = RULES,
+    progress: bool | None = None,
 ) -> None:
     """Checks that an optimizer keeps its types wherever JAX needs it to.
 
@@ -73,9 +75,11 @@ def check_contract(
         extra_args: further keyword arguments of `update`, passed on as they are. By default
             those of Optax (`value`, `value_fn` and so on) that it needs.
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
-            default all of `dtypeguard audit`. Those that the policy of a guard refuses do
+            default all of `dtypeguard sweep`. Those that the policy of a guard refuses do
             not count, such as float64 with x64 off, unless it refuses all of them.
         rules: which of `RULES` to check.
+        progress: whether to show what it is at; None for on a terminal and in a notebook
+            alone.
 
     Raises:
         AssertionError: if a rule is broken. Names every broken rule, where and how.
@@ -94,10 +98,14 @@ def check_contract(
         check_arrays("check_contract", name, tree)
     if extra_args is not None:
         check_extra_args("check_contract", extra_args)
+    check_progress("check_contract", progress)
     make = _maker(opt_or_factory)
     inputs = _feeder(make, params, updates, extra_args)
     chosen = [c for c in CONFIGURATIONS if c.name in configurations]
-    if not (failures := broken(make, inputs, rules, chosen)):
+    with status(progress) as show:
+        shown_ones = counted(chosen, len(chosen), show, "check_contract: configuration")
+        failures = broken(make, inputs, rules, shown_ones)
+    if not failures:
         return
     rows, left = [], []
     for rule, places in failures.items():
@@ -180,7 +188,9 @@ def check_step(
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
     elif "traces" in left:
-        advice = f"dtypeguard.guard_step does not fix this: {left['traces']}."
+        advice = f"dtypeguard.guard_step does not fix this: {left['traces'].rstrip('.')}."
+    elif left.keys() == failures.keys():
+        advice = "dtypeguard.guard_step does not fix this."
     elif left:
         advice += f" What that does not fix: {', '.join(sorted(left))}."
     advice += " dtypeguard.audit_step names the lines of source."
@@ -271,8 +281,8 @@ def check_lock(
     The file lists, for each function, the types that products, sums, casts and other
     arithmetic take and give, and those of inputs, carry and outputs. It holds no lines and
     no shapes: moved lines, other batch sizes and other releases of JAX leave it as it is.
-    The step is traced and does not run. With `DTYPEGUARD_UPDATE=1` in the environment the
-    file is written instead.
+    The step is traced and does not run. With `pytest --dtypeguard-lock-update`, or
+    `DTYPEGUARD_UPDATE=1` in the environment, the file is written instead.
 
     Args:
         step: a function of arrays. It may carry something or not.
@@ -300,10 +310,12 @@ def check_lock(
         ...     print(str(error).partition(". ")[0])
         check_lock found no tanh.lock
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     kwargs = {} if kwargs is None else kwargs
     check_kwargs("check_lock", kwargs)
     check_x64("check_lock", x64)
     file, how = os.fspath(path), "run the test with DTYPEGUARD_UPDATE=1 in the environment"
+    how += " or pytest --dtypeguard-lock-update"
     is_update = os.environ.get("DTYPEGUARD_UPDATE", "") not in ("", "0")
     if not (is_update or os.path.exists(file)):
         raise AssertionError(f"check_lock found no {file}. To write it, {how}.")

@@ -1,6 +1,6 @@
 """Follows README and docs to the letter: examples run, and print what the pages show.
 
-    python tests/follow_pages.py                 # all pages, each in an empty folder
+    python tests/follow_pages.py                 # all, notebooks too, each in an empty folder
     python tests/follow_pages.py docs/explain.md # one page
     python tests/follow_pages.py --write         # puts what they print on the pages
 
@@ -17,6 +17,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "support"))
 
+from notebooks import NOTEBOOKS, follow_notebook, rewritten_notebook
 from pages import PAGES, follow, rewritten
 
 
@@ -27,14 +28,15 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write what they print")
     options = parser.parse_args()
     differ = 0
-    for page in [page.resolve() for page in options.pages] or PAGES:
+    for page in [page.resolve() for page in options.pages] or [*PAGES, *NOTEBOOKS]:
+        is_notebook = page.suffix == ".ipynb"
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             if options.write:
-                text = rewritten(page)
+                text = rewritten_notebook(page) if is_notebook else rewritten(page)
                 differ += text != page.read_text()
                 page.write_text(text)
                 continue
-            for found in follow(page):
+            for found in follow_notebook(page) if is_notebook else follow(page):
                 differ += 1
                 print(f"{found.id} differs:")
                 sides = found.shown.splitlines(), found.printed.splitlines()

@@ -8,6 +8,7 @@ from jax import tree_util
 from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
 from .._guard.guard import bare, guard, policy_of
+from .._guard.policy import asks_wide
 from .._leaves.arguments import check_arrays, check_extra_args
 from .._leaves.dtypes import is_wide
 from .._leaves.functions import is_transformation
@@ -109,8 +110,8 @@ class _Update:
         policy = policy_of(self.opt)
         state = [leaf for parts in program.carried for leaf in parts.arrays]
         stores_wide = policy.state_dtype is not None and any(map(is_wide, state))
-        asks_wide = policy.asks_wide or stores_wide
-        return program._replace(updates_dtype=policy.updates_dtype, asks_wide=asks_wide)
+        is_wide_asked = asks_wide(policy) or stores_wide
+        return program._replace(updates_dtype=policy.updates_dtype, asks_wide=is_wide_asked)
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
         """A guard, if it fixes the optimizer."""

@@ -14,7 +14,7 @@ from .._lines.lines import Lines
 from .._lines.watch import Watch
 from .._program.trace import Program, TraceFailed
 from .._source.origin import Origin
-from . import wide
+from . import constants, wide
 from .report import AuditReport, Kind
 from .trace_error import TraceError, reduce_error
 
@@ -32,7 +32,10 @@ class Analysis(Protocol):
 
 
 # Every analysis but that of drift, by the name of its findings.
-_ANALYSES: dict[str, Analysis] = {"wide_operations": wide}
+_ANALYSES: dict[str, Analysis] = {
+    "wide_operations": wide,
+    "changed_constants": constants,
+}
 
 
 class Advice(NamedTuple):
@@ -90,6 +93,7 @@ def examine(
         about["summaries"] = tuple(x.summary(found[name]) for name, x in _ANALYSES.items())
         about |= (subject.advice(drifts, None) if drifts else Advice())._asdict()
         is_stable = all(each.where == "updates" for each in drifts)
+        is_stable &= not found["changed_constants"]
         about["compilations"] = 1 if is_stable else 2
         return AuditReport(drifts, tuple(found.items()), **about)
 

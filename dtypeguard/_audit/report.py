@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Literal
 
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
-from .._leaves.page import Cell, document, html_table
+from .._leaves.page import Cell, Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._lines.drift import Drift
@@ -23,15 +23,16 @@ _EXPLAIN = (
 
 
 @public
-@dataclasses.dataclass(frozen=True)
-class AuditReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class AuditReport(Displayed):
     """The result of `dtypeguard.audit` or `audit_step`; `print` it.
 
     Attributes:
         drifts: the leaves that changed.
         findings: for each other analysis its name and what it found, dataclasses.
         summaries: a sentence for each analysis that found anything.
-        compilations: how often a jitted step compiles, 1 or 2; None if it does not trace.
+        compilations: how often a jitted step compiles: 1, or 2 if more than once; None if
+            it does not trace.
         error: why it does not trace; None if it does.
         refusal: why `dtypeguard.guard` or `guard_step` does not fix what is wrong; None
             if it does.
@@ -105,7 +106,7 @@ class AuditReport:
         return wide.summary(self.wide_operations)
 
     @property
-    def paragraphs(self) -> list[str]:
+    def _paragraphs(self) -> list[str]:
         """What the analyses other than that of drift say, and what to write."""
         changed = (d for d in self.drifts if d.kind == "dtype")
         cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
@@ -135,7 +136,7 @@ class AuditReport:
         errors = [] if self.error is None else self.error.lines()
         rows, hint = self._short()
         lines = [f"  {line}" for line in (*errors, *rows)]
-        return "\n".join([f"audit: {self.headline}", *lines, *self.paragraphs, *hint])
+        return "\n".join([f"audit: {self.headline}", *lines, *self._paragraphs, *hint])
 
     def _short(self) -> tuple[list[str], list[str]]:
         """A line for each drift or for many of one cause, and where all of them are."""
@@ -170,20 +171,23 @@ class AuditReport:
             lines += [f"- {_markdown_code(line)}" for line in self.error.lines()] + [""]
         if self.drifts:
             lines += [*_markdown_table(_HEAD, self._cells()), ""]
-        for text in self.paragraphs:
+        for text in self._paragraphs:
             first, _, rows = text.partition("\n")
             lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
         return "\n".join(lines).rstrip() + "\n"
 
     def to_html(self) -> str:
         """One self-contained page that needs no network."""
+        return document("dtypeguard audit", *self._html())
+
+    def _html(self) -> tuple[str, ...]:
         parts = [f"<h1>audit: {escape(self.headline)}</h1>"]
         if self.error is not None:
             code = map(escape, self.error.lines())
             parts += [f"<p><code>{line}</code></p>" for line in code]
         parts += [html_table(_HEAD, self._cells())] if self.drifts else []
-        parts += [f'<p class="lines">{escape(text)}</p>' for text in self.paragraphs]
-        return document("dtypeguard audit", "\n".join(parts))
+        parts += [f'<p class="lines">{escape(text)}</p>' for text in self._paragraphs]
+        return ("\n".join(parts),)
 
 
 def _cause(drift: Drift) -> Hashable:

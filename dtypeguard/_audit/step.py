@@ -90,8 +90,11 @@ def audit_made_step(
 
     Traces that function too, to find the line that made a leaf weak. If it does not trace,
     runs it instead and raises what it raises.
+
+    Raises:
+        ValueError: also if the carry holds no array, so that no leaf could change.
     """
-    subject = _Step(step, carry, returned, make, name, is_made=True)
+    subject = _Step(step, carry, returned, make, name, is_made=True, needs_arrays=True)
     try:
         return examine(subject, None)
     except TraceFailed:
@@ -115,6 +118,7 @@ class _Step:
     make: Callable[[], Arguments]
     name: str
     is_made: bool = False
+    needs_arrays: bool = False
     leaves: int = 0
     kind: Kind = "step"
 
@@ -125,7 +129,13 @@ class _Step:
         except Exception as error:
             raise TraceFailed("inputs") from error
         carry = carry_of("audit_step", self.step, self.carry, self.returned)
-        return Call(self.step, carry, args, kwargs)
+        call = Call(self.step, carry, args, kwargs)
+        if self.needs_arrays and not any(tree.arrays for tree in call.carried):
+            raise ValueError(
+                f"{self.name} carries {', '.join(call.names)}, in which there is no array: "
+                "nothing would be checked. Write carry=NAME, of what comes back."
+            )
+        return call
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces it; see `trace`."""

@@ -8,6 +8,7 @@ from jax import tree_util
 
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
+from .methods import explained, method_of
 from .modules import gathered, spread
 from .split import SplitTree
 
@@ -58,6 +59,7 @@ class Call:
         self._step = step
         self._carry = carry
         self._values = carry.take(args, kwargs)
+        self._method = method_of(carry, args)
         self._spread = spread if in_place else lambda tree: tree
         inside = carry.held(self._values, {}) if in_place else []
         known = {id(each.node) for each in inside}
@@ -111,7 +113,10 @@ class Call:
         Raises:
             TypeError: if the carry is not in the result.
         """
-        found = self._carry.find(result, self._values, self._is_in_place)
+        try:
+            found = self._carry.find(result, self._values, self._is_in_place)
+        except TypeError as error:
+            raise explained(error, self._method, result) from None
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value

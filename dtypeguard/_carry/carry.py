@@ -278,7 +278,7 @@ def carry_of(
     if is_transformation(step):
         raise TypeError(
             f"{owner} got {shown(step)}, which is an optimizer. Write "
-            f"{_OF_AN_OPTIMIZER[owner]}."
+            f"{_OF_AN_OPTIMIZER.get(owner, 'a step that calls its update')}."
         )
     if not callable(step) or isinstance(step, type):
         raise TypeError(

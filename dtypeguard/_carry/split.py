@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,13 @@ class SplitTree:
         """The paths of the array leaves, as `jax.tree_util.keystr` prints them."""
         return self._of_arrays(paths(self.tree))
 
+    def constants(self) -> dict[str, Leaf]:
+        """The leaves that are no arrays, by path; JAX's references are arrays here."""
+        if all(self._is_array):
+            return {}
+        leaves = zip(paths(self.tree), self._leaves, self._is_array)
+        return {path: x for path, x, is_a in leaves if not (is_a or isinstance(x, Ref))}
+
     def emptied(self) -> "SplitTree":
         """One without the arrays, to merge others: it keeps no traced array alive."""
         rest = copy.copy(self)
@@ -89,6 +96,24 @@ class SplitTree:
                     break
                 left -= size
         return holders
+
+
+def changed_constants(
+    before: SplitTree, after: SplitTree
+) -> Iterator[tuple[str, Leaf, Leaf]]:
+    """Path, old and new value of each leaf that is no array and comes back as another."""
+    old, new = before.constants(), after.constants()
+    for path in filter(new.__contains__, old):
+        if not (old[path] is new[path] or _is_equal(old[path], new[path])):
+            yield path, old[path], new[path]
+
+
+def _is_equal(old: Leaf, new: Leaf) -> bool:
+    """As `equinox.filter_jit` compares what is static: 1 is 1.0."""
+    try:
+        return bool(old == new)
+    except Exception:  # of objects whose comparison is no bool
+        return True
 
 
 def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:

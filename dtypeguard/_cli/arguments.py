@@ -5,20 +5,50 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
+from .._demo.names import NAMES
 from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PRECISION_FORMS, UsageError
 from .run import HELP
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
-_SWEEP, _OF_SWEEP = "the sweep, without a target", ("filter", "jobs")
+_SWEEP, _OF_SWEEP = "dtypeguard sweep", ("filter", "jobs")
+
+
+_PRINTED = "text", "json", "markdown", "html", "github"
+_FORMS = {
+    "precision": PRECISION_FORMS,
+    "lock": LOCK_FORMS,
+    "docs": DOCS_FORMS,
+    "demo": "Write for example: dtypeguard demo prodigy",
+    "sweep": "Write for example: dtypeguard sweep --filter adam",
+}
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one: the first would do nothing."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, self.default) is not self.default:
+            raise argparse.ArgumentError(self, "it is given twice")
+        setattr(namespace, self.dest, values)
 
 
 class _Parser(argparse.ArgumentParser):
     """Ends its errors with the right form, like all errors of the command line."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _Once)
 
     # Of three overloads.
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -31,19 +61,20 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        forms = {"precision": PRECISION_FORMS, "lock": LOCK_FORMS, "docs": DOCS_FORMS}
-        forms = forms.get(self.prog.rpartition(" ")[2], FORMS)
-        if chosen := re.search(r"invalid choice: '([^']*)'", message):
+        command = self.prog.rpartition(" ")[2]
+        forms = _FORMS.get(command, FORMS)
+        chosen = re.search(r"invalid choice: '([^']*)'", message)
+        if chosen and command == self.prog:
             forms = _meant(chosen[1]) or forms
         super().error(f"{message}. {forms}")
 
 
 def _meant(command: str) -> str:
     """What was probably meant by a command that does not exist; empty if not known."""
-    others = {"sweep": "audit", "check": "audit", "explain": "run", "measure": "precision"}
+    others = {"check": "audit", "explain": "run", "measure": "precision", "try": "demo"}
     if command.endswith(".py"):
         return f"Did you mean dtypeguard run {command}?"
-    words = ("audit", "docs", "lock", "precision", "run")
+    words = ("audit", "demo", "docs", "lock", "precision", "run", "sweep")
     close = difflib.get_close_matches(command, words, 1)
     meant = others.get(command) or next(iter(close), "")
     return f"Did you mean dtypeguard {meant}?" if meant else ""
@@ -57,6 +88,13 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo",
+        help="ten programs that fail, the lines, and what one call changes",
+        description="Runs ten small programs, bare and with one call of dtypeguard's more. "
+        "With a NAME, shows that one in full. Exits 1 if one fails with the call, else 0.",
+    )
+    demo.add_argument("name", metavar="NAME", nargs="?", choices=NAMES, help="of one")
     commands.add_parser(
         "run", help="run a script; type errors name the lines", description=HELP
     )
@@ -65,10 +103,7 @@ def parser() -> argparse.ArgumentParser:
         help="which leaves of an optimizer or a step drift, and on which line of source",
         description="With a target, names each leaf of the state, of the updates or of the "
         "carry of a step that changes its type, both types, and the line. Exits 1 if one "
-        "does, else 0. Without a target, traces every optimizer of the installed optax, "
-        "bare and guarded, over dtypes of params and gradients, with x64 off and on: init, "
-        "eval_shape, scan, cond, MultiSteps, compilations. Exits 1 if a guarded optimizer "
-        "fails, else 0. Exits 2 if it cannot run.",
+        "does, 2 if it cannot run, else 0.",
         epilog="Examples: dtypeguard audit optax.contrib:prodigy --set learning_rate=1.0 "
         "--params bf16,f32 --grads f32 --x64; "
         "dtypeguard audit my_script.py:train_step --step --inputs my_script.py:inputs",
@@ -91,7 +126,8 @@ def parser() -> argparse.ArgumentParser:
         help="an argument for the function that makes the target; may be repeated",
     )
     params = "dtypes for the target's params in turn: bfloat16,float32 or bf16,f32"
-    add("--params", metavar="DTYPES", help=f"{params} (default: float32)")
+    tried = "default: without --grads several choices, until a leaf drifts; else float32"
+    add("--params", metavar="DTYPES", help=f"{params} ({tried})")
     grads = "the same for the gradients, `updates` in Python (default: as params)"
     add("--grads", "--updates", metavar="DTYPES", help=grads)
     add = audit.add_argument_group("a step").add_argument
@@ -117,19 +153,28 @@ def parser() -> argparse.ArgumentParser:
         help="the item of the result that it comes back as, or as many (default: the "
         "result itself if it has the same tree, else the first items)",
     )
-    add = audit.add_argument_group("the sweep, without a target").add_argument
-    pattern = "sweep only optimizers whose name contains this; * and ? match anything"
-    add("--filter", metavar="PATTERN", default="", help=pattern)
-    add("--jobs", metavar="N", type=_positive, help="worker processes (default: by size)")
+    _add_sweep(audit.add_argument_group("deprecated: dtypeguard sweep"))
     _add_report(audit, "json", "markdown")
+    sweep = commands.add_parser(
+        "sweep",
+        help="every optimizer of your optax, bare and guarded, in all configurations",
+        description="Traces every optimizer of the installed optax, bare and guarded, over "
+        "dtypes of params and gradients, with x64 off and on: init, eval_shape, scan, "
+        "cond, MultiSteps, compilations. Exits 1 if a guarded optimizer fails, 2 if it "
+        "cannot run, else 0.",
+        epilog="Example: dtypeguard sweep --filter adam",
+    )
+    _add_sweep(sweep)
+    _add_report(sweep, "json", printed=("text", "json"))
     _add_precision(commands.add_parser)
     _add_lock(commands.add_parser)
     docs = commands.add_parser(
         "docs",
         help="a page of the documentation",
-        description="Prints a page of the documentation, as Markdown; without a name, the "
-        "names and titles of all pages. Exits 2 if there is no such page, else 0.",
-        epilog="Example: dtypeguard docs explain",
+        description="Prints a page of the documentation, as Markdown, or a notebook or an array "
+        "that a page loads; without a name, the names and titles of all pages. Exits 2 if "
+        "there is no such page, else 0.",
+        epilog="Examples: dtypeguard docs explain; dtypeguard docs nnx.ipynb > nnx.ipynb",
     )
     docs.add_argument("name", metavar="NAME", nargs="?", help="of a page, such as explain")
     return parser
@@ -201,22 +246,44 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "jax.ShapeDtypeStructs suffice",
     )
     form = lock.add_mutually_exclusive_group().add_argument
-    form("--out", metavar="FILE", help="write a new lock (default: print it)")
-    form("--check", metavar="FILE", help="exit 1 if the step is not as locked")
-    form("--update", metavar="FILE", help="write the lock anew and print what changed")
+    form("--out", metavar="FILE", type=_file, help="write a new lock (default: print it)")
+    form("--check", metavar="FILE", type=_file, help="exit 1 if the step is not as locked")
+    update = "write the lock anew and print what changed"
+    form("--update", metavar="FILE", type=_file, help=update)
     which = "that comes back, by position or name, or several: 0,1 (default: 0, if it does)"
     add("--carry", metavar="WHICH", type=_places, default=0, help=f"the argument {which}")
     which = "the item of the result that it comes back as, or as many"
     add("--returned", metavar="WHICH", type=_places, help=which)
     add("--x64", action="store_true", help="turn jax_enable_x64 on")
+    _add_report(lock, "json")
 
 
-def _add_report(command: argparse.ArgumentParser, *forms: str) -> None:
+def _add_sweep(group: Any) -> None:
+    add, pattern = group.add_argument, "only optimizers whose name contains this"
+    help = f"{pattern}; * and ? match anything"
+    add("--filter", metavar="PATTERN", default="", help=help)
+    add("--jobs", metavar="N", type=_positive, help="worker processes (default: by size)")
+
+
+def _add_report(
+    command: argparse.ArgumentParser, *forms: str, printed: Sequence[str] = _PRINTED
+) -> None:
     add = command.add_argument_group("the report").add_argument
+    help = f"what is printed: {', '.join(printed)} (default: text"
+    help += "; where GITHUB_ACTIONS is set github, annotations of lines" * (
+        len(printed) > 2
+    )
+    add("--format", metavar="FORM", choices=printed, help=f"{help})")
     for form in forms:
         to = f"as {form}: to FILE, or printed"
         add(f"--{form}", metavar="FILE", nargs="?", const="-", help=to)
     add("--html", metavar="FILE", help="write one self-contained page")
+
+
+def _file(text: str) -> str:
+    if not text:  # of a variable that is not set
+        raise argparse.ArgumentTypeError("'' names no file")
+    return text
 
 
 def _error(text: str) -> float:
@@ -254,7 +321,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     step = f"dtypeguard audit {target or 'FILE.py:step'} --step --inputs FILE.py:inputs"
     if target is None:
         _check_file_names(arguments)
-        of_target = (*_OF_OPTIMIZER, "x64", "markdown")
+        of_target = (*_OF_OPTIMIZER, "x64", "markdown", "format")
         others = {"a step": ("step", *_OF_STEP), "one optimizer": of_target}
     elif arguments.step:
         of_step = "an optimizer; --inputs sets the dtypes of a step"

@@ -25,7 +25,7 @@ from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import type_name
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
-from .._source.files import is_installed, is_users, package, short_path
+from .._source.files import is_installed, is_users, line_text, package
 from .._source.origin import Origin, origin_of_frame
 
 _WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
@@ -222,7 +222,7 @@ def name_of(function: Function) -> str:
     name = getattr(inner, "__qualname__", type(function).__name__)
     name = name.rpartition("<locals>.")[2]
     code = getattr(inner, "__code__", None)
-    return f"{name} ({short_path(file_of(inner))}:{code.co_firstlineno})" if code else name
+    return f"{name} ({line_text(file_of(inner), code.co_firstlineno)})" if code else name
 
 
 def file_of(function: Function) -> str:

@@ -62,27 +62,17 @@ def load(target: str, modules: dict[str, ModuleType], right: str = FORMS) -> Any
 
         inside = [
             f"{module.__name__}:{part}"
-            for module in vars(found).values()
+            for module in getattr(found, "__dict__", {}).values()
             if isinstance(module, ModuleType) and hasattr(module, part)
             if module.__name__.startswith(f"{where}.")
         ]
         like = inside or difflib.get_close_matches(part, dir(found), 1)
         meant = f" Did you mean {like[0]}?" if like else ""
         raise UsageError(f"{where} has no {name}.{meant} {right}") from None
+    except Exception as error:  # of a property
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{target} cannot be read: {reason}. {right}") from error
     return found
-
-
-def load_inputs(inputs: str, target: str, modules: dict[str, ModuleType]) -> Any:
-    """Imports what `--inputs` names, for a target that stands in a module or a file.
-
-    Raises:
-        UsageError: as `load` does.
-    """
-    where = target.rpartition(":")[0]
-    right = f"Write for example: --inputs {where}:inputs"
-    if inputs.isidentifier():
-        right = f"Did you mean --inputs {where}:{inputs}?"
-    return load(inputs, modules, right)
 
 
 def _import_module(name: str) -> ModuleType:

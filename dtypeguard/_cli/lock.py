@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
+import tomllib
 from types import ModuleType
 
 from .._leaves.compat import set_x64
@@ -11,9 +12,11 @@ from .._lock.check import compared, lock_of
 from .._lock.step import Traced
 from .._lock.text import LockError, text_of, write
 from .._program.trace import TraceFailed
-from .load import LOCK_FORMS, UsageError, load, load_inputs
-from .precision import as_usage_error
-from .target import arguments
+from .arguments import report_files
+from .forms import Found, of_lock
+from .inputs import as_usage_error, load_inputs
+from .load import LOCK_FORMS, UsageError, load
+from .reports import check_writable, deliver
 
 HOLDS, CHANGED = 0, 1
 
@@ -27,6 +30,7 @@ def lock(options: argparse.Namespace) -> int:
     Raises:
         UsageError: if the step, its inputs or the lock cannot be used.
     """
+    check_writable(report_files(options), options)
     path = options.out or options.check or options.update
     if options.out and os.path.exists(options.out):
         raise UsageError(
@@ -38,11 +42,8 @@ def lock(options: argparse.Namespace) -> int:
             now = _traced(options, path)
         if options.check:
             found = compared(now, path)
-            if found.holds:
-                print(f"{now.lock.step} is as locked in {path}.")
-                return HOLDS
-            print(found.report(_command(options, path)))
-            return CHANGED
+            deliver(of_lock(found, _command(options, path)), options)
+            return HOLDS if found.holds else CHANGED
         if options.update and os.path.exists(path):
             found = compared(now, path, is_update=True)
             is_written = found.update()
@@ -53,7 +54,8 @@ def lock(options: argparse.Namespace) -> int:
             write(path, text_of(now.lock))
             print(f"{path} is written.")
         else:
-            print(text_of(now.lock), end="")
+            text = text_of(now.lock)
+            deliver(Found(text, (), tomllib.loads(text)), options)
     except LockError as error:
         raise UsageError(str(error)) from error
     return HOLDS
@@ -63,9 +65,9 @@ def _traced(options: argparse.Namespace, path: str | None) -> Traced:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with set_x64(True) if options.x64 else contextlib.nullcontext():
         step = load(options.target, modules, LOCK_FORMS)
-        made = load_inputs(options.inputs, options.target, modules)
+        inputs = load_inputs(options.inputs, options.target, modules)
         with as_usage_error(f"{options.inputs} cannot be called"):
-            args, kwargs = arguments(made() if callable(made) else made)
+            args, kwargs = inputs()
         try:
             return lock_of(step, args, kwargs, path, options.carry, options.returned)
         except LockError:

@@ -1,14 +1,27 @@
-"""The command line: `dtypeguard audit`, `precision`, `lock`, `run` and `docs`.
+"""The command line: `dtypeguard demo`, `run`, `audit`, `precision`, `lock`, `sweep`, ...
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
 
+import argparse
+import contextlib
+import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from .load import UsageError
 
 USAGE = 2
+_COMMANDS = {
+    "demo": ("demo", "demo"),
+    "audit": ("reports", "report"),
+    "precision": ("reports", "report"),
+    "lock": ("lock", "lock"),
+    "sweep": ("sweep", "swept"),
+    "docs": ("docs", "docs"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; those of the process by default.
 
     Returns:
-        Of `audit`, 0 if the optimizer or step is clean, or if no guarded configuration of
-        the sweep fails, else 1. Of `precision`, 1 if an output is not finite as written, or
-        if the error is above `--max-error`, else 0. Of `lock --check`, 1 if the step is not
-        as locked, else 0. Of `run`, 1 if the script raises, else
-        0. 2 for wrong usage.
+        Of `audit`, 0 if the optimizer or step is clean, else 1. Of `sweep` and `demo`, 1 if
+        anything fails although guarded, else 0. Of `precision`, 1 if an output is not
+        finite as written, or if the error is above `--max-error`, else 0. Of `lock
+        --check`, 1 if the step is not as locked, else 0. Of `run`, 1 if the script raises,
+        else 0. 2 for wrong usage.
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
@@ -38,17 +51,53 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else USAGE
         if arguments.command == "audit":
             check_options(arguments)
-        if arguments.command == "docs":
-            from .docs import docs
-
-            return docs(arguments.name)
-        if arguments.command == "lock":
-            from .lock import lock
-
-            return lock(arguments)
-        from .reports import report
-
-        return report(arguments)
+            if arguments.target is None:
+                text = "audit without a TARGET is `dtypeguard sweep`: write that."
+                print(text, file=sys.stderr)
+                arguments.command = "sweep"
+        return _status(arguments)
     except UsageError as error:
         print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Runs a command other than `run`.
+
+    Raises:
+        UsageError: if it cannot do what is asked, or what is named here ends the program.
+    """
+    try:
+        with _raising_exit():
+            file, name = _COMMANDS[arguments.command]
+            module = importlib.import_module(f".{file}", __package__)
+            return getattr(module, name)(arguments)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # its status would be taken for that of the check
+        from .._source.origin import origin_of_error
+
+        origin = origin_of_error(error)
+        raise UsageError(
+            f"{getattr(arguments, 'target', None) or 'the sweep'} was not checked: what is "
+            f"named here ended the program, with {type(error).__name__}: {error}",
+            *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
+            "Take that out, or name a function that returns.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _raising_exit() -> Iterator[None]:
+    """Has `os._exit`, which nothing catches, raise `SystemExit` as `sys.exit` does."""
+    own, process = os._exit, os.getpid()
+
+    def end(status: int) -> NoReturn:
+        if os.getpid() != process:  # a fork ends so
+            own(status)
+        sys.exit(status)
+
+    os._exit = end
+    try:
+        yield
+    finally:
+        os._exit = own

@@ -1,7 +1,6 @@
 """Audits the precision of the function that a command line names."""
 
 import argparse
-import contextlib
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -12,9 +11,9 @@ import numpy as np
 from .._leaves.types import DType, PyTree
 from .._precision.audit import audit_call
 from .._precision.report import PrecisionReport
-from .._source.origin import origin_of_error
-from .load import PRECISION_FORMS, UsageError, load, load_inputs
-from .target import arguments, dtype_named
+from .inputs import as_usage_error, load_inputs
+from .load import PRECISION_FORMS, UsageError, load
+from .target import dtype_named
 
 
 def audit_function(
@@ -32,9 +31,9 @@ def audit_function(
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     wide, narrow = (_dtype(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
     f = load(options.target, modules, PRECISION_FORMS)
-    made = load_inputs(options.inputs, options.target, modules)
+    inputs = load_inputs(options.inputs, options.target, modules)
     with as_usage_error(f"{options.inputs} cannot be called"):
-        args, kwargs = arguments(made() if callable(made) else made)
+        args, kwargs = inputs()
     reference = _reference(options.reference, modules)
     with as_usage_error(f"{options.target} does not run with what {options.inputs} gives"):
         report = audit_call(
@@ -54,23 +53,6 @@ def audit_function(
             "Let it give arrays, or leave out --max-error"
         )
     return report
-
-
-@contextlib.contextmanager
-def as_usage_error(what: str):
-    """Makes a usage error of whatever is raised, with the line of the user's that did."""
-    try:
-        yield
-    except Exception as error:
-        origin = origin_of_error(error)
-        if origin is None and str(error).startswith(("audit_precision", "lock")):
-            raise UsageError(str(error)) from error
-        where = "" if origin is None else f"\n    {origin.place}  {origin.code}"
-        raise UsageError(
-            f"{what}: {type(error).__name__}: {error}{where}\n  Let --inputs name a tuple "
-            "of the arguments, a dict of them by name, the only one, or a function that "
-            "returns these."
-        ) from error
 
 
 def _reference(name: str | None, modules: dict[str, ModuleType]) -> PyTree:

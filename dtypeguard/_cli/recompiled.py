@@ -94,11 +94,7 @@ class Recompiled:
         Args:
             is_whole: whether to list every leaf.
         """
-        changed = [each for each in self._found.values() if each.changes]
-        # The function that made a type is named before those that were given it.
-        is_given = lambda each: not any(x.is_returned for x in each.changes.values())
-        changed.sort(key=is_given)
-        lines: list[str] = []
+        changed, lines = self.changed(), list[str]()
         if changed:
             n = len(changed)
             lines.append(
@@ -110,6 +106,15 @@ class Recompiled:
             lines += [f"  {function.name}", *_rows(changes, is_whole)]
         lines += advice([change for each in changed for change in each.changes.values()])
         return [*lines, *self._of_constants()]
+
+    def changed(self) -> list[RecompiledFunction]:
+        """The functions that were compiled again for the types of their arguments.
+
+        The one that made a type is named before those that were given it.
+        """
+        changed = [each for each in self._found.values() if each.changes]
+        is_given = lambda each: not any(x.is_returned for x in each.changes.values())
+        return sorted(changed, key=is_given)
 
     def _of_constants(self) -> list[str]:
         """What is said of functions that were compiled for anything but a type."""

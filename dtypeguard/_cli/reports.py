@@ -2,21 +2,16 @@
 
 import argparse
 import contextlib
-import fnmatch
-import json
 import math
 import os
 import sys
-import time
 
 from .._audit.report import AuditReport
+from .._leaves.progress import status
 from .._precision.report import PrecisionReport
-from .._sweep import catalog
-from .._sweep.html import page
-from .._sweep.report import Report
-from .._sweep.sweep import CONFIGURATIONS, in_order, sweep
 from .arguments import report_files
-from .display import progress, show, show_report, status
+from .display import show_report
+from .forms import Found, annotations, default_form, findings, formed
 from .load import UsageError
 from .precision import audit_function
 from .target import audit_optimizer, audit_step
@@ -33,70 +28,72 @@ def report(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: if the target, an option or a file cannot be used.
     """
-    files = report_files(arguments)
-    _check_writable(files, arguments.command)
-    if arguments.command == "precision":
-        return _precision(arguments, files)
-    return (_sweep if arguments.target is None else _audit)(arguments, files)
+    check_writable(report_files(arguments), arguments)
+    return (_precision if arguments.command == "precision" else _audit)(arguments)
 
 
-def _audit(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+def _audit(arguments: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (audit_step if arguments.step else audit_optimizer)(arguments)
-    return _deliver(report, files, report.ok)
+    return deliver(report, arguments, report.ok, "green")
 
 
-def _precision(arguments: argparse.Namespace, files: dict[str, str]) -> int:
+def _precision(arguments: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr), status() as show_status:
         report = audit_function(arguments, show_status)
     bound = math.inf if arguments.max_error is None else arguments.max_error
     is_ok = not math.isinf(report.error) and not report.error > bound
     is_ok &= all(each.verdict != "differs" for each in report.differences)
-    return _deliver(report, files, is_ok)
+    # Without a bound, an error is neither right nor wrong.
+    bounds = arguments.max_error, arguments.tolerance
+    is_within = any(x is not None and report.error <= x for x in bounds)
+    is_good = is_within or not (report.error or report.costs)
+    return deliver(report, arguments, is_ok, "green" if is_good else "")
 
 
-def _deliver(
-    report: AuditReport | PrecisionReport, files: dict[str, str], is_ok: bool
+def deliver(
+    report: AuditReport | PrecisionReport | Found,
+    options: argparse.Namespace,
+    is_ok: bool = True,
+    style: str = "",
 ) -> int:
+    """Writes a report into files, and prints it in the form that is asked for.
+
+    Returns:
+        The exit status, 0 or 1.
+    """
+    files = report_files(options)
     for form, name in files.items():
-        _write(name, getattr(report, f"to_{form}")())
-    if "-" not in files.values():
-        show_report(report, is_ok)
+        write(name, formed(report, form))
+    form = options.format or default_form()
+    if "-" in files.values():
+        return CLEAN if is_ok else DRIFT
+    if form in ("text", "github") and not isinstance(report, Found):
+        show_report(report, is_ok, style)
+    else:
+        write("-", formed(report, "text" if form == "github" else form))
+    for line in annotations(findings(report)) if form == "github" else ():
+        print(line)
     return CLEAN if is_ok else DRIFT
 
 
-def _sweep(arguments: argparse.Namespace, files: dict[str, str]) -> int:
-    entries, unbuilt = catalog.entries()
-    chosen = [entry for entry in entries if _matches(entry.id, arguments.filter)]
-    unbuilt = [left for left in unbuilt if _matches(left.id, arguments.filter)]
-    if not chosen:
-        raise UsageError(
-            f"--filter {arguments.filter!r} matches none of the {len(entries)} optimizers, "
-            f"such as {entries[0].id}. Write for example: dtypeguard audit --filter adam",
-            *(f"{left.id} is not swept: {left.reason}" for left in unbuilt),
-        )
-    # A worker takes about as long to start as 20 optimizers take.
-    jobs = arguments.jobs or min(os.cpu_count() or 1, 8, 1 + len(chosen) // 20)
-    start, outcomes = time.monotonic(), []
-    with contextlib.closing(sweep(chosen, jobs, origins="html" in files)) as swept:
-        for some in progress(swept, len(chosen) * len(CONFIGURATIONS)):
-            outcomes += some
-    report = Report(in_order(outcomes), unbuilt, time.monotonic() - start)
-    if "json" in files:
-        _write(files["json"], json.dumps(report.as_json(), indent=1))
-    if "html" in files:
-        _write(files["html"], page(report))
-    if "-" not in files.values():
-        show(report)
-    return DRIFT if report.guarded_failed else CLEAN
-
-
-def _check_writable(files: dict[str, str], command: str) -> None:
+def check_writable(files: dict[str, str], options: argparse.Namespace) -> None:
     """Refuses a file before a long sweep, not after it; leaves what the files hold."""
+    command = options.command
     forms = [form for form, name in files.items() if name == "-"]
+    forms += [options.format] * (options.format not in (None, *forms))
     if len(forms) > 1:
         right = " ".join([f"--{forms[0]}", *(f"--{x} {command}.{x}" for x in forms[1:])])
         raise UsageError(f"only one form can be printed. Give the others a FILE: {right}")
+    forms_of: dict[str, list[str]] = {}
+    for form, name in files.items():
+        if os.path.isfile(name) or not os.path.exists(name):  # no /dev/null
+            forms_of.setdefault(os.path.realpath(name), []).append(form)
+    for forms in forms_of.values():
+        if len(forms) > 1:
+            named = " and ".join(f"--{x}" for x in forms)
+            right = " ".join(f"--{x} {command}.{x}" for x in forms)
+            raise UsageError(f"{named} name one file. Write for example: {right}")
     for form, name in files.items():
         if name == "-":
             continue
@@ -113,15 +110,10 @@ def _check_writable(files: dict[str, str], command: str) -> None:
             os.remove(name)
 
 
-def _write(name: str, text: str) -> None:
+def write(name: str, text: str) -> None:
     text = text.rstrip() + "\n"
     if name == "-":
         sys.stdout.write(text)
         return
     with open(name, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    pattern = pattern.lower().replace("[", "[[]")  # brackets are part of the names
-    return fnmatch.fnmatchcase(name.lower(), f"*{pattern}*")

@@ -7,18 +7,22 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
+from .._leaves.colors import colored_notes
 from .load import UsageError
 from .script import NotFound, run_module, run_script
 from .watch import ScriptWatch
 
 _OURS = os.path.dirname(__file__) + os.sep
-USAGE = "usage: dtypeguard run [--all] [-m] SCRIPT [ARGS ...]"
+USAGE = "usage: dtypeguard run [--all] [--format FORM] [-m] SCRIPT [ARGS ...]"
+_PRINTED = "text", "json", "markdown", "html", "github"
 HELP = """
 Runs a script, standard input (-), or with -m a module, as python does, with its output and
 exit status. The notes on a type error of JAX's name the leaves, the line that promoted
 them, the line that forced the promotion, and what to write. At the end, standard error
 lists the functions that were compiled again only because the type of an argument changed.
 With --all, notes and the list have every leaf, where they otherwise fit on a screen.
+With --format github, as by default where GITHUB_ACTIONS is set, GitHub shows the notes
+beside their lines. With json, markdown or html, standard output ends with notes and list.
 """
 
 
@@ -36,8 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2
-    is_whole = arguments[0] == "--all"
-    arguments = arguments[is_whole:]
+    form, is_whole, arguments = _options(arguments)
     is_module = arguments[:1] == ["-m"]
     rest = arguments[is_module:]
     if not rest or (not is_module and rest[0].startswith("-") and rest[0] != "-"):
@@ -45,12 +48,24 @@ def run(arguments: Sequence[str]) -> int:
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
     watching.enter_context(_explained_threads(is_whole))
+    ended: list[BaseException] = []  # by this error
 
     def end() -> None:
         watching.close()
-        if lines := watch.lines(is_whole):
-            sys.stdout.flush()
+        lines = watch.lines(is_whole)
+        sys.stdout.flush()
+        if form in ("json", "markdown", "html"):
+            from .forms import formed, of_run
+
+            print(formed(of_run(ended, lines, watch.changed()), form).rstrip())
+        elif lines:
             print(*lines, sep="\n", file=sys.stderr)
+        if form == "github" and (lines or ended):
+            from .forms import annotations, of_run
+
+            found = of_run(ended, lines, watch.changed()).findings
+            for line in annotations(found):
+                print(line, file=sys.stderr)
 
     sys.argv[:] = rest
     try:
@@ -61,6 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         raise
     except BaseException as error:
         _explain(error, is_whole)
+        ended.append(error)
         _print(error)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
@@ -75,10 +91,33 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _options(arguments: Sequence[str]) -> tuple[str, bool, Sequence[str]]:
+    """The form, whether every leaf is listed, and the script with what follows."""
+    form, is_whole = (
+        "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "text",
+        False,
+    )
+    while arguments and arguments[0].startswith("--"):
+        name, equals, value = arguments[0].partition("=")
+        if name == "--all" and not equals:
+            is_whole, arguments = True, arguments[1:]
+            continue
+        if name != "--format":
+            break
+        if not equals:
+            value, arguments = next(iter(arguments[1:]), ""), arguments[1:]
+        if value not in _PRINTED:
+            right = f"Write one of {', '.join(_PRINTED)}"
+            raise UsageError(f"--format {value!r} is no form. {right}. {USAGE}")
+        form, arguments = value, arguments[1:]
+    return form, is_whole, arguments
+
+
 def _print(error: BaseException) -> None:
     """Gives an error to the hook of the script, and prints what the hook raises."""
     try:
-        sys.excepthook(type(error), error, error.__traceback__)
+        with colored_notes(error):
+            sys.excepthook(type(error), error, error.__traceback__)
     except Exception as failed:
         first = failed  # of those that the hook raised, each the context of the next
         while first.__context__ is not None and first.__context__ is not error:
@@ -115,7 +154,8 @@ def _explained_threads(is_whole: bool) -> Iterator[None]:
             _explain(error, is_whole)
             trace = error.__traceback__
             args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
-        before(args)
+        with colored_notes(error):
+            before(args)
 
     threading.excepthook = hook
     try:

@@ -22,7 +22,8 @@ from .._program.trace import TraceFailed
 from .._source.files import is_installed
 from .._sweep.entry import Entry
 from .._sweep.recipes import RECIPES, Recipe
-from .load import FORMS, UsageError, load, load_inputs
+from .inputs import FORM, as_usage_error, load_inputs, misfit
+from .load import FORMS, UsageError, load
 
 # Dtypes of params and of gradients, as options, and the x64 flag.
 _Inputs = tuple[str, str | None, bool]
@@ -37,7 +38,13 @@ def audit_optimizer(options: argparse.Namespace) -> AuditReport:
     Raises:
         UsageError: if the target or an option cannot be used.
     """
-    target, settings = options.target, dict(map(_setting, options.set))
+    target, settings = options.target, {}
+    for name, value in map(_setting, options.set):
+        if name in settings:
+            raise UsageError(
+                f"--set {name}=... is given twice. Write the one that is meant"
+            )
+        settings[name] = value
     params = "float32" if options.params is None else options.params
     inputs: list[_Inputs] = [(params, options.grads, options.x64)]
     is_asked = options.params is not None or options.grads is not None
@@ -108,32 +115,40 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
     """
     modules = {}  # the step and its inputs may share a file, and then its classes
     places, name = (options.carry, options.returned), options.target.rpartition(":")[2]
+    wrong = ""
+
+    def make() -> Arguments:
+        nonlocal wrong
+        args, kwargs = inputs()
+        wrong = misfit(step, args, kwargs)
+        return args, kwargs
+
     with set_x64(options.x64):
         step = load(options.target, modules)
-        made = load_inputs(options.inputs, options.target, modules)
-        make = lambda: arguments(made() if callable(made) else made)
+        if is_transformation(step):
+            right = f"Write: dtypeguard audit {options.target}"
+            raise UsageError(f"{options.target} is an optimizer and no step. {right}")
+        inputs = load_inputs(options.inputs, options.target, modules)
         try:
-            return audit_made_step(step, make, *places, name)
+            report = audit_made_step(step, make, *places, name)
         except TraceFailed as failed:
-            error = failed.__cause__
-            raise UsageError(
-                f"{options.inputs} cannot be called: {type(error).__name__}: {error}. Let "
-                "it return the arguments of the step: a tuple of them, a dict of them by "
-                "name, or the only one."
-            ) from error
+            with as_usage_error(f"{options.inputs} cannot be called"):
+                raise failed.__cause__ or failed from None
         except (TypeError, ValueError) as error:  # about the carry
-            raise UsageError(
-                f"{error} Here these are --carry and --returned, such as --carry 0,1 or "
-                "--carry params,opt_state."
-            ) from error
+            if not wrong:
+                asks = re.search(r"(Write|Say) .*(carry|returned)=", str(error), re.DOTALL)
+                raise UsageError(f"{error}{_OPTIONS if asks else ''}") from error
+            report = None
+    if report is None or (wrong and report.error):
+        takes = f"does not give what {options.target} takes"
+        raise UsageError(f"{options.inputs} {takes}: {wrong}. {FORM}")
+    return report
 
 
-def arguments(made: Any) -> Arguments:
-    """Arguments by position and by name: of a tuple, of a dict, or of the only one."""
-    # A state is often a named tuple: the only argument then.
-    if type(made) is tuple:
-        return made, {}
-    return ((), made) if type(made) is dict else ((made,), {})
+_OPTIONS = (
+    " Here these are --carry and --returned, such as --carry 0,1 or --carry "
+    "params,opt_state."
+)
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -42,6 +42,10 @@ class ScriptWatch:
         """The list of what was compiled again for its types; may be empty."""
         return self._recompiled.lines(is_whole) if self._recompiled else []
 
+    def changed(self) -> list[Any]:
+        """The leaves that had a function compiled again, by its name."""
+        return self._recompiled.changed() if self._recompiled else []
+
     def _start(self) -> None:
         if not hasattr(sys.modules.get("jax"), "config"):
             return

@@ -11,7 +11,7 @@ from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.sites import Argument
-from .._source.files import is_installed, package, short_path
+from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
 from .._source.syntax import statement, text_of
 from .finding import RefusedCall, RefusedLeaf
@@ -55,7 +55,7 @@ def _result_remedies(call: RefusedCall, result: Argument) -> Iterator[str]:
     """What to write where a function returns."""
     if result.source is None:
         return
-    old, place = result.text, f"{short_path(call.file)}:{result.source.lineno}"
+    old, place = result.text, line_text(call.file, result.source.lineno)
     if kind(call.wanted) == "bool":
         new, loss = f"{_atom(result.source, old)} != 0", ""
     else:
@@ -189,7 +189,7 @@ def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
         changed, right = ast.unparse(node), ast.unparse(node.value)
         sign = changed.removeprefix(old).removesuffix(right).strip().removesuffix("=")
         old, new = changed, f"{old} = {new} {sign} {_atom(node.value, right)}"
-    return f"At {short_path(file)}:{source.lineno} write {new} in place of {old}{loss}."
+    return f"At {line_text(file, source.lineno)} write {new} in place of {old}{loss}."
 
 
 def _written(argument: Argument, text: str, dtype: DType) -> str:

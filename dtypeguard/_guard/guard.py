@@ -16,9 +16,9 @@ from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import Function, Optimizer
-from .._source.warn import WarnOnce
+from .._source.warn import Attempts, WarnOnce
 from .extra_args import convert_extra_args, keep_extra_args, wide_integers
-from .policy import Policy, check_policy, float_dtype
+from .policy import Policy, changes_precision, check_policy, float_dtype
 from .precision import check_available, in_precision
 from .rescue import rescue
 from .settle import settle
@@ -201,21 +201,23 @@ def _guard_transformation(
                 given = given[0], given[1].map(canonical_scalar), given[2]
                 extra = lambda: convert_extra_args(own_extra_args(), narrow, x64=True)
             own = lambda: (*(tree.copy() for tree in given), extra())
-            try:
-                outputs = update_inner(*own())
-            except DtypeDriftError:
-                raise
-            except (TypeError, PromotionError) as error:
-                rescued = rescue(inner.init, update_inner, own())
-                if rescued is None:
+            with Attempts() as attempts:
+                try:
+                    outputs = update_inner(*own())
+                except DtypeDriftError:
                     raise
-                dtype, outputs = rescued
-                warn(
-                    f"update failed and was run in {dtype} instead: {first_line(error)}"
-                    + more("guard-an-optimizer")
-                )
-                # The wider dtypes are ours and reported above: no drift of the optimizer.
-                return settle(outputs, given, replace(policy, on_drift="cast"), warn)
+                except (TypeError, PromotionError) as error:
+                    attempts.again()
+                    rescued = rescue(inner.init, update_inner, own())
+                    if rescued is None:
+                        raise
+                    dtype, outputs = rescued
+                    warn(
+                        f"update failed and was run in {dtype} instead: {first_line(error)}"
+                        + more("guard-an-optimizer")
+                    )
+                    # The wider dtypes are ours and reported: no drift of the optimizer.
+                    return settle(outputs, given, replace(policy, on_drift="cast"), warn)
             return settle(outputs, given, policy, warn, asked)
 
         arrays = [leaf for leaf in all_given[1].leaves if not is_wide_scalar(leaf)]
@@ -225,7 +227,7 @@ def _guard_transformation(
     def update(updates, state, params=None, **extra_args):
         return run(updates, state, params, extra_args)
 
-    if policy.changes_precision:
+    if changes_precision(policy):
         init, update = in_precision(init, run, policy)
     guarded = optax.GradientTransformationExtraArgs(init, update)
     guarded = _of_type_of(inner, guarded)

@@ -11,7 +11,9 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import carry_of
+from .._carry.methods import explained, method_of
 from .._carry.modules import closed, objects, opened
+from .._carry.returned import ReturnedCarry
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, canonical_scalar, dtype_of, is_weak, is_wide
@@ -21,7 +23,7 @@ from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.public import public
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .._source.files import is_users
-from .._source.warn import WarnOnce
+from .._source.warn import Attempts, WarnOnce
 from .policy import Policy, check_policy
 from .repeat import Repeat, repeat_of
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
@@ -85,7 +87,9 @@ def guard_step(
             `@guard_step(carry="state")`, `guard_step` returns the decorator.
         carry: the argument that comes back, by position or name, or a tuple of them.
             Positions do not count a first parameter called `self` or `cls`, unless it is
-            the only one.
+            the only one. A method of a tree, such as a Flax struct, carries `self` by
+            default if that comes back, whole or as the first item, and nothing like the
+            argument after it.
         returned: the item of the result that the carry comes back as: an int, a key of a
             dict, or the name of a field; or a tuple with one for each carry. By default,
             one carry is the whole result if that has its tree, and the first item
@@ -269,13 +273,15 @@ class _GuardedStep:
             call = _Call(self, args, kwargs)
             result = call.run()
             if call.is_as_bare:
-                like = repeat_of(self.step, self.carry, args, kwargs, result)
+                like = repeat_of(self.step, call.carry, args, kwargs, result)
                 self._repeat = like or repeat
             return result
         try:
             result = self.copy(*args, **kwargs)
         except _OVER_TYPES as error:
-            done, result = _Call(self, args, kwargs).again(error)
+            call = _Call(self, args, kwargs)
+            with call.attempts:
+                done, result = call.again(error)
             if not done:
                 raise
             return result
@@ -325,24 +331,34 @@ class _Call:
         guarded: the step.
         args: its arguments by position.
         kwargs: its arguments by name.
+        carry: which arguments it carries: those of the step, or `self`.
         carried: snapshots of its carries: the step may change their containers.
+        method: the method that the step is, if its `self` may be the carry.
         held: what the NNX objects held before, which the step may change in place.
         is_as_bare: whether the result was that of the bare step, and nothing was cast.
+        attempts: at the call, one of which gives the result.
     """
 
     def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
         self.guarded = guarded
         self.args = args
         self.kwargs = kwargs
-        values = guarded.carry.take(args, kwargs)
+        self.carry = guarded.carry
+        values = self.carry.take(args, kwargs)
         self.carried = [Snapshot(closed(value)) for value in values]
-        self.held = guarded.carry.held(args, kwargs)
+        self.method = method_of(self.carry, args)
+        self._of_self = self.method and Snapshot(closed(self.method.instance))
+        self.held = self.carry.held(args, kwargs)
         self.is_as_bare = False
+        self.attempts = Attempts()
 
     def run(self) -> PyTree:
         """Makes the call; returns the result of the step with its carry settled."""
         try:
-            return self._run()
+            if not (self.guarded.is_jitted or x64_enabled()):  # one attempt
+                return self._run()
+            with self.attempts:
+                return self._run()
         except BaseException:
             for held in self.held:
                 held.restore_types()
@@ -359,7 +375,7 @@ class _Call:
             except DtypeDriftError:
                 raise
             except _OVER_TYPES:  # with strict promotion a weak number alone promotes
-                pass
+                self.attempts.again()
         try:
             return self._attempt(self.args, self.kwargs)
         except _OVER_TYPES as error:
@@ -375,14 +391,14 @@ class _Call:
         wide = wide_input(self._inputs())
         if wide:
             error.add_note(
-                f"{self.guarded.carry.step} ran with jax_enable_x64 on because {wide} "
+                f"{self.carry.step} ran with jax_enable_x64 on because {wide} "
                 "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
             )
             return False, None
         done, result = self._without_x64()
         if done:
             self.guarded.warn_once(
-                f"{self.guarded.carry.step} failed with x64 on and was run with it off: "
+                f"{self.carry.step} failed with x64 on and was run with it off: "
                 f"{first_line(error)}"
             )
         self.is_as_bare = False
@@ -391,7 +407,9 @@ class _Call:
     def _begins_weakly(self) -> bool:
         """Whether a carry from outside of any trace has a weakly typed leaf."""
         return any(
-            _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
+            _is_weak_and_known(leaf)
+            for each in (*self.carried, *filter(None, [self._of_self]))
+            for leaf in each.data()
         )
 
     def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
@@ -405,7 +423,7 @@ class _Call:
         """
         step: Any = self.guarded.step
         shapes = step.eval_shape(*self.args, **self.kwargs)
-        found = self.guarded.carry.find(shapes, self._values(), in_place=bool(self.held))
+        found, _ = self._find(shapes)
         carried = list(self.carried)
         for number, tree in zip(found.carried, found.values):
             leaves, treedef = tree_util.tree_flatten(closed(tree))
@@ -419,7 +437,7 @@ class _Call:
 
     def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
         values = tuple(opened(each.copy()) for each in carried)
-        return self.guarded.carry.put(self.args, self.kwargs, values)
+        return self.carry.put(self.args, self.kwargs, values)
 
     def _without_x64(self) -> tuple[bool, PyTree]:
         """Makes attempts with x64 off; returns whether one worked, and its result.
@@ -431,6 +449,7 @@ class _Call:
         for narrow_others in (False, True):
             for held in self.held:
                 held.restore()
+            self.attempts.again()
             try:
                 with set_x64(False):
                     return True, self._attempt(*self._narrower(narrow_others))
@@ -449,7 +468,7 @@ class _Call:
 
     def _inputs(self) -> Iterator[tuple[str, PyTree]]:
         """All inputs of the step, with their names."""
-        yield from zip(self.guarded.carry.labels, (each.copy() for each in self.carried))
+        yield from zip(self.carry.labels, (each.copy() for each in self.carried))
         yield from ((held.label, held.before) for held in self.held)
         leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
         yield from (("an argument", leaf) for leaf in leaves)
@@ -459,9 +478,38 @@ class _Call:
 
     def settled(self, result: PyTree) -> PyTree:
         """What the step returned, with its carry settled."""
-        carry, policy = self.guarded.carry, self.guarded.policy
+        try:
+            return self._settled(result)
+        except DtypeDriftError as error:
+            remedy = self.method and self.method.remedy(result)
+            is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
+            is_default = self.carry.is_default
+            if not (is_default and (is_reshaped or remedy)):
+                raise
+            remedy = remedy or f"{self.carry.owner}(..., carry=NAME)"
+            raise DtypeDriftError(
+                f"{error}\nA guard takes the first argument, {self.carry.labels[0]}, for "
+                f"the carry. To name another: {remedy}.",
+                error.rows,
+            ) from None
+
+    def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
+        """Locates the carry in a result, by which a method may tell that `self` is it.
+
+        Also returns the carries of the call.
+        """
         values = self._values()
-        found = carry.find(result, values, in_place=bool(self.held))
+        if self.method and self._of_self and self.method.is_carry(result, values):
+            self.carry, self.carried = self.method.carry, [self._of_self]
+            self.method, self._of_self, values = None, None, self._values()
+        try:
+            return self.carry.find(result, values, in_place=bool(self.held)), values
+        except TypeError as error:
+            raise explained(error, self.method, result) from None
+
+    def _settled(self, result: PyTree) -> PyTree:
+        found, values = self._find(result)
+        carry, policy = self.carry, self.guarded.policy
         parts = [self._part(label) for label in carry.labels]
         settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
         new = []
@@ -469,17 +517,7 @@ class _Call:
             part, given = parts[number], self.carried[number]
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
-        try:
-            report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
-        except DtypeDriftError as error:
-            is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
-            if not (carry.is_default and is_reshaped):
-                raise
-            raise DtypeDriftError(
-                f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
-                f"carry. To name another: {carry.owner}(..., carry=NAME).",
-                error.rows,
-            ) from None
+        report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
         # The first item of what a loop's body returns is the carry.
         is_asked = any(each.drifted for each in new) and not self._loop
         if is_asked and (question := carry.ambiguity(found, values)):
@@ -497,7 +535,7 @@ class _Call:
                 yield settle_held(self._part(held.label), held, node, self.guarded.policy)
 
     def _part(self, label: str) -> Output:
-        carry = self.guarded.carry
+        carry = self.carry
         # Unlike JAX's, Equinox's loops do not trace their body again if a weakly typed leaf
         # comes back in another type. (Equinox 0.13.8)
         is_fixed = self._loop == LOOPS_OF_EQUINOX

@@ -110,7 +110,7 @@ class Policy:
     on_drift: _OnDrift = "cast"
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (
             ("rounding", _Rounding),
             ("casting", _Casting),
@@ -133,7 +133,7 @@ class Policy:
                 # Keep scalar types: np.dtype("float64") == None is True.
                 object.__setattr__(self, name, convert(getattr(self, name)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         given = (
             f"{field.name}={_readable(getattr(self, field.name))}"
             for field in dataclasses.fields(self)
@@ -141,24 +141,24 @@ class Policy:
         )
         return f"Policy({', '.join(given)})"
 
-    @property
-    def widens_updates(self) -> bool:
-        """Whether updates may come in other dtypes than the policy asks for, due to it."""
-        shows_a_wide_state = self.changes_precision and self.compute_dtype is None
-        return shows_a_wide_state or self.updates_dtype not in (None, "params")
 
-    @property
-    def asks_wide(self) -> bool:
-        """Whether the optimizer is to compute, or its updates to come, in float64."""
-        # The scalar type: a dtype of float64 equals None.
-        asked = map(float_dtype, (self.compute_dtype, self.updates_dtype))
-        return any(dtype == np.float64 for dtype in asked)
+def widens_updates(policy: Policy) -> bool:
+    """Whether updates may come in other dtypes than a policy asks for, due to it."""
+    shows_a_wide_state = changes_precision(policy) and policy.compute_dtype is None
+    return shows_a_wide_state or policy.updates_dtype not in (None, "params")
 
-    @property
-    def changes_precision(self) -> bool:
-        """Whether the inner optimizer sees or stores other dtypes than it is given."""
-        given = self.compute_dtype is not None or self.state_dtype is not None
-        return given or self.rounding != "nearest"
+
+def asks_wide(policy: Policy) -> bool:
+    """Whether the optimizer is to compute, or its updates to come, in float64."""
+    # The scalar type: a dtype of float64 equals None.
+    asked = map(float_dtype, (policy.compute_dtype, policy.updates_dtype))
+    return any(dtype == np.float64 for dtype in asked)
+
+
+def changes_precision(policy: Policy) -> bool:
+    """Whether the inner optimizer sees or stores other dtypes than it is given."""
+    given = policy.compute_dtype is not None or policy.state_dtype is not None
+    return given or policy.rounding != "nearest"
 
 
 class _Rule(dict[str, DType]):

@@ -1,5 +1,7 @@
 """Records the dtypes of an optimizer's state, and restores them."""
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +12,17 @@ from .._carry.snapshot import Snapshot
 from .._carry.split import eval_shape
 from .._leaves.arguments import shown
 from .._leaves.compat import Ref
-from .._leaves.dtypes import cast, dtype_of, kind, native
+from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
 from .._leaves.public import public
-from .._leaves.rows import Row, count, describe, paths, tree_rows
-from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, State
+from .._leaves.rows import Row, count, describe, paths
+from .._leaves.types import DType, Leaf, Optimizer, Params, State
+from .._source.warn import warn_caller
+from .containers import Differs, pair, warning
 from .guard import guard
+
+_T = TypeVar("_T")
 
 
 @public
@@ -51,25 +57,34 @@ def record(opt: Optimizer, params: Params) -> State:
 
 
 @public
-def restore(state: State, record: PyTree) -> State:
+def restore(state: State, record: _T) -> _T:
     """Casts a state that something outside the optimizer changed to the types of a record.
 
     This is for a checkpoint in another precision, NumPy leaves, or integer counters that a
-    mean over devices made floating.
+    mean over devices made floating. It is also for loaders that know no NamedTuples, such
+    as Orbax without a target, which return dicts and lists.
 
     Args:
         state: an optimizer state whose leaves may have other dtypes than the record's.
+            Its containers may differ from the record's as well, as long as keys, or
+            positions of a list or tuple, say which leaf is which. Names count before
+            positions: a list in place of a dict is refused. So is a list in place of a
+            NamedTuple or a module if a shape or kind differs.
         record: from `dtypeguard.record`, or any state with the wanted dtypes.
 
     Returns:
         `state` with every array leaf as a strongly typed JAX array of its dtype in
         `record`. Floats and complex numbers round to nearest. Any other change of dtype
-        has to keep the values: 3.0 becomes the int 3; 2.5 is an error.
+        has to keep the values: 3.0 becomes the int 3; 2.5 is an error. The tree is that of
+        the record, with its static fields. A JAX array stays on its devices.
 
     Raises:
-        DtypeDriftError: if the tree or a shape differs, or a dtype cannot hold a value
-            (2.5 or 2**40 for an int32, 1e30 for a float16, an infinity for a
-            float8_e4m3fn). Names every such leaf.
+        DtypeDriftError: if a shape differs, or a dtype cannot hold a value (2.5 or 2**40
+            for an int32, 1e30 for a float16, an infinity for a float8_e4m3fn). Names every
+            such leaf. If the tree differs in more than containers; names the first place.
+
+    Warns:
+        DtypeGuardWarning: once, if containers differed; names those that it changed.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, numpy as np, optax
@@ -79,24 +94,28 @@ def restore(state: State, record: PyTree) -> State:
         >>> dtypeguard.restore(averaged, dtypeguard.record(opt, params)).count
         Array(7, dtype=int32)
     """
+    tree, changes = state, []
+    leaves, wanted = map(tree_util.tree_leaves, (state, record))
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
-        rows = tree_rows("state", record, state, "load into the recorded tree")
-        headline = "The state has another tree than the record:"
-        message = short_table(headline, rows) + more("checkpoints")
-        raise DtypeDriftError(message, rows)
-    leaves = tree_util.tree_leaves(state)
-    wanted = tree_util.tree_leaves(record)
+        try:
+            (leaves, changes), tree = pair(record, state, "state"), record
+        except Differs as differs:
+            headline = "The state has another tree than the record:"
+            message = short_table(headline, [differs.row]) + more("checkpoints")
+            raise DtypeDriftError(message, [differs.row]) from None
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
     rows = [
         Row(f"state{path}", describe(like), describe(leaf), remedy)
-        for path, leaf, like, (_, remedy) in zip(paths(state), leaves, wanted, outcomes)
+        for path, leaf, like, (_, remedy) in zip(paths(tree), leaves, wanted, outcomes)
         if remedy
     ]
     if rows:
         headline = f"{count(rows)} cannot be restored:"
         message = short_table(headline, rows) + more("checkpoints")
         raise DtypeDriftError(message, rows)
-    return Snapshot(state).with_leaves([leaf for leaf, _ in outcomes])
+    if changes:
+        warn_caller(warning(changes) + more("checkpoints"))
+    return Snapshot(tree).with_leaves([leaf for leaf, _ in outcomes])
 
 
 def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
@@ -134,7 +153,7 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     if lost.any():
         return leaf, _cannot_hold(dtype, values[lost].flat[0])
     # A JAX array is cast where it is: it may be on several devices.
-    return cast(leaf if rounds and isinstance(leaf, jax.Array) else there, dtype), ""
+    return cast(leaf if isinstance(leaf, jax.Array) else there, dtype), ""
 
 
 def _loaded_as(leaf: Leaf, like: Leaf) -> str:
@@ -142,7 +161,7 @@ def _loaded_as(leaf: Leaf, like: Leaf) -> str:
     if jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key):
         return "wrap it: jax.random.wrap_key_data(x)"
     held, wanted = getattr(leaf, "dtype", None), getattr(like, "dtype", None)
-    if isinstance(held, np.dtype) and isinstance(wanted, np.dtype) and held.char == "V":
+    if isinstance(held, np.dtype) and isinstance(wanted, np.dtype) and held.type is np.void:
         dtype = wanted if wanted.itemsize == held.itemsize else "bfloat16"
         return f"NumPy saved its bits alone: load x.view(jnp.{dtype}), if that it was"
     return "load what was recorded"
@@ -167,14 +186,19 @@ def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     if kind(there.dtype) == "complex":
         real, imag = (_overflows(f(values), f(there)) for f in (np.real, np.imag))
         return real | imag
-    info = jnp.finfo(there.dtype)
-    back, most = there.astype(values.dtype), float(info.max)
+    info, most = jnp.finfo(there.dtype), float(jnp.finfo(there.dtype).max)
     half = 2.0 ** np.floor(np.log2(most)) * float(info.eps) / 2
-    is_other = np.isnan(back) != np.isnan(values)
-    is_other |= np.isinf(back) != np.isinf(values)
-    is_other |= np.isfinite(values) & (np.abs(values) > most + half)
-    is_other |= np.sign(back) * np.sign(values) < 0
-    return is_other | ((values == 0) & (back != 0))
+    wide = values.dtype if values.dtype.itemsize >= 4 else np.float32
+    old, new = (x.astype(wide, copy=False) for x in (values, there))
+    is_other = np.isnan(new) != np.isnan(old)
+    is_other |= np.isinf(new) != np.isinf(old)
+    is_other |= np.isfinite(old) & (np.abs(old) > most + half)
+    is_other |= np.sign(new) * np.sign(old) < 0
+    if not has_zero(
+        there.dtype
+    ):  # small numbers become the least, which is right from 3/4 of it on
+        is_other |= np.abs(old) < 0.75 * float(info.tiny)
+    return is_other
 
 
 def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -182,7 +206,15 @@ def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     # Between signed and unsigned, a wrapped value survives the way back.
     is_other = _negative(there) != _negative(values)
     is_other |= np.isfinite(there) != np.isfinite(values)
-    return is_other | (_astype(there, values.dtype) != values)
+    back = _astype(there, values.dtype)
+    changed = back != values
+    if changed.any():  # NaN is no other number in each part of a complex one
+        same = [
+            (f(back) == f(values)) | (np.isnan(f(back)) & np.isnan(f(values)))
+            for f in (np.real, np.imag)
+        ]
+        changed &= ~np.logical_and(*same)
+    return is_other | changed
 
 
 def _negative(values: np.ndarray) -> np.ndarray:
@@ -191,6 +223,6 @@ def _negative(values: np.ndarray) -> np.ndarray:
 
 def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
     values = values if kind(dtype) == "complex" else np.real(values)
-    if kind(values.dtype) == "int" and jnp.iinfo(values.dtype).bits < 8:
-        values = values.astype(np.int8)  # NumPy has no cast between two of so few bits
+    if not np.can_cast(values.dtype, dtype, "unsafe"):  # two of 8 bits or fewer
+        values = values.astype(np.int32 if kind(values.dtype) == "int" else np.float32)
     return values.astype(dtype)

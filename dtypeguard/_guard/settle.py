@@ -36,7 +36,7 @@ from .._leaves.rows import (
     tree_rows,
 )
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
-from .policy import Policy
+from .policy import Policy, widens_updates
 
 
 class Output(NamedTuple):
@@ -115,7 +115,7 @@ def settle(
         new_state = _keep_where_none(new_state, state, updates)
     of_state = settle_carried(_STATE, new_state, state, policy, asked)
     of_updates = settle_updates(new_updates, updates, params, policy)
-    if policy.widens_updates:
+    if widens_updates(policy):
         of_updates = of_updates._replace(drifted=[])
     report_drift((of_state, of_updates), _STATE, policy, warn)
     return of_updates.tree, of_state.tree

@@ -1,5 +1,7 @@
 """Makes a first state for control flow and donation: arrays with their own buffers."""
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 from jax import tree_util
@@ -13,9 +15,11 @@ from .._leaves.dtypes import cast, dtype_of, native, wraps
 from .._leaves.public import public
 from .._leaves.types import Leaf, Params, PyTree, State
 
+_T = TypeVar("_T")
+
 
 @public
-def strong(tree: PyTree) -> PyTree:
+def strong(tree: _T) -> _T:
     """Makes a first carry of strongly typed arrays, each with its own buffer.
 
     A step's first carry that holds `0.0`, or a weakly typed array from some package's
@@ -135,8 +139,10 @@ def own_buffers(state: State, params: Params) -> State:
 def _copied(leaf: Leaf) -> Leaf:
     is_here = not isinstance(leaf, Tracer) and leaf.is_fully_addressable
     if is_here and CAN_COPY:  # where it is, and nothing compiles
-        return jax.device_put(leaf, may_alias=False)
-    copy = jnp.array(leaf, copy=True)
+        copy = jax.device_put(leaf, may_alias=False)
+    else:
+        copy = jnp.array(leaf, copy=True)
     if isinstance(copy, Tracer) or copy.sharding == leaf.sharding:
         return copy
-    return jax.device_put(copy, leaf.sharding)  # the copy of a host array is on the device
+    # The copy of a host array is on the device, that of an array of keys on one of them.
+    return jax.device_put(copy, leaf.sharding)

@@ -9,6 +9,7 @@ from .._leaves.dtypes import is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.rows import by_path, describe
 from .._leaves.types import Function, PyTree
+from .._source.warn import Attempts
 
 
 def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) -> PyTree:
@@ -27,19 +28,21 @@ def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) ->
     blind = HAS_X64_SCOPE and x64_enabled()
     if not blind or any(map(is_wide, jax.tree_util.tree_leaves(inputs))):
         return call(*inputs)
-    try:
-        with set_x64(False):
-            return call(*inputs)
-    except DtypeDriftError:
-        raise
-    except Exception as error:
-        reason = first_line(error)
-    outputs = call(*inputs)
-    warn(
-        f"the optimizer runs with x64 on, since it failed with x64 off: {reason}"
-        + more("guard-an-optimizer")
-    )
-    return outputs
+    with Attempts() as attempts:
+        try:
+            with set_x64(False):
+                return call(*inputs)
+        except DtypeDriftError:
+            raise
+        except Exception as error:
+            reason = first_line(error)
+        attempts.again()
+        outputs = call(*inputs)
+        warn(
+            f"the optimizer runs with x64 on, since it failed with x64 off: {reason}"
+            + more("guard-an-optimizer")
+        )
+        return outputs
 
 
 def wide_input(named: Iterable[tuple[str, PyTree]]) -> str:

@@ -10,13 +10,20 @@ from .dtypes import dtype_of, kind
 from .rows import Row, by_path, describe, paths, table, tree_rows
 from .types import Leaf, Params, PyTree, State, Updates
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def is_finite(number: float) -> bool:
+    """Whether a number is finite in float32, in which optimizers compute."""
+    return abs(number) <= _LARGEST
+
 
 def check_number(
     owner: str, name: str, value: Leaf, is_allowed: Callable[[float], bool], remedy: str
 ) -> None:
-    """Checks that a value is a scalar number, and a Python number is in range.
+    """Checks that a value is a scalar number, and a Python or NumPy number is in range.
 
-    It does not look at the values of arrays, which may be traced.
+    It does not look at the values of JAX arrays, which may be traced.
 
     Raises:
         TypeError: if it is not a scalar number.
@@ -24,12 +31,13 @@ def check_number(
     """
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
-    if isinstance(value, (int, float)) and not is_allowed(value):
+    is_known = isinstance(value, (int, float, np.generic, np.ndarray))
+    if is_known and not is_allowed(value if isinstance(value, int) else float(value)):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
 
 def check_rate(
-    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = lambda _: True
+    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = is_finite
 ) -> None:
     """Checks that a learning rate is a scalar number or a schedule."""
     if not callable(value):

@@ -34,7 +34,7 @@ def kind(dtype: DType) -> str | None:
     strings, dates, objects.
     """
     # None is float64 to NumPy, and a difference of dates an integer.
-    if dtype is None or getattr(dtype, "kind", "") == "m":
+    if dtype is None or getattr(dtype, "type", None) is np.timedelta64:
         return None
     try:
         return next((k for k, f in _FAMILIES.items() if jnp.issubdtype(dtype, f)), None)
@@ -46,6 +46,11 @@ def bits(dtype: DType) -> int:
     """The bits of a floating number, or of a complex one's parts; 0 for any other dtype."""
     each = {"float": 8, "complex": 4}.get(kind(dtype) or "", 0)
     return each * dtype.itemsize if each else 0
+
+
+def has_zero(dtype: DType) -> bool:
+    """Whether a dtype holds 0: float8_e8m0fnu has neither that nor a sign."""
+    return bool(np.zeros((), dtype) == 0)
 
 
 def dtype_of(leaf: Leaf) -> DType:
@@ -83,14 +88,15 @@ def native(leaf: Leaf) -> Leaf:
     return leaf.astype(_native(leaf.dtype), copy=False) if is_numpy else leaf
 
 
-_DOUBLES = {"g": np.dtype("float64"), "G": np.dtype("complex128")}
+# By type: NumPy's letters are not unique. "G" is float8_e4m3fnuz as well.
+_DOUBLES = {np.longdouble: np.dtype("float64"), np.clongdouble: np.dtype("complex128")}
 
 
 @functools.cache
 def _native(dtype: DType) -> DType:
     if kind(dtype) is None:
         return dtype
-    return _DOUBLES.get(dtype.char, dtype.newbyteorder("="))
+    return _DOUBLES.get(dtype.type, dtype.newbyteorder("="))
 
 
 def is_array(leaf: Leaf) -> bool:

@@ -35,9 +35,9 @@ class DtypeDriftError(TypeError):
 
     def __init__(self, message: str = "", rows: Iterable[Sequence[Any]] = ()):
         super().__init__(message)
-        self.rows = tuple(Row(*row) for row in rows)
+        self.rows: tuple[Row, ...] = tuple(Row(*row) for row in rows)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         """A pickle names no class but this one."""
         state = {name: value for name, value in vars(self).items() if name != "rows"}
         return type(self), (str(self), [tuple(row) for row in self.rows]), state

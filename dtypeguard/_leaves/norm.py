@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .dtypes import cast
+
 
 def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, jax.Array]:
     """The norm of all entries as `scale * root`, two scalars of the dtype of `x`.
@@ -22,8 +24,9 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     info = jnp.finfo(x.dtype)
     largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     bound = lax.reduce_precision(jnp.maximum(largest, least), int(info.nexp), 0)
-    scale = jnp.clip(bound, 2.0 ** int(info.minexp), 2.0 ** (int(info.maxexp) - 2))
-    scale = lax.stop_gradient(scale)
+    # As Python numbers they would be float32 where x64 is off, even beside float64.
+    powers = int(info.minexp), int(info.maxexp) - 2
+    scale = lax.stop_gradient(jnp.clip(bound, *(cast(2.0**n, x.dtype) for n in powers)))
     squares = jnp.sum((x / scale) ** 2)
     is_zero = squares == 0
     root = jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, squares)))

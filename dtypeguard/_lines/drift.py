@@ -1,15 +1,16 @@
 """Finds the leaves that leave a step with another type than they entered with."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax import tree_util
 
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
-from .._leaves.rows import ABSENT, describe, tree_rows, type_name
+from .._leaves.rows import ABSENT, by_path, describe, paths, tree_rows, type_name
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin
@@ -79,6 +80,7 @@ class Drift:
 
 
 _WEAK = " (weak)"
+_CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
 def drift_between(
@@ -104,9 +106,16 @@ def find(program: Program, lines: Lines | None) -> Iterator[Drift]:
     """Yields the leaves of a program that drift, with their lines if `lines` is given."""
     where: Where = "state" if program.is_optimizer else "carry"
     for name, before, after in zip(program.names, program.carried, program.returned):
-        if before.treedef != after.treedef or before.paths != after.paths:
+        if before.treedef != after.treedef:
             for row in tree_rows(name, before.tree, after.tree, ""):
                 yield Drift(row.path, "structure", row.before, row.after, where)
+        elif before.paths != after.paths:
+            old, new = (dict(zip(x.paths, x.arrays)) for x in (before, after))
+            for path in (x for x in paths(before.tree) if (x in old) != (x in new)):
+                was, is_now = (
+                    describe(x[path]) if path in x else _CONSTANT for x in (old, new)
+                )
+                yield Drift(name + path, "structure", was, is_now, where)
     number, outputs = 0, program.step.outputs
     for name, before, after in zip(program.names, program.carried, program.returned):
         new = dict(zip(after.paths, outputs))
@@ -140,6 +149,7 @@ def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
     """The updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
     gradients, params = (_argument(program, number) for number in (1, 2))
+    yield from _of_other_tree(program, {*params} & {*gradients})
     start = sum(len(parts.arrays) for parts in program.returned)
     for path, output in zip(program.others.paths, graph.outputs[start:]):
         path = path.removeprefix("[0]")
@@ -162,6 +172,30 @@ def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
             if lines and gradient.dtype != update.dtype:
                 found = lines.of(output, Has("dtype", update.dtype), bits)
             yield drift_between(path, "dtype", param, update, "updates", found)
+
+
+def _of_other_tree(program: Program, wanted: Collection[str]) -> Iterator[Drift]:
+    """The params without an update, or both trees: `p + u` needs that of the params.
+
+    None is an update that leaves alone what is there.
+    """
+    updates, (_, gradients, params) = program.others.tree[0], program.rest.tree[0]
+    structure = tree_util.tree_structure(updates)
+    if structure in map(tree_util.tree_structure, (gradients, params)):
+        return
+    is_none = lambda node: node is None
+    flat, _ = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)
+    nones = [path for path, leaf in flat if leaf is None]
+    new, missing = by_path(updates), []
+    for path, leaf in tree_util.tree_flatten_with_path(params)[0]:
+        name = tree_util.keystr(path)
+        if name in wanted and name not in new:
+            missing += [(name, leaf)] * all(path[: len(x)] != x for x in nones)
+    for name, leaf in missing:
+        yield Drift(name, "structure", describe(leaf), ABSENT, "updates")
+    if wanted == {*new}:
+        (row,) = tree_rows("", params, updates, "")
+        yield Drift(row.path, "structure", row.before, row.after, "updates")
 
 
 def _argument(program: Program, number: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ from .._carry.carry import carry_of
 from .._leaves.compat import CAN_LOCK, set_x64
 from .._leaves.types import Step
 from .compare import Differences, differences, is_of_another
-from .report import report
+from .report import ToldCause, report, told_causes
 from .step import MayCarry, Traced, name_of_file, traced_step
 from .text import LockError, read, text_of, write
 
@@ -39,6 +39,10 @@ class Locked(NamedTuple):
     def report(self, update: str = "") -> str:
         """What differs; ends with how to accept it."""
         return report(self.found, self.now, self.path, update)
+
+    def causes(self) -> list[ToldCause]:
+        """What differs, cause by cause."""
+        return told_causes(self.found, self.now)
 
     def update(self) -> bool:
         """Writes the lock anew; returns whether that changed it."""

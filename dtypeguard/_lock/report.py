@@ -1,14 +1,48 @@
 """Says what changed, on which lines, and how to accept it."""
 
 from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from .._leaves.rows import columns
+from .._source.origin import Origin
 from .causes import Cause, causes
 from .compare import Change, Differences, LeafChange
 from .step import Function, Traced
 
 _MOST = 8  # functions that follow, or leaves of a line
 _MEBIBYTE = 2**20
+
+
+class ToldCause(NamedTuple):
+    """A cause as it is told line by line.
+
+    Attributes:
+        lines: where it is.
+        text: what changed there.
+        data: the same, for JSON.
+    """
+
+    lines: Sequence[Origin]
+    text: list[str]
+    data: dict[str, Any]
+
+
+def told_causes(found: Differences, now: Traced) -> list[ToldCause]:
+    """The causes of what changed since a lock was written."""
+    rest = [x for x in found.functions if x.added or x.removed]
+    all_causes, _, _ = causes(found._replace(functions=rest), now)
+    return [ToldCause(x.lines, _cause(x), _data(x)) for x in all_causes]
+
+
+def _data(cause: Cause) -> dict[str, Any]:
+    changes = _changes(cause.change, cause.kinds) if cause.change else []
+    changes += [(f"{x.table} {x.path}", x.before, x.after) for x in cause.leaves]
+    return {
+        "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
+        "function": _name(cause.function),
+        "work": cause.work,
+        "changes": [dict(zip(("what", "locked", "now"), change)) for change in changes],
+    }
 
 
 def report(found: Differences, now: Traced, path: str, update: str = "") -> str:
@@ -60,17 +94,22 @@ def _cause(cause: Cause) -> list[str]:
 
 
 def _rows(change: Change, first: Collection[str]) -> list[tuple[str, str]]:
+    return [
+        (kind, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
+        for kind, before, after in _changes(change, first)
+    ]
+
+
+def _changes(change: Change, first: Collection[str]) -> list[tuple[str, str, str]]:
+    """What a function computes otherwise, by kind: as locked, and now."""
     kinds = dict.fromkeys(entry.kind for entry in (*change.added, *change.removed))
     # What changes in a backward pass follows from the forward one, if that changes.
     forward = [kind for kind in kinds if not kind.startswith("backward")]
-    rows: list[tuple[str, str]] = []
-    for kind in sorted(forward or kinds, key=lambda kind: kind not in first):
-        before = "; ".join(x.text for x in change.removed if x.kind == kind)
-        after = "; ".join(x.text for x in change.added if x.kind == kind)
-        rows.append(
-            (kind, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
-        )
-    return rows
+    text = lambda entries, kind: "; ".join(x.text for x in entries if x.kind == kind)
+    return [
+        (kind, text(change.removed, kind), text(change.added, kind))
+        for kind in sorted(forward or kinds, key=lambda kind: kind not in first)
+    ]
 
 
 def _leaf_lines(changes: Sequence[LeafChange]) -> list[str]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
@@ -95,7 +96,7 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf | None) -> Leaf:
     # an earlier line has lost is not this one's to add.
     more = lax.sub(given, as_narrow)
     more = lax.select(jnp.isfinite(more), more, lax.full_like(given, 0))
-    if exact.dtype.kind != "c":
+    if kind(exact.dtype) != "complex":
         half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
         more = lax.clamp(lax.neg(half), more, half)
     return lax.select(lax.eq(rounded, as_narrow), given, lax.add(rounded, more))

@@ -11,18 +11,19 @@ from jax.core import Tracer
 
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
+from .._leaves.dtypes import cast, dtype_of, has_zero, is_wide, kind, promoted
 from .._leaves.rows import by_path
 from .._leaves.types import DType, Leaf, Params, PyTree, Updates
 from .._source.warn import WarnOnce
 
 
 def check_accumulator_dtype(asked: DType) -> None:
-    """Raises `TypeError` unless `asked` is a floating or complex dtype, or None."""
+    """Raises `TypeError` unless `asked` is None or a floating or complex dtype with a 0."""
     try:
-        is_allowed = asked is None or kind(jnp.dtype(asked)) in ("float", "complex")
+        dtype = None if asked is None else jnp.dtype(asked)
     except TypeError:
-        is_allowed = False
+        dtype = np.dtype(object)
+    is_allowed = dtype is None or (kind(dtype) in ("float", "complex") and has_zero(dtype))
     if not is_allowed:
         raise TypeError(
             f"multi_steps got accumulator_dtype={shown(asked)}: write a "

@@ -52,7 +52,10 @@ def emit_if(
         new_updates, arrays = run(sums, arrays)
         sums = _zeros_of(sums)
     else:
-        new_updates = _negative(_zeros_of(jax.eval_shape(run, sums, arrays)[0]))
+        shapes, _ = jax.eval_shape(run, sums, arrays)
+        near = dict(zip(split_sums.paths, sums))
+        pairs = zip(shapes, map(near.get, split_updates.paths))
+        new_updates = _negative([_zeros_beside(*pair) for pair in pairs])
     parts = split_updates, split_sums, split_state
     new = new_updates, sums, arrays
     return tuple(part.merged(leaves) for part, leaves in zip(parts, new))
@@ -112,6 +115,12 @@ def _fits(update: Aval, buffer: Aval) -> bool:
         return False
     holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
     return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
+
+
+def _zeros_beside(shape: jax.ShapeDtypeStruct, acc: jax.Array | None) -> jax.Array:
+    """Zeros for an update, on the devices of the sum at its path."""
+    like = shape if acc is None or acc.shape != shape.shape else acc
+    return jnp.zeros_like(like, dtype=shape.dtype)
 
 
 def _zeros_of(tree: PyTree) -> PyTree:

@@ -8,7 +8,7 @@ import optax
 from jax import lax, tree_util
 
 from .._guard.x64 import without_x64
-from .._leaves.arguments import check_number, check_rate
+from .._leaves.arguments import check_number, check_rate, is_finite
 from .._leaves.dtypes import cast
 from .._leaves.norm import scaled_norm
 from .._leaves.public import public
@@ -78,9 +78,10 @@ def fromage(
 
     Raises:
         TypeError: if an argument is not a number; by `init` and `update`, if a param is not
-            floating point.
-        ValueError: if a bound is negative; by `update`, if there are no params, or if the
-            updates have another tree structure or other shapes.
+            floating point; by `update`, if the schedule does not return a number.
+        ValueError: if a number is not finite in float32, or a bound is negative; by
+            `update`, if there are no params, or if the updates have another tree structure
+            or other shapes.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp
@@ -97,10 +98,11 @@ def fromage(
     """
     check_rate("fromage", learning_rate)
     remedy = "write a number from 0 up"
-    check_number("fromage", "min_norm", min_norm, lambda x: x >= 0, remedy)
+    is_bound = lambda x: x >= 0 and is_finite(x)
+    check_number("fromage", "min_norm", min_norm, is_bound, remedy)
     if p_bound is not None:
         remedy += ", or None for no bound"
-        check_number("fromage", "p_bound", p_bound, lambda x: x >= 0, remedy)
+        check_number("fromage", "p_bound", p_bound, is_bound, remedy)
 
     def init(params):
         params = real_params("fromage", params)
@@ -120,7 +122,7 @@ def fromage(
 
     def step(updates, state, params):
         params = check_inputs("fromage", updates, state, params, FromageState)
-        rate = rate_at(learning_rate, state.count, at_least_float32(params))
+        rate = rate_at("fromage", learning_rate, state.count, at_least_float32(params))
 
         def update_of(p, g, max_norm=None):
             if g is None:

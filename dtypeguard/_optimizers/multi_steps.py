@@ -12,7 +12,7 @@ from jax import tree_util
 
 from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy
-from .._leaves.arguments import check_grads, check_state, shown
+from .._leaves.arguments import check_grads, check_number, check_state, shown
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import cast, dtype_of
 from .._leaves.public import public
@@ -79,7 +79,8 @@ def multi_steps(
         should_skip_update_fn: a function of the updates, the number of gradient steps and
             the params that returns a scalar bool and a tree for `skip_state`. If the bool
             is true, the mini-step does not count. `optax.skip_not_finite` skips gradients
-            that contain infinities or NaNs.
+            that contain infinities or NaNs. If every gradient is None, the function gets
+            zeros.
         accumulator_dtype: the dtype of the accumulator; at least 64-bit for 64-bit params,
             and complex for complex params. None: the dtypes of the params.
 
@@ -90,7 +91,8 @@ def multi_steps(
     Raises:
         ValueError: if k is below 1; by `init` and `update`, if `should_skip_update_fn` does
             not return a scalar bool and a tree.
-        TypeError: if `guard` does not take `inner`, or another argument has the wrong type.
+        TypeError: if `guard` does not take `inner`, or another argument has the wrong type;
+            by `update`, if the schedule of k does not return a scalar number.
 
     Warns:
         DtypeGuardWarning: if it adds 64-bit gradients to a narrower accumulator.
@@ -135,7 +137,10 @@ def multi_steps(
         emits = _is_last(number, every_k_schedule, gradient_step)
         sums = add_to(acc_grads, updates, number, use_grad_mean, warn)
         if should_skip_update_fn is not None:
-            skipped = should_skip_update_fn(updates, gradient_step, params)
+            # Without any gradient, the types of what Optax's functions return are others.
+            is_given = tree_util.tree_leaves(updates)
+            asked = updates if is_given else tree_util.tree_map(jnp.zeros_like, acc_grads)
+            skipped = should_skip_update_fn(asked, gradient_step, params)
             skips, skip_state = _skips(skipped)
             emits = ~skips & emits
             keep = lambda old, new: jnp.where(skips, old, new)
@@ -203,6 +208,9 @@ def _is_last(
     if _is_int(every_k) and every_k == 1:
         return True
     k = every_k(gradient_step) if callable(every_k) else every_k
+    if callable(every_k):
+        name, remedy = "every_k_schedule(gradient_step)", "return a number from 1 up"
+        check_number("multi_steps", name, k, lambda x: x >= 1, remedy)
     # A schedule may return a float. `number` exceeds k where k has shrunk.
     return cast(number, dtype_of(k)) >= k
 

@@ -13,9 +13,10 @@ import optax
 from jax import lax, tree_util
 
 from .._guard.x64 import without_x64
-from .._leaves.arguments import check_number, check_rate, shown
+from .._leaves.arguments import check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.public import public
+from .._leaves.rows import by_path
 from .._leaves.types import Leaf, Params, PyTree
 from .._source.warn import warn_caller
 from .prodigy_precision import (
@@ -159,10 +160,12 @@ def prodigy(
         is None does not move.
 
     Raises:
-        TypeError: if `slice_p` or `seed` is not an int or another argument is not a number;
-            by `init` and `update`, if a param is not floating point.
-        ValueError: if a number is out of range; by `update`, if there are no params, or if
-            the updates have another tree structure or other shapes.
+        TypeError: if `slice_p` or `seed` is not an int, `mask` not of bools, or another
+            argument not a number; by `init` and `update`, if a param is not floating point;
+            by `update`, if the schedule does not return a number.
+        ValueError: if a number is out of range, or not finite in float32; by `update`, if
+            there are no params, or if the updates have another tree structure or other
+            shapes.
 
     Example:
         >>> import dtypeguard, jax.numpy as jnp, optax
@@ -188,19 +191,23 @@ def prodigy(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
     is_decay = lambda x: 0 <= x < 1
-    is_normal = lambda x: x >= np.finfo(np.float32).tiny  # XLA flushes others to 0
+    from_0 = lambda x: x >= 0 and is_finite(x)
+    tiny = float(np.finfo(np.float32).tiny)  # XLA flushes smaller ones to 0
+    is_normal = lambda x: x >= tiny and is_finite(x)
+    is_factor = lambda x: x > 0 and is_finite(x)
     for name, value, is_allowed, remedy in (
         ("beta1", beta1, is_decay, "write a number in [0, 1)"),
         ("beta2", beta2, is_decay, "write a number in [0, 1)"),
         ("beta3", 0 if beta3 is None else beta3, is_decay, "write a number in [0, 1)"),
-        ("eps", eps, lambda x: x >= 0, "write a number from 0 up"),
+        ("eps", eps, from_0, "write a number from 0 up"),
         ("estim_lr0", estim_lr0, is_normal, "write a small number above 0, such as 1e-6"),
-        ("estim_lr_coef", estim_lr_coef, lambda x: x > 0, "write a number above 0"),
-        ("weight_decay", weight_decay, lambda _: True, "write a number"),
+        ("estim_lr_coef", estim_lr_coef, is_factor, "write a number above 0"),
+        ("weight_decay", weight_decay, is_finite, "write a finite number"),
         ("growth_rate", growth_rate, lambda x: x >= 1, "write a number from 1 to math.inf"),
     ):
         check_number("prodigy", name, value, is_allowed, remedy)
-    check_rate("prodigy", learning_rate, lambda x: x >= 0)
+    check_rate("prodigy", learning_rate, from_0)
+    mask = mask if callable(mask) else _checked_mask(mask)
     beta3 = beta2**0.5 if beta3 is None else beta3
     every = functools.partial(_every, _checked_slice(slice_p))
     averages = not _is_plain_zero(beta1)
@@ -214,11 +221,11 @@ def prodigy(
             exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
             grad_sum=tree_util.tree_map(lambda p: jnp.zeros_like(every(p)), params),
             params0=tree_util.tree_map(lambda p: jnp.array(every(p), copy=True), params),
-            estim_lr=jnp.array(estim_lr0, dtype),
+            estim_lr=jnp.array(cast(estim_lr0, dtype)),
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),
             steps_taken=jnp.zeros((), jnp.int32),
-            estim_lr_max=jnp.array(estim_lr0, dtype),
+            estim_lr_max=jnp.array(cast(estim_lr0, dtype)),
         )
 
     def update(updates, state, params=None, **extra_args):
@@ -238,7 +245,7 @@ def prodigy(
         dtype = at_least_float32(params)
         scalar = lambda value: cast(value, dtype)
         d, d0 = scalar(state.estim_lr), scalar(cast(estim_lr0, state.estim_lr.dtype))
-        lr = rate_at(learning_rate, state.count, dtype)
+        lr = rate_at("prodigy", learning_rate, state.count, dtype)
         is_active = lr > 0
         steps_taken = increment(state.steps_taken)
         if use_bias_correction:
@@ -332,9 +339,25 @@ def _bounded(largest: jax.Array, base: jax.Array, growth: Scalar) -> jax.Array:
 
 def _full_mask(mask: PyTree | Callable[[Params], PyTree], params: Params) -> PyTree:
     """A mask or a prefix of one, with a flag for every param; None selects all."""
-    mask = mask(params) if callable(mask) else mask
+    mask = _checked_mask(mask(params)) if callable(mask) else mask
     spread = lambda flag, below: tree_util.tree_map(lambda _: flag, below)
     return tree_util.tree_map(spread, True if mask is None else mask, params)
+
+
+def _checked_mask(mask: PyTree) -> PyTree:
+    is_flag = lambda leaf: kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
+    wrong = [
+        f"  mask{path}: {shown(leaf)}"
+        for path, leaf in by_path(mask).items()
+        if not is_flag(leaf)
+    ]
+    if wrong:
+        lines = "\n".join(wrong)
+        raise TypeError(
+            f"prodigy takes bools in mask; these are not:\n{lines}\nWrite True for each "
+            "param to decay and False for the others, or mask=None to decay all."
+        )
+    return mask
 
 
 def _is_plain_zero(value: Scalar) -> bool:

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 from jax import tree_util
 
-from .._leaves.arguments import check_grads, check_state
-from .._leaves.dtypes import cast, dtype_of, kind, promoted
+from .._leaves.arguments import check_grads, check_number, check_state, is_finite
+from .._leaves.dtypes import cast, dtype_of, has_zero, kind, promoted
 from .._leaves.types import DType, Params, PyTree, State, Updates
 
 # A number, or a 0-d array that may be traced.
@@ -19,14 +19,15 @@ def real_params(name: str, params: Params) -> Params:
 
     Raises:
         ValueError: if there are no params.
-        TypeError: if a leaf is not a floating point array; names every such leaf.
+        TypeError: if a leaf is not a floating point array, or its dtype has no zero and no
+            sign; names every such leaf.
     """
     if params is None:
         raise ValueError(f"{name} needs the params: write update(updates, state, params).")
     wrong = [
         f"  params{tree_util.keystr(path)}: {dtype_of(leaf) or type(leaf).__name__}\n"
         for path, leaf in tree_util.tree_flatten_with_path(params)[0]
-        if kind(dtype_of(leaf)) != "float"
+        if kind(dtype_of(leaf)) != "float" or not has_zero(dtype_of(leaf))
     ]
     if wrong:
         raise TypeError(
@@ -58,10 +59,20 @@ def at_least_float32(tree: PyTree) -> DType:
 
 
 def rate_at(
-    learning_rate: Scalar | optax.Schedule, count: jax.Array, dtype: DType
+    name: str, learning_rate: Scalar | optax.Schedule, count: jax.Array, dtype: DType
 ) -> jax.Array:
-    """A learning rate, or what a schedule returns for `count`, as a scalar of `dtype`."""
-    return cast(learning_rate(count) if callable(learning_rate) else learning_rate, dtype)
+    """A learning rate, or what a schedule returns for `count`, as a scalar of `dtype`.
+
+    Raises:
+        TypeError: if the schedule of the optimizer `name` does not return a scalar number.
+        ValueError: if it returns a Python or NumPy number that is not finite.
+    """
+    if not callable(learning_rate):
+        return cast(learning_rate, dtype)
+    rate = learning_rate(count)
+    remedy = "return a number, such as 1e-3"
+    check_number(name, "learning_rate(count)", rate, is_finite, remedy)
+    return cast(rate, dtype)
 
 
 def increment(count: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ from .._costs.work import work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import is_wide
+from .._leaves.progress import check_progress, status
 from .._leaves.public import public
 from .._leaves.types import Args, DType, Function, PyTree
 from .._lines.equations import origin_of
@@ -46,6 +47,7 @@ def audit_precision(
     x64: bool | None = None,
     matmul_precision: object = None,
     reference: PyTree = None,
+    progress: bool | None = None,
 ) -> PrecisionReport:
     """Measures which lines of a function lose precision, and which to compute wider.
 
@@ -86,6 +88,8 @@ def audit_precision(
         reference: what the outputs should be: a tree of arrays of the shapes of the
             outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
             function of the same arguments. `PrecisionReport.differences` has the verdicts.
+        progress: whether to show what it is at; None for on a terminal and in a notebook
+            alone.
 
     Returns:
         A `PrecisionReport`; print it. With `matmul_precision`, a `ProductsReport`.
@@ -116,9 +120,10 @@ def audit_precision(
         Core GPU Architecture", 2022: TF32 has the 8 bits of exponent of float32 and 10 bits
         of mantissa.
     """
-    return audit_call(
-        f, args, kwargs, wide, narrow, tolerance, x64, matmul_precision, reference
-    )
+    check_progress("audit_precision", progress)
+    with status(progress) as show_status:
+        options = wide, narrow, tolerance, x64, matmul_precision, reference, show_status
+        return audit_call(f, args, kwargs, *options)
 
 
 def audit_call(

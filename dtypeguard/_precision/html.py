@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from .._leaves.page import document
-from .._source.files import short_path
+from .._source.files import file_text
 from .._source.origin import Origin
 
 # A file of at most so many lines is shown as a whole.
@@ -15,9 +14,7 @@ _SHORT = 60
 # Lines shown before and after a line that the report names.
 _AROUND = 3
 
-_STYLE = """
-:root { --pays: #8250df; }
-@media (prefers-color-scheme: dark) { :root { --pays: #c297ff; } }
+STYLE = """
 h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; overflow-wrap: anywhere; }
 h1, p, li { overflow-wrap: anywhere; max-width: 60rem; }
 ul { padding-left: 1.4rem; } li { margin: .3rem 0; }
@@ -31,7 +28,7 @@ summary { cursor: pointer; margin-top: 1rem; }
 .key { display: inline-block; width: 2rem; vertical-align: middle; margin-right: .3rem; }
 .legend > span { display: inline-block; margin-right: 1.5rem; }
 .source { width: 100%; table-layout: fixed; border: 1px solid var(--line); }
-.source th, .source td { border: 0; padding: 0 .5rem;
+.source th, .source td { border: 0; padding: 0 .5rem; max-width: none;
   font: 13px/1.6 ui-monospace, monospace; }
 .source thead th { font: 600 13px/1.8 system-ui, sans-serif; color: var(--dim);
   border-bottom: 1px solid var(--line); }
@@ -48,7 +45,6 @@ summary { cursor: pointer; margin-top: 1rem; }
 .figures td + td { text-align: right; font-variant-numeric: tabular-nums; }
 .figures td { overflow-wrap: anywhere; }
 @media (max-width: 40rem) {
-  body { padding: .8rem; }
   .source th, .source td { padding: 0 .25rem; font-size: 12px; }
   .source .number { width: 2.4rem; } .source .share { width: 3.1rem; }
   .source .said { padding-left: 0; } }
@@ -78,7 +74,7 @@ class Mark(NamedTuple):
     is_chosen: bool = False
 
 
-def page(
+def body(
     headline: str,
     marks: Sequence[Mark],
     advice: Mapping[str, Sequence[str]],
@@ -86,7 +82,7 @@ def page(
     figures: Mapping[str, str],
     is_healthy: bool,
 ) -> str:
-    """A page that loads nothing.
+    """The body of a page.
 
     Args:
         headline: the result in one sentence.
@@ -108,7 +104,7 @@ def page(
     for file, of_file in _by_file(marks).items():
         lines = [line.rstrip("\n").expandtabs(4) for line in linecache.getlines(file)]
         if file and max(of_file) <= len(lines):  # else this is not the text that ran
-            parts.append(_source(short_path(file), lines, of_file, columns))
+            parts.append(_source(file_text(file), lines, of_file, columns))
         else:
             elsewhere += [mark for each in of_file.values() for mark in each]
     if elsewhere:
@@ -117,8 +113,7 @@ def page(
         summary = f"<summary>{escape(title)}</summary>"
         parts.append(f'<details class="figures">{summary}\n{table}\n</details>')
     kind = ' class="healthy"' if is_healthy else ""
-    body = f"<main{kind}>\n" + "\n".join(parts) + "\n</main>"
-    return document("dtypeguard precision", body, _STYLE)
+    return f"<main{kind}>\n" + "\n".join(parts) + "\n</main>"
 
 
 def bar_label(share: float) -> str:

@@ -16,6 +16,8 @@ from .search import NOTHING, Bound, find
 Remedy = Callable[[Line], str]
 
 _LEAST_SHARE = 0.01
+# The error that is small enough where that as written is infinite.
+_FINITE = 0.1
 # How much of the squared error the lines of the fix may leave.
 _LEFT = 0.1
 
@@ -121,8 +123,7 @@ def allowed(runs: Runs, tolerance: float | None) -> float:
     """The error that is small enough."""
     if tolerance is not None:
         return tolerance
-    is_finite = np.isfinite(runs.total)
-    return _LEFT**0.5 * runs.total if is_finite else float(np.finfo(float).max)
+    return _LEFT**0.5 * runs.total if np.isfinite(runs.total) else _FINITE
 
 
 def _two_digits(value: float) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf, PyTree
@@ -53,21 +52,19 @@ class ProductRuns(Runs):
 
     Attributes:
         level: the precision of the products that are to be wider.
-        work: the operations of the rounded products of each line.
     """
+
+    most_price = math.inf
 
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
         self.level = self.products.levels[0]
-        self.work = dict[int | None, float]()
-        # How many times as dear as by default products are that ask for more.
+        # How many times as expensive as by default products are that ask for more.
         self._dear = set[float]()
         is_dearer = self.products.high is not self.products.default
         for node in self.program.block.all_nodes():
             if node.rounds:
-                work = operations(node.eqn) * repetitions(node.stack)
-                self.work[node.line] = self.work.get(node.line, 0.0) + work
                 is_high = self.products.algorithm(node.eqn, False) is self.products.high
                 self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
 
@@ -84,7 +81,7 @@ class ProductRuns(Runs):
             **found,
             matmul_precision=products.name,
             precision=self.level.name,
-            dearer=self.level.dearer / min(self._dear, default=1.0),
+            times_as_expensive=self.level.dearer / min(self._dear, default=1.0),
             has_products=any(products.algorithm(node.eqn, True) for node in computed),
             begin=products.begin,
             asks=any(map(_asks, self.program.lines)),
@@ -165,15 +162,13 @@ def product_losses(
     for level in runs.products.levels:
         if found is None or found.mended > allowed(runs, tolerance):
             runs.level = level
-            found = line_losses(
-                measures, runs, True, tolerance, show_status, runs.remedy
-            )
+            found = line_losses(measures, runs, True, tolerance, show_status, runs.remedy)
     assert found is not None
     return found._replace(left_if_cast=math.nan, price_if_cast=math.nan)
 
 
 @public
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ProductsReport(PrecisionReport):
     """What `audit_precision` with `matmul_precision` found; `print` it.
 
@@ -184,8 +179,8 @@ class ProductsReport(PrecisionReport):
     Attributes:
         matmul_precision: the setting: a device, or the name of a precision.
         precision: what the advice gives to products: "HIGH" or "HIGHEST".
-        dearer: how many times as dear this makes a product there; not a number if that is
-            not known.
+        times_as_expensive: what this makes of the cost of a product there; not a number if
+            that is not known.
         has_products: whether the program has products of float32 operands.
         begin: the setting, as the headline has it.
         asks: whether a product that is rounded asks for a precision itself, so that a
@@ -194,7 +189,7 @@ class ProductsReport(PrecisionReport):
 
     matmul_precision: str = ""
     precision: str = ""
-    dearer: float = math.nan
+    times_as_expensive: float = math.nan
     has_products: bool = True
     begin: str = ""
     asks: bool = False
@@ -210,9 +205,9 @@ class ProductsReport(PrecisionReport):
         return f"at Precision.{self.precision}"
 
     @property
-    def _dearer(self) -> str:
-        known = f"{self.dearer:.0f} times as dear"
-        return "float32" if math.isnan(self.dearer) else known
+    def _become(self) -> str:
+        known = f"{self.times_as_expensive:.0f} times as expensive"
+        return "float32" if math.isnan(self.times_as_expensive) else known
 
     @property
     def headline(self) -> str:

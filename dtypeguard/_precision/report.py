@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.page import html_table
+from .._leaves.page import Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import columns, percent, shown_fields
 from .._reference.difference import Difference, Divergence, details_of, headline_of
@@ -21,8 +21,8 @@ from .runs import LineDecision
 
 
 @public
-@dataclasses.dataclass(frozen=True)
-class PrecisionReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrecisionReport(Displayed):
     """What `dtypeguard.audit_precision` found; `print` it.
 
     Attributes:
@@ -84,7 +84,7 @@ class PrecisionReport:
             float64 is the wide dtype, those that a change of the inputs by a few roundings
             changes so. An output that is lost has a value in wide types, and counts.
         not_finite: the line that makes the first value that is not finite as written, and
-            leads to such an output; the line to mend may stand before it. None if all
+            leads to such an output; the line to fix may stand before it. None if all
             outputs are finite.
         differences: from the reference, an entry for each output that it has.
         divergence: where a reference that is a function begins to differ; None if rounding
@@ -130,7 +130,6 @@ class PrecisionReport:
 
     # What the figures mean, for reports of other runs than one in wide types.
     _off: ClassVar[str] = "|as written - wide| / |wide|"
-    _dearer = "so"
 
     @property
     def is_spread(self) -> bool:
@@ -165,6 +164,11 @@ class PrecisionReport:
         return f"in {self.wide}"
 
     @property
+    def _become(self) -> str:
+        """What the products of the fix become."""
+        return self.wide
+
+    @property
     def headline(self) -> str:
         """How it went: in one sentence, and in one before it on a reference."""
         if not self.differences:
@@ -181,7 +185,18 @@ class PrecisionReport:
         return "differs" in verdicts or (bool(verdicts) and self.wide == "float64")
 
     def _headline_of_error(self) -> str:
-        """One sentence on its own error, or on its costs."""
+        """One sentence on its own error, or on its costs; before it one on updates."""
+        text = self._headline_of_outputs()
+        if not self._is_stuck:
+            return text
+        return " ".join([*self._updates(), text[:1].upper() + text[1:]])
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether rounding takes most of an update away."""
+        return max(self.unmoved.values(), default=0.0) > _MOST_STUCK
+
+    def _headline_of_outputs(self) -> str:
         if math.isnan(self.error):
             return self._headline_of_costs() + " Nothing was run."
         if self._all_vanish:
@@ -206,7 +221,8 @@ class PrecisionReport:
         if self.tolerance is not None and self.error <= self.tolerance:
             return f"{off}, within {percent(self.tolerance)}."
         if self.flipped > 0.5:
-            return f"{off}: {percent(self.flipped)} of the squared error is decisions."
+            off += f": {percent(self.flipped)} of the squared error is decisions"
+            return f"{off}." if self.fix else f"{off}, and no line helps."
         if self.is_spread:
             dtypes = sorted({d for loss in self.losses for d in loss.dtypes})
             off += f". That is the cost of {' and '.join(dtypes)}"
@@ -256,6 +272,10 @@ class PrecisionReport:
         if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
             lines = "it" if count == 1 else f"these {lines}"
         begin = f"With {lines} {self._widened} it is {percent(self.mended)}"
+        if self.price > _EXPENSIVE:
+            begin += (
+                f", and {percent(self.price)} of the matrix products become {self._become}"
+            )
         if self.tolerance is None:
             return [f"{begin}."]
         allowed = f"your {percent(self.tolerance)}"
@@ -303,7 +323,7 @@ class PrecisionReport:
         )
         return f"{text} than {self.work.narrow}; {count} them so."
 
-    def cost_rows(self) -> list[str]:
+    def _cost_rows(self) -> list[str]:
         """The table of costs."""
         if not self.costs:
             return []
@@ -334,7 +354,7 @@ class PrecisionReport:
             more = f" and {len(causes) - 3} more" * (len(causes) > 3)
             return [f"costs: {begin}, since {', '.join(causes[:3])}{more} are wide."]
         lines = [f"costs: {self._headline_of_costs()}"] * (not math.isnan(self.error))
-        lines += [f"  {row}" for row in self.cost_rows()]
+        lines += [f"  {row}" for row in self._cost_rows()]
         lines += self._cost_advice()
         if len(self.costs) > _MOST_ROWS:
             lines.append(f"{len(self.costs) - _MOST_ROWS} more are in to_json().")
@@ -344,7 +364,7 @@ class PrecisionReport:
         """What to write for the greatest costs, and what it saves."""
         lines, mended = [], {place_of(x.origin) for x in self.fix if x.origin}
         for cost in self.costs[:_MOST_ROWS]:
-            if place_of(cost.cause) in mended:
+            if place_of(cost.cause) in mended or cost.harm > _MOST_HARM * self.error > 0:
                 continue  # what is to be wide is not to be narrow
             saves = f" It saves {percent(cost.saves)}"
             if cost.share - cost.saves > 0.005 and cost.others:
@@ -414,14 +434,15 @@ class PrecisionReport:
         told += "error is left"
         if not self.price_if_kept > 0:
             return [f"{told}."]
-        products = "of the operations of matrix products"
-        told += f", and {percent(self.price)} {products} become {self._dearer}."
+        told += f", and {percent(self.price)} of the matrix products become {self._become}."
         if math.isnan(self.left_if_cast):
             return [told]
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
         if self.keeps:
             other, left, price = "Cast back after", self.left_if_cast, self.price_if_cast
-        return [f"{told} {other}, {percent(left)} is left, and {percent(price)} become so."]
+        return [
+            f"{told} {other}, {percent(left)} is left, and {percent(price)} become {self._become}."
+        ]
 
     def _worst(self) -> str | None:
         """The path of the one output, of several, that has nearly all of the error."""
@@ -435,10 +456,16 @@ class PrecisionReport:
     def _updates(self) -> list[str]:
         """What rounding does to updates, which the error of one step hardly shows."""
         if self.is_of_gradients and self.error:
-            return [
+            told = (
                 "What rounding does to the update is not in it: audit the step that adds "
                 "these gradients to the params."
-            ]
+            )
+            if self._is_rounded_once and not self.fix:
+                return [
+                    "The gradients are rounded to the dtype of their weights: "
+                    f"differentiate with respect to w.astype(jnp.{self.wide}). {told}"
+                ]
+            return [told]
         stuck = {path: share for path, share in self.unmoved.items() if share > 0.01}
         if not stuck:
             return []
@@ -451,7 +478,7 @@ class PrecisionReport:
         ]
 
     def _notes(self) -> list[str]:
-        notes = self._updates()
+        notes = [] if self._is_stuck else self._updates()
         is_said = self.is_spread and self._is_rounded_once
         if self.once > 0 and math.isfinite(self.error) and not is_said:
             notes.append(f"Rounding the outputs once gives {percent(self.once)}.")
@@ -492,6 +519,9 @@ class PrecisionReport:
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
+        return document("dtypeguard precision", *self._html())
+
+    def _html(self) -> tuple[str, str]:
         chosen = () if self.is_spread else self.fix
         marks = [
             mark_of_loss(loss, self._widened, loss in chosen, self.is_spread)
@@ -520,11 +550,18 @@ class PrecisionReport:
         notes = [*self._compared(), *notes, *self._notes()]
         answer = [] if self._is_beside_rounding else self._answer()
         headline = " ".join([self.headline, *answer])
-        return html.page(headline, marks, advice, notes, figures, self.is_spread)
+        body = html.body(headline, marks, advice, notes, figures, self.is_spread)
+        return body, html.STYLE
 
 
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# From this share of the products on, what a fix makes of them is in the first sentence.
+_EXPENSIVE = 0.5
+# From this share of its elements on, an update that is lost is the first thing to tell.
+_MOST_STUCK = 0.5
+# What makes an error of more than this part of the program's own is not advised.
+_MOST_HARM = 0.5
 # Errors up to this ratio are about the same.
 _ABOUT = 1.25
 # From this share of the squared error on, beside a reference, decisions are named.

@@ -12,10 +12,10 @@ from .runs import Runs, WideLines
 MOST_ALONE = 8
 # Of the sets of few lines that may be enough, so many are tried.
 _MOST_TRIED = 8
+# Of more lines than this, one that leaves less than this is the better advice.
+_MANY, _LEFT_BY_ONE = 3, 0.25
 # How many runs with lines wide are made.
 _MOST_RUNS = 48
-# The share of the products from which on it is no fix to make them wide.
-_EXPENSIVE = 0.5
 # How many of the most important lines may be needed together.
 _MOST_TOGETHER = 64
 _NONE = WideLines(np.nan, np.nan, np.nan)
@@ -86,11 +86,23 @@ def find(
         return NOTHING._replace(kept=runs.nothing, alone=wide)
     for found in _candidates(runs, order, alone, bound, error_of):
         if found.best.error <= bound.error and runs.holds(found.best, *bound):
-            return found._replace(alone=wide)
+            few_enough = _few_enough(runs, found, alone, bound)
+            return few_enough._replace(alone=wide)
     found = NOTHING._replace(kept=runs.nothing)
     if bound.is_tolerance:  # which no lines reach
         found = _of(runs, order[:_MOST_TOGETHER], bound.error)
     return found._replace(alone=wide)
+
+
+def _few_enough(
+    runs: Runs, found: Found, alone: Mapping[int, Found], bound: Bound
+) -> Found:
+    """Lines that are enough; of many, one that leaves next to nothing, if there is one."""
+    best = min(alone.values(), key=lambda each: each.best.error)
+    is_better = best.best.left < _LEFT_BY_ONE and best.best.price <= runs.most_price
+    if len(found.lines) <= _MANY or bound.is_tolerance or not is_better:
+        return found
+    return best if runs.holds(best.best, *bound) else found
 
 
 def _candidates(
@@ -106,17 +118,18 @@ def _candidates(
     than to compute everything so.
     """
     by_price = sorted(alone.values(), key=lambda each: each.best.price)
-    dear = {number for number, each in alone.items() if each.kept.price > _EXPENSIVE}
+    dear = {number for number, each in alone.items() if each.kept.price > runs.most_price}
     dear -= {number for number in dear if runs.program.lines[number].origin is None}
 
     def of(lines: Collection[int]) -> Found:
         in_order = [number for number in order if number in lines]
         return _of(runs, in_order, bound.error, not dear.isdisjoint(lines))
 
-    yield from (each for each in by_price if each.best.price <= _EXPENSIVE)
+    yield from (each for each in by_price if each.best.price <= runs.most_price)
     sets = _hopeful([*alone], alone, order, bound, error_of)
-    yield from map(of, itertools.islice(sets, _MOST_TRIED))
-    yield from (each for each in by_price if each.best.price > _EXPENSIVE)
+    tried = map(of, itertools.islice(sets, _MOST_TRIED))
+    yield from (each for each in tried if each.best.price <= runs.most_price)
+    yield from (each for each in by_price if each.best.price > runs.most_price)
     by_effect = sorted(alone, key=lambda number: _least(alone[number]))
     ranked = [*by_effect, *(number for number in order if number not in alone)]
     for size in _sizes(runs, ranked[:_MOST_TOGETHER], bound.error):

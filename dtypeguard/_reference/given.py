@@ -133,7 +133,7 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
             f"audit_precision cannot read the reference at {name}: {error} Write {write}."
         ) from error
     if kind(array.dtype) is None:
-        is_void = array.dtype.kind == "V"
+        is_void = array.dtype.type is np.void
         why = ", such as x.astype(numpy.float32): files keep no bfloat16" if is_void else ""
         raise TypeError(
             f"audit_precision got {shown(leaf)} in the reference at {name}. Write an array "

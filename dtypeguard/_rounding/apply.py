@@ -1,5 +1,7 @@
 """Adds updates to params without promoting them."""
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +12,14 @@ from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, kind, promoted
 from .._leaves.public import public
 from .._leaves.rows import Row, describe, table, tree_rows
-from .._leaves.types import Leaf, Params, Updates
+from .._leaves.types import Leaf, Updates
 from .rounding import Word, round_with, rounds
+
+_T = TypeVar("_T")
 
 
 @public
-def apply_updates(
-    params: Params, updates: Updates, *, key: jax.Array | None = None
-) -> Params:
+def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None) -> _T:
     """Adds updates to params; each param keeps its dtype.
 
     It works like `optax.apply_updates`, in any promotion mode. Round-to-nearest loses an

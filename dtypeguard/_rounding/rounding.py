@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._leaves.dtypes import cast, dtype_of, kind
+from .._leaves.dtypes import cast, dtype_of, has_zero, kind
 from .._leaves.types import DType, Function, Leaf
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
@@ -35,7 +35,7 @@ def rounds(dtype: DType) -> bool:
     It does not support float8_e8m0fnu, which has neither sign nor zero, or fewer bits.
     """
     narrow = kind(dtype) == "float" and 8 <= jnp.finfo(dtype).bits < 32
-    return narrow and bool(np.zeros((), dtype) == 0)
+    return narrow and has_zero(dtype)
 
 
 def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:

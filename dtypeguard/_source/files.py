@@ -12,6 +12,7 @@ import os
 import site
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from .._leaves.internals import LIBRARIES
 
@@ -21,6 +22,7 @@ def _folder(path: str) -> str:
 
 
 _OURS = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_SCENES = _folder(os.path.join(_OURS, "_demo", "scenes"))  # written as a user's
 _INSTALLED = (*map(_folder, (*site.getsitepackages(), site.getusersitepackages())),)
 _PYTHONS = _folder(os.path.dirname(os.__file__)), "<frozen "
 _NOBODYS = tuple(
@@ -31,17 +33,27 @@ _NOBODYS = tuple(
 
 
 def short_path(file: str) -> str:
-    """A path from the installed packages, the working directory or its own package.
+    """A path from the installed packages or the working directory.
 
-    That of a file of the user's elsewhere begins with the folder of its package or script.
+    That of a file of the user's elsewhere is absolute: editors and terminals open it.
     """
-    root = _root(file) or _folder("")
-    if file.startswith(root) or not os.path.isabs(file):
-        return file.removeprefix(root)
-    folder = os.path.dirname(file)
-    while os.path.exists(os.path.join(os.path.dirname(folder), "__init__.py")):
-        folder = os.path.dirname(folder)
-    return file.removeprefix(_folder(os.path.dirname(folder)))
+    return file.removeprefix(_root(file) or _folder(""))
+
+
+def file_text(file: str) -> str:
+    """A file as reports name it; the cell of a notebook as IPython does: `Cell In[3]`."""
+    return _cell(file) or short_path(file)
+
+
+def line_text(file: str, line: int) -> str:
+    """A line as reports name it: `train.py:5`, `Cell In[3], line 5`."""
+    return f"{cell}, line {line}" if (cell := _cell(file)) else f"{short_path(file)}:{line}"
+
+
+def _cell(file: str) -> str:
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return " ".join((shell and shell.compile.format_code_name(file)) or ())
 
 
 def package(file: str) -> str:
@@ -64,10 +76,11 @@ def is_ours(file: str) -> bool:
 def is_users(file: str) -> bool:
     """Whether a file belongs to none of JAX, NumPy, Python and dtypeguard.
 
-    The optimizers of dtypeguard count like those of any other package.
+    The optimizers of dtypeguard count like those of any other package, the scenes of
+    `dtypeguard demo` like the user's own files.
     """
     if file.startswith(_OURS):
-        return file.startswith(os.path.join(_OURS, "_optimizers"))
+        return file.startswith((os.path.join(_OURS, "_optimizers"), _SCENES))
     if file.startswith(_INSTALLED):
         return not file.startswith(_NOBODYS)
     return not file.startswith((*_PYTHONS, *_NOBODYS))
@@ -76,7 +89,7 @@ def is_users(file: str) -> bool:
 @functools.cache
 def _root(file: str) -> str | None:
     """The folder, or archive, that holds the package of a file; None for the user's."""
-    return next(_roots(file), None)
+    return None if file.startswith(_SCENES) else next(_roots(file), None)
 
 
 def _roots(file: str) -> Iterator[str]:

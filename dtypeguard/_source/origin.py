@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES
-from .files import is_installed, is_users, package, short_path
+from .files import is_installed, is_users, line_text, package
 from .syntax import line_at
 
 
@@ -36,7 +36,7 @@ class Origin:
     _through: "tuple[Frame, ...]" = dataclasses.field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
-        return f"{short_path(self.file)}:{self.line}"
+        return line_text(self.file, self.line)
 
     @property
     def users(self) -> "Origin":
@@ -81,7 +81,7 @@ def _call_of(line: Origin, user: Origin | None) -> str:
     where = user and (user.users.file, user.users.function)
     if user is None or where not in around[1:] or where == around[0]:
         return ""
-    caller = f"{short_path(own[1].file)}:{own[1].line}"
+    caller = line_text(own[1].file, own[1].line)
     is_new = caller not in (str(user.users), str(line.users))
     return f", called from {caller}" * is_new
 

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
+from .._carry.modules import Contents
 from .._guard.guard import policy_of
 from .._guard.policy import dtype_of_update
 from .._guard.strong import strong
@@ -292,10 +293,12 @@ def _pairs(name: str, before: PyTree, after: PyTree) -> Iterator[tuple[str, Leaf
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
         new = paths(after)
         label = f"{name}: " if name else ""
+        how = after.structure if isinstance(after, Contents) else None
         one_sided = [f"{name}{path}".lstrip(".") for path in sorted({*old} ^ {*new})]
         raise Fault(
             f"{label}another tree, {len(old)} -> {len(new)} leaves"
             + (f"; only one has {', '.join(one_sided[:3])}" if one_sided else "")
+            + (f"; {how}" if how and not one_sided else "")
         )
     yield from zip(old, tree_util.tree_leaves(before), tree_util.tree_leaves(after))
 

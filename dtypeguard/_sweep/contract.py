@@ -20,13 +20,15 @@ from .._audit.report import AuditReport
 from .._carry.call import Call, SplitTree
 from .._carry.carry import Carry
 from .._carry.modules import Contents
+from .._carry.split import changed_constants
 from .._guard.guard import policy_of
 from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore
 from .._guard.strong import strong
+from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import cast, dtype_of, is_array, is_weak, promoted_weakly
-from .._leaves.rows import by_path
+from .._leaves.rows import by_path, tree_rows
 from .._leaves.types import Leaf, Optimizer, Step
 from . import checks
 from .checks import (
@@ -89,6 +91,7 @@ class StepTrial:
     Attributes:
         names: what each carry is called.
         carried: the array leaves of its first carry, by path: what a loop carries.
+        constants: what is no array in the carry and changed, once the step is traced.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class StepTrial:
         self._call = Call(step, carry, args, kwargs)
         self.names = self._call.names
         self.carried = self._by_path(self._call.carried)
+        self.constants: list[str] = []
 
     @property
     def buffers(self) -> tuple[dict[str, Leaf], Iterable[Leaf]]:
@@ -120,7 +124,21 @@ class StepTrial:
     def _run(self, carried: Contents, others: Sequence[Leaf]) -> Contents:
         left = iter(carried.values.values())
         arrays = [[next(left) for _ in tree.arrays] for tree in self._call.carried]
-        return self._by_path(self._call.run(arrays, others))
+        before, after = self._call.carried, self._call.run(arrays, others)
+        triples = [*zip(self._call.names, before, after)]
+        self.constants = [
+            f"{name}{path}: {shown(old)} -> {shown(new)}, a constant of the program"
+            for name, *trees in triples
+            for path, old, new in changed_constants(*trees)
+        ]
+        made = self._by_path(after)
+        of_other_tree = (
+            f"{row.path}: {row.before} -> {row.after}"
+            for name, old, new in triples
+            if old.treedef != new.treedef
+            for row in tree_rows(name, old.tree, new.tree, "")
+        )
+        return Contents(None, made.values, next(of_other_tree, None))
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
         leaves = {
@@ -200,7 +218,12 @@ def _types(subject: Subject) -> None:
         path: _promoted(leaf, after.values.get(path, leaf))
         for path, leaf in before.values.items()
     }
-    same_types("", Contents(None, values), after)
+    same_types("", Contents(None, values, before.structure), after)
+
+
+def _step_compiles_once(trial: StepTrial) -> None:
+    trial.trace(checks.compilations)
+    checks.raise_first(trial.constants)
 
 
 def _promoted(before: Leaf, after: Leaf) -> Leaf:
@@ -234,6 +257,7 @@ RULES: dict[str, _Rule] = {
 # An optimizer is a step that carries params and a state.
 _OF_ANY_STEP = "scan", "cond", "while_loop", "one_compilation", "donation"
 STEP_RULES = {"types": _traced(_types)} | {name: RULES[name] for name in _OF_ANY_STEP}
+STEP_RULES["one_compilation"] = _step_compiles_once
 
 
 def broken(

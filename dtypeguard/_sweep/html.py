@@ -114,7 +114,7 @@ def page(report: Report) -> str:
         f'<div class="map"><table>\n{_head()}<tbody>\n' + "\n".join(rows) + "\n</tbody>"
         f"</table></div>\n{left_out}"
     )
-    return document("dtypeguard audit: every optimizer", body, _STYLE, _SCRIPT)
+    return document("dtypeguard sweep: every optimizer", body, _STYLE, _SCRIPT)
 
 
 def _head() -> str:

@@ -24,6 +24,13 @@ class OptimizerRow(NamedTuple):
 
 
 _HEADER = ("optimizer", "bare", "guarded", "rescued", "checks that failed")
+LEGEND = (
+    ("bare", "configurations of dtypes and flags that fail a check as Optax has it"),
+    ("guarded", "the same with dtypeguard.guard around it; any is a fault of dtypeguard"),
+    ("rescued", "guarded ones whose update ran once more in float32, with a warning"),
+    ("checks", "init, eval_shape: types of the first state, and of an update; scan, cond,"),
+    ("", "MultiSteps: run in these; compilations: a jitted step compiles once"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +104,18 @@ class Report:
             f"{self.configurations:,} configurations: bare {self.bare_failed:,} failed, "
             f"guarded {self.guarded_failed:,} failed ({self.seconds:.0f} s; "
             f"optax {optax.__version__}, jax {jax.__version__})"
+        )
+
+    def meaning(self) -> str:
+        """What a failure means."""
+        if self.guarded_failed:
+            return "The guarded failures are faults of dtypeguard: please report them."
+        if not self.bare_failed:
+            return "Every optimizer keeps its types in all of them, bare and guarded."
+        return (
+            "A bare failure is no fault of the installation: with these dtypes the "
+            "optimizer changes a\ntype, so that a scan raises or a step compiles again. "
+            "Guarded, it does not."
         )
 
     def as_json(self) -> dict[str, object]:

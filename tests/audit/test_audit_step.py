@@ -177,7 +177,7 @@ ROUNDS = "rounds: dtypeguard.audit_precision measures what that loses."
 )
 def test_what_a_first_carry_of_another_type_loses(step, first, advice):
     report = audit_step(step, first)
-    assert "\n".join(report.paragraphs) == advice
+    assert "\n".join(report._paragraphs) == advice
     started = jnp.asarray(first, report.drifts[0].after)
     assert audit_step(step, started).ok
 

@@ -100,7 +100,8 @@ def test_json_has_the_keys_of_the_stability_page():
     guarded = audit(guard(one_leaf(counter, lambda n: n + 0.5)), struct(F32))
     for report in (audit(optax.sgd(1), struct(F32)), of_error, guarded):
         read = json.loads(report.to_json())
-        keys = "ok drifts wide_operations compilations error refusal name subject remedy"
+        keys = "ok drifts wide_operations changed_constants compilations error refusal "
+        keys += "name subject remedy"
         assert list(read) == keys.split()
         assert (read["refusal"] is None) is report.is_mended
         assert read["refusal"] == (None if report.ok else report.error.message)
@@ -134,7 +135,7 @@ def test_a_new_analysis_is_one_entry(monkeypatch):
     assert "1 exponentials <here>" in report.to_markdown()
     assert '<p class="lines">1 exponentials &lt;here&gt;</p>' in report.to_html()
     assert report.ok
-    assert report.paragraphs == ["1 exponentials <here>"]
+    assert report._paragraphs == ["1 exponentials <here>"]
     nothing = audit_step(lambda x: x, jnp.ones(3))
     assert str(nothing) == "audit: no leaf changed its type in one step."
 

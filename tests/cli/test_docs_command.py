@@ -1,5 +1,6 @@
 """`dtypeguard docs`: the pages, from a clone and from a wheel."""
 
+import pathlib
 import re
 
 import pytest
@@ -31,6 +32,13 @@ def test_the_api_has_signatures_and_docstrings(capsys):
         assert getattr(dtypeguard, name).__doc__.partition("\n")[0] in printed
 
 
+@pytest.mark.parametrize("name", ["nnx.ipynb", "pytorch_block.npz", "docs/equinox.ipynb"])
+def test_it_prints_files_as_they_are(name, capfdbinary):
+    assert main(["docs", name]) == 0
+    file = DOCS / pathlib.Path(name).name
+    assert capfdbinary.readouterr().out == file.read_bytes()
+
+
 @pytest.mark.parametrize("command", ["audit", "precision", "lock", "docs"])
 def test_help_names_every_status(command, capsys):
     assert main([command, "--help"]) == 0
@@ -44,7 +52,8 @@ def test_the_wheel_has_the_pages():
 
     files = WheelBuilder(str(ROOT)).recurse_included_files()
     packed = {file.distribution_path for file in files}
-    assert {f"dtypeguard/_docs/{page.name}" for page in DOCS.glob("*.md")} <= packed
+    for kind in ("*.md", "*.ipynb", "*.npz"):
+        assert {f"dtypeguard/_docs/{file.name}" for file in DOCS.glob(kind)} <= packed
     others = {file for file in packed if not file.startswith("dtypeguard/")}
     assert "dtypeguard/_cli/docs.py" in packed
     assert not others

@@ -323,7 +323,7 @@ def test_wrong_usage(run, arguments, message):
 def test_help(run, capsys):
     code, out, _ = run("--help")
     assert code == 0
-    assert out.startswith("usage: dtypeguard run [--all] [-m] SCRIPT [ARGS ...]\n")
+    assert out.startswith("usage: dtypeguard run [--all] [--format FORM] [-m] SCRIPT")
     assert main(["--help"]) == 0
     assert re.search(r"run +run a script", capsys.readouterr().out)
 

@@ -298,12 +298,12 @@ def test_the_carry_of_a_step(step_file, capsys, tmp_path):
     [
         (["--step"], "a step needs a function that gives its arguments"),
         (["--step", "--inputs", "{}:inputs", "--params", "bf16"], "--params is for an opt"),
-        (["--step", "--inputs", "{}:inputs", "--jobs", "2"], "--jobs is for the sweep"),
+        (["--step", "--inputs", "{}:inputs", "--jobs", "2"], "--jobs is for dtypeguard s"),
         (["--inputs", "{}:inputs"], "--inputs is for a step. Write: dtypeguard"),
         (["--carry", "1"], "--carry is for a step"),
         (["--step", "--inputs", "{}:nothing"], "has no nothing"),
         (["--step", "--inputs", "{}:raises"], "raises cannot be called: KeyError: 'data'"),
-        (["--step", "--inputs", "{}:raises"], "a dict of them by name, or the only one"),
+        (["--step", "--inputs", "{}:raises"], "a dict of them by name, the only one, or"),
     ],
 )
 def test_wrong_usage_of_a_step(options, message, step_file, capsys):

@@ -53,6 +53,7 @@ ARRAYS = {  # as which JAX array a guard keeps them, with x64 off
     "long double": (np.longdouble(1.5), "float32"),
     "int enum": (Level.ONE, "int32"),
     "subclass of float": (Rate(0.5), "float32"),
+    "float8_e4m3fnuz": (np.ones(3, jnp.float8_e4m3fnuz), "float8_e4m3fnuz"),
     "strided and frozen": (np.broadcast_to(np.float32(1), 3)[::-1], "float32"),
 }
 OTHERS = {

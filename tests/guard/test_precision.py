@@ -14,6 +14,7 @@ from one_leaf import transformation
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
+from dtypeguard._guard.policy import changes_precision
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_explicit_x64
 from dtypeguard._sweep.catalog import entries
 from dtypeguard._sweep.hlo import count_float64, optimized_hlo
@@ -395,7 +396,7 @@ def test_a_float64_policy_needs_x64_in_every_update(policy):
     needs_x64 = pytest.raises(ValueError, match=r"_dtype=float64\) needs x64: write")
     with needs_x64:
         opt.update(params, state, params)
-    if policy.changes_precision:
+    if changes_precision(policy):
         with needs_x64:
             opt.init(params)
 

@@ -13,6 +13,13 @@ from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
 
+# XLA (of JAX 0.10) has no floats of 6 bits on CPUs, and a signed bit is 0 or -1.
+NARROW = [
+    name
+    for name in dir(ml_dtypes)
+    if name.startswith(("float4", "float8", "int", "uint")) and hasattr(jnp, name)
+    if not name.endswith("int1")
+]
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 
 pytestmark = pytest.mark.third_party
@@ -97,6 +104,9 @@ def test_restore_heals_another_precision(dtype, params):
         (np.float64(65519), jnp.float16, 65504),  # rounds to nearest
         (np.float32(460), jnp.float8_e4m3fn, 448),
         (jnp.asarray(jnp.inf, BF16), jnp.float8_e5m2, np.inf),
+        (np.float32(np.nan), jnp.complex64, np.nan),
+        (np.complex64(np.nan), F32, np.nan),
+        (np.complex64(-np.inf), F32, -np.inf),
     ],
 )
 def test_restore_where_the_value_survives(leaf, dtype, value):
@@ -104,7 +114,7 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
     assert isinstance(restored, jax.Array)
     assert restored.dtype == dtype
     assert not restored.weak_type
-    assert restored == value
+    np.testing.assert_equal(np.asarray(restored), np.asarray(value, dtype))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +141,10 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
         (jnp.asarray(480, BF16), jnp.float8_e4m3fn, "480"),
         (np.int32(-(2**31)), jnp.float16, str(-(2**31))),
         (np.float16(-np.inf), I32, "-inf"),
+        (complex(np.nan, 1), F32, "(nan+1j)"),
+        (complex(1, np.nan), F32, "(1+nanj)"),
+        (complex(np.nan, 0), I32, "(nan+0j)"),
+        (jnp.asarray(jnp.nan), jnp.bool_, "nan"),
     ],
 )
 def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
@@ -146,7 +160,8 @@ def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
     ("dtype", "lost", "kept"),
     [
         ("float4_e2m1fn", (100, np.nan, -np.inf), (-6, 0.5, 6.9)),  # it saturates
-        ("float8_e8m0fnu", (-1, 0, np.inf), (0.25, 1e38)),  # no sign, no zero
+        # No sign, no zero: the least, 2**-127, is nearest from 3/4 of it on.
+        ("float8_e8m0fnu", (-1, 0, np.inf, 1e-45, 2.0**-128), (0.25, 1e38, 2.0**-127)),
     ],
 )
 def test_restore_to_a_dtype_that_lacks_some_numbers(dtype, lost, kept):
@@ -160,6 +175,16 @@ def test_restore_to_a_dtype_that_lacks_some_numbers(dtype, lost, kept):
     for value in kept:
         (restored,) = restore([np.float32(value)], wanted)
         assert restored == np.float32(value).astype(restored.dtype)
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_restore_between_narrow_dtypes(make, name):
+    """NumPy has no cast between many of them."""
+    held = make(np.ones(2, getattr(ml_dtypes, name)))
+    for other in NARROW:
+        (restored,) = restore([held], [jax.ShapeDtypeStruct((2,), getattr(jnp, other))])
+        assert (restored.dtype, restored.tolist()) == (getattr(jnp, other), [1, 1])
 
 
 def test_restore_names_every_leaf(params):
@@ -182,9 +207,6 @@ def test_restore_refuses_another_tree(params):
     with pytest.raises(DtypeDriftError, match="another tree than the record") as error:
         restore((adam._replace(mu={"w": adam.mu["w"]}), rest), record(opt, params))
     assert re.search(r"state\[0\]\.mu\['b'\] +float32\[3\] -> \(absent\)", str(error.value))
-    as_lists = tree_util.tree_map(lambda x: x, [adam._asdict(), {}])
-    with pytest.raises(DtypeDriftError, match=r"state\[0\]\['count'\]"):
-        restore(as_lists, record(opt, params))
 
 
 def test_restore_of_keys():

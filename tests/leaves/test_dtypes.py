@@ -1,10 +1,41 @@
 """Promotion of the dtypes that JAX promotes with nothing, and what a cast loses."""
 
 import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
 import pytest
 
-from dtypeguard._leaves.dtypes import promoted
+from dtypeguard import fromage
+from dtypeguard._leaves.dtypes import dtype_of, kind, native, promoted
 from dtypeguard._leaves.rows import lost, rounding
+
+# Those of JAX; a release may lack some.
+_NARROW = [n for n in dir(ml_dtypes) if n.startswith(("bfloat", "float", "int", "uint"))]
+NARROW = [name for name in _NARROW if hasattr(jnp, name)]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_the_dtypes_of_jax_keep_their_kind(name):
+    """Some have letters of others: float8_e4m3fnuz and the complex long double are "G"."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    array = np.ones(2, dtype)
+    assert dtype_of(array) == native(array).dtype == dtype
+    assert kind(dtype) == ("float" if "float" in name else "int")
+
+
+def test_long_doubles_become_doubles():
+    assert native(np.longdouble(1)).dtype == np.float64
+    assert native(np.clongdouble(1)).dtype == np.complex128
+
+
+def test_an_optimizer_takes_every_8_bit_float():
+    params = [
+        np.ones(2, getattr(ml_dtypes, name))
+        for name in NARROW
+        if name.startswith("float8_e4m3")
+    ]
+    assert len(params) > 1
+    assert fromage(0.1).init(params).count == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Each kind of drift, of a state, of updates and of a carry."""
 
+import collections
 import functools
 import inspect
 
@@ -140,3 +141,26 @@ def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):
         return len(looks)
 
     assert work(60) < 2.5 * work(30)
+
+
+@pytest.mark.parametrize(
+    ("of", "path", "after"),
+    [
+        (lambda u: {"w": u["w"]}, "['b'][0]", "(absent)"),
+        (lambda u: {**u, "b": ()}, "['b'][0]", "(absent)"),
+        (lambda u: {**u, "b": (optax.MaskedNode(), u["b"][1])}, "['b'][0]", "(absent)"),
+        (lambda u: {**u, "b": [*u["b"]]}, "", "PyTreeDef({'b': [*, *], 'w': *})"),
+        (lambda u: collections.OrderedDict(u), "", "OrderedDict"),
+    ],
+    ids=["missing", "empty", "masked", "list", "OrderedDict"],
+)
+def test_updates_of_another_tree_than_the_params(of, path, after):
+    """They cannot be added: they have the paths of the params, or some of them."""
+    leaf = jax.ShapeDtypeStruct((3,), F32)
+    params = {"w": leaf, "b": (leaf, leaf)}
+    drift, *_ = audit(optax.stateless(lambda updates, _: of(updates)), params).drifts
+    assert (drift.where, drift.kind, drift.path) == ("updates", "structure", path)
+    assert after in drift.after
+    zeros = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), params)
+    with pytest.raises((ValueError, TypeError), match=r"structure|operand|[Mm]ismatch"):
+        optax.apply_updates(zeros, of(zeros))

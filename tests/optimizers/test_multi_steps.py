@@ -1,6 +1,7 @@
 """multi_steps: the numbers of optax.MultiSteps, one inner update in k mini-steps."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -494,6 +495,37 @@ def test_skips_as_optax_does():
     skip = {"should_skip_update_fn": optax.skip_not_finite}
     state = assert_as_optax(INNER["adam"], 3, 10, with_bad_steps, **skip)
     assert int(state.gradient_step) == 8 // 3
+
+
+@third_party
+@pytest.mark.parametrize(
+    "skip",
+    [
+        optax.skip_not_finite,
+        functools.partial(optax.skip_large_updates, max_squared_norm=100),
+    ],
+    ids=["not_finite", "large"],
+)
+def test_no_gradient_at_all_is_nothing_to_skip(skip):
+    """Optax's functions return other types for it."""
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(())}
+    none = dict.fromkeys(params)
+    opt, plain = (
+        multi_steps(optax.sgd(1.0), 2, should_skip_update_fn=function)
+        for function in (skip, None)
+    )
+    nan = tree_util.tree_map(lambda p: p * jnp.nan, params)
+    for update in (opt.update, jax.jit(opt.update)):
+        state, expected = opt.init(params), plain.init(params)
+        _, state = update(nan, state, params)  # which is skipped
+        for grads in (none, params, none, none):
+            updates, state = update(grads, state, params)
+            like, expected = plain.update(grads, expected, params)
+            assert not state.skip_state["should_skip"]
+            assert types(state.skip_state) == types(opt.init(params).skip_state)
+            emitted = tree_util.tree_leaves(like)
+            assert_same(tree_util.tree_leaves(updates)[: len(emitted)], emitted)
+            assert_same(state._replace(skip_state=()), expected)
 
 
 @third_party

@@ -332,7 +332,7 @@ def test_the_fix_reaches_the_tolerance_at_the_lowest_price(tmp_path):
         assert work(fix) == work(best)
         assert report.mended <= tolerance
         assert report.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
-        assert report.dearer == 3
+        assert report.times_as_expensive == 3
 
 
 def test_of_a_package_the_call_is_to_be_precise(tmp_path):
@@ -377,7 +377,7 @@ def test_on_an_a100_high_is_no_remedy():
     report = audit_precision(f, A, B, matmul_precision="a100")
     assert report.error == pytest.approx(products.off("a100", jnp.dot, A, B), rel=0.1)
     assert "precision=jax.lax.Precision.HIGHEST)" in str(report)
-    assert (report.precision, report.dearer) == ("HIGHEST", 8)
+    assert (report.precision, report.times_as_expensive) == ("HIGHEST", 8)
 
 
 def test_what_the_products_of_a_device_make_infinite_is_named():

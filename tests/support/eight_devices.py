@@ -4,7 +4,7 @@ Usage: eight_devices.py short|others. `OPTIMIZERS` has which of them each is.
 
 For most cases no sharding of an output is asked for: what XLA gives state and updates, bare
 and guarded. Besides, `short` compares rounding on eight devices with that on one, and
-counts what an update of Prodigy communicates.
+counts what an update of Prodigy communicates and what stays on eight.
 """
 
 import collections
@@ -22,8 +22,7 @@ import optax
 from jax import lax, tree_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-import dtypeguard
-from dtypeguard import Policy, apply_updates, guard, prodigy
+from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy, restore, strong
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
@@ -32,7 +31,7 @@ WHOLE = dict.fromkeys(SPECS, P())
 # Moments and a counter, and our own two.
 SHORT = {
     "adamw": lambda: optax.adamw(1e-2),
-    "multi_steps": lambda: dtypeguard.multi_steps(optax.adam(1e-2), 2),
+    "multi_steps": lambda: multi_steps(optax.adam(1e-2), 2),
     "prodigy": lambda: prodigy(),
 }
 OTHERS = {
@@ -233,6 +232,27 @@ def communication():
     return {"kinds": kinds, "sums": sums, "spread": spread, "gap": max(gaps)}
 
 
+def stays():
+    """What dtypeguard makes of arrays by rows, outside of `jit`: on how many devices."""
+    made = {}
+    numbers = {
+        name: jnp.ones(8, name) for name in ("float32", "complex64", "int32", "bool")
+    }
+    for name, leaf in by_rows(numbers).items():
+        for dtype in (*numbers, "bfloat16", "int8"):
+            wanted = [jax.ShapeDtypeStruct((8,), dtype)]
+            made[f"restore {name} to {dtype}"] = restore([leaf], wanted)
+    keys = by_rows(jax.random.split(jax.random.key(0), 8))
+    made["strong"] = strong(by_rows(numbers) | {"keys": keys})
+    params = by_rows({"w": jnp.ones((16, 2), BF16), "v": jnp.ones(8)})
+    opt = multi_steps(optax.adam(1e-3), 2)
+    first = opt.init(params)
+    made["multi_steps, first"] = opt.update(params, first, params)
+    made["multi_steps, second"] = opt.update(params, made["multi_steps, first"][1], params)
+    arrays = lambda tree: [x for x in tree_util.tree_leaves(tree) if x.ndim]
+    return {name: [*map(len, map(rows, arrays(tree)))] for name, tree in made.items()}
+
+
 def by_rows(tree):
     mesh = Mesh(np.array(jax.devices()), ("data",))
     spec = lambda x: P("data") if x.ndim and x.shape[0] % 8 == 0 else P()
@@ -275,7 +295,7 @@ def main(which):
                     told[how] = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(told))
     if which == "short":
-        for special in (rounded, communication):
+        for special in (rounded, communication, stays):
             print(json.dumps({"case": special.__name__, **special()}))
 
 

@@ -1,8 +1,12 @@
 """check_step passes for guarded steps, and names every broken rule."""
 
+import collections
 import re
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import equinox as eqx
+import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -137,3 +141,99 @@ def test_arguments_by_name_are_a_dict(kwargs):
         with pytest.raises(TypeError, match=message):
             check(lambda state, x=1: state, jnp.ones(3), kwargs=kwargs)
     check_step(lambda state, x=1: state, jnp.ones(3), kwargs=MappingProxyType({"x": 2}))
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Other(NamedTuple):
+    a: Any
+    b: Any
+
+
+@flax.struct.dataclass
+class Counting:
+    x: Any
+    count: int = flax.struct.field(pytree_node=False, default=0)
+
+
+@pytest.mark.parametrize(
+    ("step", "carry", "named"),
+    [
+        (lambda c: {"w": list(c["w"])}, {"w": (jnp.ones(2), jnp.ones(3))}, r"\[\*, \*\]"),
+        (lambda c: (collections.OrderedDict(c[0]),), ({"a": jnp.ones(2)},), "OrderedDict"),
+        (lambda c: {"s": Other(*c["s"])}, {"s": Pair(jnp.ones(2), jnp.ones(2))}, "Other"),
+        (lambda c: c.replace(count=c.count + 1), Counting(jnp.ones(2)), r"\(1,\)"),
+        (lambda c: {**c, "b": ()}, {"a": jnp.ones(2), "b": None}, r"'b': \(\)"),
+        (lambda c: (c[0], [c[1]][:0], c[2]), (jnp.ones(2), (), 1), r"\(\*, \[\], \*\)"),
+    ],
+    ids=["list", "OrderedDict", "NamedTuple", "static", "empty", "empty list"],
+)
+def test_another_tree_with_the_same_paths_breaks_a_rule(step, carry, named):
+    """`lax.scan` refuses it, and so does the rule."""
+    with pytest.raises(TypeError, match="same pytree structure"):
+        jax.lax.scan(lambda c, _: (step(c), None), carry, None, length=2)
+    with pytest.raises(AssertionError, match=f"another tree.*; c: .* -> .*{named}") as e:
+        check_step(step, carry)
+    broken = re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE)
+    assert broken == ["types", "scan", "cond", "while_loop", "one_compilation"]
+    assert not audit_step(step, carry).ok
+
+
+class Model(eqx.Module):
+    weight: Any
+    temperature: Any = 2.0
+
+
+def anneal(model):
+    return Model(model.weight * 2, model.temperature * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("step", "first", "count"),
+    [
+        (anneal, 2.0, 4),
+        (anneal, jnp.asarray(2.0), 1),  # as the report says
+        (lambda m: Model(m.weight * 2, 0.5), 2.0, 2),
+        (lambda m: Model(m.weight * 2, 1), 1.0, 1),
+        (lambda m: Model(m.weight * 2, m.temperature), 2.0, 1),
+        (lambda m: Model(m.weight * 2, lambda x: x), jnp.tanh, 4),
+        (lambda m: Model(m.weight * 2, m.temperature), jnp.tanh, 1),
+        (lambda m: Model(m.weight * 2, not m.temperature), False, 2),
+    ],
+)
+def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
+    calls = []
+    jitted = eqx.filter_jit(lambda model: calls.append(1) or step(model))
+    model = Model(jnp.ones(3), first)
+    for _ in range(4):
+        model = jitted(model)
+    assert len(calls) == count
+    model = Model(jnp.ones(3), first)
+    report = audit_step(step, model)
+    assert report.compilations == min(count, 2)
+    assert report.ok
+    found = dict(report.findings)["changed_constants"]
+    assert [each.path.partition(".")[2] for each in found] == ["temperature"] * (count > 1)
+    if count == 1:
+        assert (found, report.summaries) == ((), ("", ""))
+        return check_step(step, model)
+    with pytest.raises(AssertionError, match=r"temperature: .* -> .*, a constant") as e:
+        check_step(step, model)
+    assert re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE) == ["one_compilation"]
+    assert "dtypeguard.guard_step does not fix this. " in str(e.value)
+    assert "constant of the program, which compiles anew for each value" in str(report)
+    is_number = isinstance(first, float)
+    assert (f"begin with jnp.asarray({first})." in str(report)) == is_number
+
+
+def test_a_constant_that_becomes_an_array_is_named():
+    """The tree is the same, but not what is data in it."""
+    step = lambda model: Model(model.weight * 2, model.temperature * jnp.float32(0.9))
+    (drift,) = audit_step(step, Model(jnp.ones(3), 2.0)).drifts
+    assert (drift.path, drift.kind) == ("model.temperature", "structure")
+    assert (drift.before, drift.after) == ("(a constant)", "float32[]")
+    with pytest.raises(AssertionError, match=r"only one has model\.temperature"):
+        check_step(step, Model(jnp.ones(3), 2.0))

@@ -103,3 +103,13 @@ def test_prodigy_communicates_its_two_sums_alone():
     assert found["sums"] == ["f32[]"] * 4
     assert found["spread"] == [True, True]
     assert found["gap"] < 1e-5
+
+
+def test_sharded_arrays_stay_where_they_are():
+    """Also those that are cast to another kind, keys, and the zeros between two steps."""
+    (found,) = (one for one in told("short") if one["case"] == "stays")
+    del found["case"]
+    assert len(found) > 20
+    assert {name: set(devices) for name, devices in found.items()} == {
+        name: {8} for name in found
+    }

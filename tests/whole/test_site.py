@@ -2,6 +2,7 @@
 
 import ast
 import html.parser
+import json
 import os
 import pathlib
 import re
@@ -17,6 +18,11 @@ import dtypeguard.testing
 
 # In a style sheet; what stands behind `data:` is an image in itself.
 ELSEWHERE = r"""(url\(|@import)\s*["']?(https?:)?//"""
+
+# Headings of the glossary, and words of questions.
+WORDS = "drift leaf carry weak wide narrow share left rescue mini-step".split()
+ASKED = ["mixed precision", "compile", "NaN", "loss scaling", "master weights", "jmp", "mpx"]
+ASKED += ["EMA", "Some donated buffers were not usable", "gradient checkpointing"]
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +119,34 @@ def test_a_search_finds_the_messages_of_jax(site):
         "have no available implicit dtype promotion path",
     ):
         assert message in found
+
+
+def found_by(site, word):
+    """The titles of the sections that have a word in their title, as the search weighs."""
+    items = json.loads((site / "search.json").read_text())["items"]
+    return [x["title"] for x in items if re.search(rf"\b{word}\b", x["title"], re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("word", WORDS + ASKED)
+def test_a_search_finds_the_words_of_users(site, word):
+    assert found_by(site, word)
+
+
+def test_each_page_has_a_title_and_a_description_of_its_own(site):
+    pages = [*site.rglob("index.html")]
+    assert len(pages) == len([*DOCS.glob("*.md")])
+    heads = [page.read_text().partition("</head>")[0] for page in pages]
+    for pattern in (r"<title>([^<]+)", r'<meta name="description" content="([^"]+)">'):
+        texts = [re.findall(pattern, head) for head in heads]
+        assert all(len(found) == 1 for found in texts)
+        assert len({found[0] for found in texts}) == len(pages), pattern
+    assert all("assets/icon.svg" in head for head in heads)
+
+
+def test_it_has_the_version_and_no_files_of_its_making(site):
+    version = f"dtypeguard {dtypeguard.__version__},"
+    assert version in (DOCS / "zensical.toml").read_text()
+    assert version in (site / "index.html").read_text()
+    names = {file.name for file in site.rglob("*")}
+    assert {"icon.svg", "nnx.ipynb", "pytorch_block.npz"} <= names
+    assert not names & {"examples.py", "zensical.toml", "main.html", "site"}

@@ -1,6 +1,7 @@
 """Wrong arguments to everything public: the message tells what was given, what to write."""
 
 import inspect
+import math
 import re
 
 import jax
@@ -92,6 +93,38 @@ prodigy(beta3=-1)
 prodigy('0.1')
     TypeError: prodigy got learning_rate=...: write a number, such as 1e-3, or a
     function of the number of updates
+prodigy(math.inf)
+    ValueError: prodigy got learning_rate=inf: write a number, such as 1e-3
+prodigy(1e39)
+    ValueError: prodigy got learning_rate=1e+39: write a number
+prodigy(np.float32(np.nan))
+    ValueError: prodigy got learning_rate=nan: write a number
+prodigy(eps=math.inf)
+    ValueError: got eps=inf: write a number from 0 up
+prodigy(estim_lr0=math.inf)
+    ValueError: got estim_lr0=inf: write a small number above 0
+prodigy(estim_lr_coef=math.inf)
+    ValueError: got estim_lr_coef=inf: write a number above 0
+prodigy(weight_decay=math.nan)
+    ValueError: got weight_decay=nan: write a finite number
+prodigy(weight_decay=np.array(-np.inf))
+    ValueError: got weight_decay=-inf: write a finite number
+prodigy(growth_rate=math.nan)
+    ValueError: got growth_rate=nan: write a number from 1 to math.inf
+prodigy(betas=(np.float16(np.nan), 0.9))
+    ValueError: got beta1=nan: write a number in [0, 1)
+prodigy(mask='x')
+    TypeError: takes bools in mask; these are not: ... mask: 'x'...Write True for each
+prodigy(mask={'w': 'x', 'b': True})
+    TypeError: these are not: ... mask['w']: 'x'...mask=None to decay all
+update(prodigy(mask=lambda params: params), PARAMS, ..., PARAMS)
+    TypeError: takes bools in mask; these are not: ... mask['b']: Array
+update(prodigy(lambda count: None), PARAMS, ..., PARAMS)
+    TypeError: prodigy got learning_rate(count)=None: return a number, such as 1e-3
+update(prodigy(lambda count: '1'), PARAMS, ..., PARAMS)
+    TypeError: prodigy got learning_rate(count)='1': return a number, such as 1e-3
+update(prodigy(lambda count: jnp.ones(3)), PARAMS, ..., PARAMS)
+    TypeError: prodigy got learning_rate(count)=Array([1.
 prodigy(eps=-1)
     ValueError: got eps=-1: write a number from
 prodigy(estim_lr0=0.0)
@@ -101,7 +134,7 @@ prodigy(estim_lr0=1e-38)
 prodigy(estim_lr_coef=-1.0)
     ValueError: got estim_lr_coef=-1.0: write a number above 0
 prodigy(weight_decay=None)
-    TypeError: got weight_decay=None: write a number
+    TypeError: got weight_decay=None: write a finite number
 prodigy(growth_rate=0.5)
     ValueError: got growth_rate=0.5: write a number from 1 to math.inf
 prodigy(seed=0.5)
@@ -136,6 +169,16 @@ fromage(PARAMS)
 fromage(None)
     TypeError: fromage got learning_rate=...: write a number, such as 1e-3, or a
     function of the number of updates
+fromage(math.nan)
+    ValueError: fromage got learning_rate=nan: write a number, such as 1e-3
+fromage(-math.inf)
+    ValueError: fromage got learning_rate=-inf: write a number, such as 1e-3
+fromage(0.1, math.inf)
+    ValueError: got min_norm=inf: write a number from 0 up
+fromage(0.1, p_bound=math.inf)
+    ValueError: got p_bound=inf: write a number from 0 up, or None for no bound
+update(fromage(lambda count: math.nan), PARAMS, ..., PARAMS)
+    ValueError: fromage got learning_rate(count)=nan: return a number, such as 1e-3
 fromage(0.1, -1.0)
     ValueError: got min_norm=-1.0: write a number from 0 up
 fromage(0.1, p_bound=-1)
@@ -158,6 +201,20 @@ multi_steps(ADAM, '4')
     TypeError: every_k_schedule='4': write an int from 1 up, or a function
 multi_steps(ADAM, True)
     TypeError: every_k_schedule=True: write an int from 1 up, or a function
+update(multi_steps(ADAM, lambda step: None), PARAMS, ..., PARAMS)
+    TypeError: multi_steps got every_k_schedule(gradient_step)=None: return a number from 1
+update(multi_steps(ADAM, lambda step: '4'), PARAMS, ..., PARAMS)
+    TypeError: got every_k_schedule(gradient_step)='4': return a number from 1 up
+update(multi_steps(ADAM, lambda step: jnp.ones(2)), PARAMS, ..., PARAMS)
+    TypeError: got every_k_schedule(gradient_step)=Array([1.
+update(multi_steps(ADAM, lambda step: jnp.complex64(3)), PARAMS, ..., PARAMS)
+    TypeError: got every_k_schedule(gradient_step)=Array(3.
+update(multi_steps(ADAM, lambda step: True), PARAMS, ..., PARAMS)
+    TypeError: got every_k_schedule(gradient_step)=True: return
+update(multi_steps(ADAM, lambda step: 0), PARAMS, ..., PARAMS)
+    ValueError: got every_k_schedule(gradient_step)=0: return a number from 1 up
+update(multi_steps(ADAM, lambda step: math.nan), PARAMS, ..., PARAMS)
+    ValueError: got every_k_schedule(gradient_step)=nan: return a number from 1 up
 multi_steps(4, ADAM)
     TypeError: got 4. Give it a gradient transformation
 multi_steps(optax.adam, 4)
@@ -210,7 +267,7 @@ restore(record(ADAM, PARAMS), STATE)
 restore(STATE, None)
     DtypeDriftError: another tree than the record: ... state[0].count...(absent) -> int32[]
 restore(STATE, ADAM)
-    DtypeDriftError: state.init...function -> (absent)
+    DtypeDriftError: state.init...function -> ScaleByAdamState...load what was recorded
 audit(PARAMS, ADAM)
     TypeError: audit got {...Give it a gradient
 audit(optax.adam, PARAMS)
@@ -394,6 +451,11 @@ def test_everything_public_is_in_the_table():
         lambda: optax.inject_hyperparams(prodigy, static_args="slice_p")(1.0),
         lambda: optax.inject_hyperparams(fromage)(0.1),
         lambda: multi_steps(ADAM, np.int64(2)),
+        lambda: multi_steps(ADAM, lambda step: 2.0),
+        lambda: multi_steps(ADAM, lambda step: jnp.where(step < 2, 1, 2)),
+        lambda: fromage(lambda count: 1),
+        lambda: prodigy(growth_rate=math.inf, mask={"b": True, "w": np.bool_(False)}),
+        lambda: prodigy(mask=lambda params: jax.tree_util.tree_map(lambda _: True, params)),
         lambda: multi_steps(ADAM, 2, accumulator_dtype=None),
     ],
 )

@@ -1,0 +1,77 @@
+"""`dtypeguard demo`: ten programs that fail, and what one call changes."""
+
+import argparse
+import linecache
+import warnings
+
+import jax
+import optax
+
+from .._demo.names import NAMES
+from .._demo.scene import FOLDER, Scene, play
+from .._leaves.errors import DtypeGuardWarning
+from .display import Write, writer
+
+_WIDTH = 100
+_NEXT = """
+Each is a file in {folder}
+  dtypeguard demo prodigy             shows it in full, with what is reported
+For your own files:
+  dtypeguard run train.py             an error over types names your lines
+  dtypeguard audit train.py:opt       the leaves of an optimizer that drift, and where
+  dtypeguard precision train.py:loss --inputs train.py:inputs    lines that lose precision
+  dtypeguard lock train.py:step --inputs train.py:inputs         what it computes in
+  dtypeguard docs                     the pages of the documentation
+"""
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Runs all scenes, or shows one in full.
+
+    Returns:
+        The exit status: 1 if one fails although guarded, else 0.
+    """
+    if not jax.config.values["jax_platforms"]:
+        jax.config.update("jax_platforms", "cpu")  # all of it is small
+    write, name = writer(), arguments.name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DtypeGuardWarning)
+        return (_all if name is None else _one)(write, name or "")
+
+
+def _all(write: Write, _: str) -> int:
+    releases = f"optax {optax.__version__}, jax {jax.__version__}"
+    write(f"Ten programs, run here ({releases}): bare, and with one call more.")
+    is_ok = True
+    for number, name in enumerate(NAMES, start=1):
+        scene = play(name)
+        is_ok &= scene.is_ok
+        _brief(write, number, scene)
+    write(_NEXT.format(folder=FOLDER).rstrip())
+    return 0 if is_ok else 1
+
+
+def _brief(write: Write, number: int, scene: Scene) -> None:
+    bare, guarded = scene.bare, scene.guarded
+    file = f"{scene.name}.py"
+    write(f"\n{number:2}  {scene.title:<{_WIDTH - 5 - len(file)}} {file}", "bold")
+    write(_cut(f"    bare  {bare.text}"), "red" if bare.is_error else "yellow")
+    if bare.line:
+        write(_cut(f"    line  {bare.line}"))
+    failed = "" if scene.is_ok else "FAILED: "
+    style = "green" if scene.is_ok else "bold red"
+    write(_cut(f"    with  {scene.call}: {failed}{guarded.text}"), style)
+
+
+def _one(write: Write, name: str) -> int:
+    scene = play(name)
+    write(scene.file, "bold")
+    write("".join(linecache.getlines(scene.file)))
+    for head, outcome in (("bare:", scene.bare), (f"with {scene.call}:", scene.guarded)):
+        write(head, "bold")
+        write(f"{outcome.whole}\n")
+    return 0 if scene.is_ok else 1
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 4].rstrip()} ..."

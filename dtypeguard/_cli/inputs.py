@@ -1,0 +1,79 @@
+"""The arguments that `--inputs` names: of a step, or of a function of arrays."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from .._carry.call import SplitTree
+from .._carry.modules import spread
+from .._carry.places import Names
+from .._leaves.types import Args, Kwargs, PyTree
+from .._source.origin import origin_of_error
+from .load import UsageError, load
+
+FORM = (
+    "Let --inputs name a tuple of the arguments, a dict of them by name, the only one, or "
+    "a function that returns these."
+)
+
+
+def load_inputs(
+    inputs: str, target: str, modules: dict[str, ModuleType]
+) -> Callable[[], tuple[Args, Kwargs]]:
+    """Imports what `--inputs` names, for a target that stands in a module or a file.
+
+    Returns:
+        A function that gives the arguments by position and by name. It raises a
+        `UsageError` if there is no array in them: nothing would be checked.
+
+    Raises:
+        UsageError: as `load` does.
+    """
+    where = target.rpartition(":")[0]
+    right = f"Write for example: --inputs {where}:inputs"
+    if inputs.isidentifier():
+        right = f"Did you mean --inputs {where}:{inputs}?"
+    made = load(inputs, modules, right)
+
+    def make() -> tuple[Args, Kwargs]:
+        given = made() if callable(made) else made
+        if not SplitTree(spread(given)).arrays:
+            what = "None" if given is None else "no array"
+            raise UsageError(f"{inputs} gives {what}: nothing would be checked. {FORM}")
+        return _arguments(given)
+
+    return make
+
+
+def _arguments(made: PyTree) -> tuple[Args, Kwargs]:
+    """Arguments by position and by name: of a tuple, of a dict, or of the only one."""
+    # A state is often a named tuple: the only argument then.
+    if type(made) is tuple:
+        return made, {}
+    return ((), made) if type(made) is dict else ((made,), {})
+
+
+def misfit(function: Any, args: Args, kwargs: Kwargs) -> str:
+    """Why a function does not take these arguments, by its signature; empty if it does."""
+    try:
+        Names.of(function).signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def as_usage_error(what: str) -> Iterator[None]:
+    """Makes a usage error of whatever is raised, with the line of the user's that did."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        origin = origin_of_error(error)
+        if origin is None and str(error).startswith(("audit_precision", "lock")):
+            raise UsageError(str(error)) from error
+        where = "" if origin is None else f"\n    {origin.place}  {origin.code}"
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{what}: {reason}{where}\n  {FORM}") from error

@@ -1,0 +1,150 @@
+"""Runs the scenes of the demo, and says in a line or two how each went."""
+
+import importlib.util
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from .._audit.report import AuditReport
+from .._explain.explain import explain
+from .._leaves.compat import set_x64
+from .._leaves.rows import percent
+from .._lock.text import LockError
+from .._precision.report import PrecisionReport
+from .._source.origin import Origin
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenes")
+# The folders of the scenes' files and of their lock, which lines are shown without.
+_FOLDERS = re.compile(r"[^\s(]*scenes[/\\]|[^\s(]*[/\\](?=step\.lock)")
+RUNS = "runs, and gives back the types it was given"
+
+
+class Outcome(NamedTuple):
+    """How one half of a scene went.
+
+    Attributes:
+        text: what happened, in one sentence.
+        line: the line that is named, with what it does; empty if there is none.
+        whole: the report or the error with its note, as a user sees it.
+        is_error: whether it raised.
+        is_missing: whether it raised because this release of JAX or Optax lacks it.
+    """
+
+    text: str
+    line: str = ""
+    whole: str = ""
+    is_error: bool = False
+    is_missing: bool = False
+
+
+class Scene(NamedTuple):
+    """A scene that has run.
+
+    Attributes:
+        name: of its file.
+        title: the first line of the file.
+        file: its path.
+        call: what is written in the second half.
+        bare: how it went without it.
+        guarded: how it went with it.
+    """
+
+    name: str
+    title: str
+    file: str
+    call: str
+    bare: Outcome
+    guarded: Outcome
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the second half went well, or cannot run in this release."""
+        return not self.guarded.is_error or self.guarded.is_missing
+
+
+def play(name: str) -> Scene:
+    """Runs a scene."""
+    file = os.path.join(FOLDER, f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"dtypeguard_demo_{name}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    title = (module.__doc__ or "").partition("\n")[0].rstrip(".")
+    with set_x64(getattr(module, "X64", False)), jax.numpy_dtype_promotion("standard"):
+        halves = _outcome(module.bare), _outcome(module.guarded)
+    return Scene(name, title, file, module.CALL, *halves)
+
+
+def _outcome(half: Callable[[], Any]) -> Outcome:
+    try:
+        with explain():
+            found = half()
+    except Exception as error:
+        return _raised(error)
+    text, report = found if isinstance(found, tuple) else (found, None)
+    if isinstance(text, (AuditReport, PrecisionReport)):
+        text, report = "", text
+    lines, whole = iter(()), text or RUNS
+    if isinstance(report, AuditReport):
+        text, lines, whole = text or _audited(report), _lines_of_audit(report), str(report)
+    if isinstance(report, PrecisionReport):
+        text = text or f"the outputs are {percent(report.error)} off"
+        lines, whole = _lines_of_precision(report), str(report)
+    return Outcome(text or RUNS, _short(next(lines, "")), whole)
+
+
+def _raised(error: Exception) -> Outcome:
+    whole = "".join(traceback.format_exception_only(error)).rstrip()
+    first, *rest = [line.strip() for line in str(error).splitlines()] or [""]
+    is_missing = isinstance(error, (NotImplementedError, LockError)) or (
+        isinstance(error, AttributeError) and isinstance(error.obj, ModuleType)
+    )
+    if is_missing:
+        releases = f"optax {optax.__version__} and jax {jax.__version__}"
+        first = f"not in {releases}: {first}"
+    line = "  ".join(rest[:3])
+    for leaf in getattr(error, "dtypeguard_rows", ())[:1]:
+        first = error.__notes__[-1].partition("\n")[0].removeprefix("dtypeguard: ")
+        types = " -> ".join(name.partition("[")[0] for name in leaf.types)
+        line = f"{_place(leaf.origin)}  {leaf.path}  {types}"
+    text = f"{type(error).__name__}: {first}"
+    return Outcome(_short(text), _short(line), whole, True, is_missing)
+
+
+def _audited(report: AuditReport) -> str:
+    arrays = sum(each.is_array for each in report.wide_operations)
+    wide = len(report.wide_operations)
+    parts = [f"{wide} operations in 64 bits ({arrays} on arrays)"] * bool(wide)
+    parts += [report.headline.rstrip(".")] * (not report.ok)
+    return "; ".join(parts) or "every leaf keeps its type, and nothing runs in 64 bits"
+
+
+def _lines_of_audit(report: AuditReport) -> Iterator[str]:
+    for each in report.wide_operations:
+        if each.is_array:
+            yield f"{_place(each.origin)}  {each.primitive} makes {each.type}"
+    for drift in report.drifts:
+        place = _place(drift.origin)
+        yield f"{place}  {drift.name}  {drift.before} -> {drift.after}"
+    for each in report.wide_operations:
+        yield f"{_place(each.origin)}  {each.primitive} makes {each.type}"
+
+
+def _lines_of_precision(report: PrecisionReport) -> Iterator[str]:
+    for loss in report.losses:
+        yield f"{loss.place}  {loss.origin.code if loss.origin else ''}"
+
+
+def _place(origin: Origin | None) -> str:
+    return "" if origin is None else origin.place
+
+
+def _short(text: str) -> str:
+    return _FOLDERS.sub("", text)

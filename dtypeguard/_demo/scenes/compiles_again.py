@@ -1,0 +1,34 @@
+"""A step that compiles again: its first state is made of Python numbers."""
+
+import jax
+import jax.numpy as jnp
+
+import dtypeguard
+
+CALL = "dtypeguard.strong(state)"
+
+
+def run(state):
+    traced = []
+
+    def step(state, x):
+        traced.append(state)  # as often as it is compiled
+        return {"mean": 0.9 * state["mean"] + 0.1 * x, "count": state["count"] + 1}
+
+    jitted, x, now = jax.jit(step), jnp.ones(3), state
+    for _ in range(3):
+        now = jitted(now, x)
+    count = "once" if len(traced) == 1 else f"{len(traced)} times"
+    return f"compiled {count} in 3 calls", dtypeguard.audit_step(step, state, x)
+
+
+def bare():
+    state = {"mean": jnp.full(3, 0.0), "count": 0}
+    return run(state)
+
+
+def guarded():
+    state = {"mean": jnp.full(3, 0.0), "count": 0}
+    text, report = run(dtypeguard.strong(state))
+    assert report.compilations == 1, report
+    return text, report

@@ -1,0 +1,31 @@
+"""Fromage with a schedule: how much it shrinks the params, at a rate of 3e-4."""
+
+import jax.numpy as jnp
+import optax
+
+import dtypeguard
+
+CALL = "dtypeguard.fromage(rate)"
+RATE = optax.linear_schedule(3e-4, 0.0, 1000)
+
+
+def shrinkage(opt):
+    """The part of an update along the params, where the gradient has none."""
+    params, grads = jnp.array([3.0, 4.0]), jnp.array([-4.0, 3.0])
+
+    def along_params(params, grads):
+        updates, _ = opt.update(grads, opt.init(params), params)
+        return jnp.vdot(params, updates)
+
+    report = dtypeguard.audit_precision(along_params, params, grads)
+    return f"the shrinkage is {100 * report.error:.3g}% off", report
+
+
+def bare():
+    return shrinkage(optax.fromage(RATE))
+
+
+def guarded():
+    text, report = shrinkage(dtypeguard.fromage(RATE))
+    assert report.error < 1e-3, report
+    return text, report

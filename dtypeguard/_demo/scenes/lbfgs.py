@@ -1,0 +1,29 @@
+"""L-BFGS in a scan, float32 under x64 (it raised in Optax 0.2.3 and 0.2.4)."""
+
+import jax.numpy as jnp
+import optax
+
+import dtypeguard
+
+CALL = "dtypeguard.guard(opt)"
+X64 = True
+
+
+def loss(params):
+    return jnp.sum((params - 1) ** 2)
+
+
+def audit(opt):
+    params = jnp.zeros(3, jnp.float32)
+    line_search = {"value": loss(params), "grad": params, "value_fn": loss}
+    return dtypeguard.audit(opt, params, extra_args=line_search)
+
+
+def bare():
+    return audit(optax.lbfgs())
+
+
+def guarded():
+    report = audit(dtypeguard.guard(optax.lbfgs()))
+    assert report.ok, report
+    return report

@@ -1,0 +1,31 @@
+"""Prodigy in a scan under x64, params in bfloat16 and float32."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import optax.contrib
+
+import dtypeguard
+
+CALL = "dtypeguard.guard(opt)"
+X64 = True
+
+
+def train(opt):
+    params = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.ones(3, jnp.float32)}
+
+    def step(carry, _):
+        params, state = carry
+        grads = params  # of half the squares
+        updates, state = opt.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    return jax.lax.scan(step, (params, opt.init(params)), None, length=10)
+
+
+def bare():
+    train(optax.contrib.prodigy())
+
+
+def guarded():
+    train(dtypeguard.guard(optax.contrib.prodigy()))

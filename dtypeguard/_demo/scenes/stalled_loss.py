@@ -1,0 +1,45 @@
+"""A loss that stalls in bfloat16: Adam at 1e-3, params at 1, their goal at 2."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import dtypeguard
+
+CALL = "guard(opt, policy=...), apply_updates(..., key=key)"
+POLICY = dtypeguard.Policy(
+    compute_dtype=jnp.float32, state_dtype=jnp.bfloat16, rounding="stochastic"
+)
+
+
+def loss(params):
+    return jnp.mean((params.astype(jnp.float32) - 2) ** 2)
+
+
+def train(opt, apply_updates):
+    params = jnp.ones(64, jnp.bfloat16)
+
+    def step(params, state, key):
+        updates, state = opt.update(jax.grad(loss)(params), state, params)
+        return apply_updates(params, updates, key), state
+
+    first, keys = (params, opt.init(params)), jax.random.split(jax.random.key(0), 2000)
+    (params, _), _ = jax.lax.scan(lambda c, key: (step(*c, key), None), first, keys)
+    after = float(loss(params))
+    text = f"loss from 1 to {after:.2g} in {len(keys)} steps"
+    return text, after, lambda: dtypeguard.audit_precision(step, *first, keys[0])
+
+
+def bare():
+    apply_updates = lambda params, updates, key: optax.apply_updates(params, updates)
+    text, _, audit = train(optax.adam(1e-3), apply_updates)
+    return text, audit()
+
+
+def guarded():
+    apply_updates = lambda params, updates, key: dtypeguard.apply_updates(
+        params, updates, key=key
+    )
+    text, after, _ = train(dtypeguard.guard(optax.adam(1e-3), policy=POLICY), apply_updates)
+    assert after < 0.1, text
+    return text

@@ -1,0 +1,33 @@
+"""zero_nans in MultiSteps, gradients averaged in float32 (it raised in Optax 0.1.9)."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import dtypeguard
+
+CALL = "dtypeguard.guard(opt)"
+
+
+def train(opt):
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+
+    def step(carry, _):
+        params, state = carry
+        grads = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+        updates, state = opt.update(grads, state, params)
+        return (jax.tree.map(jnp.add, params, updates), state), None
+
+    return jax.lax.scan(step, (params, opt.init(params)), None, length=10)
+
+
+def optimizer():
+    return optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 2)
+
+
+def bare():
+    train(optimizer())
+
+
+def guarded():
+    train(dtypeguard.guard(optimizer()))

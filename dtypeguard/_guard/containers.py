@@ -1,0 +1,219 @@
+"""Puts the leaves of a state into the tree of a record, where only containers differ.
+
+NumPy, Orbax without a target and msgpack return lists and dicts for tuples, NamedTuples and
+modules.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jax import tree_util
+
+from .._leaves.arguments import is_subtree
+from .._leaves.dtypes import dtype_of, kind, native
+from .._leaves.errors import Row
+from .._leaves.groups import and_more
+from .._leaves.rows import ABSENT, arrows, columns, describe, paths
+from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
+
+_FEW = 3  # containers of a warning, names of a container
+# The keys of tuples, lists, and nodes that are registered without keys.
+_PLACED = tree_util.SequenceKey, tree_util.FlattenedIndexKey
+
+
+class Change(NamedTuple):
+    """A container that differs: its path, that of the state and that of the record."""
+
+    path: str
+    before: str
+    after: str
+    how: str
+
+
+class Paired(NamedTuple):
+    """The leaves of a state in the order of a record, and the containers that differ."""
+
+    leaves: list[Leaf]
+    changes: list[Change]
+
+
+class Differs(Exception):
+    """The first place where a state has another tree than its record, as a `row`."""
+
+    def __init__(self, path: str, before: str, after: str, remedy: str):
+        super().__init__(path)
+        self.row = Row(path, before, after, remedy)
+
+
+def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
+    """Finds the leaves of a tree that belong to those of another.
+
+    Children belong together by key, or by position in lists and tuples. A list in place of
+    a NamedTuple or a module has lost the names: there the shapes and kinds of all leaves
+    have to agree as well.
+
+    Args:
+        like: the record, or a part of it.
+        held: what was loaded in its place.
+        path: of both.
+        is_sure: whether no container above has lost its names.
+
+    Raises:
+        Differs: at the first place where they do not belong together without doubt.
+    """
+    if tree_util.all_leaves([like]):
+        if held is None or is_subtree(held) or not (is_sure or _agree(like, held)):
+            raise Differs(path, _shown(like), _shown(held), "load what was recorded")
+        return Paired([held], [])
+    if isinstance(held, np.ndarray) and held.dtype == object:
+        held = held.tolist()  # np.save makes such an array of a tuple or a dict
+    if not tree_util.tree_leaves(like):  # None, an EmptyState, a MaskedNode
+        for below, leaf in zip(paths(held), tree_util.tree_leaves(held)):
+            raise Differs(f"{path}{below}", ABSENT, describe(leaf), "leave it out")
+        return Paired([], [])
+    if _level(like) == _level(held):
+        return _together(like, _children(held)[1], path, is_sure)
+    names, is_placed = _names(like)
+    fields = _fields(held, is_placed)
+    change = Change(path, type(held).__name__, type(like).__name__, "by key")
+    if fields is not None:
+        paired = _together(like, _by_name(like, fields, path), path, is_sure)
+    elif type(held) not in (list, tuple) or isinstance(like, Mapping):
+        raise Differs(path, _shown(like), _shown(held), _remedy(like, held))
+    elif len(held) != len(names):
+        raise Differs(path, _shown(like), _shown(held), f"load one of {len(names)}")
+    else:
+        change = change._replace(how="by position")
+        is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
+        paired = _by_position(like, list(held), path, is_sure)
+    is_same = type(like) is type(held)
+    return paired if is_same else paired._replace(changes=[change, *paired.changes])
+
+
+def warning(changes: Sequence[Change]) -> str:
+    """What to say of containers that differ."""
+    listed = changes[:_FEW]
+    types = arrows([(change.before, change.after) for change in listed])
+    lines = columns([(x.path, change, x.how) for x, change in zip(listed, types)])
+    lines += and_more(len(changes) - len(listed), "container")
+    headline = "restore changed containers to those of the record:"
+    return "\n".join([headline, *(f"  {line}" for line in lines)])
+
+
+def _together(like: PyTree, found: Sequence[PyTree], path: str, is_sure: bool) -> Paired:
+    """Pairs the children of a node with what was found for each."""
+    keys, children = _children(like)
+    below = [f"{path}{tree_util.keystr((key,))}" for key in keys]
+    pairs = [pair(*each, is_sure) for each in zip(children, found, below)]
+    leaves, changes = (list(itertools.chain(*parts)) for parts in zip(*pairs))
+    return Paired(leaves, changes)
+
+
+def _by_name(like: PyTree, fields: Mapping[str, PyTree], path: str) -> list[PyTree]:
+    """The field for each child of a node; raises `Differs` unless there is one for each.
+
+    What has no leaves may be missing.
+    """
+    keys, children = _children(like)
+    names, _ = _names(like)
+    if fields.keys().isdisjoint(names) or len({*names}) < len(names):
+        raise Differs(path, _shown(like), _shown(fields), _remedy(like, fields))
+    for key, name, child in zip(keys, names, children):
+        if name not in fields and tree_util.tree_leaves(child):
+            below = f"{path}{tree_util.keystr((key,))}"
+            raise Differs(below, _shown(child), ABSENT, "load it as well")
+    for name, child in fields.items():
+        if name not in names and tree_util.tree_leaves(child):
+            raise Differs(f"{path}[{name!r}]", ABSENT, _shown(child), "leave it out")
+    return [fields.get(name) for name in names]
+
+
+def _by_position(like: PyTree, held: Sequence[PyTree], path: str, is_sure: bool) -> Paired:
+    """Pairs the children of a node with those of a list, in the one order that fits."""
+    names, _ = _names(like)
+    fitting: list[Paired] = []
+    errors: list[Differs] = []
+    for order in _orders(like, names):
+        found = [held[order.index(name)] for name in names]
+        try:
+            fitting.append(_together(like, found, path, is_sure))
+        except Differs as error:
+            errors.append(error)
+    if not fitting:
+        raise errors[0]
+    if len(fitting) > 1:
+        remedy = f"it fits in two orders: {_remedy(like, held)}"
+        raise Differs(path, _shown(like), _shown(held), remedy)
+    return fitting[0]
+
+
+def _orders(like: PyTree, names: list[str]) -> list[list[str]]:
+    """The orders in which a list may hold the children of a node.
+
+    A dataclass may be registered with its fields in another order.
+    """
+    fields = dataclasses.fields(like) if dataclasses.is_dataclass(like) else ()
+    defined = [field.name for field in fields if field.name in names]
+    is_other = len(defined) == len(names) and defined != names
+    return [names, defined] if is_other else [names]
+
+
+def _children(node: PyTree) -> tuple[list[Key], list[PyTree]]:
+    """The keys and the children of a node; None is a child as well."""
+    pairs = tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]
+    return [path[0] for path, _ in pairs], [child for _, child in pairs]
+
+
+def _level(node: PyTree) -> PyTreeDef:
+    """The structure of a node without that of its children."""
+    return tree_util.tree_structure(node, is_leaf=lambda x: x is not node)
+
+
+def _names(node: PyTree) -> tuple[list[str], bool]:
+    """What the children are called in a dict, and whether these are their positions."""
+    keys, _ = _children(node)
+    return [_name(key) for key in keys], isinstance(keys[0], _PLACED)
+
+
+def _name(key: Key) -> str:
+    found = (getattr(key, name, None) for name in ("name", "key", "idx"))
+    return str(next((each for each in found if each is not None), key))
+
+
+def _fields(held: PyTree, is_placed: bool) -> dict[str, PyTree] | None:
+    """The children by name, of a dict, or of a NamedTuple where the record has names."""
+    if isinstance(held, Mapping):
+        fields = {str(key): child for key, child in held.items()}
+        return fields if len(fields) == len(held) else None
+    return held._asdict() if hasattr(held, "_fields") and not is_placed else None
+
+
+def _agree(like: Leaf, held: Leaf) -> bool:
+    """Whether two leaves agree in shape and kind."""
+    kinds = kind(dtype_of(like)), kind(dtype_of(native(held)))
+    return kinds[0] == kinds[1] and (kinds[0] is None or np.shape(like) == np.shape(held))
+
+
+def _remedy(like: PyTree, held: PyTree) -> str:
+    """What to load in place of a container."""
+    names, is_placed = _names(like)
+    if type(like) is type(held):
+        return "load it with the static fields of the record"
+    if is_placed:
+        return f"load a list of {len(names)}"
+    listed = [f"{name!r}: ..." for name in names[:_FEW]] + ["..."] * (len(names) > _FEW)
+    return f"load a dict, {{{', '.join(listed)}}}"
+
+
+def _shown(node: PyTree) -> str:
+    """A leaf or a container in a message."""
+    if node is None or tree_util.all_leaves([node]):
+        return "None" if node is None else describe(node)
+    if not _children(node)[0]:
+        return type(node).__name__
+    names, is_placed = _names(node)
+    listed = ", ".join(names[:_FEW]) + ", ..." * (len(names) > _FEW)
+    return f"{type(node).__name__} of {len(names) if is_placed else listed}"

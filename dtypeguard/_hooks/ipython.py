@@ -1,0 +1,45 @@
+"""The extension of IPython: `%load_ext dtypeguard` adds the notes to errors in cells."""
+
+from types import TracebackType
+from typing import Any
+
+from .kept_frames import explain
+
+_BEFORE = "_dtypeguard_before"
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Has errors in the cells that follow end with the note of `dtypeguard.explain`.
+
+    Args:
+        shell: IPython's.
+    """
+    if not hasattr(shell, _BEFORE):
+        setattr(shell, _BEFORE, (shell.custom_exceptions, shell.CustomTB))
+        shell.set_custom_exc((Exception,), _show)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Has errors shown as before.
+
+    Args:
+        shell: IPython's.
+    """
+    if hasattr(shell, _BEFORE):
+        shell.custom_exceptions, shell.CustomTB = getattr(shell, _BEFORE)
+        delattr(shell, _BEFORE)
+
+
+def _show(
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType,
+    tb_offset: int | None = None,
+) -> None:
+    explain(error)
+    expected, show = getattr(shell, _BEFORE)
+    if isinstance(error, expected):  # of another extension
+        show(kind, error, trace, tb_offset=tb_offset)
+    else:
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)

@@ -1,0 +1,35 @@
+"""Has JAX hide its frames from who prints an error, rather than take them out of it.
+
+JAX does so by itself in IPython. pytest hides them as IPython does. The notes on errors are
+made from these frames.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+_OPTION, _DEFAULT, _HIDDEN = "jax_traceback_filtering", "auto", "tracebackhide"
+
+
+@contextlib.contextmanager
+def kept_frames() -> Iterator[None]:
+    """A context in which errors keep JAX's frames, if JAX is imported and not told how."""
+    config: Any = getattr(sys.modules.get("jax"), "config", None)
+    is_ours = getattr(config, _OPTION, None) == _DEFAULT
+    if is_ours:
+        config.update(_OPTION, _HIDDEN)
+    try:
+        yield
+    finally:
+        if is_ours and getattr(config, _OPTION) == _HIDDEN:
+            config.update(_OPTION, _DEFAULT)
+
+
+def explain(error: BaseException | None) -> None:
+    """Adds the notes to an error, if JAX is imported; says nothing if that fails."""
+    if isinstance(error, Exception) and "jax" in sys.modules:
+        with contextlib.suppress(Exception):  # better no note than another error
+            from .._explain.explain import explain_error
+
+            explain_error(error)

@@ -1,0 +1,114 @@
+"""What stands out in a report on a terminal: lines of source, which it can open, and types.
+
+rich does it where it is installed. It keeps `NO_COLOR`, and what its release knows of
+terminals. Nothing here imports JAX.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_PLACE = re.compile(r"(?P<file>[^\s(:]+\.py):(?P<line>\d+)|Cell In\[\d+\], line \d+")
+MARKS = (
+    (_PLACE, "cyan"),
+    (re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?"), "yellow"),
+    (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
+)
+
+_MOST = 20  # errors that caused one another
+
+
+def is_colored(stream: TextIO) -> bool:
+    """Whether a stream is a terminal, and rich is installed."""
+    return stream.isatty() and importlib.util.find_spec("rich") is not None
+
+
+def marked(text: str, style: str = "") -> "Text":
+    """A text for rich, with what stands out."""
+    from rich.style import Style
+    from rich.text import Text
+
+    made = Text(text, style)
+    for pattern, mark in MARKS[: 1 if style else None]:
+        for found in pattern.finditer(text):
+            made.stylize(mark, *found.span())
+    for found in _PLACE.finditer(text):
+        if path := _path(found["file"] or ""):
+            link = Style(link=f"file://{path}#{found['line']}")
+            made.stylize(link, *found.span())
+    return made
+
+
+def ansi(text: str, stream: TextIO) -> str:
+    """A text as a terminal shows it in color; as it is for any other stream."""
+    if not is_colored(stream):
+        return text
+    from rich.console import Console
+
+    out = io.StringIO()
+    terminal = Console(file=stream)
+    console = Console(
+        file=out,
+        force_terminal=True,
+        no_color=terminal.no_color,
+        color_system=terminal.color_system and "auto",  # pyright: ignore[reportArgumentType]: None for none
+    )
+    console.print(marked(text), soft_wrap=True, end="")
+    return out.getvalue()
+
+
+@contextlib.contextmanager
+def colored_notes(error: BaseException | None) -> Iterator[None]:
+    """A context in which the notes of dtypeguard have colors on a terminal."""
+    before: list[tuple[list[object], list[object]]] = []
+    while error is not None and len(before) < _MOST and is_colored(sys.stderr):
+        notes = getattr(error, "__notes__", None)
+        if isinstance(notes, list):
+            before.append((notes, [*notes]))
+            notes[:] = map(_colored, notes)
+        error = error.__cause__ or error.__context__
+    try:
+        yield
+    finally:
+        for notes, values in reversed(before):
+            notes[:] = values
+
+
+def color_uncaught() -> None:
+    """Has an error that ends the program printed with colors in its notes, on a terminal.
+
+    A hook that is not Python's own stays.
+    """
+    if sys.excepthook is sys.__excepthook__ and is_colored(sys.stderr):
+        sys.excepthook = _print_in_color
+
+
+def _print_in_color(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    with colored_notes(error):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _colored(note: object) -> object:
+    if isinstance(note, str) and note.startswith("dtypeguard: "):
+        return ansi(note, sys.stderr)
+    return note
+
+
+@functools.cache
+def _path(file: str) -> str:
+    """The path of a file that reports name from the working directory or its package."""
+    roots = (os.getcwd(), *filter(os.path.isabs, sys.path))
+    paths = (os.path.join(root, file) for root in roots)
+    return next(filter(os.path.isfile, paths), "") if file else ""

@@ -1,0 +1,302 @@
+"""restore where only containers differ, as after loaders that know no NamedTuples."""
+
+import collections
+import dataclasses
+import functools
+import io
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_same, need
+from jax import tree_util
+
+import dtypeguard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, record, restore
+
+pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
+PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
+OPTIMIZERS = {
+    "adam": lambda: optax.adam(1e-3),
+    "schedule": lambda: optax.chain(optax.clip(1.0), optax.adamw(lambda count: 0.1)),
+    "multi_steps": lambda: dtypeguard.multi_steps(optax.sgd(0.1, momentum=0.9), 2),
+    "prodigy": lambda: dtypeguard.prodigy(),
+    "injected": lambda: optax.inject_hyperparams(optax.adam)(1e-3),
+    "two": lambda: optax.multi_transform(
+        {"a": optax.adam(1e-3), "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}
+    ),
+    "rounding": lambda: guard(optax.adam(1e-3), policy=Policy(rounding="stochastic")),
+}
+
+
+# Loaders ----------------------------------------------------------------------------------
+
+
+def numpy_of(tree, folder):
+    """Of a dict, NumPy saves an array of one object; of a tuple, it may save its items."""
+    file = io.BytesIO()
+    np.save(file, np.array(tree, dtype=object), allow_pickle=True)
+    file.seek(0)
+    return np.load(file, allow_pickle=True)
+
+
+def lists_of(tree, folder):
+    """As `numpy_of(...).tolist()`, all the way down: neither keys nor names of a tuple."""
+    file = io.BytesIO()
+    np.save(file, {"state": as_lists(tree)}, allow_pickle=True)
+    file.seek(0)
+    return np.load(file, allow_pickle=True).item()["state"]
+
+
+def as_lists(node):
+    if isinstance(node, dict):
+        return {key: as_lists(child) for key, child in node.items()}
+    return [as_lists(child) for child in node] if isinstance(node, tuple) else node
+
+
+def orbax_of(tree, folder, name="StandardCheckpointer"):
+    checkpoint = need("orbax.checkpoint")
+    with getattr(checkpoint, name)() as checkpointer:
+        checkpointer.save(folder / "state", tree)
+    with getattr(checkpoint, name)() as checkpointer, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sharding info not provided")
+        return checkpointer.restore(folder / "state")
+
+
+def msgpack_of(tree, folder):
+    serialization = need("flax.serialization")
+    state = serialization.to_state_dict(tree)
+    return serialization.msgpack_restore(serialization.msgpack_serialize(state))
+
+
+LOADERS = {
+    "numpy": numpy_of,
+    "lists": lists_of,
+    "orbax": orbax_of,
+    "orbax pytree": functools.partial(orbax_of, name="PyTreeCheckpointer"),
+    "msgpack": msgpack_of,
+}
+
+
+def numbered(tree):
+    """The tree with other values in every array."""
+    leaves, treedef = tree_util.tree_flatten(tree)
+    other = [x + jnp.asarray(i + 1, x.dtype) for i, x in enumerate(leaves)]
+    return treedef.unflatten(other)
+
+
+@pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_a_loader_makes_of_a_state(name, load, tmp_path):
+    opt = guard(OPTIMIZERS[name]())
+    state = numbered(opt.init(PARAMS))
+    loaded = load(state, tmp_path)
+    assert tree_util.tree_structure(loaded) != tree_util.tree_structure(state)
+    with pytest.warns(DtypeGuardWarning, match="changed containers to those of") as told:
+        restored = restore(loaded, record(opt, PARAMS))
+    assert len(told) == 1
+    assert_same(restored, state)
+    assert_same(restore(restored, record(opt, PARAMS)), state)  # without a word
+
+
+def test_another_precision_as_well(tmp_path):
+    opt = guard(optax.adam(1e-3))
+    state = numbered(opt.init(PARAMS))
+    wide = tree_util.tree_map(lambda x: x.astype(F32), state)
+    with pytest.warns(DtypeGuardWarning, match=r"state\[0\]  dict -> ScaleByAdamState"):
+        assert_same(restore(orbax_of(wide, tmp_path), record(opt, PARAMS)), state)
+    half = wide[0]._replace(count=jnp.float32(2.5)), *wide[1:]
+    with pytest.raises(DtypeDriftError, match=r"state\[0\]\.count .*cannot hold 2\.5"):
+        restore(msgpack_of(half, tmp_path), record(opt, PARAMS))
+
+
+def test_modules_of_flax_and_equinox(tmp_path):
+    flax_struct, eqx = need("flax.struct"), need("equinox")
+
+    @flax_struct.dataclass
+    class Moments:
+        mean: Any
+        name: str = flax_struct.field(pytree_node=False)
+        var: Any = None
+
+    moments = Moments(mean=jnp.ones(3), var={"a": jnp.zeros((2, 2))}, name="first")
+    layer = eqx.nn.Linear(2, 3, use_bias=False, key=jax.random.key(0))
+    for load, state in ((orbax_of, moments), (msgpack_of, moments), (orbax_of, layer)):
+        folder = tmp_path / f"{load.__name__} {type(state).__name__}"
+        folder.mkdir()
+        with pytest.warns(DtypeGuardWarning, match=r"state  dict -> \w+  by key"):
+            assert_same(restore(load(state, folder), state), state)
+    loaded = jnp.ones(3), {"a": np.zeros((2, 2), np.float64)}
+    with pytest.warns(DtypeGuardWarning, match="state  tuple -> Moments  by position"):
+        assert_same(restore(loaded, moments), moments)
+
+
+# Doubt ------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    one: Any
+    two: Any
+
+
+class Swapped(NamedTuple):
+    two: Any
+    one: Any
+
+
+@functools.partial(tree_util.register_dataclass, data_fields=["b", "a"], meta_fields=["c"])
+@dataclasses.dataclass
+class Other:
+    a: Any
+    b: Any
+    c: int = 0
+
+
+def array(*shape, dtype=np.float32):
+    return np.full(shape, len(shape), dtype)
+
+
+def test_keys_come_before_positions():
+    wanted = Pair(array(2), array(2))
+    found = {"two": array(2) + 1, "one": array(2)}
+    ordered = collections.OrderedDict(found)
+    for loaded in (found, ordered, Swapped(**found), Pair(*wanted)._asdict() | found):
+        with pytest.warns(DtypeGuardWarning, match="-> Pair  by key"):
+            restored = restore({"x": loaded}, {"x": wanted})
+        assert restored["x"].two[0] == restored["x"].one[0] + 1
+    with pytest.warns(DtypeGuardWarning, match="state  dict -> tuple  by key"):
+        restored = restore({1: array(2) + 1, 0: array(2)}, (array(2), array(2)))
+    assert restored[1][0] == restored[0][0] + 1
+
+
+def test_a_dataclass_may_be_registered_in_another_order():
+    """So a list fits in one order, unless shapes or kinds decide."""
+    by_shape = Other(a=array(1), b=array(2))
+    for loaded in ([array(1), array(2)], [array(2), array(1)]):
+        with pytest.warns(DtypeGuardWarning, match="state  list -> Other  by position"):
+            restored = restore(loaded, by_shape)
+        assert (restored.a.shape, restored.b.shape) == ((1,), (2,))
+    alike = Other(a=array(2), b=array(2))
+    with pytest.raises(
+        DtypeDriftError, match="it fits in two orders: load a dict"
+    ) as error:
+        restore([array(2), array(2) + 1], alike)
+    assert "{'b': ..., 'a': ...}" in str(error.value)
+    with pytest.warns(DtypeGuardWarning, match="by key"):
+        assert restore({"b": array(2) + 1, "a": array(2)}, alike).b[0] == 2
+
+
+REFUSED = {
+    "a list for a dict": (
+        {"b": array(), "w": array()},
+        [array(), array()],
+        r"state +dict of b, w -> list of 2 +load a dict, \{'b': ..., 'w': ...\}",
+        {"b": array(), "w": array()},
+    ),
+    "a name missing": (
+        Pair(array(), array()),
+        {"one": array()},
+        r"state\.two +float32\[\] -> \(absent\) +load it as well",
+        {"one": array(), "two": array()},
+    ),
+    "a name too many": (
+        (Pair(array(), array()),),
+        [{"one": array(), "two": array(), "x": array(1)}],
+        r"state\[0\]\['x'\] +\(absent\) -> float32\[1\] +leave it out",
+        [{"one": array(), "two": array()}],
+    ),
+    "other names": (
+        Pair(array(), array()),
+        {"mu": array(), "nu": array()},
+        r"Pair of one, two -> dict of mu, nu +load a dict, \{'one': ..., 'two': ...\}",
+        {"one": array(), "two": array()},
+    ),
+    "names for positions": (
+        (array(), array()),
+        Pair(array(), array()),
+        r"tuple of 2 -> Pair of one, two +load a list of 2",
+        [array(), array()],
+    ),
+    "too few": (
+        {"x": (array(), array())},
+        {"x": [array()]},
+        r"state\['x'\] +tuple of 2 -> list of 1 +load one of 2",
+        {"x": [array(), array()]},
+    ),
+    "another shape in a list for names": (
+        Pair(array(2), array(3)),
+        [array(3), array(2)],
+        r"state\.one +float32\[2\] -> float32\[3\] +load what was recorded",
+        [array(2), array(3)],
+    ),
+    "another kind in a list for names": (
+        Pair(array(dtype=np.int32), {"w": array()}),
+        [array(), {"w": array()}],
+        r"state\.one +int32\[\] -> float32\[\] +load what was recorded",
+        [array(dtype=np.int64), {"w": array()}],
+    ),
+    "a stacked array": (
+        Pair(array(2), array(2)),
+        array(2, 2),
+        r"Pair of one, two -> float32\[2,2\] +load a dict, \{'one': ..., 'two': ...\}",
+        {"one": array(2), "two": array(2)},
+    ),
+    "a container for an array": (
+        [array(2)],
+        ([1.0, 2.0],),
+        r"state\[0\] +float32\[2\] -> list of 2 +load what was recorded",
+        (array(2),),
+    ),
+    "None for an array": (
+        {"x": array(2), "y": None},
+        {"x": None},
+        r"state\['x'\] +float32\[2\] -> None +load what was recorded",
+        {"x": array(2)},
+    ),
+    "an array for None": (
+        (None, array()),
+        [{"x": array()}, array()],
+        r"state\[0\]\['x'\] +\(absent\) -> float32\[\] +leave it out",
+        [{}, array()],
+    ),
+    "static fields": (
+        Other(array(), array(1), c=1),
+        Other(array(), array(1), c=2),
+        r"load it with the static fields of the record",
+        {"a": array(), "b": array(1)},
+    ),
+    "two keys of one name": (
+        collections.OrderedDict({1: array(), "1": array()}),
+        {"1": array(), "x": array()},
+        r"state +OrderedDict of 1, 1 -> dict of 1, x +load a dict",
+        collections.OrderedDict({1: array(), "1": array()}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_first_place_that_differs(name):
+    wanted, loaded, message, remedy = REFUSED[name]
+    with pytest.raises(DtypeDriftError, match=message) as error:
+        restore(loaded, wanted)
+    lines = str(error.value).splitlines()
+    assert lines[0] == "The state has another tree than the record:"
+    assert (len(lines), len(error.value.rows)) == (3, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DtypeGuardWarning)
+        restored = restore(remedy, wanted)
+    assert tree_util.tree_structure(restored) == tree_util.tree_structure(wanted)
+
+
+def test_a_warning_is_short():
+    names = [f"n{i}" for i in range(9)]
+    wanted = {name: (array(),) for name in names}
+    with pytest.warns(DtypeGuardWarning, match="restore changed containers") as told:
+        restore({name: [array()] for name in names}, wanted)
+    assert re.search(r"\n  and 6 more containers\nMore on this", str(told[0].message))

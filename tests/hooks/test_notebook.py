@@ -1,0 +1,104 @@
+"""Cells of a notebook, in a kernel: reports, lines, notes on errors and progress."""
+
+import os
+import re
+
+import pytest
+from helpers import child_variables
+
+import dtypeguard
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+SCAN = "jax.lax.scan(step, x, jnp.ones((4, 3), jnp.bfloat16))"
+CELLS = {
+    "imports": "import jax, jax.numpy as jnp, dtypeguard\n%load_ext dtypeguard",
+    "step": (
+        "def step(carry, x):\n"
+        "    decay = jnp.asarray(0.9, jnp.float32)\n"
+        "    return decay * carry + x, None\n"
+        "x = jnp.ones(3, jnp.bfloat16)"
+    ),
+    "error": SCAN,
+    "again": "%reload_ext dtypeguard\n" + SCAN,
+    "other": "1 / 0",
+    "audit": "dtypeguard.audit_step(step, x, x)",
+    "repr": "print(repr(dtypeguard.audit_step(step, x, x)))",
+    "precision": "dtypeguard.audit_precision(lambda x: jnp.sum(jnp.exp(x) - 1), x / 64)",
+    "quiet": "r = dtypeguard.audit_precision(jnp.exp, x, progress=False)",
+    "unload": "%unload_ext dtypeguard\n" + SCAN,
+}
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """What each cell gave, by its name."""
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS.values()]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    client = nbclient.NotebookClient(notebook, timeout=600, allow_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in child_variables().items():
+            patch.setenv(name, value)
+        client.execute()
+    return dict(zip(CELLS, (cell.outputs for cell in notebook.cells)))
+
+
+def error_of(outputs):
+    (error,) = (each for each in outputs if each.output_type == "error")
+    return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback))
+
+
+@pytest.mark.parametrize("cell", ["error", "again"])
+def test_an_error_in_a_cell_has_one_note(outputs, cell):
+    text = error_of(outputs[cell])
+    assert text.count("dtypeguard: 1 leaf of the carry of scan comes back") == 1
+    assert "Cell In[2], line 3  forced by Cell In[2], line 2" in text
+    assert "at Cell In[2], line 3 write (decay * carry + x).astype(jnp.bfloat16)" in text
+    assert "ipykernel_" not in text.partition("dtypeguard:")[2]
+
+
+@pytest.mark.parametrize(("cell", "kind"), [("other", "Zero"), ("unload", "TypeError")])
+def test_other_errors_are_as_without(outputs, cell, kind):
+    text = error_of(outputs[cell])
+    assert text.splitlines()[1].startswith(kind)
+    assert "dtypeguard:" not in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"), [("audit", "Cell In[2], line 3"), ("precision", "Cell In[8], line 1")]
+)
+def test_a_report_is_shown(outputs, cell, line):
+    (data,) = (x.data for x in outputs[cell] if x.output_type == "execute_result")
+    assert line in data["text/plain"]
+    assert line in data["text/html"]
+
+
+def test_its_repr_is_short(outputs):
+    (out,) = outputs["repr"]
+    headline = "1 leaf of the carry changed dtype in one step."
+    assert out.text == f"<AuditReport: {headline}>\n"
+
+
+def test_progress_leaves_nothing(outputs):
+    (shown,) = (x for x in outputs["precision"] if x.output_type == "display_data")
+    assert shown.data == {"text/plain": ""}
+    assert outputs["quiet"] == []
+
+
+def test_styles_hold_within_the_report_alone(outputs):
+    for cell in ("audit", "precision"):
+        (data,) = (x.data for x in outputs[cell] if x.output_type == "execute_result")
+        page = data["text/html"]
+        assert not re.search(r"<(html|body|head|script)\b|https?://|@import|url\(", page)
+        (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+        rules = re.sub(r"@media[^{]*\{", "", style)
+        for selector in re.findall(r"([^{}]+)\{", rules):
+            assert ".dtypeguard" in selector, selector
+            assert not re.search(r"(^|[\s,])(body|html|:root)\b", selector)
+
+
+def test_a_prompt_of_ipython_is_no_kernel():
+    assert os.environ.get("JPY_PARENT_PID") is None
+    assert "load_ipython_extension" not in dtypeguard.__all__
+    assert callable(dtypeguard.load_ipython_extension)

@@ -1,0 +1,130 @@
+"""The plugin: notes on tests that fail over types, and nothing where it has no business."""
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from helpers import child_variables
+
+# As an installed wheel registers it; where one is installed too, without that.
+PLUGIN = ("-p", "no:dtypeguard", "-p", "dtypeguard._hooks.pytest")
+MODEL = """
+import jax, jax.numpy as jnp
+
+def step(carry, x):
+    decay = jnp.asarray(0.9, jnp.float32)
+    return decay * carry + x, None
+
+x = jnp.ones(3, jnp.bfloat16)
+
+def run():
+    return jax.lax.scan(step, x, jnp.ones((4, 3), jnp.bfloat16))
+"""
+NOTE = r"^E +dtypeguard: 1 leaf of the carry of scan comes back in another type\.$"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Runs pytest in a folder with a model and a test, warnings being errors."""
+
+    def run(test, *options, plugin=PLUGIN):
+        (tmp_path / "model.py").write_text(MODEL)
+        (tmp_path / "test_it.py").write_text(textwrap.dedent(test))
+        command = [sys.executable, "-m", "pytest", "-W", "error", "-n", "0", "--tb=short"]
+        done = subprocess.run(
+            [*command, *plugin, *options],
+            cwd=tmp_path,
+            env=child_variables(),
+            capture_output=True,
+            text=True,
+        )
+        assert done.stderr == ""
+        return done.returncode, done.stdout
+
+    return run
+
+
+FAILING = {
+    "a test": "def test_it():\n    model.run()",
+    "a fixture": "@pytest.fixture\ndef ran():\n    model.run()\ndef test_it(ran): ...",
+    "unittest": (
+        "class TestIt(unittest.TestCase):\n    def test_it(self):\n        model.run()"
+    ),
+}
+
+
+@pytest.mark.parametrize("test", FAILING.values(), ids=FAILING)
+def test_what_fails_over_types_ends_with_the_note(test, project):
+    code, out = project(f"import model, pytest, unittest\n{test}")
+    assert code == 1
+    assert re.search(NOTE, out, re.MULTILINE)
+    assert "model.py:6  forced by model.py:5" in out
+    assert "site-packages" not in out  # JAX's frames are hidden
+
+
+def test_other_failures_and_expected_errors_are_as_without(project):
+    test = """
+        import jax, model, pytest
+
+        def test_expected():
+            with pytest.raises(TypeError, match="equal types") as caught:
+                model.run()
+            assert not hasattr(caught.value, "dtypeguard_rows")
+
+        def test_other():
+            assert jax.config.jax_traceback_filtering == "tracebackhide"
+            raise TypeError("of another kind")
+    """
+    code, out = project(test)
+    assert code == 1
+    assert "1 failed, 1 passed" in out
+    assert "dtypeguard:" not in out
+
+
+def test_an_option_that_is_set_stays(project):
+    test = """
+        import jax, model
+        jax.config.update("jax_traceback_filtering", "remove_frames")
+
+        def test_it():
+            assert jax.config.jax_traceback_filtering == "remove_frames"
+    """
+    assert project(test)[0] == 0
+
+
+def test_it_is_quiet_where_jax_is_not_imported(project):
+    test = """
+        import sys
+
+        def test_it():
+            assert not {"jax", "dtypeguard._explain"} & {*sys.modules}
+            raise TypeError("without JAX")
+    """
+    code, out = project(test, "-p", "no:jaxtyping", "-p", "no:hypothesispytest")
+    assert code == 1
+    assert "TypeError: without JAX" in out
+
+
+def test_a_lock_is_written_and_checked(project, tmp_path):
+    test = """
+        import jax, model, os
+        from dtypeguard.testing import check_lock
+
+        def test_it():
+            check_lock(model.step, model.x, model.x, path="step.lock")
+    """
+    code, out = project(test)
+    assert code == 1
+    assert "pytest --dtypeguard-lock-update" in " ".join(out.split())
+    assert project(test, "--dtypeguard-lock-update")[0] == 0
+    assert '"model.py".step' in (tmp_path / "step.lock").read_text()
+    assert project(test)[0] == 0
+
+
+def test_without_it(project):
+    test = "import model\ndef test_it():\n    model.run()"
+    code, out = project(test, plugin=("-p", "no:dtypeguard"))
+    assert code == 1
+    assert "dtypeguard" not in out

@@ -1,0 +1,106 @@
+"""Warnings of an attempt that does not count are not shown; all others are."""
+
+import threading
+import warnings
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from helpers import needs_x64_scope, set_x64
+
+from dtypeguard import DtypeGuardWarning, guard, guard_step
+from dtypeguard._source.warn import Attempts
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def shown(call, action="always"):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter(action)
+        call()
+    return [str(each.message) for each in found]
+
+
+def mixes(x):
+    """A loop that only traces where its literals have the type of `x`."""
+    return jax.lax.scan(lambda s, _: (s + jnp.ones(3).sum(), None), x, None, length=2)[0]
+
+
+@needs_x64_scope
+@pytest.mark.parametrize("action", ["always", "default"])
+def test_a_step_that_is_run_with_x64_off(action):
+    def step(c):
+        warnings.warn(f"x64 is {jax.config.jax_enable_x64}", stacklevel=1)
+        warnings.warn("of any attempt", stacklevel=1)
+        jnp.zeros(3, F32).at[0].set(jnp.arange(3.0)[1])  # warns if it is 64-bit
+        return mixes(c)
+
+    with set_x64(True):
+        found = shown(lambda: guard_step(step)(jnp.ones(3, F32)), action)
+    assert found[:2] == ["x64 is False", "of any attempt"]
+    (own,) = found[2:]
+    assert own.startswith("step failed with x64 on and was run with it off")
+
+
+@needs_x64_scope
+def test_an_optimizer_that_is_run_with_x64_on():
+    def update(updates, state, params=None):
+        jnp.asarray(1.0, "float64")  # warns that it is truncated where x64 is off
+        if not jax.config.jax_enable_x64:
+            raise ValueError("needs 64 bits")
+        return updates, state
+
+    opt, grads = guard(optax.GradientTransformation(lambda p: (), update)), jnp.ones(3, F32)
+    with set_x64(True):
+        (own,) = shown(lambda: opt.update(grads, (), grads))
+    assert own.startswith("the optimizer runs with x64 on, since it failed with x64 off")
+
+
+def test_an_update_that_is_run_in_float32():
+    def update(updates, state, params=None):
+        warnings.warn(f"in {updates.dtype}", stacklevel=1)
+        return jax.lax.scan(lambda s, _: (s + F32(1), None), updates, None, 2)[0], state
+
+    opt, grads = (
+        guard(optax.GradientTransformation(lambda p: (), update)),
+        jnp.ones(3, BF16),
+    )
+    first, own = shown(lambda: opt.update(grads, (), grads))
+    assert first == "in float32"
+    assert own.startswith("update failed and was run in float32 instead")
+
+
+def test_all_are_shown_where_the_step_raises_and_errors_stay_errors():
+    def step(c):
+        warnings.warn("before the error", stacklevel=1)
+        raise TypeError("no such thing")
+
+    def call():
+        with pytest.raises(TypeError, match="no such thing"):
+            guard_step(step)(jnp.ones(3))
+
+    assert shown(call) == ["before the error"]
+    with pytest.raises(UserWarning, match="before the error"):
+        shown(lambda: guard_step(step)(jnp.ones(3)), "error")
+
+
+def test_what_is_shown_once_is_not_shown_anew():
+    guarded = guard_step(lambda c: warnings.warn("once", stacklevel=1) or c)
+    calls = lambda: [guarded(jnp.ones(3)) for _ in range(3)]
+    assert shown(calls, "default") == ["once"]
+
+
+def test_what_guards_issue_once_and_what_other_threads_issue():
+    def call():
+        before = warnings.showwarning
+        with Attempts() as attempts:
+            warnings.warn("of a guard", DtypeGuardWarning, stacklevel=1)
+            warnings.warn("discarded", stacklevel=1)
+            other = threading.Thread(target=warnings.warn, args=("of a thread",))
+            other.start()
+            other.join()
+            attempts.again()
+        assert warnings.showwarning is before
+
+    assert shown(call) == ["of a thread", "of a guard"]

@@ -13,10 +13,10 @@ from .._program.meshes import as_dtype
 from . import primitives
 from .evaluate import evaluate, own_dtype, round_inwards, round_to, rounded_as
 from .formats import Formats
-from .plans import ROUNDED, WIDE
+from .nodes import Node
 from .primitives import is_inexact
 from .products import product
-from .program import Node
+from .propagate import ROUNDED, WIDE
 
 # What an equation raises that takes no operands of another dtype.
 REFUSALS = (TypeError, ValueError, NotImplementedError)

@@ -16,8 +16,8 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .algebra import ALIGNED
 from .evaluate import evaluate, own_dtype
+from .nodes import Node
 from .primitives import SELECTS
-from .program import Node
 
 _COMPARES = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 _STEPS = frozenset(["sign", "floor", "ceil", "round"])

@@ -8,9 +8,10 @@ import numpy as np
 from .._program.graph import Stack, loop_parts
 from . import plans
 from .measure import Measures
-from .plans import solved
+from .nodes import Block, Node
 from .primitives import is_inexact
-from .program import Block, Node, Program
+from .program import Program
+from .propagate import solved
 from .run import Counts, Probes
 
 # A value: a result of an equation, an input of a block, or a constant.
@@ -89,23 +90,28 @@ class _Graph:
             inner = self._enter(node.inner[0], operands)
             return [self._join(*pair) for pair in zip(made, inner)]
         if node.rule in ("scan", "while"):
-            _, before, consts, count = loop_parts(node.eqn)
-            outside, given = operands[before : before + consts], operands[before + consts :]
-            body = node.inner[0]
-            entered = [self._join((body.number, n), value) for n, value in enumerate(given)]
-            before = len(self.births)
-            inner = self._enter(body, [*outside, *entered])
-            if node.rule == "while":
-                self.loops |= dict.fromkeys([*self.births][before:], operands)
-            for value, come_round in zip(entered[:count], inner):
-                self._join(value, come_round)
-            last = [*entered[:count], *inner[count:]]
-            return [self._join(*pair) for pair in zip(made, last)]
+            return self._looped(node, operands, made)
         for value in made:
             # What is selected away is followed no further than the counts say.
             self.sources[value] = operands
             self.births[value] = Birth(None, node.stack)
         return made
+
+    def _looped(
+        self, node: Node, operands: list[_Value], made: list[_Value]
+    ) -> list[_Value]:
+        _, before, consts, count = loop_parts(node.eqn)
+        outside, given = operands[before : before + consts], operands[before + consts :]
+        body = node.inner[0]
+        entered = [self._join((body.number, n), value) for n, value in enumerate(given)]
+        known = len(self.births)
+        inner = self._enter(body, [*outside, *entered])
+        if node.rule == "while":
+            self.loops |= dict.fromkeys([*self.births][known:], operands)
+        for value, come_round in zip(entered[:count], inner):
+            self._join(value, come_round)
+        last = [*entered[:count], *inner[count:]]
+        return [self._join(*pair) for pair in zip(made, last)]
 
 
 def not_finite(measures: Measures) -> tuple[list[Birth], list[Birth]]:

@@ -4,7 +4,8 @@ import collections
 import itertools
 
 from .._lines.equations import Chain, calls_of
-from .program import COMPUTED, Node, Program
+from .nodes import COMPUTED, Node
+from .program import Program
 
 Shape = tuple[int, ...]
 

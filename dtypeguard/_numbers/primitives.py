@@ -29,7 +29,8 @@ _CORRECT_IN_BFLOAT16_ON_CPU = ForeignNames("div")
 # Their jaxprs are run as if they stood where the call does.
 CALLS = ForeignNames(
     "jit@jax>=0.7 pjit@jax<0.7 closed_call@jax<0.12 remat2 custom_jvp_call custom_lin "
-    "custom_vjp_call custom_vjp_call_jaxpr@jax<0.6 eval_jaxpr@jax>=0.4.31"
+    "custom_vjp_call custom_vjp_call_jaxpr@jax<0.6 eval_jaxpr@jax>=0.4.31 "
+    "composite@jax>=0.5 custom_vmap_call"
 )
 # Their jaxprs say how two numbers are combined.
 COMBINES = ForeignNames(

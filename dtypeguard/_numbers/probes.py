@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from .._leaves.types import Leaf
 from .arithmetic import Either, Value
+from .nodes import Node
 from .primitives import is_inexact
-from .program import Node
 
 # By the number of the equation; of a loop, with an axis for its turns.
 Noted = dict[int, Leaf]

@@ -1,89 +1,32 @@
 """A traced program as blocks of nodes: one record of each equation, where it stands."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._lines.equations import calls_of, is_backward, is_of_sampler, origin_of
-from .._program.expand import expanded
+from .._lines.equations import calls_of, origin_of
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
-from .._rounding.rounding import round_with
 from . import primitives
 from .formats import Formats
 from .lines import Lines
+from .nodes import (
+    COMPUTED,
+    OWN,
+    SAMPLE,
+    SOLVE,
+    STOCHASTIC,
+    Block,
+    Node,
+    has_no_wide_form,
+    live,
+    rule_of,
+    scalars_of,
+)
 from .primitives import is_inexact
 from .python_numbers import PythonNumbers, held
-
-# How an equation is run: by the names of the rules in `rules.py`, or as one of these.
-COMPUTED, OWN, SAMPLE, CALL, SKIPPED = "computed", "own", "sample", "call", "skipped"
-_HAS_SHARDS = hasattr(jax, "shard_map")  # from JAX 0.7 on
-_CONTROL = frozenset(["scan", "while", "cond", "shard_map", "reduce_precision"])
-
-
-class Node:
-    """An equation where it stands in a program: a function called twice has two of each.
-
-    Attributes:
-        eqn: the equation.
-        stack: it and those around it, inside out.
-        rule: how it is run.
-        number: its place in the order of the program.
-        line: the number of its line; None if nothing rounds there.
-        rounds: whether it rounds itself.
-        inner: the programs inside of it that are run in its place.
-        meant: the Python numbers that its literals stand for, by operand.
-        combined: those of the literals in how it combines two numbers, by identity.
-        constant: the Python number that it rounds, if it is the conversion of one.
-        is_backward: whether it belongs to the backward pass of a gradient.
-        last: the variables that nothing after it uses.
-    """
-
-    def __init__(self, eqn: Equation, stack: Stack, rule: str, inner: "Sequence[Block]"):
-        self.eqn, self.stack, self.rule, self.inner = eqn, stack, rule, inner
-        self.name: str = eqn.primitive.name
-        self.number = -1
-        self.line: int | None = None
-        self.rounds = False
-        self.meant: dict[int, float] = {}
-        self.combined: dict[int, float] = {}
-        self.constant: float | None = None
-        self.is_backward = is_backward(stack)
-        self.last: list[Any] = []
-
-
-class Block:
-    """A jaxpr where it stands in a program.
-
-    Attributes:
-        number: its place in the order of the program, after all inside of it.
-        first: the number of the first node inside of it.
-        consts: the arrays that it holds.
-        inputs: its variables, the constants first.
-        outputs: what it returns: variables and literals.
-        nodes: its equations that something depends on.
-        meant: the Python numbers that literals among the outputs stand for.
-    """
-
-    def __init__(self, jaxpr: Jaxpr):
-        self.consts = [*getattr(jaxpr, "consts", ())]
-        opened = open_jaxpr(jaxpr)
-        self.inputs = [*opened.constvars, *opened.invars]
-        self.outputs = [*opened.outvars]
-        self.nodes: list[Node] = []
-        self.meant: dict[int, float] = {}
-        self.first = self.number = -1
-
-    def all_nodes(self) -> Iterator[Node]:
-        """Its nodes and those inside of them, in the order of the program."""
-        for node in self.nodes:
-            for block in node.inner:
-                yield from block.all_nodes()
-            yield node
 
 
 class Program:
@@ -150,7 +93,7 @@ class Program:
             known |= zip(eqn.outvars, made)
             nodes.append(node)
         block.meant = self._meant(block.outputs, outer)
-        block.nodes = _live(nodes, block.outputs)
+        block.nodes = live(nodes, block.outputs)
         return block, [hasattr(v, "val") or known[v] for v in block.outputs]
 
     def _node(
@@ -171,8 +114,10 @@ class Program:
             hasattr(var, "val") or known[var] or not is_inexact(var.aval)
             for var in eqn.invars
         ]
-        scalars = _scalars(eqn, meant, numbers)
-        rule, jaxprs = self._rule(eqn, stack, all(is_fixed))
+        scalars = scalars_of(eqn, meant, numbers)
+        rule, jaxprs = rule_of(eqn, stack, all(is_fixed), self.formats)
+        if rule == OWN and has_no_wide_form(eqn):
+            self.unknown.add(eqn.primitive.name)
         inner, made = self._inside(eqn, stack, rule, jaxprs, is_fixed, scalars)
         node = Node(eqn, stack, rule, inner)
         node.meant, node.combined = meant, self._combined(stack)
@@ -183,40 +128,6 @@ class Program:
                 if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
                     node.constant = scalars[0]
         return node, made or [rule == SAMPLE] * len(eqn.outvars)
-
-    def _rule(
-        self, eqn: Equation, stack: Stack, is_fixed: bool
-    ) -> tuple[str, Sequence[Jaxpr]]:
-        """How an equation is run, and the jaxprs that are run in its place."""
-        name, jaxprs = eqn.primitive.name, jaxprs_in(eqn.params)
-        if name == "shard_map" and not _HAS_SHARDS:
-            self.unknown.add(name)
-            return OWN, ()
-        if is_fixed and self.formats.products is None and is_of_sampler(stack):
-            return SAMPLE, ()
-        if name in _CONTROL:
-            return name, _parts(eqn)
-        if name == "custom_linear_solve":
-            return name, [eqn.params["jaxprs"].solve]
-        if (inside := expanded(eqn)) is not None:
-            return CALL, [inside]
-        if eqn.params.get("name") == round_with.__name__:  # pyright: ignore[reportAttributeAccessIssue]: as of any function
-            return "stochastic", ()
-        if name in primitives.CALLS and len(jaxprs) == 1:
-            return CALL, jaxprs
-        if name in primitives.DEBUG:
-            return SKIPPED, ()
-        is_opaque = name in primitives.AS_WRITTEN or (
-            jaxprs and name not in primitives.COMBINES
-        )
-        has_keys = any(primitives.is_key(var.aval) for var in eqn.invars)
-        if is_opaque or has_keys or name in primitives.OF_BITS:
-            has_wide = any(is_inexact(var.aval) for var in eqn.invars)
-            is_drawn = has_keys and any(is_inexact(var.aval) for var in eqn.outvars)
-            if is_opaque or is_drawn or (name in primitives.OF_BITS and has_wide):
-                self.unknown.add(name)
-            return OWN, ()
-        return COMPUTED, ()
 
     def _inside(
         self,
@@ -246,7 +157,7 @@ class Program:
                 given = [*fixed[:before], *[False] * carried]
                 blocks.append(self._enter(jaxprs[1], stack, given, {})[0])
             return blocks, [*none[:carried], *made[carried:]]
-        if rule == "custom_linear_solve":
+        if rule == SOLVE:
             first = sum(size or 0 for size in [*eqn.params["const_lengths"]][:2])
             last = first + eqn.params["const_lengths"].solve
             skipped = sum(size or 0 for size in eqn.params["const_lengths"])
@@ -326,25 +237,28 @@ class Program:
             self._note_number(node, meant, node.eqn.invars[place].aval.dtype)
         if node.constant is not None:
             self._note_number(node, node.constant, node.eqn.outvars[0].aval.dtype)
-        if node.rule in ("stochastic", "reduce_precision"):
-            node.rounds = not formats.is_own and any(map(formats.rounds, written))
-        elif node.rule == COMPUTED and products is not None:
-            node.rounds = products.rounds(node.eqn)
-        elif node.rule == COMPUTED:
-            node.rounds = self._rounds(node.eqn)
+        node.rounds = self._does_round(node, written)
         if not node.rounds:
             return
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
-        if products is not None:
+        if products is None:
+            floats = [x for x in written if kind(x) in ("float", "complex")]
+        else:
             algorithm = products.algorithm(node.eqn, False)
             assert algorithm is not None
-            line.note(node.stack, str(algorithm.dtype))
+            floats = [algorithm.dtype]
             line.products.append(node.stack)
-            return
-        for dtype in written:
-            if kind(dtype) in ("float", "complex"):
-                line.note(node.stack, str(dtype))
+        for dtype in floats:
+            line.note(node.stack, str(dtype))
+
+    def _does_round(self, node: Node, written: Sequence[DType]) -> bool:
+        formats, products = self.formats, self.formats.products
+        if node.rule in (STOCHASTIC, "reduce_precision"):
+            return not formats.is_own and any(map(formats.rounds, written))
+        if node.rule != COMPUTED:
+            return False
+        return self._rounds(node.eqn) if products is None else products.rounds(node.eqn)
 
     def _note_number(self, node: Node, meant: float, dtype: DType) -> None:
         dtype = self.formats.written(dtype)
@@ -384,48 +298,3 @@ class _Typed:
 
 def _has(var: Any) -> bool:
     return hasattr(var.aval, "dtype")
-
-
-def _scalars(
-    eqn: Equation, meant: dict[int, float], numbers: dict[Any, float]
-) -> dict[int, float]:
-    """The operands that are Python numbers, by their place."""
-    found = {}
-    for place, var in enumerate(eqn.invars):
-        if not hasattr(var, "val"):
-            if var in numbers:
-                found[place] = numbers[var]
-        elif kind(getattr(var.aval, "dtype", None)) == "float" and not np.ndim(var.val):
-            found[place] = meant.get(place, float(var.val))
-    return found
-
-
-def _parts(eqn: Equation) -> list[Jaxpr]:
-    """The jaxprs of a loop, the body first, of branches or of shards."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == "cond":
-        return [*params["branches"]]
-    if name == "scan":
-        return [loop_parts(eqn).body]
-    if name == "while":
-        return [loop_parts(eqn).body, params["cond_jaxpr"]]
-    return [params["jaxpr"]] if name == "shard_map" else []
-
-
-def _live(nodes: Sequence[Node], outputs: Sequence[Any]) -> list[Node]:
-    """The nodes that something depends on, with what nothing uses after them."""
-    used = {var for var in outputs if not hasattr(var, "val")}
-    live = []
-    for node in reversed(nodes):
-        eqn = node.eqn
-        if eqn.effects or not used.isdisjoint(eqn.outvars):
-            operands = {var for var in eqn.invars if not hasattr(var, "val")}
-            made = {var for var in eqn.outvars if var not in used}
-            node.last = [*(operands - used), *made]
-            used |= operands
-            live.append(node)
-    return live[::-1]
-
-
-def as_array(value: Leaf) -> Leaf:
-    return value if hasattr(value, "dtype") else jnp.asarray(value)

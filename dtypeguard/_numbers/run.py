@@ -14,18 +14,25 @@ import numpy as np
 from .._leaves.types import Aval, Leaf
 from .._program.meshes import current_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value
-from .control import (
-    RULES as RULES_OF_CONTROL,
-    Control,
-    compiled as compiled,
-    split as split,
-)
+from .control import compiled as compiled, split as split
 from .decisions import kind_of
 from .formats import Formats
-from .plans import WIDE, Plan, solved
+from .loops import Loops
+from .nodes import (
+    CALL,
+    COMPUTED,
+    OWN,
+    SAMPLE,
+    SKIPPED,
+    SOLVE,
+    STOCHASTIC,
+    Block,
+    Node,
+)
 from .primitives import is_inexact
 from .probes import Counts as Counts, Noted as Noted, Probes
-from .program import CALL, COMPUTED, OWN, SAMPLE, SKIPPED, Block, Node, Program
+from .program import Program
+from .propagate import WIDE, Plan, solved
 
 
 def run(
@@ -51,7 +58,7 @@ def run(
         return runner.program_of(arrays)
 
 
-class _Run(Control):
+class _Run(Loops):
     """One run of a program, or of a part of it while JAX traces that."""
 
     def __init__(
@@ -117,7 +124,7 @@ class _Run(Control):
                     self._literal(v, node.meant.get(n)) if hasattr(v, "val") else known[v]
                     for n, v in enumerate(node.eqn.invars)
                 ]
-                made = _RULES[node.rule](self, node, values)
+                made = self.made(node, values)
             known |= zip(node.eqn.outvars, made)
             if self.probes.finite is not None and node.rule not in _CALLS:
                 self.probes.count(node.number, made)
@@ -138,6 +145,9 @@ class _Run(Control):
                 array = jnp.asarray(var.val, var.aval.dtype)
                 self.program.literals[key] = self.arithmetic.constant(array, meant)
         return self.program.literals[key]
+
+    def made(self, node: Node, values: list[Value]) -> list[Value]:
+        return _RULES[node.rule](self, node, values)
 
     # Rules
 
@@ -196,15 +206,18 @@ class _Run(Control):
         return [self.arithmetic.as_wide(value, v.aval.dtype) for v in node.eqn.outvars]
 
 
-_CALLS = CALL, "custom_linear_solve"
+_CALLS = CALL, SOLVE
 _RULES: dict[str, Callable[[_Run, Node, list[Value]], list[Value]]] = {
     COMPUTED: _Run.computed,
     OWN: _Run.own,
     SAMPLE: _Run.sample,
     CALL: _Run.call,
     SKIPPED: _Run.skipped,
-    **RULES_OF_CONTROL,
-    "custom_linear_solve": _Run.solve,
+    "scan": _Run.scan,
+    "while": _Run.loop,
+    "cond": _Run.cond,
+    "shard_map": _Run.shard_map,
+    SOLVE: _Run.solve,
     "reduce_precision": _Run.reduce_precision,
-    "stochastic": _Run.stochastic,
+    STOCHASTIC: _Run.stochastic,
 }

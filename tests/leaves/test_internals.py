@@ -27,7 +27,7 @@ from dtypeguard._lines.equations import is_backward
 from dtypeguard._numbers import primitives
 from dtypeguard._numbers.algebra import ALIGNED
 from dtypeguard._numbers.decisions import _KINDS
-from dtypeguard._numbers.program import _CONTROL
+from dtypeguard._numbers.nodes import CONTROL
 from dtypeguard._program import graph
 from dtypeguard._rounding.rounding import round_with
 from dtypeguard._source.files import is_users
@@ -134,7 +134,7 @@ def test_primitives():
         from jax.core import Primitive
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_KINDS, *_CONTROL, *ALIGNED, *held(internals.REPEATING)}
+    said = {*_KINDS, *CONTROL, *ALIGNED, *held(internals.REPEATING)}
     for module in graph, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))

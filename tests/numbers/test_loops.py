@@ -8,7 +8,7 @@ from jax import lax
 from plans_run import Planned, assert_same
 
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._numbers import control, plans
+from dtypeguard._numbers import loops, plans
 from dtypeguard._numbers.run import Probes, run
 
 pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
@@ -149,7 +149,7 @@ def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, formats, monkeypatch
     own = jax.tree_util.tree_leaves(jax.jit(f)(X.astype(dtype), W.astype(dtype)))
     program, made, decided = planned.program, {}, {}
     for most in (0, 10**6):
-        monkeypatch.setattr(control, "_MOST_EAGER", most)
+        monkeypatch.setattr(loops, "_MOST_EAGER", most)
         planned.decisions = None
         assert_same(planned.written(), planned.rounding(), most)
         decided[most] = planned.decisions

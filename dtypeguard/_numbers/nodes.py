@@ -1,0 +1,180 @@
+"""The equations of a program where they stand, and how each is run."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._leaves.dtypes import kind
+from .._leaves.types import Equation, Jaxpr
+from .._lines.equations import is_backward, is_of_sampler
+from .._program.expand import expanded
+from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
+from .._rounding.rounding import round_with
+from . import primitives
+from .formats import Formats
+from .primitives import is_inexact
+
+# How an equation is run: by the names of primitives in `control.py`, or as one of these.
+COMPUTED, OWN, SAMPLE, CALL, SKIPPED = "computed", "own", "sample", "call", "skipped"
+SOLVE, STOCHASTIC = "custom_linear_solve", "stochastic"
+CONTROL = frozenset(["scan", "while", "cond", "reduce_precision"])
+if hasattr(jax, "shard_map"):  # from JAX 0.7 on
+    CONTROL |= {"shard_map"}
+
+# How, and the jaxprs that are run in its place.
+Rule = tuple[str, Sequence[Jaxpr]]
+
+
+class Node:
+    """An equation where it stands in a program: a function called twice has two of each.
+
+    Attributes:
+        eqn: the equation.
+        stack: it and those around it, inside out.
+        rule: how it is run.
+        number: its place in the order of the program.
+        line: the number of its line; None if nothing rounds there.
+        rounds: whether it rounds itself.
+        inner: the programs inside of it that are run in its place.
+        meant: the Python numbers that its literals stand for, by operand.
+        combined: those of the literals in how it combines two numbers, by identity.
+        constant: the Python number that it rounds, if it is the conversion of one.
+        is_backward: whether it belongs to the backward pass of a gradient.
+        last: the variables that nothing after it uses.
+    """
+
+    def __init__(self, eqn: Equation, stack: Stack, rule: str, inner: "Sequence[Block]"):
+        self.eqn, self.stack, self.rule, self.inner = eqn, stack, rule, inner
+        self.name: str = eqn.primitive.name
+        self.number = -1
+        self.line: int | None = None
+        self.rounds = False
+        self.meant: dict[int, float] = {}
+        self.combined: dict[int, float] = {}
+        self.constant: float | None = None
+        self.is_backward = is_backward(stack)
+        self.last: list[Any] = []
+
+
+class Block:
+    """A jaxpr where it stands in a program.
+
+    Attributes:
+        number: its place in the order of the program, after all inside of it.
+        first: the number of the first node inside of it.
+        consts: the arrays that it holds.
+        inputs: its variables, the constants first.
+        outputs: what it returns: variables and literals.
+        nodes: its equations that something depends on.
+        meant: the Python numbers that literals among the outputs stand for.
+    """
+
+    def __init__(self, jaxpr: Jaxpr):
+        self.consts = [*getattr(jaxpr, "consts", ())]
+        opened = open_jaxpr(jaxpr)
+        self.inputs = [*opened.constvars, *opened.invars]
+        self.outputs = [*opened.outvars]
+        self.nodes: list[Node] = []
+        self.meant: dict[int, float] = {}
+        self.first = self.number = -1
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Its nodes and those inside of them, in the order of the program."""
+        for node in self.nodes:
+            for block in node.inner:
+                yield from block.all_nodes()
+            yield node
+
+
+def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Rule:
+    """How an equation is run.
+
+    Args:
+        eqn: the equation.
+        stack: it and those around it.
+        is_fixed: whether no line rounds its operands.
+        formats: the dtypes of the program.
+    """
+    if is_fixed and formats.products is None and is_of_sampler(stack):
+        return SAMPLE, ()
+    if (found := _with_others_inside(eqn)) is not None:
+        return found
+    if eqn.primitive.name in primitives.DEBUG:
+        return SKIPPED, ()
+    has_keys = any(primitives.is_key(var.aval) for var in eqn.invars)
+    is_own = _is_opaque(eqn) or has_keys or eqn.primitive.name in primitives.OF_BITS
+    return (OWN if is_own else COMPUTED), ()
+
+
+def _with_others_inside(eqn: Equation) -> Rule | None:
+    """How an equation is run that has others inside, which are run in its place."""
+    name, jaxprs = eqn.primitive.name, jaxprs_in(eqn.params)
+    if name in CONTROL:
+        return name, _parts(eqn)
+    if name == SOLVE:
+        return name, [eqn.params["jaxprs"].solve]
+    if (inside := expanded(eqn)) is not None:
+        return CALL, [inside]
+    if eqn.params.get("name") == round_with.__name__:  # pyright: ignore[reportAttributeAccessIssue]: as of any function
+        return STOCHASTIC, ()
+    if name in primitives.CALLS and len(jaxprs) == 1:
+        return CALL, jaxprs
+    return None
+
+
+def _is_opaque(eqn: Equation) -> bool:
+    name = eqn.primitive.name
+    has_others = bool(jaxprs_in(eqn.params)) and name not in primitives.COMBINES
+    return name in primitives.AS_WRITTEN or has_others
+
+
+def has_no_wide_form(eqn: Equation) -> bool:
+    """Whether an equation that is run as it stands computes with floating values."""
+    has_keys = any(primitives.is_key(var.aval) for var in eqn.invars)
+    is_drawn = has_keys and any(is_inexact(var.aval) for var in eqn.outvars)
+    takes_bits = eqn.primitive.name in primitives.OF_BITS
+    takes_floats = takes_bits and any(is_inexact(var.aval) for var in eqn.invars)
+    return _is_opaque(eqn) or is_drawn or takes_floats
+
+
+def _parts(eqn: Equation) -> list[Jaxpr]:
+    """The jaxprs of a loop, the body first, of branches or of shards."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "cond":
+        return [*params["branches"]]
+    if name == "scan":
+        return [loop_parts(eqn).body]
+    if name == "while":
+        return [loop_parts(eqn).body, params["cond_jaxpr"]]
+    return [params["jaxpr"]] if name == "shard_map" else []
+
+
+def live(nodes: Sequence[Node], outputs: Sequence[Any]) -> list[Node]:
+    """The nodes that something depends on, with what nothing uses after them."""
+    used = {var for var in outputs if not hasattr(var, "val")}
+    live = []
+    for node in reversed(nodes):
+        eqn = node.eqn
+        if eqn.effects or not used.isdisjoint(eqn.outvars):
+            operands = {var for var in eqn.invars if not hasattr(var, "val")}
+            made = {var for var in eqn.outvars if var not in used}
+            node.last = [*(operands - used), *made]
+            used |= operands
+            live.append(node)
+    return live[::-1]
+
+
+def scalars_of(
+    eqn: Equation, meant: dict[int, float], numbers: dict[Any, float]
+) -> dict[int, float]:
+    """The operands that are Python numbers, by their place."""
+    found = {}
+    for place, var in enumerate(eqn.invars):
+        if not hasattr(var, "val"):
+            if var in numbers:
+                found[place] = numbers[var]
+        elif kind(getattr(var.aval, "dtype", None)) == "float" and not np.ndim(var.val):
+            found[place] = meant.get(place, float(var.val))
+    return found

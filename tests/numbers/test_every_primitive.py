@@ -1,0 +1,53 @@
+"""Each primitive by a plan, against JAX op by op."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from every_primitive import OF_A_DTYPE, PRIMITIVES
+from plans_run import Planned, assert_same
+
+from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+]
+WIDE = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_a_primitive_is_as_jax_has_it(name, dtype):
+    """As written, with all lines rounding, and in wide types."""
+    f, *args = PRIMITIVES[name]
+    arrays = [jnp.asarray(x).astype(dtype) for x in args]
+    try:
+        with jax.disable_jit():
+            own = jax.tree_util.tree_leaves(f(*arrays))
+    except (TypeError, ValueError, NotImplementedError):
+        pytest.skip("not a program of JAX")
+    planned = Planned(f, *arrays, wide=WIDE[dtype])
+    with set_x64(WIDE[dtype] == "float64"):
+        assert_same(own, planned.written(), "as written")
+        assert_same(own, planned.rounding(), "with all lines rounding")
+        assert not planned.program.unknown
+        if name in OF_A_DTYPE:
+            return
+        with jax.disable_jit():
+            exact = f(*(x.astype(WIDE[dtype]) for x in arrays))
+        for wide, other in zip(planned.wide(), jax.tree_util.tree_leaves(exact)):
+            assert_close(wide, other)
+
+
+def assert_close(one, other, units=16):
+    """To some units in the last place of the largest."""
+    assert one.shape == other.shape
+    if not jnp.issubdtype(other.dtype, jnp.inexact):
+        np.testing.assert_array_equal(one, other)
+        return
+    assert one.dtype == other.dtype
+    finite = np.asarray(other)[np.isfinite(other)]
+    most = float(np.max(np.abs(finite), initial=1e-30))
+    atol = units * float(jnp.finfo(other.dtype).eps) * most
+    np.testing.assert_allclose(one, other, 0, atol)

@@ -16,6 +16,13 @@ Noted = dict[int, Leaf]
 Counts = dict[tuple[int, int], Leaf]
 
 
+def not_finite_in(array: Leaf) -> Leaf | None:
+    """How many elements are not finite, and how many are not a number."""
+    if not is_inexact(array):
+        return None
+    return jnp.stack([jnp.sum(~jnp.isfinite(array)), jnp.sum(jnp.isnan(array))])
+
+
 @dataclasses.dataclass
 class Probes:
     """What a run notes beside its results, and which decisions it is given.
@@ -23,15 +30,15 @@ class Probes:
     Attributes:
         decisions: what it decided; None if that is not noted.
         given: the decisions that it follows; None if it makes its own.
-        finite: how many elements of each result are not finite, and how many are not a
-            number; None if that is not noted.
-        watch: called with each equation and its results.
+        finite: what is noted of each result, by default how many elements are not finite,
+            and how many are not a number; None if nothing is.
+        note: what is noted of an array; None for nothing.
     """
 
     decisions: Noted | None = None
     given: Noted | None = None
     finite: Counts | None = None
-    watch: Callable[[Node, Sequence[Value]], None] | None = None
+    note: Callable[[Leaf], Leaf | None] = not_finite_in
 
     @property
     def notes_any(self) -> bool:
@@ -45,7 +52,7 @@ class Probes:
     def empty(self, given: Noted | None) -> "Probes":
         """The same with nothing noted yet."""
         none = lambda noted: None if noted is None else {}
-        return Probes(none(self.decisions), given, none(self.finite), self.watch)
+        return Probes(none(self.decisions), given, none(self.finite), self.note)
 
     def given_within(self, first: int, last: int) -> Noted | None:
         """The decisions that are given for equations in a range."""
@@ -63,10 +70,9 @@ class Probes:
             self.finite |= finite or {}
 
     def count(self, number: int, made: Sequence[Value]) -> None:
-        """Notes how many elements are not finite."""
+        """Notes the results of an equation, or what enters a body."""
         assert self.finite is not None
         for place, value in enumerate(made):
-            array = value.wide if isinstance(value, Either) else value
-            if is_inexact(array):
-                bad, nan = ~jnp.isfinite(array), jnp.isnan(array)
-                self.finite[number, place] = jnp.stack([jnp.sum(bad), jnp.sum(nan)])
+            noted = self.note(value.wide if isinstance(value, Either) else value)
+            if noted is not None:
+                self.finite[number, place] = noted

@@ -128,8 +128,6 @@ class _Run(Loops):
             known |= zip(node.eqn.outvars, made)
             if self.probes.finite is not None and node.rule not in _CALLS:
                 self.probes.count(node.number, made)
-            if self.probes.watch is not None:
-                self.probes.watch(node, made)
             for var in node.last:
                 known.pop(var, None)
         return [

@@ -12,7 +12,7 @@ from jax import lax
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .._program.graph import Stack
-from . import plans
+from . import nodes as _nodes, plans
 from .program import Program
 from .run import Counts, Probes, run
 from .subject import avals_in
@@ -65,13 +65,13 @@ def sketches(
                 found = found[-1 if eqn.params["reverse"] else 0]
         return found if found.size else None
 
-    def new(operands: Sequence[int | None], each: plans.Node, place: int) -> int:
+    def new(operands: Sequence[int | None], each: _nodes.Node, place: int) -> int:
         shape = getattr(each.eqn.outvars[place].aval, "shape", ())
         sketch = sketch_of(each.stack, (each.number, place))
         nodes.append(Node((*operands,), shape, each.stack, sketch))
         return len(nodes) - 1
 
-    def add(block: plans.Block, given: Sequence[int | None]) -> list[int | None]:
+    def add(block: _nodes.Block, given: Sequence[int | None]) -> list[int | None]:
         consts = len(block.inputs) - len(given)
         values = dict(zip(block.inputs, [*[None] * consts, *given]))
         read = lambda var: None if hasattr(var, "val") else values.get(var)

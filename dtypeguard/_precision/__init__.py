@@ -1,6 +1,6 @@
 """The audit of precision: which lines of a program lose it, and what they cost, measured.
 
-May import `_costs`, `_reference`, `_paired` and below. `audit.py` has the public function:
+May import `_costs`, `_reference`, `_numbers` and below. `audit.py` has the public function:
 it traces the program, asks the others, and puts what they found into the report of
 `report.py`, which `html.py` shows on the source, with the marks of `marks.py`. `runs.py`
 runs it plainly, as written, wide and with some lines wide; `losses.py` says of lines what

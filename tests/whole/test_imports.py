@@ -21,7 +21,6 @@ AUDITS = {
     "_explain",
     "_lines",
     "_numbers",
-    "_paired",
     "_precision",
     "_program",
 }

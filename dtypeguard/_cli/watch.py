@@ -17,6 +17,7 @@ class ScriptWatch:
 
     def __init__(self) -> None:
         self._unfiltered: Any = None
+        self._monitored: Any = None
         self._recompiled: Any = None
         self._is_open = False
 
@@ -32,6 +33,8 @@ class ScriptWatch:
             sys.meta_path.remove(self)
         if self._unfiltered:
             self._unfiltered.leave()
+        if self._monitored:
+            self._monitored.stop()
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Starts with the first file of JAX's after its options."""
@@ -50,7 +53,10 @@ class ScriptWatch:
             from jax import monitoring
 
             from .._explain.unfiltered import UNFILTERED
+            from .._lines.monitored import Monitored
 
+            self._monitored = Monitored()
+            self._monitored.start()
             UNFILTERED.enter()
             self._unfiltered = UNFILTERED
             monitoring.register_event_duration_secs_listener(self._listen)

@@ -18,13 +18,15 @@ from .._leaves.rows import path_of
 from .._leaves.types import Leaf, PyTree
 from .._program.graph import Equation
 from .._source.files import is_installed, is_users
-from .._source.origin import Origin, callers, origin_at, origin_of_frame
+from .._source.origin import Origin, callers, origin_at, origin_of_frame, origin_of_frames
 from .._source.syntax import evaluated, root, statement, stores_to_self
 from .bindings import assignments, bound_in, field_of_self, holding
 from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
 from .lines import Has, line_of
+from .monitored import recorder as recording
+from .recorder import Made
 from .sites import Argument, Site, fitting, passed_on, written
 from .traced import Traced, traced, unwrapped
 
@@ -48,6 +50,24 @@ class Provenance(NamedTuple):
     def root(self) -> Origin | None:
         """The line to edit for another type."""
         return self.cause or self.origin
+
+
+def recorded(value: Leaf) -> Provenance:
+    """The lines behind a value, if `dtypeguard run` saw them run; else none."""
+    if recorder := recording():
+        for each in (value, unwrapped(value)):
+            if made := recorder.made(each):
+                return _of_made(made)
+    return Provenance()
+
+
+def _of_made(made: Made) -> Provenance:
+    steps = made.steps()
+    if not steps:
+        return Provenance()
+    promotion = next((each for each in steps if each.is_promoted), steps[0])
+    origin, cause = (origin_of_frames(each.through) for each in (promotion, steps[-1]))
+    return _provenance(origin, cause, promotion.is_promoted)
 
 
 class TypeProvenance:
@@ -101,7 +121,9 @@ class TypeProvenance:
 
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
-        return holding(((site.frame, site.line) for site in self._sites), value)
+        return recorded(value).root or holding(
+            ((site.frame, site.line) for site in self._sites), value
+        )
 
     def of_value(self, value: Leaf, depth: int = 0) -> Provenance:
         """The lines that gave a value its type.
@@ -117,6 +139,8 @@ class TypeProvenance:
             provenance = Provenance()
             if equations is not None:
                 provenance = self._of_tracer(value, equations, depth)
+            if provenance.origin is None:
+                provenance = recorded(value)
             if provenance.origin is None:
                 provenance = self._assigned(value, value)
             self._known[id(value)] = value, provenance
@@ -179,6 +203,10 @@ class TypeProvenance:
 
     def _of_outer(self, equations: Traced, number: int, depth: int) -> Provenance:
         """The lines behind what a traced function was called with for an argument."""
+        recorder = recording()
+        made = recorder and recorder.argument(equations.arguments[number])
+        if made and (provenance := _of_made(made)).origin:
+            return provenance
         avals = [variable.aval for variable in equations.arguments]
         nearest: tuple[Leaf, int] | None = None
         for level, frame in enumerate(self._frames[depth:], depth + 1):

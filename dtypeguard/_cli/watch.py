@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ScriptWatch:
-    """A context in which JAX keeps its frames in tracebacks and compilations are recorded.
+    """A context in which JAX keeps its frames; compilations and arrays are recorded.
 
     As a finder of modules it sees JAX import its own files, and finds none of them.
     """
@@ -53,13 +53,14 @@ class ScriptWatch:
             from jax import monitoring
 
             from .._explain.unfiltered import UNFILTERED
+
+            UNFILTERED.enter()
+            self._unfiltered = UNFILTERED
+            monitoring.register_event_duration_secs_listener(self._listen)
             from .._lines.monitored import Monitored
 
             self._monitored = Monitored()
             self._monitored.start()
-            UNFILTERED.enter()
-            self._unfiltered = UNFILTERED
-            monitoring.register_event_duration_secs_listener(self._listen)
 
     def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
         if not self._is_open or not event.endswith("/backend_compile_duration"):

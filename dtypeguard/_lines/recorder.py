@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
-from .._source.origin import Frame, callers, frame_of, release
+from .._source.origin import Frame, Why, callers, frame_of, origin_of_frames, release
 from .held import (
     Path,
     held,
@@ -76,6 +76,16 @@ class Made(NamedTuple):
             known[id(self)] = own + further
         return known[id(self)]
 
+    def why(self) -> Why:
+        """The line that gave it its type, and the one to edit for another."""
+        steps = self.steps()
+        if not steps:
+            return Why()
+        promotion = next((each for each in steps if each.is_promoted), steps[0])
+        origin, cause = (origin_of_frames(x.through) for x in (promotion, steps[-1]))
+        cause = None if cause == origin else cause
+        return Why(origin, cause, is_promoted=promotion.is_promoted)
+
 
 class _Running:
     """A running function: its last line, and what a traced function gave to JAX there."""
@@ -112,6 +122,14 @@ class Recorder:
         known, made = self._variables.get(id(variable), (None, None))
         return made if known is variable else None
 
+    def number(self, name: str, value: object) -> Made | None:
+        """How a Python number came to be, by its name or if one line alone gave it."""
+        text = repr(value) if is_number(value) else ""
+        known = self._numbers.get((name, text))
+        alike = [made for (_, other), made in self._numbers.items() if other == text]
+        is_alone = len({made.through[0] for made in alike}) == 1
+        return known or (alike[0] if is_alone and type(value) is not int else None)
+
     def begins(self, frame: FrameType) -> None:
         """A function of the user's begins."""
         self._running[id(frame)] = _Running(frame.f_code)
@@ -141,7 +159,7 @@ class Recorder:
         passed = self._passed(frame, [leaf for _, leaf in new])
         through = _through(frame, code.co_firstlineno)
         for (path, tracer), leaf in itertools.zip_longest(new, passed):
-            source = self.made(leaf) or self._numbers.get((path[-1], repr(leaf)))
+            source = self.made(leaf) or self.number(path[-1], leaf)
             sources = [source] if source else []
             made = Made(through, type_of(tracer), sources, is_passed=True)
             self._add(tracer, made)
@@ -215,10 +233,12 @@ class Recorder:
                 is_made = is_stored or (path and words.is_making)
                 if is_made and is_array(leaf) and self.made(leaf) is None:
                     new.append((path, leaf))
-                elif is_stored and is_number(leaf):
+                elif is_made and is_number(leaf):
                     key = (name, *path)[-1], repr(leaf)
-                    if key not in self._numbers:
-                        self._numbers[key] = Made(_through(frame, line), type_of(leaf))
+                    keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
+                    made = next(filter(None, map(self._numbers.get, keys)), None)
+                    made = made or Made(_through(frame, line), type_of(leaf))
+                    self._numbers[key] = made
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:

@@ -65,13 +65,33 @@ class Origin:
         return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
-def places(
-    origin: Origin | None, cause: Origin | None, begun: Origin | None = None
-) -> tuple[str, str, str]:
-    """The lines of a promotion, of what forced it, and of the first value, as printed."""
-    forced = f"forced by {cause.place}{_call_of(cause, origin)}" if cause else ""
-    first = f"begins at {begun.place}{_call_of(begun, origin)}" if begun else ""
-    return origin.place if origin else "", forced, first
+class Why(NamedTuple):
+    """The lines behind the type of a value.
+
+    Attributes:
+        origin: the line that gave it the type: a promotion, a cast, or what made it.
+        cause: the line that forced that, where it made the wider operand of a promotion.
+        begun: the line that gave the first value of a carry its type.
+        is_promoted: whether the line of `origin` reads other types as well.
+    """
+
+    origin: Origin | None = None
+    cause: Origin | None = None
+    begun: Origin | None = None
+    is_promoted: bool = False
+
+    @property
+    def root(self) -> Origin | None:
+        """The line to edit for another type."""
+        return self.cause or self.origin
+
+    def places(self) -> tuple[str, str, str]:
+        """The lines as they are printed."""
+        forced, first = (
+            f"{word} {line.place}{_call_of(line, self.origin)}" if line else ""
+            for word, line in (("forced by", self.cause), ("begins at", self.begun))
+        )
+        return self.origin.place if self.origin else "", forced, first
 
 
 def _call_of(line: Origin, user: Origin | None) -> str:

@@ -28,8 +28,8 @@ from .held import (
 )
 from .named import Words, words_of
 
-# Callers of a line, frames between two lines, values that calls of a line return, and
-# values that cannot be kept weakly.
+# Callers of a line, frames between two, values that calls return, and those that are not
+# kept weakly.
 _MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
 
 
@@ -43,7 +43,7 @@ class Made(NamedTuple):
             function of a result returned, for others what the line reads.
         is_promoted: whether the line reads other types as well.
         is_passed: whether it is an argument or a result.
-        is_host: whether it is an array of NumPy.
+        is_host: whether it is an array of NumPy, and no global one.
     """
 
     through: Sequence[Frame]
@@ -53,17 +53,10 @@ class Made(NamedTuple):
     is_passed: bool = False
     is_host: bool = False
 
-    def is_in(self, file: str) -> bool:
-        """Whether a line of a file has made it."""
-        return bool(self.through) and self.through[0].file == file
-
     def steps(self, known: "dict[int, list[Made]] | None" = None) -> "list[Made]":
         """The lines that gave it its type, nearest first.
 
         They go back as long as what a line reads has the type from one line alone.
-
-        Args:
-            known: those of values that have been asked for.
         """
         known = {} if known is None else known
         if id(self) not in known:
@@ -96,7 +89,6 @@ class _Running:
         self.code, self.line, self.start = code, 0, 0
         # What the variables held that the line assigns and reads.
         self.before: dict[str, list[tuple[Path, Made]]] = {}
-        # What calls of its statement returned.
         self.came: list[tuple[Path, Made]] = []
         self.returned: tuple[int, Sequence[Made | None]] = 0, ()
 
@@ -140,9 +132,8 @@ class Recorder:
 
     def forget(self, code: CodeType) -> None:
         """Some calls of a function may not have been seen to end."""
-        old = [key for key, running in self._running.items() if running.code is code]
-        for key in old:
-            del self._running[key]
+        kept = {key: x for key, x in self._running.items() if x.code is not code}
+        self._running = kept
 
     def enters(self, frame: FrameType) -> None:
         """Links the tracers that a function is given to what they stand for."""
@@ -265,14 +256,18 @@ class Recorder:
             if words and words.has_dtype:
                 sources = []
             elif not (others or is_host):  # the dtype may be chosen here
-                sources = [x for x in sources if not (x.is_host and x.is_in(file))]
+                is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
+                sources = list(itertools.filterfalse(is_near, sources))
             self._add(leaf, Made(through, type_, sources, others, is_host=is_host))
 
     def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
         """The arrays that a variable holds, each with the last part of its path."""
-        for path, leaf in held(frame.f_locals.get(name, frame.f_globals.get(name))):
+        is_local = name in frame.f_locals
+        value = frame.f_locals[name] if is_local else frame.f_globals.get(name)
+        for path, leaf in held(value):
             if is_array(leaf):
-                yield path[-1:], self.made(leaf) or Made((), type_of(leaf))
+                made = self.made(leaf) or Made((), type_of(leaf))
+                yield path[-1:], made if is_local else made._replace(is_host=False)
 
     def _words_of(self, code: CodeType) -> dict[int, Words]:
         if id(code) not in self._words:  # to hash code takes long

@@ -99,7 +99,7 @@ class Monitored:
             if self._traces[key] < _MOST_TRACES:
                 self._traces[key] += 1
                 self._set(code, 0)
-                self._set(code, self._every)
+                self._set(code, self._every if key in self._own else self._return)
                 self._recorder.forget(code)
         for key in [key for key in self._seen if key[0] in self._off]:
             del self._seen[key]
@@ -167,7 +167,10 @@ class Monitored:
         is_seen = value is not None and key in self._own and key not in self._ended
         if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
             self._call(self._recorder.returns, user, value)
-        return self._monitoring.DISABLE if self._times(code, None) > _MOST_CALLS else None
+        if self._times(code, None) <= _MOST_CALLS:
+            return None
+        self._off[id(code)] = code
+        return self._monitoring.DISABLE
 
     def _on_call(
         self, code: CodeType, instruction: int, called: object, argument: object

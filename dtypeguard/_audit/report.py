@@ -12,7 +12,7 @@ from .._leaves.page import Cell, Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._lines.drift import Drift
-from .._source.origin import places
+from .._source.origin import Why
 from . import wide
 from .trace_error import TraceError
 
@@ -125,7 +125,7 @@ class AuditReport(Displayed):
         """Path, types, origin and cause of every drift, as text."""
         changes = arrows([(d.before, d.after) for d in self.drifts])
         pairs = zip(self.drifts, changes)
-        return [(d.name, change, *places(d.origin, d.cause)) for d, change in pairs]
+        return [(d.name, change, *Why(d.origin, d.cause).places()) for d, change in pairs]
 
     def lines(self) -> list[str]:
         """The error, then one line for each drift."""

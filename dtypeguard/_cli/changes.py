@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from .._leaves.dtypes import fits
 from .._leaves.rows import cast_text, lost, return_as
 from .._leaves.types import DType
-from .._source.origin import Origin, places
+from .._source.origin import Origin, Why
 
 _WEAK = " (weak)"
 
@@ -42,7 +42,7 @@ class Change(NamedTuple):
     def row(self) -> tuple[str, ...]:
         """It in columns."""
         begun = self.begun if self.before.endswith("(weak)") else None
-        origin, cause, first = places(self.origin, self.cause, begun)
+        origin, cause, first = Why(self.origin, self.cause, begun).places()
         made = origin if self.is_returned else origin and f"made at {origin}"
         if not (self.origin or begun):
             made = self.calls and f"called at {self.calls}"

@@ -6,7 +6,7 @@ function or an argument was a new object each time. `compiled.py` reads the call
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ class Recompiled:
         self._found: dict[str, RecompiledFunction] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
+        self._reshaped: dict[str, tuple[str, str, str]] = {}
         self._new: dict[CodeType, tuple[int, int, str]] = {}
         self._left = ALL_EQUATIONS
 
@@ -122,6 +123,12 @@ class Recompiled:
             f"dtypeguard run: {name} was compiled again because leaves came in another "
             f"order: {_some(before)} then {_some(now)}. Keep one order."
             for name, (before, now) in self._reordered.items()
+        ]
+        lines += [
+            f"dtypeguard run: {name} was compiled again because of a shape: {path} is "
+            f"{before} then {now}. No type changed."
+            for name, (path, before, now) in self._reshaped.items()
+            if name not in self._found
         ]
         for function in self._found.values():
             times = len(function.times)
@@ -172,6 +179,9 @@ class Recompiled:
             for before in itertools.islice(same, 1):
                 orders = list(before.leaves), list(now.leaves)
                 self._reordered.setdefault(name, orders)
+            for path, old in itertools.islice(_reshaped(earlier[-2::-1], now), 1):
+                shapes = _shaped(old), _shaped(now.leaves[path])
+                self._reshaped.setdefault(name, (path, *shapes))
         if least is None or not least[1]:
             return
         before, paths = least
@@ -211,6 +221,17 @@ def _changed(before: Compiled, now: Compiled) -> list[str] | None:
     return paths if all(_is_known(*pair) for pair in pairs) else None
 
 
+def _reshaped(
+    earlier: Sequence[Compiled], now: Compiled
+) -> Iterator[tuple[str, LeafOfCall]]:
+    """The leaves of calls that differ from another in shapes alone, as they were."""
+    for before in earlier:
+        if before.rest == now.rest and before.leaves.keys() == now.leaves.keys():
+            pairs = [(path, old, now.leaves[path]) for path, old in before.leaves.items()]
+            if all(old._replace(shape=new.shape) == new for _, old, new in pairs):
+                yield from ((path, old) for path, old, new in pairs if old != new)
+
+
 def _is_reordered(before: Compiled, now: Compiled) -> bool:
     """Whether a call has the leaves of another one in another order."""
     is_same = before.rest[0] == now.rest[0] and before.leaves == now.leaves
@@ -230,6 +251,10 @@ def _is_known(old: LeafOfCall, new: LeafOfCall) -> bool:
     if old.shown and old.type != "bool":
         return bool(new.shown) or not (new.is_static or new.shape)
     return new.is_static and old.type == new.type and old.has_identity
+
+
+def _shaped(leaf: LeafOfCall) -> str:
+    return f"{leaf.type}[{','.join(map(str, leaf.shape))}]"
 
 
 def _constant(leaf: LeafOfCall) -> str:
@@ -258,7 +283,7 @@ def _explained(
         is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
         change = change._replace(begun=before.begun.get(path), is_unseen=is_unseen)
         if lines is not None and path in returned:
-            origin, cause, _ = lines.of_result(returned[path], path, old.type)
+            origin, cause, *_ = lines.of_result(returned[path], path, old.type)
             change = change._replace(is_returned=True, origin=origin, cause=cause)
         elif lines is not None:
             made = lines.of_value(values[path])

@@ -10,13 +10,14 @@ from typing import Any
 
 
 class ScriptWatch:
-    """A context in which JAX keeps its frames in tracebacks and compilations are recorded.
+    """A context in which JAX keeps its frames; compilations and arrays are recorded.
 
     As a finder of modules it sees JAX import its own files, and finds none of them.
     """
 
     def __init__(self) -> None:
         self._unfiltered: Any = None
+        self._monitored: Any = None
         self._recompiled: Any = None
         self._is_open = False
 
@@ -32,6 +33,8 @@ class ScriptWatch:
             sys.meta_path.remove(self)
         if self._unfiltered:
             self._unfiltered.leave()
+        if self._monitored:
+            self._monitored.stop()
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Starts with the first file of JAX's after its options."""
@@ -58,6 +61,10 @@ class ScriptWatch:
             UNFILTERED.enter()
             self._unfiltered = UNFILTERED
             monitoring.register_event_duration_secs_listener(self._listen)
+            from .._lines.monitored import Monitored
+
+            self._monitored = Monitored()
+            self._monitored.start()
 
     def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
         if not self._is_open or not event.endswith("/backend_compile_duration"):

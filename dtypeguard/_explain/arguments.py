@@ -8,9 +8,10 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.types import Leaf
-from .._lines.provenance import Provenance, TypeProvenance
+from .._lines.provenance import TypeProvenance
 from .._lines.sites import Argument, Site, arguments, written_in
-from .._source.files import is_installed
+from .._source.files import is_installed, is_users
+from .._source.origin import Why
 from .._source.syntax import evaluated, returned
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .messages import Complaint
@@ -44,8 +45,11 @@ def find_arguments(
     leaves = []
     for number, argument in enumerate(next(filter(None, named), ())):
         argument = argument.with_text(site.file)
-        lines = provenance.of(_model(argument, site), site)[:2]
-        about = number, _label(argument, site), (argument.value,), *lines
+        written = evaluated(argument.source, site.frame)
+        if argument.is_whole and is_python_number(written):
+            argument = argument._replace(value=written)  # JAX may have converted it
+        why = provenance.of(_model(argument, site), site)
+        about = number, _label(argument, site), (argument.value,), why
         leaves.append(RefusedLeaf(*about, argument=argument))
     name = site.name or "a call"
     some = "an argument" if len(leaves) == 1 else "arguments"
@@ -60,6 +64,31 @@ def find_arguments(
     return Finding(headline, leaves, call) if leaves else None
 
 
+def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
+    """The arrays of the types that another library's message names, in the user's call."""
+    for site in reversed(failure.sites):
+        inner = [frame.f_code.co_filename for frame in site.inside[:1]]
+        if site is not failure.sites[-1] and not all(map(is_users, inner)):
+            return None  # it was raised in a function that JAX calls
+        named = [] if is_installed(site.file) else [*written_in(site)]
+        for each in getattr(site.node, "args", ()):
+            if isinstance(each, ast.Attribute) and each.attr == "dtype":
+                model = Argument("", evaluated(each.value, site.frame), each.value)
+                named.append(model.with_text(site.file))
+        named = [x for x in named if x.source and str(dtype_of(x.value)) in failure.types]
+        leaves = [
+            RefusedLeaf(
+                n, each.text, (each.value,), provenance.of(each, site), argument=each
+            )
+            for n, each in enumerate(named)
+        ]
+        if leaves:
+            call = RefusedCall(site.file, site.node, None, is_of_others=True)
+            name = site.name or "a call"
+            return Finding(f"{name} refuses the type of what it is given.", leaves, call)
+    return None
+
+
 def _result(
     failure: Failure, complaint: Complaint, provenance: TypeProvenance
 ) -> Finding | None:
@@ -69,10 +98,8 @@ def _result(
         wanted = "a bool" if name == "cond_fun" else "a float"
         headline = f"{name} of {failure.sites[-1].name or 'a call'} has to return {wanted}."
         results, value = body.results(provenance), jnp.zeros((), refused)
-        lines = Provenance(**results.of(0)) if results else Provenance()
-        leaf = RefusedLeaf(
-            0, "result", (results.aval(0) if results else value,), *lines[:2]
-        )
+        why = results.of(0) if results else Why()
+        leaf = RefusedLeaf(0, "result", (results.aval(0) if results else value,), why)
         code, node = body.code, None
         if code is not None and not is_installed(code.co_filename):
             node = returned(code)  # what the user can edit

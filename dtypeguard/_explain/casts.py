@@ -32,12 +32,14 @@ class ArgumentCast(NamedTuple):
 def call_remedies(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> Iterator[str]:
     """What to write for what JAX refuses; first what would mend the cause."""
     named = [leaf.argument for leaf in leaves if leaf.argument]
+    if call.is_of_others:
+        return
     if call.is_result:
         yield from _result_remedies(call, named[0])
     elif not is_installed(call.file):
         ways = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:
-            forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.cause]
+            forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
             ways = _casts_to_meet(named, forced)
         yield from _sentences(ways, call.file, call.node)
     else:
@@ -197,6 +199,8 @@ def _written(argument: Argument, text: str, dtype: DType) -> str:
     if isinstance(argument.value, np.dtype):
         return dtype_text(dtype)
     value, old = argument.value, dtype_of(argument.value)
+    if is_python_number(value) and not argument.is_whole and kind(dtype) == "int":
+        return f"tuple(map(int, {text}))" if argument.source else f"int({text})"
     if not argument.is_whole:
         is_it = f'getattr(x, "dtype", None) == {dtype_text(old)}'
         return f"jax.tree.map(lambda x: {cast_text(dtype)} if {is_it} else x, {text})"

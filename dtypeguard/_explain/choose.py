@@ -112,7 +112,9 @@ def _begin(leaves: Sequence[RefusedLeaf]) -> _Remedies:
     """What to write where leaves begin in another dtype than the program has."""
     for new in dict.fromkeys(leaf.dtypes[1] for leaf in leaves):
         those = [leaf for leaf in leaves if leaf.dtypes[1] == new]
-        where = " and ".join(dict.fromkeys(str(x.begun.users) for x in those if x.begun))
+        where = " and ".join(
+            dict.fromkeys(str(x.why.begun.users) for x in those if x.why.begun)
+        )
         name = those[0].path if len(those) == 1 else of_holders([x.path for x in those])
         yield f"At {where} begin {name} as {new}: {array_text(new)}.", those
 
@@ -124,7 +126,7 @@ def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
     if len({old for old, _ in pairs}) > 1:  # a tree of several dtypes
         casts = "x.astype(p.dtype), where p is the leaf that came in"
     casts += "".join(dict.fromkeys(lost(new, old) for old, new in pairs))
-    lines = [leaf.origin for leaf in castable if leaf.origin]
+    lines = [leaf.why.origin for leaf in castable if leaf.why.origin]
     guard = ""
     if not is_installed(call.file):
         guard = f"Write {_guarded(call)}"
@@ -148,7 +150,7 @@ def _guard_or_cast(call: ControlFlow, castable: Sequence[RefusedLeaf]) -> str:
 
 def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
     """The cast of a leaf in the expression that promotes it; empty if that is not known."""
-    line, code = leaf.origin, call.bodies["body"].code
+    line, code = leaf.why.origin, call.bodies["body"].code
     if line is None or code is None:
         return ""
     path = None
@@ -231,7 +233,7 @@ def _is_of_package(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:
         is_installed(call.file)
         and not _is_of_optimizer(call, leaves)
         and all(len(set(leaf.dtypes)) == 2 for leaf in leaves)
-        and not any(leaf.origin and leaf.origin.outermost for leaf in leaves)
+        and not any(leaf.why.origin and leaf.why.origin.outermost for leaf in leaves)
     )
 
 
@@ -239,7 +241,7 @@ def _give_as_returned(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> str:
     """What to give to a function of JAX or of a package that contains the loop."""
     pairs = [leaf.dtypes for leaf in leaves]
     # A package may start the loop in a type of its own, which what it is given has to have.
-    is_meant = all(leaf.is_castable and _is_own(leaf.cause) for leaf in leaves)
+    is_meant = all(leaf.is_castable and _is_own(leaf.why.cause) for leaf in leaves)
     is_meant = is_meant and not call.is_of_jax
     # The wider type loses nothing, whichever of the two the loop starts with.
     is_narrowed = lambda old, new: fits(old, new) and old.itemsize > new.itemsize
@@ -273,18 +275,18 @@ def _branch_remedies(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterat
     one, other = pair = leaves[:2]
     made = [leaf for leaf in pair if leaf.is_made]
     kept = [leaf for leaf in pair if not leaf.is_made]
-    promoted = [leaf for leaf in pair if leaf.cause]
+    promoted = [leaf for leaf in pair if leaf.why.cause]
     if not one.path.startswith("result"):  # the branches return nothing: they work in place
         changed = " and ".join(f"dtypeguard.guard_step({leaf.branch})" for leaf in made)
         yield f"Guard what you give to {package(call.file)}: {changed}."
     elif one.values[0].shape != other.values[0].shape:
         yield "Return one shape from all branches."
     elif is_installed(call.file) and not call.has_users_branch:
-        own = [leaf for leaf in promoted if _is_own(leaf.origin)]
+        own = [leaf for leaf in promoted if _is_own(leaf.why.origin)]
         own.sort(key=lambda leaf: bool(leaf.unchanged))  # what was there before is meant
         for leaf in own[:1]:
             cast = _cast(leaf, other if leaf is one else one)
-            yield f"Cast what {leaf.origin and leaf.origin.users} computes: {cast}."
+            yield f"Cast what {leaf.why.origin and leaf.why.origin.users} computes: {cast}."
         if not own:
             wider = other if _fits(one, other) else one
             yield _give(call, wider.dtypes)
@@ -325,5 +327,5 @@ def _cast(source: RefusedLeaf, target: RefusedLeaf) -> str:
 
 def _is_of_optimizer(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:
     """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
-    lines = [leaf.origin for leaf in leaves if leaf.origin is not None]
+    lines = [leaf.why.origin for leaf in leaves if leaf.why.origin is not None]
     return call.is_update or (bool(lines) and all(line.is_of_optimizer for line in lines))

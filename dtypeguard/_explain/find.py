@@ -9,8 +9,9 @@ from .._leaves.rows import count, path_of, paths
 from .._leaves.types import Aval
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
-from .._lines.provenance import Provenance, TypeProvenance
-from .arguments import find_arguments
+from .._lines.provenance import TypeProvenance
+from .._source.origin import Why
+from .arguments import find_arguments, find_named
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .read import Failure
@@ -29,7 +30,7 @@ def find(failure: Failure) -> Finding | None:
         in_call = _in_loop if call.is_loop else _in_branches
         if finding := in_call(call, provenance, is_meant):
             return finding
-    return None
+    return find_named(failure, provenance) if failure.types else None
 
 
 def _in_loop(
@@ -62,9 +63,7 @@ def _in_loop(
                 number,
                 call.users_path(drift.path),
                 drift.avals,
-                drift.origin or line,
-                drift.cause,
-                drift.begun,
+                Why(drift.origin or line, drift.cause, drift.begun),
                 drift.is_castable,
                 drift.is_odd and drift.begun is not None,
             )
@@ -141,18 +140,15 @@ def _lined(
     names = [(name, path_of(value, tree)) for name, tree in held]
     names = [name + path for name, path in names if path is not None]
     name = min(names, default="", key=len)
-    if name or is_given:
-        lines = provenance.of_value(value)
-    else:
-        lines = Provenance(**results.of(number, what))
+    why = provenance.of_value(value) if name or is_given else results.of(number, what)
     text, is_made = "", True
     if is_given:
         text, is_made = ("" if not name else f"{name}, ") + "as it was given", False
     elif is_constant:
         text = f"{name}, closed over" if name else "a constant, or closed over"
-        is_made = bool(name and lines.origin)
+        is_made = bool(name and why.origin)
     about = {"variable": name, "unchanged": text, "is_made": is_made}
-    return leaf._replace(origin=lines.origin, cause=lines.cause, **about)
+    return leaf._replace(why=why, **about)
 
 
 def _is_named(dtype: str, message: str) -> bool:

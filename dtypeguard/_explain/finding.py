@@ -9,7 +9,7 @@ import numpy as np
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site
-from .._source.origin import Origin
+from .._source.origin import Origin, Why
 from .frames import ControlFlow
 
 
@@ -20,9 +20,7 @@ class RefusedLeaf(NamedTuple):
         number: its place among the leaves of the error.
         path: of the leaf, in the user's objects.
         values: that have its types: a carry's before and after, another's own.
-        origin: the line that gave it the type.
-        cause: the line that forced that.
-        begun: the line that gave the first value of a carry its type.
+        why: the lines behind its type.
         is_odd: whether its first value is to blame.
         is_castable: whether a guard casts the leaf of a carry back.
         branch: that returns it, by the name of its parameter.
@@ -35,9 +33,7 @@ class RefusedLeaf(NamedTuple):
     number: int
     path: str
     values: tuple[Aval | Leaf, ...]
-    origin: Origin | None = None
-    cause: Origin | None = None
-    begun: Origin | None = None
+    why: Why = Why()
     is_castable: bool = False
     is_odd: bool = False
     branch: str = ""
@@ -49,7 +45,7 @@ class RefusedLeaf(NamedTuple):
     @property
     def to_blame(self) -> Origin | None:
         """The line that is to be changed first."""
-        return self.begun if self.is_odd else self.cause or self.origin
+        return self.why.begun if self.is_odd else self.why.root
 
     @property
     def dtypes(self) -> list[DType]:
@@ -78,6 +74,7 @@ class RefusedCall(NamedTuple):
         users: where a package made it, the user's calls of the package, inside out, each
             with the arrays in it.
         is_result: whether it is a function.
+        is_of_others: whether not JAX refuses them, so that it is not known what would do.
     """
 
     file: str
@@ -86,6 +83,7 @@ class RefusedCall(NamedTuple):
     is_update: bool = False
     users: Sequence[tuple[Site, Sequence[Argument]]] = ()
     is_result: bool = False
+    is_of_others: bool = False
 
 
 class Finding(NamedTuple):

@@ -50,6 +50,23 @@ _ACCEPTED = re.compile(r"does not accept dtype .* are (?:subtypes of )?(.*?)\.?$
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 
 
+_NAMED = re.compile(rf"\b{_TYPE}")
+# Of `finfo` and `iinfo`, of which the latter names types by a letter.
+KIND_NAMED = re.compile("not compatible with finfo|not inexact|Invalid integer data type")
+_FLOATS = frozenset(["bfloat16", "float16", "float32", "float64"])
+
+
+def named_types(message: str) -> frozenset[str]:
+    """The dtypes that the message of another library names; none if it is not about types.
+
+    It is if there are two, or one and a kind.
+    """
+    types = frozenset(_NAMED.findall(message))
+    if KIND_NAMED.search(message):
+        return types or _FLOATS
+    return types if len(types) > 1 else frozenset()
+
+
 class Complaint(NamedTuple):
     """What a message says.
 

@@ -11,7 +11,7 @@ from .._lines.sites import Site, sites
 from .._source.files import is_users, package
 from .._source.origin import frame_of, is_update
 from .frames import ControlFlow, combines, control_flow
-from .messages import Complaint, complaint
+from .messages import KIND_NAMED, Complaint, complaint, named_types
 
 
 class Failure(NamedTuple):
@@ -26,6 +26,7 @@ class Failure(NamedTuple):
         is_update: whether one of them is in the `update` of an Optax optimizer.
         control_flow: the calls of control flow that may have raised it, outside in.
         functions: those whose result JAX may have refused, by the names of parameters.
+        types: those that a message names which is not JAX's.
     """
 
     message: str
@@ -35,6 +36,7 @@ class Failure(NamedTuple):
     is_update: bool
     control_flow: Sequence[ControlFlow]
     functions: Sequence[tuple[str, Body]]
+    types: frozenset[str] = frozenset()
 
 
 def read(error: BaseException) -> Failure | None:
@@ -47,7 +49,8 @@ def read(error: BaseException) -> Failure | None:
         about = None  # its function has returned other types than it was given
     is_of_call = about is not None and not about.is_result
     calls = [] if is_of_call else list(control_flow(frames))
-    if about is None and not calls:
+    types = named_types(message) if about is None else frozenset()
+    if about is None and not calls and not types:
         return None
     passed = sites(error.__traceback__)
     callers = (site for site in reversed(passed) if package(site.file) != "equinox")
@@ -55,12 +58,14 @@ def read(error: BaseException) -> Failure | None:
         calls = [call._replace(written=caller.node) for call in calls]
     if about is not None and not (passed and passed[-1].inside):
         return None  # JAX has not raised it
+    if types and passed and passed[-1].inside and not KIND_NAMED.search(message):
+        types = frozenset()  # JAX has raised it
     functions = []
     if about is not None and about.is_result:
         functions = [("cond_fun", call.condition) for call in calls if call.condition]
         functions += _losses(passed[-1])
     in_update = is_update([frame_of(site.frame) for site in passed])
-    return Failure(message, about, frames, passed, in_update, calls, functions)
+    return Failure(message, about, frames, passed, in_update, calls, functions, types)
 
 
 def _losses(site: Site) -> Iterator[tuple[str, Body]]:

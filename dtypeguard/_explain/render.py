@@ -16,7 +16,7 @@ from .._leaves.groups import (
 )
 from .._leaves.rows import columns, rounding, type_text
 from .._leaves.types import Leaf
-from .._source.origin import Origin, places
+from .._source.origin import Origin
 from .choose import Choice
 from .finding import RefusedLeaf
 
@@ -96,8 +96,7 @@ def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
     leaves = [leaf for cause in choice.causes for leaf in cause.leaves]
     leaves.sort(key=lambda leaf: leaf.number)
     return tuple(
-        NotedLeaf(x.path, x.branch, (*map(_type, x.values),), x.origin, x.cause, x.begun)
-        for x in leaves
+        NotedLeaf(x.path, x.branch, (*map(_type, x.values),), *x.why[:3]) for x in leaves
     )
 
 
@@ -149,8 +148,8 @@ def _lines(
 
 def _code(leaves: Sequence[RefusedLeaf], which: str) -> list[str]:
     """The lines of source that the rows name."""
-    first = [leaf.begun if leaf.is_odd else None for leaf in leaves]
-    named = [(line, leaf.origin, leaf.cause) for line, leaf in zip(first, leaves)]
+    first = [leaf.why.begun if leaf.is_odd else None for leaf in leaves]
+    named = [(line, leaf.why.origin, leaf.why.cause) for line, leaf in zip(first, leaves)]
     if which == "causes":
         named = [(leaf.to_blame,) for leaf in leaves]
     elif which == "none":
@@ -161,7 +160,7 @@ def _code(leaves: Sequence[RefusedLeaf], which: str) -> list[str]:
 
 def _row(leaf: RefusedLeaf, is_first: bool) -> tuple[str, ...]:
     """A leaf in columns. A leaf that several branches return has its path once."""
-    origin, cause, begun = places(leaf.origin, leaf.cause, leaf.begun)
+    origin, cause, begun = leaf.why.places()
     types = " -> ".join(map(_type, leaf.values))
     made = ", ".join(filter(None, [leaf.unchanged, origin]))
     if leaf.is_odd and begun:  # the first value is the cause
@@ -173,10 +172,12 @@ def _row_of(leaves: Sequence[RefusedLeaf], path: str) -> tuple[str, ...]:
     """Leaves of one cause in columns: what all of them have in common."""
     first = leaves[0]
     names = "origin", "cause", "begun"
-    are_several = lambda name: len({_users(getattr(leaf, name)) for leaf in leaves}) > 1
+    are_several = lambda name: len({_users(getattr(leaf.why, name)) for leaf in leaves}) > 1
     unlike = dict.fromkeys(filter(are_several, names), None)
     given = "as it was given" if "as it was given" in first.unchanged else first.unchanged
-    _, branch, types, *lines = _row(first._replace(unchanged=given, **unlike), True)
+    _, branch, types, *lines = _row(
+        first._replace(unchanged=given, why=first.why._replace(**unlike)), True
+    )
     if len({(*map(_type, leaf.values),) for leaf in leaves}) > 1:
         types = " -> ".join(map(str, first.dtypes))
     return path, branch, types, *lines

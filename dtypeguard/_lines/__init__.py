@@ -10,6 +10,9 @@ leaves drift.
 `compiled.py` keeps the program of a compiled function, and finds in it the lines of what it
 gave back in another type.
 
+While `dtypeguard run` runs a script, `monitored.py` has `recorder.py` remember where each
+array is made; `held.py` finds the arrays in variables, `named.py` the variables of a line.
+
 An error leaves frames and dead tracers. `sites.py` reads the lines that it passed through.
 `body.py` makes a program of a function that JAX traced, and `retrace.py` traces it again.
 `provenance.py` finds what gave a value its type: by the equations that `traced.py` reads

@@ -19,10 +19,10 @@ from .._leaves.dtypes import fits, kind
 from .._leaves.types import Aval, DType, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import SHAPES, Graph, open_jaxpr
 from .._program.trace import Program, strong_type
-from .._source.origin import Origin
+from .._source.origin import Origin, Why
 from .drift import Drift, find
 from .equations import passes
-from .lines import Has, Lines, LinesOfValue
+from .lines import Has, Lines
 from .provenance import TypeProvenance
 from .retrace import Retraced, retrace
 
@@ -281,7 +281,7 @@ class Results(NamedTuple):
         """The abstract value of a result."""
         return self.graph.avals[self.graph.outputs[number]]
 
-    def of(self, number: int, kind: str = "dtype") -> LinesOfValue:
+    def of(self, number: int, kind: str = "dtype") -> Why:
         """The lines that gave a result its dtype or its shape."""
         matches = Has(kind, getattr(self.aval(number), kind, None))
         every_input = (1 << len(self.graph.inputs)) - 1

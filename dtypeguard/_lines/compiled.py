@@ -21,12 +21,12 @@ from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program
 from .._source.assignments import literal_at
 from .._source.files import is_users
-from .._source.origin import Origin, callers, origin_at, origin_of_frame
+from .._source.origin import Origin, Why, callers, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Matches
 from .lines import Has, Lines
-from .provenance import Provenance, TypeProvenance
+from .provenance import TypeProvenance
 from .sites import Site
 from .watch import Watch
 
@@ -196,7 +196,7 @@ class CompiledLines:
             given=lambda number: self._made(given.get(program.arguments[number])),
         )
 
-    def of_result(self, number: int, path: str, before: str) -> Provenance:
+    def of_result(self, number: int, path: str, before: str) -> Why:
         """The lines that gave a result a type that the leaf of a path did not have.
 
         Args:
@@ -213,8 +213,7 @@ class CompiledLines:
         matches = Has("dtype", aval.dtype)
         if before.partition(" ")[0] == str(aval.dtype):
             matches = _IsWeak(is_weak(aval))
-        lines = self._lines.of(output, matches, sum(1 << n for n in own))
-        return Provenance(lines.get("origin"), lines.get("cause"))
+        return self._lines.of(output, matches, sum(1 << n for n in own))
 
     def of_value(self, leaf: Leaf) -> Origin | None:
         """The line of the caller's that made an argument."""

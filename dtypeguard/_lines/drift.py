@@ -13,8 +13,8 @@ from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
 from .._leaves.rows import ABSENT, by_path, describe, paths, tree_rows, type_name
 from .._leaves.types import Aval
 from .._program.trace import Program
-from .._source.origin import Origin
-from .lines import Has, Lines, LinesOfValue
+from .._source.origin import Origin, Why
+from .lines import Has, Lines
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
@@ -89,7 +89,7 @@ def drift_between(
     before: Aval,
     after: Aval,
     where: Where = "carry",
-    lines: LinesOfValue | None = None,
+    lines: Why | None = None,
 ) -> Drift:
     """A drift from one abstract value to another."""
     if kind == "dtype":
@@ -99,7 +99,8 @@ def drift_between(
         types = describe(before), describe(after)
     else:
         types = str(type_name(before)), str(type_name(after))
-    return Drift(path, kind, *types, where, **(lines or {}), avals=(before, after))
+    why = lines or Why()
+    return Drift(path, kind, *types, where, why.origin, why.cause, avals=(before, after))
 
 
 def find(program: Program, lines: Lines | None) -> Iterator[Drift]:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from .._carry.call import SplitTree
 from .._leaves.compat import traced_anew
@@ -11,17 +11,10 @@ from .._leaves.types import Aval, PyTree
 from .._program.graph import Equation
 from .._program.trace import Program, TraceFailed
 from .._source.files import is_installed
-from .._source.origin import Origin
+from .._source.origin import Origin, Why
 from .blame import Matches, blame, nearest_input, source
 from .equations import is_displaced, is_like, is_of_users, origin_of
 from .watch import Watch
-
-
-class LinesOfValue(TypedDict, total=False):
-    """The lines behind a property of a value; see `Drift`."""
-
-    origin: Origin | None
-    cause: Origin | None
 
 
 class Lines:
@@ -52,7 +45,7 @@ class Lines:
         self._bound, self._holding, self._given = bound, holding, given
         self._is_anew = False
 
-    def of(self, output: int, matches: Matches, leaves: int) -> LinesOfValue:
+    def of(self, output: int, matches: Matches, leaves: int) -> Why:
         """The lines that gave an output of the step a property.
 
         Args:
@@ -64,7 +57,7 @@ class Lines:
         if output in graph.constants:
             self._watching()
             number = graph.outputs.index(output)
-            return {"origin": self._made(_nodes(self._watched.returned, number))}
+            return Why(self._made(_nodes(self._watched.returned, number)))
         found = blame(graph, output, matches, leaves)
         if any(is_displaced(each.stack) for each in found[:2] if each is not None):
             number = graph.outputs.index(output)
@@ -72,10 +65,13 @@ class Lines:
             output = graph.outputs[number]
             found = blame(graph, output, matches, leaves)
         cause = line_of(found.cause)
-        if cause is not None and found.constant and found.operand is not None:
+        user = found.cause or found.promotion
+        line = line_of(user)
+        if line is not None and found.constant and found.operand is not None:
             constant = graph.avals[found.operand], graph.values.get(found.operand)
-            watch = self._watching_line(cause, found.cause)
-            cause = watch.maker(cause, matches, *constant, self._holding)
+            watch = self._watching_line(line, user)
+            maker = watch.maker(line, matches, *constant, self._holding)
+            cause = maker if cause or maker.users != line.users else None
         elif cause is None and found.operand in graph.inputs:
             cause = self._given(graph.inputs.index(found.operand))
         root = found.cause or found.promotion
@@ -88,19 +84,19 @@ class Lines:
             value = nearest_input(graph, output, matches)
             if value is not None:
                 cause = self._given(graph.inputs.index(value)) or cause
-        return {"origin": line_of(found.promotion), "cause": cause}
+        return Why(line_of(found.promotion), cause)
 
-    def of_weak_leaf(self, number: int) -> LinesOfValue:
+    def of_weak_leaf(self, number: int) -> Why:
         """The line that made a leaf of the first carry weak."""
         first = self._program.first
         if first is not None:
             made = line_of(source(first, first.outputs[number], is_weak))
             if made is not None:
-                return {"origin": made}
+                return Why(made)
         self._watching()
         nodes = _nodes(self._watched.carried, number)
         made = self._made(nodes) or next(filter(None, map(self._bound, nodes)), None)
-        return {"origin": made}
+        return Why(made)
 
     def undisplaced(self) -> Program:
         """The program, traced once more so that a user's rules have lines of their own.

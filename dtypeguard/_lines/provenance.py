@@ -8,7 +8,6 @@ import ast
 import inspect
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -18,36 +17,28 @@ from .._leaves.rows import path_of
 from .._leaves.types import Leaf, PyTree
 from .._program.graph import Equation
 from .._source.files import is_installed, is_users
-from .._source.origin import Origin, callers, origin_at, origin_of_frame
+from .._source.origin import (
+    Origin,
+    Why,
+    callers,
+    origin_at,
+    origin_of_frame,
+)
 from .._source.syntax import evaluated, root, statement, stores_to_self
 from .bindings import assignments, bound_in, field_of_self, holding
 from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
 from .lines import Has, line_of
+from .monitored import recorder as recording
+from .numbers import number_line
 from .sites import Argument, Site, fitting, passed_on, written
-from .traced import Traced, traced, unwrapped
+from .traced import Traced, recorded, traced, unwrapped
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
 # The methods that give an object its fields.
 _MAKE = "__init__", "__post_init__", "setup"
 _ARRAYS = (jax.Array, np.ndarray, np.generic)  # not abstract values
-
-
-class Provenance(NamedTuple):
-    """The line that gave a value its type, and the line that forced that.
-
-    `is_promoted` tells whether the line has operands of other types.
-    """
-
-    origin: Origin | None = None
-    cause: Origin | None = None
-    is_promoted: bool = False
-
-    @property
-    def root(self) -> Origin | None:
-        """The line to edit for another type."""
-        return self.cause or self.origin
 
 
 class TypeProvenance:
@@ -71,13 +62,16 @@ class TypeProvenance:
         ]
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
         # What is known of a value; nothing while it is being looked for.
-        self._known: dict[int, tuple[Leaf, Provenance]] = {}
+        self._known: dict[int, tuple[Leaf, Why]] = {}
 
-    def of(self, argument: Argument, site: Site) -> Provenance:
+    def of(self, argument: Argument, site: Site) -> Why:
         """The lines behind an argument of a call."""
         value, source = argument.value, argument.source
         if is_python_number(value):
-            return Provenance()
+            line = number_line(source, site.frame, value)
+            if line is None and isinstance(source, ast.Attribute):
+                line = _field(type(evaluated(source.value, site.frame)), source.attr)
+            return Why(line)
         users = evaluated(source, site.frame) if argument.is_whole else None
         if isinstance(users, _ARRAYS) and users.dtype == value.dtype:
             value = users  # JAX may have converted it
@@ -86,7 +80,7 @@ class TypeProvenance:
             kind = type(evaluated(source.value, site.frame))
             origin = provenance.origin
             if origin is None or self._constructs(origin.users, kind, value):
-                provenance = Provenance(_field(kind, source.attr) or origin)
+                provenance = Why(_field(kind, source.attr) or origin)
         if provenance.origin is not None or source is None:
             return provenance
         if argument.is_whole and not isinstance(source, _LOOKUPS):
@@ -101,9 +95,11 @@ class TypeProvenance:
 
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
-        return holding(((site.frame, site.line) for site in self._sites), value)
+        return recorded(value).root or holding(
+            ((site.frame, site.line) for site in self._sites), value
+        )
 
-    def of_value(self, value: Leaf, depth: int = 0) -> Provenance:
+    def of_value(self, value: Leaf, depth: int = 0) -> Why:
         """The lines that gave a value its type.
 
         Args:
@@ -112,17 +108,19 @@ class TypeProvenance:
                 function that has the value.
         """
         if id(value) not in self._known:
-            self._known[id(value)] = value, Provenance()
+            self._known[id(value)] = value, Why()
             equations = traced(value)
-            provenance = Provenance()
+            provenance = Why()
             if equations is not None:
                 provenance = self._of_tracer(value, equations, depth)
+            if provenance.origin is None:
+                provenance = recorded(value)
             if provenance.origin is None:
                 provenance = self._assigned(value, value)
             self._known[id(value)] = value, provenance
         return self._known[id(value)][1]
 
-    def _of_tracer(self, value: Leaf, equations: Traced, depth: int) -> Provenance:
+    def _of_tracer(self, value: Leaf, equations: Traced, depth: int) -> Why:
         graph, output = equations.graph, equations.graph.outputs[0]
         matches = Has("dtype", value.dtype)
         if output in graph.inputs:
@@ -130,10 +128,10 @@ class TypeProvenance:
             if outer.origin is None or outer.origin.called_from is None:
                 return outer
             own = self._bound(value, False)  # nearer than a package's line
-            return outer if own is None else Provenance(own, outer.cause)
+            return outer if own is None else Why(own, outer.cause)
         if output in graph.constants:
             constant = equations.value_of(equations.output)
-            return Provenance() if constant is None else self.of_value(constant, depth)
+            return Why() if constant is None else self.of_value(constant, depth)
         blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
         promotion, cause = line_of(blamed.promotion), line_of(blamed.cause)
         operands = blamed.promotion.inputs if blamed.promotion else ()
@@ -149,7 +147,7 @@ class TypeProvenance:
             if not any(operand in graph.made_by for operand in operands):
                 cause = cause or self._like(promotion)
         is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
-        return _provenance(promotion, cause, is_promoted)
+        return _why(promotion, cause, is_promoted)
 
     def _constant(
         self, user: Equation, equations: Traced, matches: Matches, depth: int
@@ -177,8 +175,12 @@ class TypeProvenance:
         models = [model for model in models if is_array(model)]
         return self.of_value(models[0]).root if len(models) == 1 else None
 
-    def _of_outer(self, equations: Traced, number: int, depth: int) -> Provenance:
+    def _of_outer(self, equations: Traced, number: int, depth: int) -> Why:
         """The lines behind what a traced function was called with for an argument."""
+        recorder = recording()
+        made = recorder and recorder.argument(equations.arguments[number])
+        if made and (provenance := made.why()).origin:
+            return provenance
         avals = [variable.aval for variable in equations.arguments]
         nearest: tuple[Leaf, int] | None = None
         for level, frame in enumerate(self._frames[depth:], depth + 1):
@@ -189,9 +191,9 @@ class TypeProvenance:
                     before = len(avals) - len(given)  # JAX's own, such as a counter
                     if before <= number:
                         nearest = given[number - before], level
-        return self.of_value(*nearest) if nearest else Provenance()
+        return self.of_value(*nearest) if nearest else Why()
 
-    def _assigned(self, holder: PyTree, value: Leaf) -> Provenance:
+    def _assigned(self, holder: PyTree, value: Leaf) -> Why:
         """The lines behind a value that a variable holds, or something in a variable."""
         users = () if self._is_again else self._sites
         fields = (field_of_self(site.frame, value) for site in users)
@@ -202,40 +204,40 @@ class TypeProvenance:
             return self._written(value)
         node, frame = self._running(line)
         if frame is None or node is None:
-            return Provenance(line)
+            return Why(line)
         return self._of_expression(node, frame, line, value)
 
     def _of_expression(
         self, node: ast.AST, frame: FrameType, line: Origin, value: Leaf
-    ) -> Provenance:
+    ) -> Why:
         """The lines behind what an expression computes from variables."""
         dtype = dtype_of(value)
         read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
         if named := asks_for(node, frame, dtype):
             if len(named) == 1 and not is_installed(line.file):  # an argument's own line
                 line = origin_at(line.file, named[0], line.function)
-            return Provenance(line, None, is_promoted)
+            return Why(line, is_promoted=is_promoted)
         before = _before(node, frame, line) if not read else None
         earlier = statement(before.file, before.line) if before is not None else None
         # Not one in a branch that may not have been taken.
         if before and earlier and earlier.col_offset <= getattr(node, "col_offset", 0):
             return self._of_expression(earlier, frame, before, value)
-        provenance = next(iter(read.values())) if len(read) == 1 else Provenance()
+        provenance = next(iter(read.values())) if len(read) == 1 else Why()
         if not read and not is_promoted:
-            provenance = Provenance(result_of(getattr(node, "value", node), frame))
+            provenance = Why(result_of(getattr(node, "value", node), frame))
         if provenance.is_promoted and not is_promoted:  # it had the type before
             return provenance
-        return _provenance(line, provenance.root, is_promoted)
+        return _why(line, provenance.root, is_promoted)
 
     def _read(
         self, node: ast.AST, frame: FrameType, line: Origin, matches: Matches
-    ) -> tuple[dict[int, Provenance], bool]:
+    ) -> tuple[dict[int, Why], bool]:
         """The arrays of a type that an expression reads.
 
         Returns:
             Their lines, and whether it may read arrays of other types as well.
         """
-        read: dict[int, Provenance] = {}
+        read: dict[int, Why] = {}
         others = False
         changed = {
             name.id
@@ -249,7 +251,7 @@ class TypeProvenance:
             value = evaluated(name, frame)
             if not isinstance(value, _ARRAYS) or is_weak(value):
                 continue
-            provenance = self.of_value(value) if matches(value) else Provenance()
+            provenance = self.of_value(value) if matches(value) else Why()
             if provenance.origin is not None and provenance.origin != line:
                 read[id(value)] = provenance
             others = others or not matches(value)
@@ -286,7 +288,7 @@ class TypeProvenance:
                     return line
         return None
 
-    def _written(self, value: Leaf) -> Provenance:
+    def _written(self, value: Leaf) -> Why:
         """The lines behind a value that is written out as an argument of a call."""
         for site in self._sites:
             node = site.node
@@ -298,13 +300,11 @@ class TypeProvenance:
                 if is_it and not isinstance(source, _LOOKUPS):
                     line = origin_of_frame(site.frame, source.lineno)
                     return self._of_expression(source, site.frame, line, value)
-        return Provenance()
+        return Why()
 
 
-def _provenance(
-    origin: Origin | None, cause: Origin | None, is_promoted: bool
-) -> Provenance:
-    return Provenance(origin, None if cause == origin else cause, is_promoted)
+def _why(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Why:
+    return Why(origin, None if cause == origin else cause, is_promoted=is_promoted)
 
 
 def _before(node: ast.AST, frame: FrameType, line: Origin) -> Origin | None:

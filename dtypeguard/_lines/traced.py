@@ -13,6 +13,8 @@ from jax.core import Tracer
 from .._leaves.dtypes import is_array
 from .._leaves.types import Equation, Leaf
 from .._program.graph import Graph, Variable
+from .._source.origin import Why
+from .monitored import recorder
 
 
 class Traced(NamedTuple):
@@ -50,6 +52,15 @@ def unwrapped(value: Leaf) -> Leaf:
             break
         value = inner
     return value
+
+
+def recorded(value: Leaf) -> Why:
+    """The lines behind a value, if `dtypeguard run` saw them run; else none."""
+    if known := recorder():
+        for each in (value, unwrapped(value)):
+            if made := known.made(each):
+                return made.why()
+    return Why()
 
 
 def traced(value: Leaf) -> Traced | None:

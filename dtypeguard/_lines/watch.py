@@ -30,6 +30,7 @@ from .bindings import bound, words_of
 from .blame import Matches
 from .calls import Left
 from .rules import RuleLines
+from .traced import recorded
 
 
 class Watch(RuleLines):
@@ -114,7 +115,7 @@ class Watch(RuleLines):
     def into_jax(self, frame: FrameType, user: FrameType) -> Left:
         line = user.f_code.co_filename, user.f_lineno
         for value in _arrays(frame.f_locals.values()):
-            maker = self.made(value) or bound(user, value)
+            maker = recorded(value).root or self.made(value) or bound(user, value)
             if maker is None and not isinstance(value, Tracer):
                 maker = self._computed(user, value) or self._origin(user)
             if maker is not None:

@@ -67,6 +67,12 @@ def is_installed(file: str) -> bool:
     return _root(file) is not None
 
 
+@functools.cache
+def is_recorded(file: str) -> bool:
+    """Whether a file is the user's own, and has lines: not so `<string>`."""
+    return is_users(file) and not is_installed(file) and not file.startswith("<")
+
+
 def is_ours(file: str) -> bool:
     """Whether a file belongs to dtypeguard, its optimizers aside."""
     return file.startswith(_OURS) and not is_users(file)

@@ -65,25 +65,50 @@ class Origin:
         return f"{self.users} (in {self})" if self.called_from else str(self)
 
 
-def places(
-    origin: Origin | None, cause: Origin | None, begun: Origin | None = None
-) -> tuple[str, str, str]:
-    """The lines of a promotion, of what forced it, and of the first value, as printed."""
-    forced = f"forced by {cause.place}{_call_of(cause, origin)}" if cause else ""
-    first = f"begins at {begun.place}" if begun else ""
-    return origin.place if origin else "", forced, first
+class Why(NamedTuple):
+    """The lines behind the type of a value.
+
+    Attributes:
+        origin: the line that gave it the type: a promotion, a cast, or what made it.
+        cause: the line that forced that, where it made the wider operand of a promotion.
+        begun: the line that gave the first value of a carry its type.
+        is_promoted: whether the line of `origin` reads other types as well.
+    """
+
+    origin: Origin | None = None
+    cause: Origin | None = None
+    begun: Origin | None = None
+    is_promoted: bool = False
+
+    @property
+    def root(self) -> Origin | None:
+        """The line to edit for another type."""
+        return self.cause or self.origin
+
+    def places(self) -> tuple[str, str, str]:
+        """The lines as they are printed."""
+        forced, first = (
+            f"{word} {line.place}{_call_of(line, self.origin)}" if line else ""
+            for word, line in (("forced by", self.cause), ("begins at", self.begun))
+        )
+        return self.origin.place if self.origin else "", forced, first
 
 
 def _call_of(line: Origin, user: Origin | None) -> str:
-    """The call of a line's function, where the function that uses the value makes it."""
+    """The call of a line's function in the function, or the file, that uses the value."""
     own = [x for x in line._through if is_users(x.file) and not is_installed(x.file)]
-    around = [(x.file, x.function) for x in own]
     where = user and (user.users.file, user.users.function)
-    if user is None or where not in around[1:] or where == around[0]:
+    if user is None or not own or where == (own[0].file, own[0].function):
         return ""
-    caller = line_text(own[1].file, own[1].line)
-    is_new = caller not in (str(user.users), str(line.users))
-    return f", called from {caller}" * is_new
+    is_other = own[0].file != user.users.file
+    calls = [x for x in own[1:] if where == (x.file, x.function)]
+    calls += [x for x in own[1:] if is_other and x.file == user.users.file]
+    callers = [line_text(each.file, each.line) for each in calls[:1]]
+    return "".join(
+        f", called from {caller}"
+        for caller in callers
+        if caller not in (str(user.users), str(line.users))
+    )
 
 
 def origin_of_frame(

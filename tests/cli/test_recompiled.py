@@ -65,3 +65,15 @@ def test_leaves_of_one_cause_share_a_row():
     assert row == "    25 leaves of x  float32 -> bfloat16"
     assert some == "      x[0], x[24]"
     assert sum(" -> " in line for line in seen.lines(is_whole=True)) == 25
+
+
+def test_a_shape_alone_has_one_line():
+    seen = Recompiled()
+    for size in (8, 8, 3, 5):
+        seen._record(call({"x": jnp.ones((size, 2), F32)}))
+    (line,) = seen.lines()
+    assert line.startswith("dtypeguard run: step (")
+    assert line.endswith(
+        "was compiled again because of a shape: x['x'] is float32[8,2] then float32[3,2]. "
+        "No type changed."
+    )

@@ -690,8 +690,7 @@ def test_runs_as_under_python(script, tmp_path, arguments, status):
     code, out, err = _python(*arguments.split(), **given)
     assert code == status, err
     ours = _command(*arguments.split(), **given)
-    note = ours[2].find("dtypeguard: ")
-    printed = ours[2][:note] if note >= 0 else ours[2]
+    printed, *_ = re.split("dtypeguard: |dtypeguard run: .* because of a shape", ours[2])
     assert (code, out) == ours[:2], ours[2]
     assert _shortened(printed) == _shortened(err)
 
@@ -806,3 +805,83 @@ sys.exit(4)
     assert err.index("dtypeguard run: 1 function was compiled again") > 0, err
     assert f"{os.sep}_cli{os.sep}" not in err
     assert threading.excepthook is threading.__excepthook__
+
+
+RECORDED = pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")
+ENVIRONMENT = """
+import jax, jax.numpy as jnp, numpy as np
+
+def reset(key):
+    position = jnp.zeros(3, jnp.bfloat16)  # inside
+    return {"position": position, "time": jnp.zeros((), jnp.int32)}
+
+def setup(count):
+    keys = jax.random.split(jax.random.key(0), count)
+    return jax.vmap(reset)(keys)
+
+class Loader:
+    def __init__(self):
+        self.rows = np.ones((4, 3), np.float32)  # rows
+
+    def __iter__(self):
+        return iter([jnp.asarray(self.rows)])
+"""
+FIRST = """
+import jax, jax.numpy as jnp
+from {name} import setup
+
+def step(state, x):
+    return {{**state, "position": state["position"] * x}}, None
+
+def main(xs):
+    state = setup(4)  # the call
+    return jax.lax.scan(step, state, xs)
+
+main(jnp.ones(2, jnp.float32))
+"""
+WIDE = """
+import jax, jax.numpy as jnp
+from {name} import Loader
+
+@jax.jit
+def total(state, rows):
+    return jax.lax.scan(lambda c, x: (c + x, None), state, rows)
+
+for batch in Loader():
+    total(jnp.zeros(3, jnp.bfloat16), batch)
+"""
+
+
+@RECORDED
+@pytest.mark.parametrize(
+    ("text", "word", "mark"),
+    [(FIRST, "begins at", "inside"), (WIDE, "forced by", "asarray(self.rows)])")],
+    ids=["a reset under vmap", "a loader"],
+)
+def test_what_was_made_in_a_function_of_another_file_that_has_returned(
+    run, script, text, word, mark
+):
+    name = f"recorded_{mark[:4]}_"
+    other = script(ENVIRONMENT, f"{name}.py")
+    code, _, err = run(script(text.format(name=name)))
+    sys.modules.pop(name)
+    lines = ENVIRONMENT.splitlines()
+    (number,) = [n for n, line in enumerate(lines, 1) if line.endswith(mark)]
+    assert code == 1
+    assert f"{word} {short_path(str(other))}:{number}" in err
+    if word == "begins at":
+        assert re.search(rf"{name}.py:{number}, called from \S+script.py:9", err)
+
+
+@RECORDED
+def test_an_audit_in_a_script_that_is_recorded(run, script):
+    code, out, _ = run(
+        script("""
+            import dtypeguard, jax.numpy as jnp, numpy as np
+            scale = np.float32(2)
+            print(dtypeguard.audit_step(lambda c: c * scale, jnp.ones(3, jnp.bfloat16)))
+        """)
+    )
+    assert code == 0
+    assert "script.py:4  forced by" in out
+    assert re.search(r"forced by \S*script.py:3", out)

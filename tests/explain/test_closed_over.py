@@ -98,3 +98,60 @@ def test_a_value_of_a_module(tmp_path, monkeypatch):
     exec(compile(text, str(tmp_path / "loop.py"), "exec"), names)
     (note,) = notes(raised(lambda: names["run"](HALF)))
     assert "  loop.py:3  forced by its_constants.py:3  " in note
+
+
+def of_scale():
+    scale = jnp.float32(2)  # scale
+
+    @jax.jit
+    def program(x):
+        return lax.cond(x.sum() > 0, lambda: x * scale, lambda: x)
+
+    return program(HALF)
+
+
+def of_argument():
+    @jax.jit
+    def program(x, weights):
+        doubled = weights * 2  # traced
+        return lax.switch(1, [lambda: x, lambda: x * doubled])
+
+    return program(HALF, WIDE)
+
+
+def in_a_body():
+    def body(s, _):
+        ones = jnp.ones(3, jnp.float32)  # body
+        return lax.cond(s.sum() > 0, lambda: s, lambda: s + ones), None
+
+    return lax.scan(body, HALF, None, 2)
+
+
+class Model:
+    def __init__(self):
+        self.weight = jnp.ones(3)
+
+    def __call__(self, x):
+        return x * self.weight
+
+
+def of_object():
+    model = Model()  # field
+    return lax.cond(True, lambda: model(HALF), lambda: HALF)
+
+
+BRANCHES = {
+    "global": lambda: lax.cond(True, lambda: HALF + WIDE, lambda: HALF),
+    "global switch": lambda: lax.switch(1, [lambda: HALF, lambda: HALF * WIDE]),
+    "scale": of_scale,
+    "traced": of_argument,
+    "body": in_a_body,
+    "field": of_object,
+}
+
+
+@pytest.mark.parametrize("case", BRANCHES, ids=lambda name: name.replace(" ", "_"))
+def test_a_branch_without_operands(case):
+    (note,) = notes(raised(BRANCHES[case]))
+    (row,) = [text for text in note.splitlines() if " float32[3] " in text]
+    assert row.endswith(f"  forced by {line(case.partition(' ')[0])}")

@@ -1,0 +1,186 @@
+"""Calls a recorder while a script runs, by `sys.monitoring` of Python 3.12.
+
+Every event is switched off once it was seen a few times. When JAX begins a trace, those of
+the user's functions are switched on again, by the functions: `restart_events` would also
+wake what a coverage tool or a debugger has switched off.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from .._leaves.internals import TRACING
+from .._source.files import is_recorded
+from .._source.origin import callers, release
+from .recorder import Recorder
+
+# How often a line is looked at, a function is switched on, and a call is seen.
+_MOST_SEEN, _MOST_TRACES, _MOST_CALLS = 3, 100, 1000
+
+_active: list[Recorder] = []
+
+
+def recorder() -> Recorder | None:
+    """The recorder of the script that runs; None if nothing is recorded."""
+    return _active[-1] if _active else None
+
+
+class Monitored:
+    """Records where a script makes its arrays, from `start` until `stop`.
+
+    Before Python 3.12, and where other tools have taken all places, nothing is recorded.
+    """
+
+    def __init__(self) -> None:
+        self._recorder = Recorder()
+        self._tool: int | None = None
+        self._is_busy = False
+        # By identity, as to hash code takes long: the user's, with the line on which a call
+        # begins; that of others; and what was switched off in part or as a whole.
+        self._own: dict[int, tuple[CodeType, int]] = {}
+        self._others: dict[int, CodeType] = {}
+        self._off: dict[int, CodeType] = {}
+        self._ended: set[int] = set()
+        self._seen: Counter[tuple[int, object]] = Counter()
+        self._traces: Counter[int] = Counter()
+
+    def start(self) -> None:
+        """Begins, in the functions that run as well."""
+        monitoring: Any = getattr(sys, "monitoring", None)
+        places = (4, 3) if monitoring else ()  # nobody's
+        self._tool = next((x for x in places if monitoring.get_tool(x) is None), None)
+        if self._tool is None:
+            return
+        events = monitoring.events
+        callbacks = {
+            events.PY_START: self._on_start,
+            events.LINE: self._on_line,
+            events.PY_RETURN: self._on_return,
+            events.PY_YIELD: self._on_return,
+            events.CALL: self._on_call,
+        }
+        self._monitoring, self._return = monitoring, events.PY_RETURN
+        self._every = sum(callbacks) - events.PY_START
+        monitoring.use_tool_id(self._tool, "dtypeguard run")
+        for event, callback in callbacks.items():
+            monitoring.register_callback(self._tool, event, callback)
+        monitoring.set_events(self._tool, events.PY_START)
+        for frame in callers(sys._getframe()):
+            self._watch(frame.f_code)
+        _active.append(self._recorder)
+
+    def stop(self) -> None:
+        """Ends."""
+        if self._tool is None:
+            return
+        self._monitoring.set_events(self._tool, 0)
+        for code in (*(code for code, _ in self._own.values()), *self._others.values()):
+            self._set(code, 0)
+        self._monitoring.free_tool_id(self._tool)
+        self._tool = None
+        _active.remove(self._recorder)
+
+    def _set(self, code: CodeType, events: int) -> None:
+        self._monitoring.set_local_events(self._tool, code, events)
+
+    def _watch(self, code: CodeType) -> None:
+        if id(code) not in self._own and is_recorded(code.co_filename):
+            lines = [line for *_, line in code.co_lines() if line]
+            inside = (line for line in lines if line != code.co_firstlineno)
+            self._own[id(code)] = code, next(inside, code.co_firstlineno)
+            self._set(code, self._every)
+
+    def _again(self) -> None:
+        """Switches on what was switched off, as a trace begins."""
+        for key, code in self._off.items():
+            if self._traces[key] < _MOST_TRACES:
+                self._traces[key] += 1
+                self._set(code, 0)
+                self._set(code, self._every if key in self._own else self._return)
+                self._recorder.forget(code)
+        for key in [key for key in self._seen if key[0] in self._off]:
+            del self._seen[key]
+        self._off.clear()
+        self._ended.clear()
+
+    def _times(self, code: CodeType, event: object) -> int:
+        """How often an event was seen, with this time."""
+        self._seen[id(code), event] += 1
+        return self._seen[id(code), event]
+
+    def _end(self, code: CodeType) -> None:
+        """Switches a function off that runs often."""
+        self._off[id(code)] = code
+        self._ended.add(id(code))
+        self._set(code, 0)
+
+    def _call(self, record: Callable[..., None], frame: FrameType, *given: object) -> None:
+        """Calls the recorder; what goes wrong there is not the script's affair."""
+        self._is_busy = True
+        try:
+            with contextlib.suppress(Exception):
+                record(frame, *given)
+            release([frame])
+        finally:
+            self._is_busy = False
+
+    def _on_start(self, code: CodeType, instruction: int) -> object:
+        if not TRACING.are_in(code.co_name):
+            self._watch(code)
+            return self._monitoring.DISABLE
+        if self._off and not self._is_busy:
+            self._again()
+        return None
+
+    def _on_line(self, code: CodeType, line: int) -> object:
+        if self._is_busy:
+            return None
+        frame, times = sys._getframe(1), self._times(code, line)
+        is_first = line == self._own[id(code)][1]
+        if is_first and times > _MOST_SEEN:
+            self._recorder.begins(frame)  # not one that had the same identity
+        elif is_first:
+            self._call(self._recorder.enters, frame)
+        if times <= _MOST_SEEN:
+            self._call(self._recorder.runs, frame, line)
+        if is_first and times > _MOST_CALLS:
+            self._end(code)
+        if is_first or times < _MOST_SEEN:
+            return None
+        self._off[id(code)] = code
+        return self._monitoring.DISABLE
+
+    def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
+        if self._is_busy:
+            return None
+        frame = sys._getframe(1)
+        if id(code) in self._own:
+            if self._times(code, instruction) <= _MOST_SEEN:
+                self._call(self._recorder.leaves, frame, value)
+            self._recorder.ends(frame)
+            return None
+        user = frame.f_back
+        key = id(user and user.f_code)
+        is_seen = value is not None and key in self._own and key not in self._ended
+        if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
+            self._call(self._recorder.returns, user, value)
+        if self._times(code, None) <= _MOST_CALLS:
+            return None
+        self._off[id(code)] = code
+        return self._monitoring.DISABLE
+
+    def _on_call(
+        self, code: CodeType, instruction: int, called: object, argument: object
+    ) -> object:
+        """Sees what functions of others return that the user calls."""
+        function = getattr(called, "__func__", called)
+        call = vars(type(called)).get("__call__")
+        codes = (getattr(each, "__code__", None) for each in (function, call))
+        inner = next((each for each in codes if isinstance(each, CodeType)), None)
+        if inner and id(inner) not in self._others and not is_recorded(inner.co_filename):
+            self._others[id(inner)] = inner
+            self._set(inner, self._return)
+        return self._monitoring.DISABLE

@@ -1,0 +1,60 @@
+"""Reads from the code of a function what each of its lines names."""
+
+import dis
+import re
+from types import CodeType
+from typing import NamedTuple
+
+_DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
+_MAKING = "CALL", "STORE_ATTR", "STORE_SUBSCR"
+_OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
+_LONG = 50  # lines of a statement
+
+
+class Words(NamedTuple):
+    """What a line of a function names.
+
+    Attributes:
+        stored: the variables that it assigns.
+        read: the other variables.
+        others: attributes and keys.
+        is_making: whether it calls something, or assigns a part of an object.
+        end: the last line of its statement.
+    """
+
+    stored: dict[str, None]
+    read: dict[str, None]
+    others: set[str]
+    is_making: bool
+    end: int = 0
+
+    @property
+    def has_dtype(self) -> bool:
+        """Whether it names a dtype, so that what it reads does not decide its own."""
+        return any(map(_DTYPE.fullmatch, (*self.others, *self.read)))
+
+
+def words_of(code: CodeType) -> dict[int, Words]:
+    """What each line names; the first line of a statement what all of it does."""
+    found: dict[int, Words] = {}
+    for each in dis.get_instructions(code):
+        line, end, *_ = each.positions or (None, None)
+        if line is None or end is None:
+            continue
+        words = found.setdefault(line, Words({}, {}, set(), False, line))
+        name, value = each.opname, each.argval
+        if _OF_VARIABLE.match(name):
+            # `STORE_FAST_LOAD_FAST` is of two variables.
+            values = value if isinstance(value, tuple) else (value,)
+            for kind, variable in zip(re.findall("STORE|LOAD", name), values):
+                (words.stored if kind == "STORE" else words.read)[variable] = None
+        elif isinstance(value, str):
+            words.others.add(value)
+        is_making = words.is_making or name.startswith(_MAKING)
+        end = max(words.end, min(end, line + _LONG))
+        found[line] = words._replace(is_making=is_making, end=end)
+    for line, words in found.items():
+        for inner in filter(None, map(found.get, range(line + 1, words.end + 1))):
+            words.read.update(inner.read)
+            words.others.update(inner.others)
+    return found

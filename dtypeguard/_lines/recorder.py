@@ -1,0 +1,300 @@
+"""Remembers at which line of the user's each array was made, while a script runs.
+
+`monitored.py` calls it after each first execution of a line. Arrays, and the tracers that
+stand for them, are known by identity and kept weakly. Nothing here imports JAX, which a
+script may choose first.
+"""
+
+import inspect
+import itertools
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from .._leaves.types import Leaf, PyTree
+from .._source.files import is_recorded
+from .._source.origin import Frame, Why, callers, frame_of, origin_of_frames, release
+from .held import (
+    Path,
+    held,
+    is_array,
+    is_number,
+    is_of_numpy,
+    leaves_of,
+    passed_as,
+    type_of,
+)
+from .named import Words, words_of
+
+# Callers of a line, frames between two, values that calls return, and those that are not
+# kept weakly.
+_MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
+
+
+class Made(NamedTuple):
+    """How a value came to be.
+
+    Attributes:
+        through: the line and its callers, inside out; empty if it was only read.
+        type: its dtype, and whether it is weak.
+        sources: what may have given it its type: what an argument stands for, what the
+            function of a result returned, for others what the line reads.
+        is_promoted: whether the line reads other types as well.
+        is_passed: whether it is an argument or a result.
+        is_host: whether it is an array of NumPy, and no global one.
+    """
+
+    through: Sequence[Frame]
+    type: tuple[Any, bool]
+    sources: Sequence["Made"] = ()
+    is_promoted: bool = False
+    is_passed: bool = False
+    is_host: bool = False
+
+    def steps(self, known: "dict[int, list[Made]] | None" = None) -> "list[Made]":
+        """The lines that gave it its type, nearest first.
+
+        They go back as long as what a line reads has the type from one line alone.
+        """
+        known = {} if known is None else known
+        if id(self) not in known:
+            known[id(self)] = []
+            alike = [x for x in self.sources if self.is_passed or x.type == self.type]
+            behind = [each.steps(known) for each in alike]
+            roots = {steps[-1].through[0] if steps else None for steps in behind}
+            own = [self] if self.through and not self.is_passed else []
+            further = max(behind, key=len) if len(roots) == 1 else []
+            known[id(self)] = own + further
+        return known[id(self)]
+
+    def why(self) -> Why:
+        """The line that gave it its type, and the one to edit for another."""
+        steps = self.steps()
+        if not steps:
+            return Why()
+        promotion = next((each for each in steps if each.is_promoted), steps[0])
+        origin, cause = (origin_of_frames(x.through) for x in (promotion, steps[-1]))
+        cause = None if cause == origin else cause
+        return Why(origin, cause, is_promoted=promotion.is_promoted)
+
+
+class _Running:
+    """A running function: its last line, and what a traced function gave to JAX there."""
+
+    __slots__ = ("before", "came", "code", "line", "returned", "start")
+
+    def __init__(self, code: CodeType):
+        self.code, self.line, self.start = code, 0, 0
+        # What the variables held that the line assigns and reads.
+        self.before: dict[str, list[tuple[Path, Made]]] = {}
+        self.came: list[tuple[Path, Made]] = []
+        self.returned: tuple[int, Sequence[Made | None]] = 0, ()
+
+
+class Recorder:
+    """Knows the lines that made the arrays of a script."""
+
+    def __init__(self):
+        self._known: dict[int, tuple[Any, Made]] = {}
+        self._strong: OrderedDict[int, None] = OrderedDict()
+        self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
+        self._numbers: dict[tuple[str, str], Made] = {}
+        self._running: dict[int, _Running] = {}
+        self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+
+    def made(self, value: Leaf) -> Made | None:
+        """How an array came to be; None if it is not known."""
+        ref, made = self._known.get(id(value), (None, None))
+        return made if (ref() if isinstance(ref, weakref.ref) else ref) is value else None
+
+    def argument(self, variable: object) -> Made | None:
+        """How the argument of a traced function came to be, by its variable in a jaxpr."""
+        known, made = self._variables.get(id(variable), (None, None))
+        return made if known is variable else None
+
+    def number(self, name: str, value: object) -> Made | None:
+        """How a Python number came to be, by its name or if one line alone gave it."""
+        text = repr(value) if is_number(value) else ""
+        known = self._numbers.get((name, text))
+        alike = [made for (_, other), made in self._numbers.items() if other == text]
+        is_alone = len({made.through[0] for made in alike}) == 1
+        return known or (alike[0] if is_alone and type(value) is not int else None)
+
+    def begins(self, frame: FrameType) -> None:
+        """A function of the user's begins."""
+        self._running[id(frame)] = _Running(frame.f_code)
+
+    def ends(self, frame: FrameType) -> None:
+        """A function of the user's ends or yields."""
+        self._running.pop(id(frame), None)
+
+    def forget(self, code: CodeType) -> None:
+        """Some calls of a function may not have been seen to end."""
+        kept = {key: x for key, x in self._running.items() if x.code is not code}
+        self._running = kept
+
+    def enters(self, frame: FrameType) -> None:
+        """Links the tracers that a function is given to what they stand for."""
+        self.begins(frame)
+        code, values = frame.f_code, frame.f_locals
+        count = code.co_argcount + code.co_kwonlyargcount
+        count += bool(code.co_flags & inspect.CO_VARARGS)
+        count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        given = list(map(values.get, code.co_varnames[:count]))
+        is_new = lambda leaf: hasattr(leaf, "_trace") and self.made(leaf) is None
+        if not any(is_new(leaf) for _, leaf in held(given)):
+            return
+        new = [(path, leaf) for path, leaf in leaves_of(given) if is_new(leaf)]
+        passed = self._passed(frame, [leaf for _, leaf in new])
+        through = _through(frame, code.co_firstlineno)
+        for (path, tracer), leaf in itertools.zip_longest(new, passed):
+            source = self.made(leaf) or self.number(path[-1], leaf)
+            sources = [source] if source else []
+            made = Made(through, type_of(tracer), sources, is_passed=True)
+            self._add(tracer, made)
+            variable = getattr(tracer, "val", None)
+            if variable is not None and not is_array(variable):
+                _keep(self._variables, id(variable), (variable, made))
+
+    def _passed(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
+        """What JAX was given, by its frames, for the tracers that it made of that."""
+        found: list[Leaf] = []
+        for caller in itertools.takewhile(lambda x: not _is_own(x), callers(frame)):
+            for value in list(caller.f_locals.values()):
+                value = getattr(value, "vals", value)
+                if isinstance(value, (tuple, list)) and value:
+                    leaves = [leaf for _, leaf in leaves_of(value)]
+                    found = passed_as(leaves, tracers) or found  # the outermost
+            release([caller])
+        return found
+
+    def runs(self, frame: FrameType, line: int) -> None:
+        """A line begins to run, so that the one before it has run."""
+        running = self._running.get(id(frame))
+        if running is None or running.code is not frame.f_code:
+            self.begins(frame)
+            running = self._running[id(frame)]
+        words = self._words_of(frame.f_code)
+        if running.line in words:
+            self._has_run(frame, running.line, words[running.line])
+        start = words.get(running.start)
+        if start is None or not running.start <= line <= start.end:
+            running.start, running.came = line, []
+        both = words[line].stored.keys() & words[line].read.keys() if line in words else ()
+        running.line = line
+        running.before = {name: list(self._held(frame, name)) for name in both}
+
+    def leaves(self, frame: FrameType, value: PyTree) -> None:
+        """A function of the user's returns or yields a value."""
+        self.runs(frame, frame.f_lineno)
+        self.returns(frame, value)
+        caller = frame.f_back
+        outer = next(filter(_is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
+        running = self._running.get(id(outer))
+        if outer is None or running is None:
+            return
+        if outer is not caller:  # what JAX calls comes out of it as other values
+            found = [self.made(leaf) for _, leaf in leaves_of(value) if is_array(leaf)]
+            running.returned = outer.f_lineno, found
+            return
+        for path, leaf in held(value):
+            made = self.made(leaf)
+            if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
+                made = Made(_through(frame, frame.f_lineno), type_of(leaf))
+            running.came += [(path[-1:], made)] if made else []
+
+    def returns(self, frame: FrameType, value: PyTree) -> None:
+        """A call on the current line of a function of the user's returns a value."""
+        arrays = [(path, leaf) for path, leaf in held(value) if is_array(leaf)]
+        line = frame.f_lineno
+        self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
+        if running := self._running.get(id(frame)):
+            found = [(path[-1:], self.made(leaf)) for path, leaf in arrays]
+            running.came += [(last, made) for last, made in found if made][:_MOST_CAME]
+
+    def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
+        """Records what the variables hold that a line names."""
+        values, new = frame.f_locals, []
+        for name in (*words.stored, *words.read):
+            is_stored = name in words.stored
+            value = values.get(name, None if is_stored else frame.f_globals.get(name))
+            for path, leaf in held(value):
+                is_made = is_stored or (path and words.is_making)
+                if is_made and is_array(leaf) and self.made(leaf) is None:
+                    new.append((path, leaf))
+                elif is_made and is_number(leaf):
+                    key = (name, *path)[-1], repr(leaf)
+                    keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
+                    made = next(filter(None, map(self._numbers.get, keys)), None)
+                    made = made or Made(_through(frame, line), type_of(leaf))
+                    self._numbers[key] = made
+        self._make(frame, line, new)
+
+    def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:
+        """Records values that a line has made."""
+        if not new:
+            return
+        file, through = frame.f_code.co_filename, _through(frame, line)
+        words = self._words_of(frame.f_code).get(line)
+        running = self._running.get(id(frame)) or _Running(frame.f_code)
+        returned: Sequence[Made | None] = ()
+        if running.returned[0] == line and len(running.returned[1]) == len(new):
+            returned, running.returned = running.returned[1], (0, ())
+        before = running.before if running.line == line else {}
+        read = list(running.came)
+        for name in words.read if words else ():
+            read += before.get(name) or self._held(frame, name)
+        for (path, leaf), inner in itertools.zip_longest(new, returned):
+            type_, is_host = type_of(leaf), is_of_numpy(leaf)
+            if inner is not None and inner.type[0] == leaf.dtype:
+                self._add(leaf, Made(through, type_, [inner], is_passed=True))
+                continue
+            sources = [each for last, each in read if not last or last == path[-1:]]
+            others = any(x.type != type_ and not x.type[1] for x in sources)
+            if words and words.has_dtype:
+                sources = []
+            elif not (others or is_host):  # the dtype may be chosen here
+                is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
+                sources = list(itertools.filterfalse(is_near, sources))
+            self._add(leaf, Made(through, type_, sources, others, is_host=is_host))
+
+    def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
+        """The arrays that a variable holds, each with the last part of its path."""
+        is_local = name in frame.f_locals
+        value = frame.f_locals[name] if is_local else frame.f_globals.get(name)
+        for path, leaf in held(value):
+            if is_array(leaf):
+                made = self.made(leaf) or Made((), type_of(leaf))
+                yield path[-1:], made if is_local else made._replace(is_host=False)
+
+    def _words_of(self, code: CodeType) -> dict[int, Words]:
+        if id(code) not in self._words:  # to hash code takes long
+            self._words[id(code)] = code, words_of(code)
+        return self._words[id(code)][1]
+
+    def _add(self, value: Leaf, made: Made) -> None:
+        key, known = id(value), self._known
+        try:
+            known[key] = weakref.ref(value, lambda _: known.pop(key, None)), made
+        except TypeError:  # a scalar of NumPy, or an abstract value
+            known[key] = value, made
+            if old := _keep(self._strong, key, None):
+                known.pop(old, None)
+
+
+def _keep(kept: OrderedDict[int, Any], key: int, value: object) -> int | None:
+    """Adds an item; returns the key of the one that is dropped for it, if any."""
+    kept[key] = value
+    return kept.popitem(last=False)[0] if len(kept) > _MOST_KEPT else None
+
+
+def _is_own(frame: FrameType) -> bool:
+    return is_recorded(frame.f_code.co_filename)
+
+
+def _through(frame: FrameType, line: int) -> Sequence[Frame]:
+    """A line of a running function, and the user's lines that led there."""
+    outer = itertools.islice(filter(_is_own, callers(frame)), _MOST_CALLERS)
+    return [frame_of(frame, line), *map(frame_of, outer)]

@@ -1,0 +1,99 @@
+"""A Python number of a config, a module or a default has the line that gave it."""
+
+import importlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from advice import note_on
+from jax import lax
+
+pytestmark = pytest.mark.third_party
+
+CONFIG = """
+import dataclasses
+
+HIDDEN = 64 / 4  # global
+
+@dataclasses.dataclass
+class Config:
+    seed: int = 0
+    width: int = 128 / 4  # field
+    depth: int = 3
+
+EVEN = 6.0
+if HIDDEN > 99:
+    EVEN = 6.0
+
+class Trainer:
+    def __init__(self, config):
+        self.heads = config.depth * 2.0  # of self
+
+def table(rows=8.0):  # default
+    return jnp.zeros((rows, 3))
+"""
+X = jnp.ones((64, 3))
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    (tmp_path / "numbers_config.py").write_text("import jax.numpy as jnp\n" + CONFIG)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("numbers_config")
+    del sys.modules["numbers_config"]
+
+
+def marked(mark):
+    lines = CONFIG.splitlines()
+    (number,) = [n for n, x in enumerate(lines, 2) if x.endswith(f"# {mark}")]
+    return f"numbers_config.py:{number}"
+
+
+def field(config):
+    cfg = config.Config()
+    return jnp.zeros((cfg.width, 3))
+
+
+def variable(config):
+    trainer = config.Trainer(config.Config())
+    return jnp.reshape(jnp.ones(18), (trainer.heads, 3))
+
+
+def traced(config):
+    cfg = config.Config()
+    return jax.jit(lambda x: lax.dynamic_slice(x, (cfg.width, 0), (4, 3)))(X)
+
+
+@pytest.mark.parametrize(
+    ("program", "mark"),
+    [
+        (lambda config: jnp.arange(99)[config.HIDDEN], "global"),
+        (field, "field"),
+        (variable, "of self"),
+        (lambda config: config.table(), "default"),
+        (traced, "field"),
+    ],
+    ids=["a global", "a field", "a field of self", "a default", "converted by JAX"],
+)
+def test_the_line_of_a_number(config, program, mark):
+    note = note_on(lambda: program(config))
+    assert f"  float  {marked(mark)}" in note
+
+
+def test_a_number_that_jax_has_converted_is_told_as_one(config):
+    note = note_on(lambda: traced(config))
+    assert " write int(cfg.width) in place of cfg.width (the fraction is lost)." in note
+
+
+def test_a_number_that_several_lines_may_have_given_has_none(config):
+    note = note_on(lambda: jnp.arange(9)[config.EVEN])
+    assert "numbers_config.py" not in note
+
+
+def test_a_number_in_a_tuple_is_no_array():
+    shape = 4.0, 3
+    note = note_on(lambda: jnp.zeros(shape))
+    assert " write tuple(map(int, shape)) in place of shape (the fraction is lost)." in note
+    assert jnp.zeros(tuple(map(int, shape))).shape == (4, 3)

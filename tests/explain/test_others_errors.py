@@ -1,0 +1,62 @@
+"""Errors over types that are not JAX's own have the lines of the arrays that they name."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from advice import line as line_of, note_on, notes, raised
+
+pytestmark = pytest.mark.third_party
+X = jnp.ones(3)
+
+
+def solve(structure, x):
+    """A function that checks its arguments as lineax, chex and jaxtyping do."""
+    if structure.dtype != x.dtype:
+        raise ValueError(
+            "matching input and output structures: "
+            f"ShapeDtypeStruct(shape=(3,), dtype={structure.dtype}), not {x.dtype}"
+        )
+    return x
+
+
+def assert_type(x, dtype):
+    assert x.dtype == dtype, f"Input has type {x.dtype} but expected {jnp.dtype(dtype)}"
+
+
+def line(mark):
+    return line_of(__file__, mark)
+
+
+def test_a_value_error_that_names_two_types():
+    wide = X * jnp.float32(2)  # wide
+    narrow = X.astype(jnp.bfloat16)  # narrow
+    note = note_on(lambda: solve(wide, narrow))
+    head, first, second, *_ = note.splitlines()
+    assert head == "dtypeguard: solve refuses the type of what it is given."
+    assert first.startswith("  wide    float32[3]")
+    assert second == f"  narrow  bfloat16[3]  {line('narrow')}"
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_an_assertion(transform):
+    @transform
+    def program(x):
+        scaled = x * jnp.bfloat16(2)  # scaled
+        assert_type(scaled, jnp.float32)
+
+    narrow = X.astype(jnp.bfloat16)
+    assert f"  scaled  bfloat16[3]  {line('scaled')}" in note_on(lambda: program(narrow))
+
+
+@pytest.mark.parametrize("limits", [jnp.finfo, jnp.iinfo], ids=lambda x: x.__name__)
+def test_limits_of_the_other_kind(limits):
+    x = jnp.zeros(3, jnp.int32 if limits is jnp.finfo else jnp.float32)  # limits
+    note = note_on(lambda: limits(x.dtype))
+    assert f"  {line('limits')}" in note
+
+
+def test_other_errors_have_no_note():
+    def program(x):
+        raise ValueError("float32 arrays of shape (3,) are expected")
+
+    assert notes(raised(lambda: program(X))) == []

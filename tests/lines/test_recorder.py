@@ -1,0 +1,300 @@
+"""A script is recorded as its lines run, and runs as it would otherwise."""
+
+import gc
+import importlib.util
+import io
+import itertools
+import pdb
+import sys
+import textwrap
+import weakref
+
+import jax.numpy as jnp
+import pytest
+
+from dtypeguard._lines.monitored import Monitored, recorder
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring"),
+]
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes a module of a user's, records it, and tells the lines with a mark."""
+
+    class Program:
+        def __init__(self, text):
+            self.path = tmp_path / f"recorded_{next(NUMBERS)}.py"
+            self.path.write_text(textwrap.dedent(text))
+            spec = importlib.util.spec_from_file_location(self.path.stem, self.path)
+            self.module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self.module)
+
+        def marked(self, mark):
+            lines = self.path.read_text().splitlines()
+            (number,) = [n for n, x in enumerate(lines, 1) if x.endswith(f"# {mark}")]
+            return number
+
+        def steps(self, value):
+            made = recorder().made(value)
+            places = [step.through[0] for step in made.steps()] if made else []
+            return [place.line for place in places if place.file == str(self.path)]
+
+    monitored = Monitored()
+    monitored.start()
+    Program.monitored = monitored
+    yield Program
+    monitored.stop()
+    assert recorder() is None
+
+
+VALUES = """
+    import functools, jax, jax.numpy as jnp, numpy as np
+    from jax import lax
+    BF16 = jnp.bfloat16
+
+    def reset(key):
+        position = jnp.zeros(3, BF16)  # inside vmap
+        return {"position": position, "time": jnp.zeros((), jnp.float32)}
+
+    vmapped = jax.vmap(reset)(jnp.arange(4))["position"]
+
+    @jax.jit
+    def initialized():
+        weights = jnp.ones(3, BF16)  # inside jit
+        return weights * 2, jnp.zeros(())
+
+    jitted, loss = initialized()
+
+    def body(carry, x):
+        carry = carry + 1
+        seen = carry.astype(BF16)  # inside scan
+        return carry, seen
+
+    last, scanned = lax.scan(body, jnp.float32(0), None, 4)
+
+    class Loader:
+        def __init__(self):
+            self.rows = np.ones((4, 3), np.float32)  # a field
+
+        def batch(self):
+            return self.rows
+
+    def factory(dtype=BF16):
+        loader = Loader()
+        return loader, [
+            jnp.ones(3),
+            jnp.ones(3, dtype),  # one of several lines
+        ]
+
+    loader, listed = factory()
+    listed = listed[1]
+    field = loader.batch()
+    scale = jnp.float32(2)  # what promotes
+    narrow = jnp.ones(3, BF16)
+    promoted = narrow * scale  # promoted
+    promoted = promoted + 1  # promoted again
+    if promoted.ndim:
+        branch = jnp.ones(3, BF16)  # a branch
+    else:
+        branch = jnp.zeros(3, BF16)
+    items = {}
+    items["a"] = jnp.ones(3, BF16)  # an item
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        ("vmapped", "inside vmap"),
+        ("jitted", "inside jit"),
+        ("scanned", "inside scan"),
+        ("listed", "one of several lines"),
+        ("field", "a field"),
+        ("promoted", "what promotes"),
+        ("branch", "a branch"),
+    ],
+)
+def test_the_line_that_made_a_value(program, name, mark):
+    values = program(VALUES)
+    steps = values.steps(getattr(values.module, name))
+    assert steps[-1] == values.marked(mark)
+
+
+def test_an_item_and_what_was_promoted_before(program):
+    values = program(VALUES)
+    assert values.steps(values.module.items["a"]) == [values.marked("an item")]
+    made = recorder().made(values.module.promoted)
+    (promotion,) = [step for step in made.steps() if step.is_promoted]
+    assert promotion.through[0].line == values.marked("promoted")
+
+
+def test_what_a_traced_function_is_given_is_linked_to_what_it_stands_for(program):
+    values = program(
+        """
+        import jax, jax.numpy as jnp
+        kept = []
+
+        def step(state, x):
+            kept.append((state["w"], x))
+            return state["w"] * x
+
+        def train(step):
+            state = {"w": jnp.ones(3, jnp.bfloat16)}  # given
+            xs = jnp.ones((2, 3))  # scanned
+            return step(state, xs)
+
+        train(jax.jit(jax.vmap(step, (None, 0))))
+        train(lambda s, xs: jax.lax.scan(lambda c, x: (c, step(c, x)), s, xs))
+        """
+    )
+    for state, x in values.module.kept:
+        assert values.steps(state)[-1] == values.marked("given")
+        assert values.steps(x)[-1] == values.marked("scanned")
+    values.module.kept.clear()
+
+
+def test_no_array_is_kept_alive(program):
+    values = program(
+        """
+        import jax.numpy as jnp, numpy as np, jax
+
+        class Holder:
+            pass
+
+        def make():
+            holder = Holder()
+            holder.array = jnp.ones(3) + 1
+            return holder
+
+        def use(array):
+            doubled = jax.jit(lambda x: x * 2)(array)
+            host = np.asarray(doubled) + 1
+            return doubled, host
+
+        def drop():
+            first = jnp.ones(4)
+            seen = REF(first)
+            del first
+            return seen() is None
+        """
+    )
+    values.module.REF = weakref.ref
+    made = values.module.make().array
+    references = [weakref.ref(x) for x in (made, *values.module.use(made))]
+    del made
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+    assert values.module.drop()
+
+
+LINES = """
+    import jax, jax.numpy as jnp
+
+    def helper(x):
+        x = x + 1
+        return x * 2
+
+    def main():
+        for i in range(6):
+            x = jax.jit(lambda y, i=i: helper(y) + i)(jnp.ones(3))
+            if i == 4:
+                x = helper(x)
+        return x
+"""
+
+
+def lines_of_another_tool(functions, call):
+    """What a coverage tool sees, which switches off each line that it has seen."""
+    monitoring, seen = sys.monitoring, []
+
+    def on_line(code, line):
+        seen.append((code.co_name, line))
+        return monitoring.DISABLE
+
+    monitoring.use_tool_id(monitoring.COVERAGE_ID, "coverage")
+    try:
+        monitoring.register_callback(1, monitoring.events.LINE, on_line)
+        for function in functions:
+            monitoring.set_local_events(1, function.__code__, monitoring.events.LINE)
+        call()
+    finally:
+        monitoring.register_callback(1, monitoring.events.LINE, None)
+        monitoring.free_tool_id(monitoring.COVERAGE_ID)
+    return seen
+
+
+def test_another_tool_sees_each_line_as_often_as_without(program):
+    seen = []
+    for stops in (lambda: None, program.monitored.stop):
+        stops()
+        module = program(LINES).module
+        functions = module.helper, module.main
+        seen.append(lines_of_another_tool(functions, module.main))
+    assert seen[0] == seen[1]
+    assert {number for name, number in seen[0] if name == "main"} == set(range(9, 14))
+
+
+def test_a_debugger_sees_each_line(program):
+    values = program(LINES)
+    seen = []
+
+    def trace(frame, event, _):
+        if frame.f_code is values.module.main.__code__:
+            seen.append((event, frame.f_lineno))
+            return trace
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        values.module.main()
+    finally:
+        sys.settrace(before)
+    turns = [number for event, number in seen if event == "line"]
+    assert turns.count(11) == 6
+    assert turns.count(13) == 1
+
+
+def test_pdb_changes_a_variable(program):
+    values = program(
+        """
+        def change(x):
+            y = x + 1
+            return y
+        """
+    )
+    commands = io.StringIO("next\n!y = 10\ncontinue\n")
+    debugger = pdb.Pdb(stdin=commands, stdout=io.StringIO(), nosigint=True, readrc=False)
+    assert debugger.runcall(values.module.change, 1) == 10
+
+
+def test_nothing_is_left_of_it():
+    monitored = Monitored()
+    monitored.start()
+    jnp.ones(3)
+    monitored.stop()
+    assert all(sys.monitoring.get_tool(tool) is None for tool in (3, 4))
+    sys.monitoring.use_tool_id(4, "other")
+    try:
+        here = sys._getframe().f_code
+        assert sys.monitoring.get_events(4) == 0
+        assert sys.monitoring.get_local_events(4, here) == 0
+    finally:
+        sys.monitoring.free_tool_id(4)
+
+
+def test_where_others_have_all_places_nothing_is_recorded():
+    for tool in (3, 4):
+        sys.monitoring.use_tool_id(tool, "other")
+    try:
+        monitored = Monitored()
+        monitored.start()
+        assert recorder() is None
+        monitored.stop()
+    finally:
+        for tool in (3, 4):
+            sys.monitoring.free_tool_id(tool)

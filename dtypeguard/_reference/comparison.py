@@ -9,8 +9,8 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Function, Leaf, PyTree
-from .._numbers.subject import Subject, Traced
 from .._numbers.formats import Formats
+from .._numbers.subject import Subject, Traced
 from .divergence import divergence
 from .given import arrays_of, check_function, is_function
 from .reference import Judge

@@ -10,10 +10,10 @@ import numpy as np
 from .._leaves.dtypes import bits
 from .._leaves.rows import percent
 from .._leaves.types import Jaxpr
+from .._numbers.formats import Formats
 from .._numbers.primitives import is_inexact
 from .._numbers.products import Products, products_named
 from .._numbers.subject import avals_in
-from .._numbers.formats import Formats
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
 from .rounding import EXPLAINS, FAR, SMALL, Rounding, difference, excess, size_of

@@ -157,7 +157,8 @@ def test_it_changes_no_flag_and_says_what_it_measured():
 def test_as_a_test():
     check_precision(average, *AVERAGED, max_error=2)
     with pytest.raises(
-        AssertionError, match=r"more than 0\.1\.\nprecision: Rounding takes the update away in 100%"
+        AssertionError,
+        match=r"more than 0\.1\.\nprecision: Rounding takes the update away in 100%",
     ) as e:
         check_precision(average, *AVERAGED, max_error=0.1)
     assert "average has a relative error of" in str(e.value)

@@ -18,7 +18,9 @@ NOTEBOOKS = sorted(DOCS.glob("*.ipynb"))
 
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 # Of what IPython prints around an error: the lines of the frames.
-_FRAMES = re.compile(r"\A-{20,}\n.*?(?=^\w+(Error|Warning): )", flags=re.DOTALL | re.MULTILINE)
+_FRAMES = re.compile(
+    r"\A-{20,}\n.*?(?=^\w+(Error|Warning): )", flags=re.DOTALL | re.MULTILINE
+)
 
 
 def run(notebook: pathlib.Path, folder: str = ".") -> Any:

@@ -21,7 +21,7 @@ ELSEWHERE = r"""(url\(|@import)\s*["']?(https?:)?//"""
 
 # Headings of the glossary, and words of questions.
 WORDS = "drift leaf carry weak wide narrow share left rescue mini-step".split()
-ASKED = ["mixed precision", "compile", "NaN", "loss scaling", "master weights", "jmp", "mpx"]
+ASKED = ["mixed precision", "recompile", "NaN", "loss scaling", "master weights", "jmp", "mpx"]
 ASKED += ["EMA", "Some donated buffers were not usable", "gradient checkpointing"]
 
 

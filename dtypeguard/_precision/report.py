@@ -425,9 +425,8 @@ class PrecisionReport(Displayed):
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
         if self.keeps:
             other, left, price = "Cast back after", self.left_if_cast, self.price_if_cast
-        return [
-            f"{told} {other}, {percent(left)} is left, and {percent(price)} become {self._become}."
-        ]
+        told += f" {other}, {percent(left)} is left, and {percent(price)} become "
+        return [f"{told}{self._become}."]
 
     def _worst(self) -> str | None:
         """The path of the one output, of several, that has nearly all of the error."""

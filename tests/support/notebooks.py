@@ -1,7 +1,7 @@
 """Runs the notebooks of `docs/`, each in a kernel of its own and an empty folder.
 
-A cell has to give the text that is stored under it, as `pages.matches` compares. Only text is
-stored: how reports look in a notebook is tested in `tests/hooks/test_notebook.py`.
+A cell has to give the text that is stored under it, as `pages.matches` compares. Only text
+is stored: how reports look in a notebook is tested in `tests/hooks/test_notebook.py`.
 """
 
 import os
@@ -18,7 +18,9 @@ NOTEBOOKS = sorted(DOCS.glob("*.ipynb"))
 
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 # Of what IPython prints around an error: the lines of the frames.
-_FRAMES = re.compile(r"\A-{20,}\n.*?(?=^\w+(Error|Warning): )", flags=re.DOTALL | re.MULTILINE)
+_FRAMES = re.compile(
+    r"\A-{20,}\n.*?(?=^\w+(Error|Warning): )", flags=re.DOTALL | re.MULTILINE
+)
 
 
 def run(notebook: pathlib.Path, folder: str = ".") -> Any:

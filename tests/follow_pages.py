@@ -1,6 +1,6 @@
 """Follows README and docs to the letter: examples run, and print what the pages show.
 
-    python tests/follow_pages.py                 # all, notebooks too, each in an empty folder
+    python tests/follow_pages.py                 # all, each in an empty folder
     python tests/follow_pages.py docs/explain.md # one page
     python tests/follow_pages.py --write         # puts what they print on the pages
 

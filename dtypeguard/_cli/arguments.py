@@ -171,9 +171,9 @@ def parser() -> argparse.ArgumentParser:
     docs = commands.add_parser(
         "docs",
         help="a page of the documentation",
-        description="Prints a page of the documentation, as Markdown, or a notebook or an array "
-        "that a page loads; without a name, the names and titles of all pages. Exits 2 if "
-        "there is no such page, else 0.",
+        description="Prints a page of the documentation, as Markdown, or a file of one; "
+        "without a name, the names of all, with titles. Exits 2 if there is no such "
+        "page, else 0.",
         epilog="Examples: dtypeguard docs explain; dtypeguard docs nnx.ipynb > nnx.ipynb",
     )
     docs.add_argument("name", metavar="NAME", nargs="?", help="of a page, such as explain")

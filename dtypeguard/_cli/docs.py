@@ -1,4 +1,4 @@
-"""`dtypeguard docs NAME`: prints a page of the documentation, or a file that belongs to it."""
+"""`dtypeguard docs NAME`: prints a page of the documentation, or a file of one."""
 
 import argparse
 import contextlib
@@ -29,12 +29,14 @@ def docs(arguments: argparse.Namespace) -> int:
         UsageError: if there is no such page.
     """
     pages, name = _pages(), arguments.name
+    files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}
     if name is None:
         width = max(map(len, pages))
         lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())
-        return _print("\n  ".join(["Pages, for dtypeguard docs NAME:", *lines]) + "\n")
+        listed = "\n  ".join(["Pages, for dtypeguard docs NAME:", *lines])
+        listed += "\nFiles, for dtypeguard docs NAME > NAME:\n  " + "  ".join(files)
+        return _print(f"{listed}\n")
     name = name.rpartition("/")[2].removesuffix(".md")
-    files = {file.name: file for suffix in _FILES for file in _folder().glob(f"*{suffix}")}
     if name in files:
         return _print(files[name].read_bytes())
     if name not in pages:

@@ -72,7 +72,7 @@ class Figures(NamedTuple):
 def line_costs(
     figures: Iterable[Figures], harm: Callable[[Flow, int], float]
 ) -> tuple[LineCost, ...]:
-    """The sources that make a hundredth of the work wide, the most expensive first.
+    """The sources that make more than a hundredth of the work wide, the greatest first.
 
     Args:
         figures: of all sources.

@@ -374,7 +374,7 @@ def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
     if not is_inexact(array):
         return array
     widest = np.float64 if x64_enabled() else np.float32
-    wide = jnp.asarray(array, jnp.promote_types(array.dtype, widest))
+    wide = jnp.asarray(array, np.promote_types(array.dtype, widest))
     signs = np.where((np.arange(wide.size).reshape(wide.shape) + shift) % 3, 1, -1)
     return wide * (1 + signs * part)
 

@@ -17,6 +17,7 @@ def test_it_lists_the_pages_and_prints_one(capsys):
     for page in DOCS.glob("*.md"):
         title = page.read_text().partition("\n")[0].removeprefix("# ")
         assert re.search(rf"^  {page.stem} +{re.escape(title)}$", listed, re.MULTILINE)
+    assert {file.name for file in DOCS.glob("*.ipynb")} <= {*listed.split()}
     for name in ("explain", "explain.md", "docs/explain.md"):
         assert main(["docs", name]) == 0
         assert capsys.readouterr().out == (DOCS / "explain.md").read_text()

@@ -1,7 +1,7 @@
 """Runs the notebooks of `docs/`, each in a kernel of its own and an empty folder.
 
-A cell has to give the text that is stored under it, as `pages.matches` compares. Only text is
-stored: how reports look in a notebook is tested in `tests/hooks/test_notebook.py`.
+A cell has to give the text that is stored under it, as `pages.matches` compares. Only text
+is stored: how reports look in a notebook is tested in `tests/hooks/test_notebook.py`.
 """
 
 import os

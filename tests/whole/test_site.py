@@ -20,28 +20,10 @@ import dtypeguard.testing
 ELSEWHERE = r"""(url\(|@import)\s*["']?(https?:)?//"""
 
 # Headings of the glossary, and words of questions.
-WORDS = [
-    "drift",
-    "leaf",
-    "carry",
-    "weak",
-    "wide",
-    "narrow",
-    "share",
-    "left",
-    "rescue",
-    "mini-step",
-]
-ASKED = [
-    "mixed precision",
-    "compile",
-    "NaN",
-    "loss scaling",
-    "master weights",
-    "jmp",
-    "mpx",
-]
-ASKED += ["EMA", "Some donated buffers were not usable", "gradient checkpointing"]
+WORDS = ["drift", "leaf", "carry", "weak", "wide", "narrow", "share", "left", "rescue"]
+WORDS += ["mini-step"]
+ASKED = ["mixed precision", "recompile", "NaN", "loss scaling", "master weights", "jmp"]
+ASKED += ["mpx", "EMA", "Some donated buffers were not usable", "gradient checkpointing"]
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +123,10 @@ def test_a_search_finds_the_messages_of_jax(site):
 
 
 def found_by(site, word):
-    """The titles of the sections that have a word in their title, as the search weighs."""
+    """The titles of sections that have a word, which the search puts first."""
     items = json.loads((site / "search.json").read_text())["items"]
-    return [
-        x["title"] for x in items if re.search(rf"\b{word}\b", x["title"], re.IGNORECASE)
-    ]
+    titles = (item["title"] for item in items)
+    return [title for title in titles if re.search(rf"\b{word}\b", title, re.IGNORECASE)]
 
 
 @pytest.mark.parametrize("word", WORDS + ASKED)

@@ -9,6 +9,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import calls_of, origin_of
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
+from .._source.origin import Origin
 from . import primitives
 from .formats import Formats
 from .lines import Lines
@@ -41,6 +42,8 @@ class Program:
         size: how many numbers there are.
         unknown: the primitives that run as written, since they have no wide form.
         backward: the narrow dtypes that a backward pass has.
+        held: the lines that use arrays of its own, made before it was traced or meanwhile,
+            in a dtype of 16 bits or less: whether that has rounded them is not known.
         compiled: its loops, by their plans.
         literals: the numbers in its equations, as values.
 
@@ -55,6 +58,7 @@ class Program:
         self.lines, self.unknown = Lines(), set[str]()
         self.constants: list[tuple[int, float]] = []
         self.backward = set[np.dtype]()
+        self.held, self._arrays = dict[Origin | None, str](), dict[Any, Leaf]()
         self.compiled, self.literals = dict[object, Any](), dict[object, Any]()
         self._numbers = numbers
         if formats.narrow is not None:
@@ -84,6 +88,7 @@ class Program:
         """
         block = Block(jaxpr)
         consts = len(block.inputs) - len(fixed)
+        self._arrays |= zip(block.inputs, block.consts)
         known = dict(zip(block.inputs, [*[True] * consts, *fixed]))
         numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
         nodes = []
@@ -110,6 +115,7 @@ class Program:
                 f"({eqn.primitive.name}): give it a function that returns new arrays."
             )
         meant = self._meant(eqn.invars, stack)
+        self._note_held(eqn, stack, meant)
         is_fixed = [
             hasattr(var, "val") or known[var] or not is_inexact(var.aval)
             for var in eqn.invars
@@ -187,6 +193,18 @@ class Program:
         if origin is None:
             return None
         return self._numbers.next_number(origin, calls_of(stack), var.val, dtype)
+
+    def _note_held(self, eqn: Equation, stack: Stack, meant: dict[int, float]) -> None:
+        """Notes the first use of each array of the program's own that may be rounded."""
+        for place, var in enumerate(eqn.invars):
+            is_number = hasattr(var, "val")
+            array = var.val if is_number else self._arrays.pop(var, None)
+            dtype = getattr(var.aval, "dtype", None)
+            is_narrow = self.formats.narrow is None and 0 < bits(dtype) < 32
+            if array is None or place in meant or not is_narrow:
+                continue
+            if is_inexact(var.aval) and not _has_few_digits(array):
+                self.held.setdefault(origin_of(stack), str(dtype))
 
     def _combined(self, stack: Stack) -> dict[int, float]:
         """The numbers in how an equation combines two."""
@@ -298,3 +316,15 @@ class _Typed:
 
 def _has(var: Any) -> bool:
     return hasattr(var.aval, "dtype")
+
+
+def _has_few_digits(array: Leaf) -> bool:
+    """Whether all numbers of an array are those of few binary digits, or not finite."""
+    values = np.asarray(array).astype(np.complex128)
+    parts = np.concatenate([values.real.ravel(), values.imag.ravel()])
+    digits = np.frexp(parts[np.isfinite(parts)])[0] * 2**_FEW_DIGITS
+    return bool(np.all(digits == np.round(digits)))
+
+
+# A number with so many binary digits was probably meant as it is, as integers are.
+_FEW_DIGITS = 4

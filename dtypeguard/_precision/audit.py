@@ -220,6 +220,7 @@ def audit_call(
         lines=measures.lines,
         tolerance=tolerance,
         not_examined=tuple(sorted(measures.program.unknown)),
+        held=tuple(measures.program.held),
         vanishing={paths[n]: error for n, error in vanishing.items()},
         not_finite=first_bad,
         work=work,

@@ -16,6 +16,8 @@ from .search import NOTHING, Bound, find
 Remedy = Callable[[Line], str]
 
 _LEAST_SHARE = 0.01
+# From this share of the squared error on, it is decisions that matter.
+_MOSTLY = 0.5
 # The error that is small enough where that as written is infinite.
 _FINITE = 0.1
 # How much of the squared error the lines of the fix may leave.
@@ -62,7 +64,8 @@ def line_losses(
         remedy: says what to write for a line; by default, to compute it in wide types.
     """
     status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")
-    shares = measures.shares(status)
+    # Where all of the error is decisions, lines have no share in it.
+    shares = measures.shares(status) or [0.0] * (measures.lines if runs.total else 0)
     numbers, is_finite = range(len(shares)), bool(np.isfinite(measures.total))
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
@@ -74,12 +77,15 @@ def line_losses(
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     scaled, bound = runs.scaled(), allowed(runs, tolerance)
+    flipped = runs.flipped(measures.total)
     found = NOTHING._replace(kept=runs.nothing)
     if scaled is None or scaled.error > bound:  # to scale the loss costs nothing
         limit = Bound(bound, tolerance is not None)
-        found = find(runs, order, important, limit, measures.alone)
+        tried = [*important]
+        if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
+            tried += [number for number in order if number not in important]
+        found = find(runs, order, tried, limit, measures.alone)
     fix, keeps, kept, cast = found.lines, found.keeps, found.kept, found.cast
-    flipped = runs.flipped(measures.total)
     by_rounding = 1 - flipped
     losses = {}
     for number in order:

@@ -74,6 +74,8 @@ class PrecisionReport(Displayed):
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
+        held: the lines that use arrays in a dtype of 16 bits or less which were made before
+            the program was traced, or meanwhile: what that has rounded is not counted.
         work: what the program computes, by dtype.
         costs: the sources of what runs wider than necessary.
         vanishing: the outputs that rounding alone decides, on the wide side as well, with
@@ -121,6 +123,7 @@ class PrecisionReport(Displayed):
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()
+    held: tuple[Origin | None, ...] = ()
     work: Work | None = None
     costs: tuple[LineCost, ...] = ()
     not_finite: Origin | None = None
@@ -501,6 +504,13 @@ class PrecisionReport(Displayed):
             notes.append(
                 f"0 but for rounding, in {self.wide} as well, or made of such values, and "
                 f"not counted: {_grouped(self.vanishing)}."
+            )
+        if self.held:
+            places = [place_of(x) if x else "inside JAX" for x in self.held]
+            more = f" and {len(places) - 3} more" * (len(places) > 3)
+            notes.append(
+                "Constants that the program holds in 16 bits or less are taken as they "
+                f"are, on {', '.join(dict.fromkeys(places[:3]))}{more}."
             )
         if self.not_examined:
             notes.append(

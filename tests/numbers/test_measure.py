@@ -1,7 +1,6 @@
 """The small set of lines that a report proposes."""
 
 import functools
-import math
 
 import equinox as eqx
 import jax
@@ -12,43 +11,6 @@ from helpers import need
 
 from dtypeguard import LineLoss, PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._numbers.measure import Measures
-
-
-class Measured(Measures):
-    """The errors of a program by the lines that round; that of all of them is 1."""
-
-    def __init__(self, lines, errors):
-        self.lines, self.total, self._errors = lines, 1.0, errors
-
-    def error(self, rounding):
-        return self._errors.get(frozenset(rounding), 1.0)
-
-
-def of(*lines):
-    return frozenset(lines)
-
-
-ONE_IS_ENOUGH = {of(2): 0.2, of(0, 1): 0.1, of(): 0}
-NO_ONE_IS = {of(2): 0.2, of(0, 1): 0.5, of(): 0}
-TWO_ARE = {of(0): 0.2, of(1): 0.2, of(0, 1): 0.2, of(0, 1, 3): 0.7, of(0, 1, 2): 0.8}
-
-
-@pytest.mark.parametrize(
-    ("lines", "errors", "fix"),
-    [(3, ONE_IS_ENOUGH, [2]), (3, NO_ONE_IS, [0, 1]), (4, TWO_ARE, [2, 3])],
-)
-def test_few_lines_that_mend_most_alone_are_the_set(lines, errors, fix):
-    """Where roundings depend on each other, leaving out one after another finds more."""
-    order = range(lines)
-    assert Measured(lines, errors).fix(order, order, None) == fix
-
-
-def test_a_tolerance_is_kept():
-    measures = Measured(3, ONE_IS_ENOUGH)
-    assert measures.fix(range(3), range(3), 0.05) == [0, 1, 2]
-    assert measures.fix(range(3), range(3), 1.0) == []
-    assert math.isclose(measures.left([2]), 0.01)
 
 
 def test_the_error_of_outputs_whose_norm_overflows():

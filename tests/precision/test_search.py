@@ -1,0 +1,87 @@
+"""The lines that a report proposes: what was run, is enough, and costs least."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_BARRIER
+
+pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def normal(seed, *shape, dtype=F32):
+    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
+
+
+def test_a_line_that_only_flips_decisions_is_the_fix():
+    """Its rounding adds nothing to the outputs, but what it decides is all of the error."""
+
+    def f(x, w):
+        scores = x.astype(BF16) * 1.3
+        _, best = jax.lax.top_k(scores, 4)
+        return jnp.sum(w[best].astype(F32), 0)
+
+    report = audit_precision(f, 1 + normal(0, 256) * 0.002, normal(1, 256, 64, dtype=BF16))
+    assert report.flipped == 1
+    assert [each.origin.code for each in report.fix] == ["scores = x.astype(BF16) * 1.3"]
+    assert report.left == 0
+
+
+def test_where_no_line_is_enough_the_report_says_so():
+    """Each of many equal roundings is a small part of the error."""
+
+    def f(x, w):
+        for row in w:
+            x = x + jnp.sin(x * row)
+        return x
+
+    report = audit_precision(f, normal(0, 64, dtype=BF16), normal(1, 8, 64, dtype=BF16))
+    assert report.left <= 0.5 or report.fix == ()
+
+
+def test_an_expensive_fix_has_its_price_in_the_first_sentence():
+    def f(x, w):
+        centered = x - jnp.mean(x)
+        return centered @ w
+
+    x = (9 + normal(0, 8, 64) / 50).astype(BF16)
+    report = audit_precision(f, x, normal(1, 64, 64, dtype=BF16))
+    first = str(report).splitlines()[0]
+    assert ("of the matrix products become float32" in first) == (report.price > 0.5)
+    assert report.left <= 0.5
+
+
+def test_casting_back_rounds_what_another_line_uses():
+    """Kept wide, an average moves; cast back after each turn, it does not."""
+
+    def f(mean, xs):
+        def step(mean, x):
+            mean = 0.999 * mean + 0.001 * x
+            return mean, None
+
+        return jax.lax.scan(step, mean, xs)[0]
+
+    report = audit_precision(f, jnp.ones(3, BF16), jnp.zeros((300, 3), BF16))
+    assert report.keeps
+    assert report.left == pytest.approx(0, abs=1e-6)
+    assert "takes the update away" in str(report).splitlines()[0]
+
+
+def test_constants_in_16_bits_are_taken_as_they_are_and_said():
+    table = jnp.asarray(np.linspace(0.1, 1, 8), BF16)
+
+    def f(x):
+        return (x * table).astype(F32) * 1.3
+
+    held = audit_precision(f, normal(0, 8, dtype=BF16))
+    assert [each.code for each in held.held] == ["return (x * table).astype(F32) * 1.3"]
+    assert "are taken as they are, on " in str(held)
+    given = audit_precision(
+        lambda x, y: (x * y).astype(F32) * 1.3, normal(0, 8, dtype=BF16), table
+    )
+    assert given.held == ()
+    ones = audit_precision(lambda x: x * jnp.ones(8, BF16) * 1.3, normal(0, 8, dtype=BF16))
+    assert ones.held == ()

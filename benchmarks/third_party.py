@@ -1,6 +1,6 @@
 """Optimizers of other packages, bare and guarded, over dtypes and control flow.
 
-Prints what `dtypeguard audit` prints of Optax's: in how many configurations (six of dtypes
+Prints what `dtypeguard sweep` prints of Optax's: in how many configurations (six of dtypes
 with x64 off, nine with x64 on, three with explicit float64 where JAX has it) the bare and
 the guarded optimizer fail a check, which checks, and what fails guarded. Below it names the
 checks that pass bare and fail guarded, and the configurations in which two jitted guarded

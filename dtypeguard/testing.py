@@ -308,6 +308,7 @@ def check_lock(
         ...     print(str(error).partition(". ")[0])
         check_lock found no tanh.lock
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     kwargs = {} if kwargs is None else kwargs
     check_kwargs("check_lock", kwargs)
     check_x64("check_lock", x64)

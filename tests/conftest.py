@@ -21,6 +21,7 @@ def pytest_configure(config):
     in pytest's cache, which `--cache-clear` empties. JAX tells apart programs, flags and
     versions. All of this is in the environment, since several tests start processes.
     """
+    os.environ.pop("GITHUB_ACTIONS", None)  # where commands print annotations as well
     jax.config.update("jax_disable_most_optimizations", _IS_QUICK)
     if _IS_QUICK and _KNOWS_QUICK and _QUICK not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}"

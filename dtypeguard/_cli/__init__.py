@@ -3,7 +3,7 @@
 The top floor: it may import every room, and no room imports it. Read `main.py` first.
 `arguments.py` has the options, `load.py` finds what a target names, `target.py` audits it,
 `precision.py` audits its precision, `lock.py` locks it, `reports.py` writes and
-`display.py` prints, in the forms of `forms.py` and with the colors of `colors.py`.
+`display.py` prints, in the forms of `forms.py`.
 `sweep.py` sweeps, `demo.py` runs the scenes, `docs.py` prints a page.
 
 `run.py` runs a script, which `script.py` finds as Python does, and does not import JAX:

@@ -55,7 +55,7 @@ def formed(report: Any, form: str) -> str:
         return "\n".join([text, *annotations(findings(report))])
     if make := getattr(report, f"to_{form}", None):
         return make()
-    headline, _, rest = text.partition("\n")
+    headline, _, rest = text.removeprefix("# ").partition("\n")
     if form == "json":
         return json.dumps(report.data, indent=1, default=_plain)
     if form == "markdown":

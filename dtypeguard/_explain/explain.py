@@ -9,6 +9,7 @@ from typing import TypeVar, overload
 import jax
 
 from .._leaves.arguments import shown
+from .._leaves.colors import color_uncaught
 from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
@@ -42,7 +43,8 @@ def explain(
 
     Inside the context JAX's option `jax_traceback_filtering` is "off", in all threads,
     because the notes come from JAX's own frames. An error that leaves the context has
-    them filtered out again. Nothing else changes, and nothing gets slower.
+    them filtered out again. On a terminal, the notes of one that ends the program have
+    colors if rich is installed. Nothing else changes, and nothing gets slower.
 
     To name the line that created a constant, the body of the loop is traced again.
 
@@ -125,6 +127,7 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
                     part.add_note(render(choice, is_whole))
+                    color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 
 

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from dtypeguard._cli import colors, display, sweep as cli_sweep
+from dtypeguard._cli import display, sweep as cli_sweep
 from dtypeguard._cli.arguments import check_options, parser
 from dtypeguard._cli.main import main
+from dtypeguard._leaves import colors
 from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog, sweep
 from dtypeguard._sweep.report import Report
@@ -71,7 +72,7 @@ def test_json_holds_every_outcome(ema):
     assert len(outcomes) == 4 * len(CONFIGURATIONS)
     report = Report(outcomes, [], read["seconds"])
     assert report.bare_failed == read["bare_failed"] > 0
-    assert all(line[:90] in out for line in report.table())
+    assert all(line[:70] in out for line in report.table())
     assert [dataclasses.asdict(outcome) for outcome in outcomes] == read["outcomes"]
     assert [(o.id, o.configuration, o.x64, o.guarded) for o in outcomes] == [
         (entry_id, c.name, c.x64, guarded)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from dtypeguard._cli import colors
 from dtypeguard._cli.forms import Finding, annotations
 from dtypeguard._cli.main import main
+from dtypeguard._leaves import colors
 from dtypeguard._source.origin import Origin
 
 TRAIN = """
@@ -193,9 +193,10 @@ def test_no_color_is_kept_and_a_pipe_has_none(run, folder, terminal, monkeypatch
 def test_without_rich_a_terminal_has_none(run, folder, terminal, monkeypatch):
     monkeypatch.setattr(colors.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "stderr", terminal)
-    run("train.py")
-    assert "\033" not in terminal.getvalue()
-    assert "dtypeguard: 1 leaf of the carry" in terminal.getvalue()
+    run("train.py")  # of which Python itself colors what is before the note, since 3.13
+    note = terminal.getvalue().partition("dtypeguard: 1 leaf of the carry")[2]
+    assert note
+    assert "\033" not in note
 
 
 @pytest.mark.parametrize(

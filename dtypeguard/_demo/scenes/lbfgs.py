@@ -10,11 +10,11 @@ X64 = True
 
 
 def loss(params):
-    return jnp.sum((params["w"] - 1) ** 2)
+    return jnp.sum((params - 1) ** 2)
 
 
 def audit(opt):
-    params = {"w": jnp.zeros(3, jnp.float32)}
+    params = jnp.zeros(3, jnp.float32)
     line_search = {"value": loss(params), "grad": params, "value_fn": loss}
     return dtypeguard.audit(opt, params, extra_args=line_search)
 

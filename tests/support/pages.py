@@ -186,8 +186,10 @@ def run_command(line: str) -> str:
     program, *words = shlex.split(line)
     if program == "dtypeguard" and words[0] != "run":
         out, path, modules = io.StringIO(), sys.path[:], set(sys.modules)
+        x64 = x64_enabled()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             status = main(words)
+        jax.config.update("jax_enable_x64", x64)  # which a target may have set
         sys.path[:] = path
         for name in set(sys.modules) - modules:
             if not hasattr(sys.modules[name].__spec__, "submodule_search_locations"):

@@ -99,7 +99,7 @@ def test_a_guarded_failure_exits_1_and_is_told(monkeypatch, capsys):
             "arguments: optax:adam. Write for example: dtypeguard sweep",
         ),
         (["audit", "--jobs", "0"], "'0' is not 1, 2, 3, ..."),
-        (["audit", "--json", "no/such/directory/a.json"], "dtypeguard audit --json audit"),
+        (["audit", "--json", "no/such/directory/a.json"], "dtypeguard sweep --json sweep"),
         (["audit", "optax:adam", "--filter", "a"], "Write: dtypeguard audit optax:adam"),
         (["audit", "optax.adam"], "or FILE.py:NAME. Did you mean optax:adam? Write"),
         (["audit", "optax:prodigy"], "Did you mean optax.contrib:prodigy? Write for"),

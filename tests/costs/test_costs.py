@@ -418,7 +418,9 @@ def test_harm_is_what_mending_does_to_the_outputs():
     off = np.linalg.norm(narrow - f(params, x)) / np.linalg.norm(f(params, x))
     assert 0.5 * off < cost.harm < 2 * off, (cost.harm, off)
     assert "costs: 50% of the operations of matrix products run wider" in str(report)
-    assert "Give params['b'] in bfloat16" in str(report)
+    # It would add more than half of the error: that is no advice.
+    assert cost.harm > report.error / 2
+    assert "Give params['b'] in bfloat16" not in str(report)
     found = json.loads(report.to_json())
     assert found["costs"][0]["harm"] == cost.harm
     assert found["work"]["flops"] == report.work.flops

@@ -256,6 +256,14 @@ def _checked(
             f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
             "finite."
         )
+    made = zip(outputs, measures.exact)
+    none = [p for p, x in made if x.size and not jnp.isfinite(x).any()]
+    if none and none == wrong and not written:  # no mask, but a constant that reaches all
+        raise ValueError(
+            f"audit_precision: {', '.join(filter(None, none)) or 'the output'} of "
+            f"{shown(f)} has no finite number in {measures.program.formats.wide} either, "
+            "since a constant of it has none. Give it a finite one."
+        )
     return origin_of(written[0].stack) if written else None
 
 

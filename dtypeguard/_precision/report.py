@@ -236,10 +236,22 @@ class PrecisionReport(Displayed):
                 "out."
             )
         if not self.fix:
+            is_open = bool(self.losses) and self.loss_scale is None
+            return f"{off}, and no line helps." if is_open else f"{off}."
+        if not self._is_cause:
             return f"{off}."
         if len(self.fix) == 1:
             return f"{off}, and one line of {self.lines} causes it."
         return f"{off}, and {len(self.fix)} lines of {self.lines} cause it."
+
+    @property
+    def _is_cause(self) -> bool:
+        """Whether the lines of the fix lose most of the precision themselves.
+
+        A line may help because what it makes is wide from there on.
+        """
+        known = self.explained is None or self.tolerance is not None
+        return known or sum(loss.share for loss in self.fix) > _MOST_OF_IT * self.explained
 
     def _range(self) -> str:
         """What happens where the range of a dtype is too small."""
@@ -272,7 +284,8 @@ class PrecisionReport(Displayed):
             return []
         count = len(self.fix)
         lines = "one line" if count == 1 else f"{count} lines"
-        if self.flipped <= 0.5 and not self.is_spread:  # the first sentence has named them
+        is_named = self.flipped <= 0.5 and not self.is_spread and self._is_cause
+        if is_named:  # by the first sentence
             lines = "it" if count == 1 else f"these {lines}"
         begin = f"With {lines} {self._widened} it is {percent(self.mended)}"
         if self.price > _EXPENSIVE:
@@ -296,7 +309,7 @@ class PrecisionReport(Displayed):
 
     def _decided(self) -> list[str]:
         """What decisions that flipped cause, and where."""
-        if not self.decisions:
+        if not self.decisions and not self.turns_differ:
             return []
         how = "cancels" if self.flipped < 0 else percent(self.flipped)
         text = f"decisions that flipped: {how}"
@@ -565,6 +578,8 @@ class PrecisionReport(Displayed):
 
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# The share of what lines explain from which on those of a fix are its cause.
+_MOST_OF_IT = 0.5
 # From this share of the products on, what a fix makes of them is in the first sentence.
 _EXPENSIVE = 0.5
 # From this share of its elements on, an update that is lost is the first thing to tell.

@@ -188,7 +188,8 @@ class Runs:
             rounding: the error with the decisions as written.
         """
         is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
-        return 1 - (rounding / self.total) ** 2 if self.decisions and is_known else 0.0
+        decides = bool(self.decisions) or self.turns_differ
+        return 1 - (rounding / self.total) ** 2 if decides and is_known else 0.0
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
         """The program with some lines wide.

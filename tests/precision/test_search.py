@@ -85,3 +85,42 @@ def test_constants_in_16_bits_are_taken_as_they_are_and_said():
     assert given.held == ()
     ones = audit_precision(lambda x: x * jnp.ones(8, BF16) * 1.3, normal(0, 8, dtype=BF16))
     assert ones.held == ()
+
+
+def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
+    """Three layers lose alike; with the first one wide, all products are."""
+    weights = [normal(seed, 32, 32, dtype=BF16) / 6 for seed in range(3)]
+
+    def f(weights, x):
+        x = jnp.tanh(x @ weights[0])
+        x = jnp.tanh(x @ weights[1])
+        return jnp.tanh(x @ weights[2])
+
+    report = audit_precision(f, weights, normal(9, 64, 32, dtype=BF16))
+    assert len(report.fix) == 1
+    assert "causes it" not in report.headline
+    first = str(report).splitlines()[0]
+    assert "With one line in float32" in first
+    assert "100% of the matrix products become float32" in first
+
+
+def test_turns_of_a_loop_under_vmap_are_decisions():
+    def root(a):
+        goes_on = lambda s: (jnp.abs(s[0] * s[0] - a) > 0.02 * a) & (s[1] < 30)
+        step = lambda s: (0.5 * (s[0] + a / s[0]), s[1] + 1)
+        return jax.lax.while_loop(goes_on, step, (a, 0))[0]
+
+    a = (jnp.abs(normal(0, 40)) * 30 + 1).astype(BF16)
+    report = audit_precision(jax.vmap(root), a)
+    assert report.turns_differ
+    assert 0.3 < report.flipped < 0.9
+    assert "a loop turns another number of times" in str(report)
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, -jnp.inf])
+def test_a_constant_that_is_not_finite_and_reaches_all_is_no_mask(bad):
+    x = jnp.ones(3, BF16)
+    with pytest.raises(ValueError, match="since a constant of it has none"):
+        audit_precision(lambda x: x * 0.3 + bad, x)
+    masked = audit_precision(lambda x: jnp.where(jnp.arange(3) > 0, x * 0.3, bad), x)
+    assert masked.error < 0.01

@@ -153,7 +153,7 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     if lost.any():
         return leaf, _cannot_hold(dtype, values[lost].flat[0])
     # What was checked: XLA's own casts of 4 bits, on CPUs, give other numbers.
-    if isinstance(leaf, jax.Array) and leaf.committed:
+    if isinstance(leaf, jax.Array) and getattr(leaf, "committed", True):
         there = jax.device_put(there, leaf.sharding)
     return cast(there, dtype), ""
 

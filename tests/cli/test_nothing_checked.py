@@ -200,6 +200,51 @@ def test_other_arguments_than_a_step_takes_are_wrong_usage(script, inputs, reaso
     assert captured.out == ""
 
 
+WRAPPED = """
+import functools
+import jax, jax.numpy as jnp
+
+def withkey(f):
+    @functools.wraps(f)
+    def step(*args):
+        return f(*args, key=jax.random.key(0))
+    return step
+
+@withkey
+def disagrees(c, x, key):
+    return c + jnp.ones(4)
+
+@withkey
+def raises(c, x, key):
+    raise TypeError("its own")
+
+@withkey
+def carries(c, x, key):
+    return jnp.sum(c), c, c
+
+mapped = jax.vmap(lambda c, x, y: c)
+inputs = lambda: (jnp.ones(3), jnp.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (":disagrees", 1, "(3,) and (4,) disagree"),
+        (":raises", 1, "TypeError: its own"),
+        (":carries --returned 7", 2, "Here these are --carry and --returned"),
+        (":mapped", 2, "my_train.py:inputs does not give what my_train.py:mapped takes"),
+    ],
+)
+def test_a_wrapper_may_add_arguments(script, words, code, message, capsys):
+    """Then the inputs are not what is wrong, whatever the function inside takes."""
+    (script / "my_train.py").write_text(WRAPPED)
+    assert status(f"audit {words} --step --inputs :inputs") == code
+    captured = capsys.readouterr()
+    assert message in captured.out + captured.err
+    assert ("does not give what" in captured.err) == ("mapped" in words)
+
+
 @pytest.mark.parametrize("option", ["--check", "--out", "--update"])
 def test_a_lock_has_a_name(script, option, capsys):
     """That of a variable which is not set would print the lock and exit with 0."""

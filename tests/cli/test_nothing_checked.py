@@ -1,9 +1,11 @@
 """A status of 0 means that what was named was checked, whatever that does."""
 
 import os
+import subprocess
 import sys
 
 import pytest
+from helpers import child_variables
 
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import CAN_LOCK
@@ -303,6 +305,32 @@ def test_an_exit_that_nothing_catches(script, capsys):
     assert status("audit :at_once") == 2
     assert "ended the program, with SystemExit: 0" in capsys.readouterr().err
     assert os._exit is before
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("audit at_exit.py:step --step --inputs at_exit.py:inputs", 1),
+        ("audit at_exit.py:nothing", 2),
+        ("audit at_exit.py:opt --params float32", 0),
+        ("run at_exit.py", 0),
+    ],
+)
+@pytest.mark.parametrize("end", ["lambda: os._exit(0)", "os._exit, 0"])
+def test_an_exit_at_exit_does_not_change_the_status(script, words, code, end):
+    """That of a script which is run is its own: it ends as under `python`."""
+    fails = "raise ValueError" if words.startswith("run") else ""
+    (script / "at_exit.py").write_text(
+        f"import atexit, os\natexit.register({end})\n{fails}\n"
+        "import jax.numpy as jnp, optax\n"
+        "opt = optax.sgd(0.1)\n"
+        "step = lambda c: c + jnp.float32(1)\n"
+        "inputs = lambda: (jnp.ones(3, jnp.bfloat16),)\n"
+    )
+    command = [sys.executable, "-m", "dtypeguard", *words.split()]
+    run = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    assert run.returncode == code, run.stderr
+    assert ("in one step." in run.stdout) == (code == 1)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -2,7 +2,7 @@
 
 import sys
 
-from ._cli.main import main
+from ._cli.main import console
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console())

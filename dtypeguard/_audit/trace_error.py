@@ -45,6 +45,12 @@ class TraceError:
         """Whether the carry of a loop came back in other types."""
         return bool(_CARRY.search(self.message))
 
+    @property
+    def is_of_call(self) -> bool:
+        """Whether it is a `TypeError` outside of the user's own functions."""
+        is_inside = self.origin is not None and self.origin.outermost is not None
+        return self.message.startswith("TypeError") and not is_inside
+
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)

@@ -1,6 +1,7 @@
 """The arguments that `--inputs` names: of a step, or of a function of arrays."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,15 @@ def misfit(function: Any, args: Args, kwargs: Kwargs) -> str:
     except TypeError as error:
         return str(error)
     return ""
+
+
+def takes(function: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the outermost function takes these arguments; it may add some to a call."""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # also of an object that shows no signature
+        return False
+    return True
 
 
 @contextlib.contextmanager

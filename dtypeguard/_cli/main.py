@@ -24,6 +24,29 @@ _COMMANDS = {
 }
 
 
+def console() -> int:
+    """Runs the command line of this process, whose status is then that of `main`.
+
+    What a target leaves to be run at exit may call `os._exit(0)`, which would end a failed
+    check with 0. It ends the process with the status of the check.
+    """
+    if sys.argv[1:2] == ["run"]:  # a script ends as under `python`
+        return main()
+    own, process, result = os._exit, os.getpid(), 1
+
+    def end(status: int) -> NoReturn:
+        if os.getpid() != process:  # a fork ends so
+            own(status)
+        for stream in (sys.stdout, sys.stderr):  # which hold the report, in a pipe
+            with contextlib.suppress(Exception):
+                stream.flush()
+        own(status or result)
+
+    os._exit = end
+    result = main()
+    return result
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line.
 

@@ -22,7 +22,7 @@ from .._program.trace import TraceFailed
 from .._source.files import is_installed
 from .._sweep.entry import Entry
 from .._sweep.recipes import RECIPES, Recipe
-from .inputs import FORM, as_usage_error, load_inputs, misfit
+from .inputs import FORM, as_usage_error, load_inputs, misfit, takes
 from .load import FORMS, UsageError, load
 
 # Dtypes of params and of gradients, as options, and the x64 flag.
@@ -115,12 +115,12 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
     """
     modules = {}  # the step and its inputs may share a file, and then its classes
     places, name = (options.carry, options.returned), options.target.rpartition(":")[2]
-    wrong = ""
+    wrong, is_taken = "", True
 
     def make() -> Arguments:
-        nonlocal wrong
+        nonlocal wrong, is_taken
         args, kwargs = inputs()
-        wrong = misfit(step, args, kwargs)
+        wrong, is_taken = misfit(step, args, kwargs), takes(step, args, kwargs)
         return args, kwargs
 
     with set_x64(options.x64):
@@ -135,13 +135,13 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
             with as_usage_error(f"{options.inputs} cannot be called"):
                 raise failed.__cause__ or failed from None
         except (TypeError, ValueError) as error:  # about the carry
-            if not wrong:
+            if not wrong or is_taken:
                 asks = re.search(r"(Write|Say) .*(carry|returned)=", str(error), re.DOTALL)
                 raise UsageError(f"{error}{_OPTIONS if asks else ''}") from error
             report = None
-    if report is None or (wrong and report.error):
-        takes = f"does not give what {options.target} takes"
-        raise UsageError(f"{options.inputs} {takes}: {wrong}. {FORM}")
+    if report is None or (wrong and report.error and report.error.is_of_call):
+        unfit = f"does not give what {options.target} takes"
+        raise UsageError(f"{options.inputs} {unfit}: {wrong}. {FORM}")
     return report
 
 

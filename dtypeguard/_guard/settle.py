@@ -1,6 +1,7 @@
 """Casts what a function returned to the types it was given, or reports why it cannot."""
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import put_contents
-from .._carry.snapshot import Held, Snapshot
+from .._carry.snapshot import DICTS, Held, Snapshot
 from .._leaves.casts import Casts
 from .._leaves.compat import Ref
 from .._leaves.dtypes import (
@@ -135,7 +136,8 @@ def settle_carried(
     """
     if tree_util.tree_structure(tree) != given.treedef:
         before = given.copy()
-        if _structure_of_leaves(tree) != _structure_of_leaves(before):
+        is_other = _structure_of_leaves(tree) != _structure_of_leaves(before)
+        if is_other or _changes_static_data(before, tree):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
             raise DtypeDriftError(short_table(headline, rows) + part.page, rows)
@@ -288,6 +290,31 @@ def _structure_of_leaves(tree: PyTree) -> PyTreeDef:
     is_empty = lambda node: not tree_util.tree_leaves(node)
     alike = lambda node: None if is_empty(node) else node
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
+
+
+def _changes_static_data(before: PyTree, after: PyTree) -> bool:
+    """Whether a node without leaves comes back with other static data."""
+    pairs = zip(_static_data(before), _static_data(after))
+    return any(old[0] is new[0] and old != new for old, new in pairs)
+
+
+def _static_data(tree: PyTree) -> list[tuple[type, object]]:
+    """The type and the static data of each node below which there are no leaves.
+
+    Tuples, NamedTuples, lists and None have no such data; that of dicts is their keys.
+    """
+    found = []
+
+    def visit(node: PyTreeDef) -> None:
+        cls, data = node.node_data() or (None, None)
+        is_dict = cls in (*DICTS, OrderedDict)
+        if node.num_leaves == 0 and data is not None and not is_dict:
+            found.append((cls, data))
+        for child in node.children():
+            visit(child)
+
+    visit(tree_util.tree_structure(tree))
+    return found
 
 
 def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> State:

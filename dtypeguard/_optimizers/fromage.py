@@ -1,9 +1,11 @@
 """Fromage, exact at any learning rate."""
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax, tree_util
 
@@ -70,7 +72,7 @@ def fromage(
             The authors recommend 0.01.
         min_norm: a lower bound on norms that are not 0.
         p_bound: bounds the norm of each param by `p_bound` times its norm at `init`. A
-            param that starts at zero stays there.
+            param that starts at zero stays there. None and `math.inf` are no bound.
 
     Returns:
         The corresponding `optax.GradientTransformationExtraArgs`. The updates have the
@@ -100,6 +102,9 @@ def fromage(
     remedy = "write a number from 0 up"
     is_bound = lambda x: x >= 0 and is_finite(x)
     check_number("fromage", "min_norm", min_norm, is_bound, remedy)
+    is_known = isinstance(p_bound, (float, np.generic, np.ndarray))
+    if is_known and np.ndim(p_bound) == 0 and p_bound == math.inf:
+        p_bound = None
     if p_bound is not None:
         remedy += ", or None for no bound"
         check_number("fromage", "p_bound", p_bound, is_bound, remedy)

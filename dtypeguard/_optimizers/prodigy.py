@@ -195,6 +195,7 @@ def prodigy(
     tiny = float(np.finfo(np.float32).tiny)  # XLA flushes smaller ones to 0
     is_normal = lambda x: x >= tiny and is_finite(x)
     is_factor = lambda x: x > 0 and is_finite(x)
+    is_growth = lambda x: x >= 1 and (is_finite(x) or x == math.inf)
     for name, value, is_allowed, remedy in (
         ("beta1", beta1, is_decay, "write a number in [0, 1)"),
         ("beta2", beta2, is_decay, "write a number in [0, 1)"),
@@ -203,7 +204,12 @@ def prodigy(
         ("estim_lr0", estim_lr0, is_normal, "write a small number above 0, such as 1e-6"),
         ("estim_lr_coef", estim_lr_coef, is_factor, "write a number above 0"),
         ("weight_decay", weight_decay, is_finite, "write a finite number"),
-        ("growth_rate", growth_rate, lambda x: x >= 1, "write a number from 1 to math.inf"),
+        (
+            "growth_rate",
+            growth_rate,
+            is_growth,
+            "write a number from 1 to 3e38, or math.inf",
+        ),
     ):
         check_number("prodigy", name, value, is_allowed, remedy)
     check_rate("prodigy", learning_rate, from_0)

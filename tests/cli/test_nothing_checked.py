@@ -1,9 +1,11 @@
 """A status of 0 means that what was named was checked, whatever that does."""
 
 import os
+import subprocess
 import sys
 
 import pytest
+from helpers import child_variables
 
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import CAN_LOCK
@@ -200,6 +202,51 @@ def test_other_arguments_than_a_step_takes_are_wrong_usage(script, inputs, reaso
     assert captured.out == ""
 
 
+WRAPPED = """
+import functools
+import jax, jax.numpy as jnp
+
+def withkey(f):
+    @functools.wraps(f)
+    def step(*args):
+        return f(*args, key=jax.random.key(0))
+    return step
+
+@withkey
+def disagrees(c, x, key):
+    return c + jnp.ones(4)
+
+@withkey
+def raises(c, x, key):
+    raise TypeError("its own")
+
+@withkey
+def carries(c, x, key):
+    return jnp.sum(c), c, c
+
+mapped = jax.vmap(lambda c, x, y: c)
+inputs = lambda: (jnp.ones(3), jnp.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (":disagrees", 1, "(3,) and (4,) disagree"),
+        (":raises", 1, "TypeError: its own"),
+        (":carries --returned 7", 2, "Here these are --carry and --returned"),
+        (":mapped", 2, "my_train.py:inputs does not give what my_train.py:mapped takes"),
+    ],
+)
+def test_a_wrapper_may_add_arguments(script, words, code, message, capsys):
+    """Then the inputs are not what is wrong, whatever the function inside takes."""
+    (script / "my_train.py").write_text(WRAPPED)
+    assert status(f"audit {words} --step --inputs :inputs") == code
+    captured = capsys.readouterr()
+    assert message in captured.out + captured.err
+    assert ("does not give what" in captured.err) == ("mapped" in words)
+
+
 @pytest.mark.parametrize("option", ["--check", "--out", "--update"])
 def test_a_lock_has_a_name(script, option, capsys):
     """That of a variable which is not set would print the lock and exit with 0."""
@@ -258,6 +305,32 @@ def test_an_exit_that_nothing_catches(script, capsys):
     assert status("audit :at_once") == 2
     assert "ended the program, with SystemExit: 0" in capsys.readouterr().err
     assert os._exit is before
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("audit at_exit.py:step --step --inputs at_exit.py:inputs", 1),
+        ("audit at_exit.py:nothing", 2),
+        ("audit at_exit.py:opt --params float32", 0),
+        ("run at_exit.py", 0),
+    ],
+)
+@pytest.mark.parametrize("end", ["lambda: os._exit(0)", "os._exit, 0"])
+def test_an_exit_at_exit_does_not_change_the_status(script, words, code, end):
+    """That of a script which is run is its own: it ends as under `python`."""
+    fails = "raise ValueError" if words.startswith("run") else ""
+    (script / "at_exit.py").write_text(
+        f"import atexit, os\natexit.register({end})\n{fails}\n"
+        "import jax.numpy as jnp, optax\n"
+        "opt = optax.sgd(0.1)\n"
+        "step = lambda c: c + jnp.float32(1)\n"
+        "inputs = lambda: (jnp.ones(3, jnp.bfloat16),)\n"
+    )
+    command = [sys.executable, "-m", "dtypeguard", *words.split()]
+    run = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    assert run.returncode == code, run.stderr
+    assert ("in one step." in run.stdout) == (code == 1)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

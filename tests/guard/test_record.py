@@ -1,6 +1,9 @@
 """record: the dtypes without running anything. restore: the way back, or why not."""
 
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +188,36 @@ def test_restore_between_narrow_dtypes(make, name):
     for other in NARROW:
         (restored,) = restore([held], [jax.ShapeDtypeStruct((2,), getattr(jnp, other))])
         assert (restored.dtype, restored.tolist()) == (getattr(jnp, other), [1, 1])
+
+
+FLOAT4 = """
+import jax, jax.numpy as jnp, ml_dtypes, numpy as np
+from dtypeguard import restore
+
+held = jnp.asarray(np.array([6, 1], ml_dtypes.float4_e2m1fn))
+for dtype in ("int8", "int32", "uint8", "int4"):
+    (restored,) = restore([held], [jax.ShapeDtypeStruct((2,), dtype)])
+    assert (restored.dtype, restored.tolist()) == (dtype, [6, 1]), restored
+"""
+
+
+@pytest.mark.skipif(not hasattr(jnp, "float4_e2m1fn"), reason="this JAX has no float4")
+def test_restore_of_a_float4_to_integers():
+    """XLA's own cast on CPUs makes each 6 the largest integer, with its default flags."""
+    environment = {x: y for x, y in os.environ.items() if x != "XLA_FLAGS"}
+    command = [sys.executable, "-c", FLOAT4]
+    subprocess.run(command, check=True, env={**environment, "JAX_PLATFORMS": "cpu"})
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_restore_keeps_a_jax_array_on_its_devices(is_committed):
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), "d")
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    held = jax.device_put(jnp.ones(4), sharding) if is_committed else jnp.ones(4)
+    for dtype in (I32, BF16):
+        (restored,) = restore([held], [jax.ShapeDtypeStruct((4,), dtype)])
+        assert restored.dtype == dtype
+        assert (restored.sharding, restored.committed) == (held.sharding, is_committed)
 
 
 def test_restore_names_every_leaf(params):

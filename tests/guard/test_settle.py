@@ -1,5 +1,6 @@
 """Nothing is lost silently: which drifts are cast, told or refused, and the advice."""
 
+import dataclasses
 import pickle
 import re
 import warnings
@@ -197,6 +198,40 @@ def test_any_empty_state_goes_for_another(empty):
     inside = transformation(lambda u, s, p=None: (u, (optax.EmptyState(), s[1])))
     _, state = guard(inside).update(PARAMS, (empty, ONE))
     assert type(state[0]) is type(empty)
+
+
+@tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    n: int
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda x: x, lambda x: (x, ()), lambda x: {"a": [None, x]}],
+    ids=["alone", "in a tuple", "in a dict"],
+)
+def test_static_data_without_leaves_is_not_lost(around):
+    """Bare, the program goes on with the new data. The guard's would be the old."""
+    stay = lambda state, _: ((around(Phase(0)), state[1].astype(F32) + 1), None)
+    change = lambda state, _: ((around(Phase(4)), state[1] + 1), None)
+    state = around(Phase(0)), jnp.zeros(3, BF16)
+    (same, _), _ = guard_step(stay)(state, None)
+    assert same == around(Phase(0))
+    assert change(state, None)[0][0] == around(Phase(4))
+    headline = (
+        r"changed the tree of its (state|carry)(.|\n)*Phase\(n=0\).* -> .*Phase\(n=4\)"
+    )
+    with pytest.raises(DtypeDriftError, match=headline):
+        guard_step(change)(state, None)
+    opt = transformation(lambda u, s, p=None: (u, change(s, None)[0]))
+    with pytest.raises(DtypeDriftError, match=headline):
+        guard(opt).update(PARAMS, state)
+    # Beside it, containers without data go for one another.
+    swap = transformation(lambda u, s, p=None: (u, (optax.MaskedNode(), *s[1:])))
+    state = None, around(Phase(0)), jnp.zeros(3, BF16)
+    _, new_state = guard(swap).update(PARAMS, state)
+    assert new_state[:2] == state[:2]
 
 
 def test_what_is_no_array_passes_through():

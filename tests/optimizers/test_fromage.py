@@ -164,6 +164,13 @@ def test_the_bound_on_the_norm_holds_and_is_in_the_state(dtype):
     assert norm(free["w"]) > 2 * norm(found["w"])
 
 
+@pytest.mark.parametrize("bound", [math.inf, np.float32(np.inf), np.asarray(np.inf)])
+def test_an_infinite_bound_is_none(bound):
+    params = make_params()
+    free, bounded = (run(fromage(0.1, p_bound=b), params, 3) for b in (None, bound))
+    assert_same(free, bounded)
+
+
 def test_the_bound_comes_from_the_first_params():
     """With `init` inside and outside of jit."""
     opt = fromage(0.1, p_bound=1.0)

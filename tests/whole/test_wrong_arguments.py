@@ -110,7 +110,9 @@ prodigy(weight_decay=math.nan)
 prodigy(weight_decay=np.array(-np.inf))
     ValueError: got weight_decay=-inf: write a finite number
 prodigy(growth_rate=math.nan)
-    ValueError: got growth_rate=nan: write a number from 1 to math.inf
+    ValueError: got growth_rate=nan: write a number from 1 to 3e38, or math.inf
+prodigy(growth_rate=1e39)
+    ValueError: got growth_rate=1e+39: write a number from 1 to 3e38, or math.inf
 prodigy(betas=(np.float16(np.nan), 0.9))
     ValueError: got beta1=nan: write a number in [0, 1)
 prodigy(mask='x')
@@ -136,7 +138,7 @@ prodigy(estim_lr_coef=-1.0)
 prodigy(weight_decay=None)
     TypeError: got weight_decay=None: write a finite number
 prodigy(growth_rate=0.5)
-    ValueError: got growth_rate=0.5: write a number from 1 to math.inf
+    ValueError: got growth_rate=0.5: write a number from 1 to 3e38, or math.inf
 prodigy(seed=0.5)
     TypeError: prodigy got seed=0.5: write an int from 0 to 2**32 - 1
 prodigy(seed=-1)
@@ -175,8 +177,8 @@ fromage(-math.inf)
     ValueError: fromage got learning_rate=-inf: write a number, such as 1e-3
 fromage(0.1, math.inf)
     ValueError: got min_norm=inf: write a number from 0 up
-fromage(0.1, p_bound=math.inf)
-    ValueError: got p_bound=inf: write a number from 0 up, or None for no bound
+fromage(0.1, p_bound=1e39)
+    ValueError: got p_bound=1e+39: write a number from 0 up, or None for no bound
 update(fromage(lambda count: math.nan), PARAMS, ..., PARAMS)
     ValueError: fromage got learning_rate(count)=nan: return a number, such as 1e-3
 fromage(0.1, -1.0)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
 from .._costs.work import operations, repetitions
 from .._leaves.compat import set_x64, x64_enabled
@@ -360,6 +359,8 @@ class Runs:
         program = self.program
         if program.formats.narrow is not None:  # there is no such program to compile
             return self.written
+        from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have
+
         made = jax.jit(jaxpr_as_fun(program.jaxpr))(*self._arrays)
         return [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
 

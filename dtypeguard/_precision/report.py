@@ -251,7 +251,10 @@ class PrecisionReport(Displayed):
         A line may help because what it makes is wide from there on.
         """
         known = self.explained is None or self.tolerance is not None
-        return known or sum(loss.share for loss in self.fix) > _MOST_OF_IT * self.explained
+        alone = max((loss.alone for loss in self.fix), default=0.0)
+        if known or alone > _NEARLY_ALL * self.error:
+            return True
+        return sum(loss.share for loss in self.fix) > _MOST_OF_IT * self.explained
 
     def _range(self) -> str:
         """What happens where the range of a dtype is too small."""

@@ -250,11 +250,12 @@ class PrecisionReport(Displayed):
 
         A line may help because what it makes is wide from there on.
         """
-        known = self.explained is None or self.tolerance is not None
-        alone = max((loss.alone for loss in self.fix), default=0.0)
-        if known or alone > _NEARLY_ALL * self.error:
+        explained = self.explained
+        if explained is None or self.tolerance is not None:
             return True
-        return sum(loss.share for loss in self.fix) > _MOST_OF_IT * self.explained
+        alone = max((loss.alone for loss in self.fix), default=0.0)
+        is_most = sum(loss.share for loss in self.fix) > _MOST_OF_IT * explained
+        return is_most or alone > _NEARLY_ALL * self.error
 
     def _range(self) -> str:
         """What happens where the range of a dtype is too small."""

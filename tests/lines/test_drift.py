@@ -162,5 +162,7 @@ def test_updates_of_another_tree_than_the_params(of, path, after):
     assert (drift.where, drift.kind, drift.path) == ("updates", "structure", path)
     assert after in drift.after
     zeros = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), params)
-    with pytest.raises((ValueError, TypeError), match=r"structure|operand|[Mm]ismatch|Expected"):
+    with pytest.raises(
+        (ValueError, TypeError), match=r"structure|operand|[Mm]ismatch|Expected"
+    ):
         optax.apply_updates(zeros, of(zeros))

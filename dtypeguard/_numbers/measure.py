@@ -1,6 +1,5 @@
 """What a program says of its lines of source: errors and shares."""
 
-import concurrent.futures
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from . import plans
 from .plans import Plan
 from .primitives import is_inexact
 from .program import Program
-from .run import Probes, compiled, run
+from .run import Probes, run
 
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
@@ -177,15 +176,6 @@ class Measures:
         """The root mean square of the errors of the outputs that count."""
         known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
         return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
-
-
-def compiling(lowered: jax.stages.Lowered) -> Callable[[], jax.stages.Compiled]:
-    """Compiles beside what goes on; returns what waits for it."""
-    return _COMPILERS.submit(compiled, lowered).result
-
-
-# XLA uses one core for most of the time.
-_COMPILERS = concurrent.futures.ThreadPoolExecutor(4, "dtypeguard compiles")
 
 
 @jax.jit

@@ -14,7 +14,6 @@ import numpy as np
 from .._leaves.types import Aval, Leaf
 from .._program.meshes import current_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value
-from .control import compiled as compiled, split as split
 from .decisions import kind_of
 from .formats import Formats
 from .loops import Loops

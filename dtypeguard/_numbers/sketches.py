@@ -1,6 +1,5 @@
 """The values of a program as sketches, which tell how far two values are apart."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from .._program.graph import Stack
 from . import nodes as _nodes, plans
 from .program import Program
 from .run import Counts, Probes, run
-from .subject import avals_in
+from .subject import largest
 
 _BUCKETS = 64
 # What is larger, such as a mask of -1e30, would hide the rest of a value.
@@ -92,9 +91,8 @@ def sketches(
 
 def _signs_for(program: Program) -> np.ndarray:
     """A sign for each number of the largest value of a program."""
-    sizes = (math.prod(getattr(x, "shape", ())) for x in avals_in(program.jaxpr))
     # Complex numbers are two.
-    rows = 2 * (-(-max(sizes, default=0) // _BUCKETS) or 1)
+    rows = 2 * (-(-largest(program.jaxpr) // _BUCKETS) or 1)
     return np.random.default_rng(0).choice([-1.0, 1.0], rows * _BUCKETS)
 
 

@@ -256,8 +256,14 @@ def _checked(
             f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
             "finite."
         )
-    made = zip(outputs, measures.exact)
-    none = [p for p, x in made if x.size and not jnp.isfinite(x).any()]
+    program = measures.program.jaxpr.jaxpr
+    returned = {*program.invars}  # an infinite input that is given back is as it should be
+    made = zip(outputs, measures.exact, program.outvars)
+    none = [
+        p
+        for p, x, v in made
+        if x.size and not jnp.isfinite(x).any() and (hasattr(v, "val") or v not in returned)
+    ]
     if none and none == wrong and not written:  # no mask, but a constant that reaches all
         raise ValueError(
             f"audit_precision: {', '.join(filter(None, none)) or 'the output'} of "

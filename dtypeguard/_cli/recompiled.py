@@ -16,7 +16,7 @@ from .._leaves.rows import columns
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._source.origin import Origin, release
-from .changes import Change, advice, is_key
+from .changes import TypeChange, advice, is_key
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -64,7 +64,7 @@ class RecompiledFunction(NamedTuple):
     """
 
     name: str
-    changes: dict[str, Change]
+    changes: dict[str, TypeChange]
     constants: dict[str, Constants]
     times: list[str]
 
@@ -268,7 +268,7 @@ def _explained(
     now: Compiled,
     values: dict[str, Leaf],
     paths: Sequence[str],
-) -> list[Change]:
+) -> list[TypeChange]:
     """The leaves of a call that changed their types, with their lines."""
     calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
     program, lines, returned = before.program, None, {}
@@ -279,7 +279,7 @@ def _explained(
     changes = []
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
-        change = Change(path, old.type, new.type, calls=calls)
+        change = TypeChange(path, old.type, new.type, calls=calls)
         is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
         change = change._replace(begun=before.begun.get(path), is_unseen=is_unseen)
         if lines is not None and path in returned:
@@ -293,7 +293,7 @@ def _explained(
     return changes
 
 
-def _rows(changes: Sequence[Change], is_whole: bool) -> list[str]:
+def _rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
     """A row for each leaf, or one for the many of a cause; those with lines first."""
     cause = lambda x: _users(x.cause or x.origin or x.begun)
     key = lambda x: (x.is_returned, x.before, x.after, cause(x))

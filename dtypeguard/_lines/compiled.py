@@ -25,7 +25,7 @@ from .._source.origin import Origin, Why, callers, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Matches
-from .lines import Has, Lines
+from .lines import Has, ProgramLines
 from .provenance import TypeProvenance
 from .sites import Site
 from .watch import Watch
@@ -188,7 +188,7 @@ class CompiledLines:
             consts = ()
         self._graph = Graph(SimpleNamespace(jaxpr=inside, consts=consts))
         self._names = program.arguments
-        self._lines = Lines(
+        self._lines = ProgramLines(
             Program(None, self._graph),
             _Constants(self._provenance, [frame, *callers(frame)]),
             lambda: None,

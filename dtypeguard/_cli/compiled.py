@@ -13,6 +13,7 @@ changes them leaves the report empty, and nothing else.
 import functools
 import inspect
 import re
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ class CompiledCall(NamedTuple):
         wrapper: the package whose `jit` it is, if it is not JAX's.
         callers: the frames of others than JAX and the wrapper that led here, inside out.
         jaxpr: of the program; None if no frame has it.
-        frame: of JAX, the outermost in which it is compiled.
+        frames: of JAX, the outermost in which it is compiled, and its callers, inside out.
     """
 
     key: Function
@@ -54,7 +55,7 @@ class CompiledCall(NamedTuple):
     wrapper: str
     callers: list[FrameType]
     jaxpr: Jaxpr | None = None
-    frame: FrameType | None = None
+    frames: Sequence[FrameType] = ()
 
 
 class LeafOfCall(NamedTuple):
@@ -97,10 +98,12 @@ class Compiled(NamedTuple):
     program: KeptProgram | None = None
 
 
-def call_of(frame: FrameType | None) -> CompiledCall | None:
-    """The call that compiles, of which a frame is the innermost."""
-    traced, jaxpr = (), None
-    while frame is not None and not is_users(frame.f_code.co_filename):
+def call_of(frames: Iterable[FrameType]) -> CompiledCall | None:
+    """The call that compiles, from the frames inside of it and around it, inside out."""
+    traced, jaxpr, left = (), None, iter(frames)
+    for frame in left:
+        if is_users(frame.f_code.co_filename):
+            return None  # compiled ahead of time, or a backward pass
         variables = frame.f_locals
         known = variables.get("jaxpr")
         info = getattr(getattr(known, "jaxpr", known), "debug_info", None)
@@ -108,16 +111,14 @@ def call_of(frame: FrameType | None) -> CompiledCall | None:
             traced, jaxpr = names, known
         if frame.f_code.co_name in COMPILING:
             break
-        frame = frame.f_back
-    else:  # compiled ahead of time, or a backward pass
+    else:
         return None
     key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
-    outermost = frame
     found = key, variables["args"], variables["kwargs"]
     wrapper = package(file_of(key))
     wrapper = wrapper if wrapper in _WRAPPERS else ""
-    callers = []
-    while (frame := frame.f_back) is not None:
+    around, callers = [frame, *left], []
+    for frame in around[1:]:
         if callers or not wrapper or package(frame.f_code.co_filename) != wrapper:
             callers += [frame] if is_users(frame.f_code.co_filename) else []
             continue  # to read a user's variables would keep them alive
@@ -125,8 +126,7 @@ def call_of(frame: FrameType | None) -> CompiledCall | None:
         if wrapping is not None and hasattr(wrapping, "__wrapped__"):
             variables = frame.f_locals
             found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
-    about = tuple(traced), wrapper, callers
-    return CompiledCall(key, *found, *about, jaxpr, outermost)
+    return CompiledCall(key, *found, tuple(traced), wrapper, callers, jaxpr, around)
 
 
 def is_listed(call: CompiledCall) -> bool:

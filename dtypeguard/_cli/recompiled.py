@@ -5,17 +5,18 @@ function or an argument was a new object each time. `compiled.py` reads the call
 """
 
 import itertools
+import traceback
 import weakref
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
-from .._leaves.internals import STATEFUL
+from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import columns
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
-from .._source.origin import Origin, release
+from .._source.origin import Origin, callers, release
 from .changes import TypeChange, advice, is_key
 from .compiled import (
     Compiled,
@@ -82,7 +83,7 @@ class Recompiled:
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
-        call = call_of(frame)
+        call = call_of(itertools.chain([frame], callers(frame)))
         if call is not None and is_listed(call):
             try:
                 self._record(call)
@@ -116,6 +117,26 @@ class Recompiled:
         changed = [each for each in self._found.values() if each.changes]
         is_given = lambda each: not any(x.is_returned for x in each.changes.values())
         return sorted(changed, key=is_given)
+
+    def before(self, error: BaseException) -> list[str]:
+        """What a call before gave back in another type, and what to write.
+
+        Empty unless that was a call of the function in which the error was raised: with
+        the types of that call the function has no error.
+        """
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        compiling = [n for n, x in enumerate(frames) if x.f_code.co_name in COMPILING]
+        for call in (call_of(frames[number::-1]) for number in compiling):
+            if call is None or call.key not in self._earlier:
+                continue
+            now, values = compiled(call)
+            before, paths = _nearest(self._earlier[call.key], now) or (now, [])
+            types = [path for path in paths if not before.leaves[path].is_static]
+            changes = _explained(call, before, now, values, types)
+            changes = [x for x in changes if not (is_key(x.before) or x.is_of_weak)]
+            if changes:
+                return [*_told(changes, name_of(call.function)), *advice(changes)]
+        return []
 
     def _of_constants(self) -> list[str]:
         """What is said of functions that were compiled for anything but a type."""
@@ -161,16 +182,11 @@ class Recompiled:
         if earlier is None:
             earlier = self._earlier.setdefault(call.key, [])
             self._is_new(call, now)
-        alike = [
-            (each, changed)
-            for each in reversed(earlier)
-            if (changed := _changed(each, now)) is not None
-        ]
+        least = _nearest(earlier, now)
         if now.program is not None:
             self._left -= now.program.size
         if self._left < 0 or len(earlier) >= _MOST:
             now = now._replace(program=None)
-        least = min(alike, key=lambda pair: len(pair[1]), default=None)
         del earlier[: len(earlier) - _MOST]
         earlier.append(now)
         name = name_of(call.function)
@@ -210,6 +226,15 @@ class Recompiled:
         about = hash((str(now.rest[1:]), types, now.caller))  # which keeps no tree alive
         last, times, name = self._new.get(code, (about, 0, name_of(call.function)))
         self._new[code] = about, times + 1 if last == about else 1, name
+
+
+def _nearest(
+    earlier: Sequence[Compiled], now: Compiled
+) -> tuple[Compiled, list[str]] | None:
+    """The call before in whose leaves the fewest types or constants were others."""
+    pairs = ((before, _changed(before, now)) for before in reversed(earlier))
+    alike = [(before, paths) for before, paths in pairs if paths is not None]
+    return min(alike, key=lambda pair: len(pair[1]), default=None)
 
 
 def _changed(before: Compiled, now: Compiled) -> list[str] | None:
@@ -272,8 +297,8 @@ def _explained(
     """The leaves of a call that changed their types, with their lines."""
     calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
     program, lines, returned = before.program, None, {}
-    if call.frame is not None and program is not None:
-        lines = CompiledLines(program, call.jaxpr, call.frame, values)
+    if program is not None:
+        lines = CompiledLines(program, call.jaxpr, call.frames, values)
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
@@ -291,6 +316,19 @@ def _explained(
                 change = change._replace(origin=made)
         changes.append(change)
     return changes
+
+
+def _told(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
+    """What a call before was given and gave back, a sentence for each cause."""
+    for group in grouped(changes, lambda x: (x.is_returned, x.before, x.after, x.origin)):
+        first = group[0]
+        path = first.path if len(group) == 1 else of_holders([x.path for x in group])
+        given = f"The call of {name} before this one was given {path} as {first.before}"
+        if first.is_returned:
+            given += f" and gave {'it' if len(group) == 1 else 'them'} back"
+        line = first.cause or first.origin
+        place = f", at {line.users}" if line else ""
+        yield f"{given}{'' if first.is_returned else ', this one'} as {first.after}{place}."
 
 
 def _rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:

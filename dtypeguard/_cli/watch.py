@@ -45,6 +45,12 @@ class ScriptWatch:
         """The list of what was compiled again for its types; may be empty."""
         return self._recompiled.lines(is_whole) if self._recompiled else []
 
+    def before(self, error: BaseException) -> list[str]:
+        """What to write where an error follows from a call before; may be empty."""
+        with contextlib.suppress(Exception):  # then the note has its own
+            return self._recompiled.before(error) if self._recompiled else []
+        return []
+
     def changed(self) -> list[Any]:
         """The leaves that had a function compiled again, by its name."""
         return self._recompiled.changed() if self._recompiled else []

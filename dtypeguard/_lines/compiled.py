@@ -5,6 +5,7 @@ asked later: no function of the user's is traced again.
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, SimpleNamespace
@@ -21,7 +22,7 @@ from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program
 from .._source.assignments import literal_at
 from .._source.files import is_users
-from .._source.origin import Origin, Why, callers, origin_at, origin_of_frame
+from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Matches
@@ -170,7 +171,7 @@ class CompiledLines:
     Args:
         program: of the earlier call.
         again: the new jaxpr, whose constants are those of the earlier one.
-        frame: of JAX, inside of the call.
+        frames: of JAX, inside of the call, and its callers, inside out.
         given: the leaves of the new call, by path.
     """
 
@@ -178,10 +179,10 @@ class CompiledLines:
         self,
         program: KeptProgram,
         again: Jaxpr | None,
-        frame: FrameType,
+        frames: Sequence[FrameType],
         given: Mapping[str, Leaf],
     ):
-        self._provenance = TypeProvenance([frame], _caller(frame), is_again=True)
+        self._provenance = TypeProvenance(frames[:1], _caller(frames), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):
@@ -190,7 +191,7 @@ class CompiledLines:
         self._names = program.arguments
         self._lines = ProgramLines(
             Program(None, self._graph),
-            _Constants(self._provenance, [frame, *callers(frame)]),
+            _Constants(self._provenance, frames),
             lambda: None,
             holding=self._provenance.holding,
             given=lambda number: self._made(given.get(program.arguments[number])),
@@ -273,14 +274,12 @@ class _Constants(Watch):
         return list(found.values()) if len(found) == 1 else []
 
 
-def _caller(frame: FrameType) -> list[Site]:
-    """The user's line that led to a frame of JAX."""
-    inside = frame
-    for user in callers(frame):
+def _caller(frames: Sequence[FrameType]) -> list[Site]:
+    """The user's line that led to the first of some frames, which is of JAX."""
+    for inside, user in itertools.pairwise(frames):
         if is_users(user.f_code.co_filename):
             node = expression(user.f_code, user.f_lasti)
             return [Site(user, user.f_lineno, node, [inside])]
-        inside = user
     return []
 
 

@@ -10,6 +10,7 @@ JAX's frames are known by the name of one function and of its variables. A relea
 changes them leaves the report empty, and nothing else.
 """
 
+import ast
 import functools
 import inspect
 import re
@@ -28,6 +29,7 @@ from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.origin import Origin, origin_of_frame
+from .._source.syntax import parsed
 
 _WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
 
@@ -217,12 +219,45 @@ def unwrapped(function: Function) -> Function:
     return inspect.unwrap(function)
 
 
-def name_of(function: Function) -> str:
+def name_of(function: Function, line: str = "") -> str:
+    """The name of a function and a line: that of its definition, or another."""
     inner = unwrapped(function)
     name = getattr(inner, "__qualname__", type(function).__name__)
     name = name.rpartition("<locals>.")[2]
-    code = getattr(inner, "__code__", None)
-    return f"{name} ({line_text(file_of(inner), code.co_firstlineno)})" if code else name
+    if code := getattr(inner, "__code__", None):
+        line = line or line_text(file_of(inner), code.co_firstlineno)
+    return f"{name} ({line})" if line else name
+
+
+def line_of_jit(call: CompiledCall) -> str:
+    """The line that jits the function; empty if it decorates it, or is not found.
+
+    Of several the last one before the call.
+    """
+    inner = unwrapped(call.function)
+    code, user = inner.__code__, call.callers[0]
+    is_it = lambda node: (
+        node.lineno == code.co_firstlineno
+        if isinstance(node, ast.Lambda)
+        else getattr(node, "id", getattr(node, "attr", "")) == code.co_name
+    )
+    for file in dict.fromkeys((user.f_code.co_filename, code.co_filename)):
+        module = parsed(file)
+        lines = [
+            node.lineno
+            for node in (ast.walk(module) if module else ())
+            if isinstance(node, ast.Call) and _JIT.fullmatch(ast.unparse(node.func))
+            if any(is_it(part) for given in node.args for part in ast.walk(given))
+        ]
+        before = [line for line in lines if line <= user.f_lineno]
+        if file == user.f_code.co_filename and before:
+            lines = [max(before)]
+        if len(lines) == 1:
+            return line_text(file, lines[0])
+    return ""
+
+
+_JIT = re.compile(r"(.*\.)?(\w+_)?(p?jit|pmap)")
 
 
 def file_of(function: Function) -> str:

@@ -5,6 +5,7 @@ function or an argument was a new object each time. `compiled.py` reads the call
 """
 
 import itertools
+import re
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from .compiled import (
     call_of,
     compiled,
     is_listed,
+    line_of_jit,
     name_of,
     unwrapped,
 )
@@ -45,6 +47,7 @@ class Constants(NamedTuple):
         is_object: whether it is no number, and equal to itself alone.
         begun: the line that made the first.
         most: how many are nothing to name.
+        remedy: what to give in place of the numbers.
     """
 
     path: str
@@ -52,6 +55,7 @@ class Constants(NamedTuple):
     is_object: bool
     begun: Origin | None
     most: int
+    remedy: str
 
 
 class RecompiledFunction(NamedTuple):
@@ -78,7 +82,7 @@ class Recompiled:
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
         self._reshaped: dict[str, tuple[str, str, str]] = {}
-        self._new: dict[CodeType, tuple[int, int, str]] = {}
+        self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
         self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
@@ -164,11 +168,9 @@ class Recompiled:
                 elif len(values) >= each.most or values[-1].endswith("]"):
                     some = ", ".join(values[:4]) + ", ..." * (len(values) > 4)
                     some += f" (begins at {each.begun})" if each.begun else ""
-                    lines.append(
-                        f"{begin}{each.path} is {some}. A Python number is a constant "
-                        f"of the program: give an array, jnp.asarray({values[0]})."
-                    )
-        for _, times, name in self._new.values():
+                    remedy = f"{each.remedy}, jnp.asarray({values[0]})."
+                    lines.append(f"{begin}{each.path} is {some}. {remedy}")
+        for times, name in self._new.values():
             if times >= _NEW:
                 lines.append(
                     f"dtypeguard run: {name} was compiled {times} times, because it was a "
@@ -212,7 +214,8 @@ class Recompiled:
             if path not in types:
                 is_object = not before.leaves[path].shown
                 most = _OFTEN if call.wrapper else _DECLARED
-                first = Constants(path, [], is_object, before.begun.get(path), most)
+                about = is_object, before.begun.get(path), most, _remedy(path, call)
+                first = Constants(path, [], *about)
                 known = found.constants.setdefault(path, first)
                 pair = before.leaves[path], now.leaves[path]
                 known.values.extend(map(_constant, pair))
@@ -223,9 +226,11 @@ class Recompiled:
         if code is None:
             return
         types = tuple(now.leaves.items())
-        about = hash((str(now.rest[1:]), types, now.caller))  # which keeps no tree alive
-        last, times, name = self._new.get(code, (about, 0, name_of(call.function)))
-        self._new[code] = about, times + 1 if last == about else 1, name
+        structure = re.sub(" at 0x[0-9a-f]+", "", str(now.rest[1:]))
+        about = code, hash((structure, types, now.caller))  # which keeps no tree alive
+        times, name = self._new.get(about, (0, ""))
+        name = name or name_of(call.function, line_of_jit(call) if call.callers else "")
+        self._new[about] = times + 1, name
 
 
 def _nearest(
@@ -280,6 +285,20 @@ def _is_known(old: LeafOfCall, new: LeafOfCall) -> bool:
 
 def _shaped(leaf: LeafOfCall) -> str:
     return f"{leaf.type}[{','.join(map(str, leaf.shape))}]"
+
+
+def _remedy(path: str, call: CompiledCall) -> str:
+    """What to do about a number that is a constant of the program."""
+    if not call.wrapper:  # an array is no static argument
+        root = re.split(r"\W", path)[0]
+        out = f"take {root} out of static_argnums (or static_argnames) and "
+        return f"A static argument is a constant of the program: {out}give an array"
+    text = "A Python number is a constant of the program: give an array"
+    if call.wrapper == "equinox" and "." in path:
+        name = name_of(call.function).partition(" ")[0]
+        text = "A Python number is a constant of the program, and an array in a module "
+        text += f"is a parameter: pass it to {name} as an argument"
+    return text
 
 
 def _constant(leaf: LeafOfCall) -> str:

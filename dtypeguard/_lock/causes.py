@@ -7,12 +7,12 @@ took, and computes otherwise, is a cause wherever it stands.
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._lines.equations import origin_of
 from .._source.origin import Origin, origin_at
-from .._source.syntax import assignment_before, expression, returned
+from .._source.syntax import casts_in, expression, renamed_before, returned
 from .compare import OUTPUTS, Differences, FunctionChange, LeafChange
 from .computations import CAST, IN_ORDER, Computation, LockEntry, function_name
 from .step import Function, TracedStep
@@ -137,7 +137,11 @@ class _Search:
         """Whether a call computes otherwise, as far as the lock tells."""
         for entry in set(change.added).intersection(computation.entries):
             kind = entry.kind
-            if entry not in change.before or kind not in IN_ORDER:
+            if entry not in change.before:
+                return True
+            if kind not in IN_ORDER:
+                if computation.is_move:
+                    continue  # which may have been there before as well
                 return True
             # In order: the same number of calls tells which of them it is.
             now = [
@@ -204,16 +208,15 @@ class _Search:
         values = self._widened(first, change)
         types = {str(first.takes[value].dtype) for value in values}
         without = {f for f, x in self._changes.items() if _casts_from(types, x.removed)}
+        without.difference_update(self._with_idle_cast(first))
         for code, instruction in first.chain:
             node = expression(code, instruction)
             if self._function_of(code) not in without or node is None:
                 continue
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
-            for name in names:
-                line = assignment_before(code.co_filename, name, node.lineno)
-                if line and line not in self._computing_lines(code):
-                    return origin_at(code.co_filename, line, function_name(code))
-            return origin_at(code.co_filename, node.lineno, function_name(code))
+            before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
+            line = next(filter(None, before), node.lineno)
+            return origin_at(code.co_filename, line, function_name(code))
         makers = [self._maker[value] for value in values if value in self._maker]
         for code in [code for maker in makers for code, _ in maker.chain]:
             node = returned(code)
@@ -225,16 +228,17 @@ class _Search:
         found = (f for f, each in self._now.computations if each.code is code)
         return next(found, None)
 
-    def _computing_lines(self, code: object) -> set[int]:
-        """The lines of a function on which something is computed, there or in a call."""
-        return {
-            node.lineno
-            for each in self._all
-            for called, instruction in each.chain
-            if called is code
-            for node in [expression(called, instruction)]
-            if node is not None
-        }
+    def _with_idle_cast(self, first: Computation) -> Iterator[Function | None]:
+        """The functions that cast what a call gives, with a cast that does nothing now."""
+        chains = [call for each in self._all for call in each.chain]
+        for code, instruction in first.chain:
+            called = expression(code, instruction)
+            for cast in casts_in(code) if called is not None else ():
+                is_idle = all(
+                    expression(*call) is not cast for call in chains if call[0] is code
+                )
+                if is_idle and any(node is called for node in ast.walk(cast.func)):
+                    yield self._function_of(code)
 
     def _widened(self, computation: Computation, change: FunctionChange) -> list[int]:
         """The operands of a type that the lock does not have there."""

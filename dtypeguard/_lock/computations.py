@@ -84,6 +84,11 @@ class Computation:
         """The function that makes the call."""
         return self.chain[0][0]
 
+    @property
+    def is_move(self) -> bool:
+        """Whether it only moves values, as `reshape` does."""
+        return not (self._products or self._sums or self._casts or self._computes)
+
     def add(self, eqn: JaxEquation, stack: Stack, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name

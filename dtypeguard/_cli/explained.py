@@ -7,13 +7,13 @@ from types import TracebackType
 
 import jax
 
-from .._explain.explain import Remedy, explain_error, printed
+from .._explain.explain import Mending, explain_error, printed
 from .._explain.unfiltered import UNFILTERED
 
 _OPTION = "jax_traceback_filtering"
 
 
-def explain(error: BaseException, is_whole: bool, before: Remedy) -> None:
+def explain(error: BaseException, is_whole: bool, before: Mending) -> None:
     """Adds the notes to an error, and takes out the frames that JAX would.
 
     Args:

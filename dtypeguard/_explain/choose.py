@@ -46,11 +46,6 @@ class Choice(NamedTuple):
     headline: str
     causes: Sequence[Cause]
 
-    def mended_by(self, remedy: Sequence[str]) -> "Choice":
-        """The same leaves with another remedy for all, if there is one."""
-        causes = [cause._replace(remedy=remedy, types=()) for cause in self.causes]
-        return self._replace(causes=causes) if remedy else self
-
 
 # What to write, and the leaves that it mends.
 _Remedies = Iterable[tuple[str, Sequence[RefusedLeaf]]]

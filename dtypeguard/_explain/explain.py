@@ -21,7 +21,7 @@ from .render import noted, render
 from .unfiltered import UNFILTERED
 
 # What to write to mend an error, a sentence a line.
-Remedy = Callable[[BaseException], Sequence[str]]
+Mending = Callable[[BaseException], Sequence[str]]
 _F = TypeVar("_F", bound=Function)
 
 
@@ -116,14 +116,14 @@ class _Explaining(contextlib.ContextDecorator):
 
 
 def explain_error(
-    error: BaseException, is_whole: bool = False, remedy: Remedy = lambda _: ()
+    error: BaseException, is_whole: bool = False, other: Mending = lambda _: ()
 ) -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:
         error: any.
         is_whole: whether a note lists every leaf.
-        remedy: what to write in place of what is chosen, where that is known.
+        other: what to write in place of what is chosen, where that is known.
     """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
@@ -131,7 +131,9 @@ def explain_error(
         if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
-                    choice = choice.mended_by(remedy(part))
+                    if text := other(part):
+                        mended = [x._replace(remedy=text, types=()) for x in choice.causes]
+                        choice = choice._replace(causes=mended)
                     part.add_note(render(choice, is_whole))
                     color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any

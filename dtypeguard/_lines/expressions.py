@@ -24,9 +24,9 @@ def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
     lines: set[int] = set()
     for each in ast.walk(node):
         named: Any = each.value if isinstance(each, ast.Constant) else None
-        is_call = isinstance(each, ast.Call) and each.args and each.keywords
-        if is_call and evaluated(each.func, frame) in _LIKE:  # of another shape
-            named = dtype_of(evaluated(each.args[0], frame))
+        if isinstance(each, ast.Call) and evaluated(each.func, frame) in _LIKE:
+            model = each.args[0] if each.args and each.keywords else None
+            named = dtype_of(evaluated(model, frame))  # which has another shape
         if isinstance(each, (ast.Name, ast.Attribute)):
             named = evaluated(each, frame)
         is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)

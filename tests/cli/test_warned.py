@@ -1,5 +1,7 @@
 """Under `dtypeguard run`, a warning over dtypes comes with the user's line, once."""
 
+import warnings
+
 import pytest
 
 from dtypeguard._source.files import short_path
@@ -46,7 +48,8 @@ def lines(run, script, tmp_path):
         script("some_package/__init__.py,,\n", f"{info}/RECORD")
         text = SCRIPT.format(filter=name, folder=str(tmp_path / "packages"))
         path = script(text, f"{name}.py")
-        _, _, err = run(path)
+        with warnings.catch_warnings(record=True):
+            _, _, err = run(path)
         found = [x for x in err.splitlines() if x.startswith("dtypeguard run")]
         marks = {
             text.partition("# ")[2]: f"{short_path(str(path))}:{number}"

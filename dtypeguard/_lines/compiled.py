@@ -20,13 +20,13 @@ from .._leaves.rows import type_name
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program
-from .._source.assignments import literal_at
 from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Matches
 from .lines import Has, ProgramLines
+from .numbers import number_line
 from .provenance import TypeProvenance
 from .sites import Site
 from .watch import Watch
@@ -213,7 +213,7 @@ class CompiledLines:
         aval = graph.avals[output]
         matches = Has("dtype", aval.dtype)
         if before.partition(" ")[0] == str(aval.dtype):
-            matches = _IsWeak(is_weak(aval))
+            matches = Has("weak_type", is_weak(aval))
         return self._lines.of(output, matches, sum(1 << n for n in own))
 
     def of_value(self, leaf: Leaf) -> Origin | None:
@@ -222,15 +222,6 @@ class CompiledLines:
 
     def _made(self, leaf: Leaf | None) -> Origin | None:
         return None if leaf is None else self._provenance.of_leaf(leaf)
-
-
-class _IsWeak(NamedTuple):
-    """Whether an abstract value is weakly typed, or strongly."""
-
-    value: bool
-
-    def __call__(self, aval: Aval) -> bool:
-        return is_weak(aval) == self.value
 
 
 class _Constants(Watch):
@@ -304,10 +295,9 @@ def first_line(
     source = named.get(name)
     if source is None and place is not None and place < len(call.args):
         source = call.args[place]
+    if is_number and (found := number_line(source, frame, value)):
+        return found
     file, line = frame.f_code.co_filename, frame.f_lineno
-    if isinstance(source, ast.Name) and is_number:
-        found = literal_at(file, source.id, line, value)
-        return found and origin_at(file, found.line, found.function)
     if isinstance(source, ast.Name):
         # The statement that makes the first call has not assigned anything yet.
         node = statement(file, line)

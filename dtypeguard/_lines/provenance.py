@@ -83,9 +83,6 @@ class TypeProvenance:
                 provenance = Why(_field(kind, source.attr) or origin)
         if provenance.origin is not None or source is None:
             return provenance
-        if argument.is_whole and not isinstance(source, _LOOKUPS):
-            line = origin_of_frame(site.frame, site.line)
-            return self._of_expression(source, site.frame, line, value)
         holder = evaluated(root(source), site.frame)
         return provenance if holder is None else self._assigned(holder, value)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from .._carry.split import changed_constants
 from .._leaves.arguments import shown
 from .._leaves.dtypes import is_python_number
-from .._lines.lines import Lines
+from .._lines.lines import ProgramLines
 from .._program.trace import Program
 
 
@@ -37,7 +37,7 @@ class ChangedConstant:
         )
 
 
-def find(program: Program, lines: Lines | None = None) -> Iterator[ChangedConstant]:
+def find(program: Program, lines: ProgramLines | None = None) -> Iterator[ChangedConstant]:
     """Yields the constants of the carry that change."""
     for name, before, after in zip(program.names, program.carried, program.returned):
         for path, old, new in changed_constants(before, after):

@@ -10,7 +10,7 @@ from .._leaves.compat import CAN_TRACE_ANEW, set_x64
 from .._leaves.types import DType, PyTree
 from .._lines import drift
 from .._lines.drift import Drift
-from .._lines.lines import Lines
+from .._lines.lines import ProgramLines
 from .._lines.watch import Watch
 from .._program.trace import Program, TraceFailed
 from .._source.origin import Origin
@@ -22,7 +22,7 @@ from .trace_error import TraceError, reduce_error
 class Analysis(Protocol):
     """A module that looks for one kind of fault."""
 
-    def find(self, program: Program, lines: Lines | None) -> Iterator[Any]:
+    def find(self, program: Program, lines: ProgramLines | None) -> Iterator[Any]:
         """Yields findings, each a dataclass."""
         ...
 
@@ -87,7 +87,7 @@ def examine(
             nothing = tuple((name, ()) for name in _ANALYSES)
             about |= subject.advice((), error)._asdict()
             return AuditReport(findings=nothing, error=error, **about)
-        lines = Lines(program, watch, subject.trace, bound)
+        lines = ProgramLines(program, watch, subject.trace, bound)
         drifts = tuple(drift.find(program, lines))
         found = {name: tuple(x.find(program, lines)) for name, x in _ANALYSES.items()}
         about["summaries"] = tuple(x.summary(found[name]) for name, x in _ANALYSES.items())

@@ -7,7 +7,7 @@ from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.rows import describe
 from .._leaves.types import Aval
 from .._lines.equations import is_displaced
-from .._lines.lines import Lines, line_of
+from .._lines.lines import ProgramLines, line_of
 from .._program.graph import Equation
 from .._program.trace import Program
 from .._source.origin import Origin
@@ -30,7 +30,7 @@ class WideOperation:
     origin: Origin | None
 
 
-def find(program: Program, lines: Lines | None) -> Iterator[WideOperation]:
+def find(program: Program, lines: ProgramLines | None) -> Iterator[WideOperation]:
     """Yields the 64-bit floating-point operations of a program without 64-bit inputs.
 
     A policy that asks for 64 bits counts as such an input.

@@ -13,7 +13,7 @@ from .._source.origin import Origin, Why
 _WEAK = " (weak)"
 
 
-class Change(NamedTuple):
+class TypeChange(NamedTuple):
     """A leaf whose type changed from one call to another.
 
     Attributes:
@@ -61,7 +61,7 @@ class Change(NamedTuple):
         return old == new
 
 
-def advice(changes: Sequence[Change]) -> list[str]:
+def advice(changes: Sequence[TypeChange]) -> list[str]:
     """What to write; a sentence a line."""
     return list(dict.fromkeys(_sentences(changes)))
 
@@ -71,7 +71,7 @@ def is_key(type_name: str) -> bool:
     return type_name.startswith("key<")
 
 
-def _sentences(changes: Sequence[Change]) -> Iterator[str]:
+def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
     keys = [x for x in changes if is_key(x.before) or is_key(x.after)]
     changes = [x for x in changes if x not in keys]
     if keys:

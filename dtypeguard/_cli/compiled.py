@@ -10,9 +10,11 @@ JAX's frames are known by the name of one function and of its variables. A relea
 changes them leaves the report empty, and nothing else.
 """
 
+import ast
 import functools
 import inspect
 import re
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.origin import Origin, origin_of_frame
+from .._source.syntax import parsed
 
 _WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
 
@@ -43,7 +46,7 @@ class CompiledCall(NamedTuple):
         wrapper: the package whose `jit` it is, if it is not JAX's.
         callers: the frames of others than JAX and the wrapper that led here, inside out.
         jaxpr: of the program; None if no frame has it.
-        frame: of JAX, the outermost in which it is compiled.
+        frames: of JAX, the outermost in which it is compiled, and its callers, inside out.
     """
 
     key: Function
@@ -54,7 +57,7 @@ class CompiledCall(NamedTuple):
     wrapper: str
     callers: list[FrameType]
     jaxpr: Jaxpr | None = None
-    frame: FrameType | None = None
+    frames: Sequence[FrameType] = ()
 
 
 class LeafOfCall(NamedTuple):
@@ -97,10 +100,12 @@ class Compiled(NamedTuple):
     program: KeptProgram | None = None
 
 
-def call_of(frame: FrameType | None) -> CompiledCall | None:
-    """The call that compiles, of which a frame is the innermost."""
-    traced, jaxpr = (), None
-    while frame is not None and not is_users(frame.f_code.co_filename):
+def call_of(frames: Iterable[FrameType]) -> CompiledCall | None:
+    """The call that compiles, from the frames inside of it and around it, inside out."""
+    traced, jaxpr, left = (), None, iter(frames)
+    for frame in left:
+        if is_users(frame.f_code.co_filename):
+            return None  # compiled ahead of time, or a backward pass
         variables = frame.f_locals
         known = variables.get("jaxpr")
         info = getattr(getattr(known, "jaxpr", known), "debug_info", None)
@@ -108,16 +113,14 @@ def call_of(frame: FrameType | None) -> CompiledCall | None:
             traced, jaxpr = names, known
         if frame.f_code.co_name in COMPILING:
             break
-        frame = frame.f_back
-    else:  # compiled ahead of time, or a backward pass
+    else:
         return None
     key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
-    outermost = frame
     found = key, variables["args"], variables["kwargs"]
     wrapper = package(file_of(key))
     wrapper = wrapper if wrapper in _WRAPPERS else ""
-    callers = []
-    while (frame := frame.f_back) is not None:
+    around, callers = [frame, *left], []
+    for frame in around[1:]:
         if callers or not wrapper or package(frame.f_code.co_filename) != wrapper:
             callers += [frame] if is_users(frame.f_code.co_filename) else []
             continue  # to read a user's variables would keep them alive
@@ -125,8 +128,7 @@ def call_of(frame: FrameType | None) -> CompiledCall | None:
         if wrapping is not None and hasattr(wrapping, "__wrapped__"):
             variables = frame.f_locals
             found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
-    about = tuple(traced), wrapper, callers
-    return CompiledCall(key, *found, *about, jaxpr, outermost)
+    return CompiledCall(key, *found, tuple(traced), wrapper, callers, jaxpr, around)
 
 
 def is_listed(call: CompiledCall) -> bool:
@@ -217,12 +219,45 @@ def unwrapped(function: Function) -> Function:
     return inspect.unwrap(function)
 
 
-def name_of(function: Function) -> str:
+def name_of(function: Function, line: str = "") -> str:
+    """The name of a function and a line: that of its definition, or another."""
     inner = unwrapped(function)
     name = getattr(inner, "__qualname__", type(function).__name__)
     name = name.rpartition("<locals>.")[2]
-    code = getattr(inner, "__code__", None)
-    return f"{name} ({line_text(file_of(inner), code.co_firstlineno)})" if code else name
+    if code := getattr(inner, "__code__", None):
+        line = line or line_text(file_of(inner), code.co_firstlineno)
+    return f"{name} ({line})" if line else name
+
+
+def line_of_jit(call: CompiledCall) -> str:
+    """The line that jits the function; empty if it decorates it, or is not found.
+
+    Of several the last one before the call.
+    """
+    inner = unwrapped(call.function)
+    code, user = inner.__code__, call.callers[0]
+    is_it = lambda node: (
+        node.lineno == code.co_firstlineno
+        if isinstance(node, ast.Lambda)
+        else getattr(node, "id", getattr(node, "attr", "")) == code.co_name
+    )
+    for file in dict.fromkeys((user.f_code.co_filename, code.co_filename)):
+        module = parsed(file)
+        lines = [
+            node.lineno
+            for node in (ast.walk(module) if module else ())
+            if isinstance(node, ast.Call) and _JIT.fullmatch(ast.unparse(node.func))
+            if any(is_it(part) for given in node.args for part in ast.walk(given))
+        ]
+        before = [line for line in lines if line <= user.f_lineno]
+        if file == user.f_code.co_filename and before:
+            lines = [max(before)]
+        if len(lines) == 1:
+            return line_text(file, lines[0])
+    return ""
+
+
+_JIT = re.compile(r"(.*\.)?(\w+_)?(p?jit|pmap)")
 
 
 def file_of(function: Function) -> str:

@@ -7,14 +7,20 @@ from types import TracebackType
 
 import jax
 
-from .._explain.explain import explain_error, printed
+from .._explain.explain import Mending, explain_error, printed
 from .._explain.unfiltered import UNFILTERED
 
 _OPTION = "jax_traceback_filtering"
 
 
-def explain(error: BaseException, is_whole: bool = False) -> None:
-    """Adds the notes to an error, and takes out the frames that JAX would."""
+def explain(error: BaseException, is_whole: bool, before: Mending) -> None:
+    """Adds the notes to an error, and takes out the frames that JAX would.
+
+    Args:
+        error: any.
+        is_whole: whether a note lists every leaf.
+        before: what to write where an error follows from another call; may return nothing.
+    """
     parts = list(printed(error))
     traces, now = [part.__traceback__ for part in parts], jax.config.values[_OPTION]
     jax.config.update(_OPTION, UNFILTERED.before)
@@ -22,7 +28,7 @@ def explain(error: BaseException, is_whole: bool = False) -> None:
     jax.config.update(_OPTION, now)
     for part, trace in zip(parts, traces):
         part.with_traceback(trace)
-    explain_error(error, is_whole)
+    explain_error(error, is_whole, before)
     for part, trace in zip(parts, filtered):
         part.with_traceback(trace)
 

@@ -18,7 +18,7 @@ from .._source.origin import Origin
 from .recompiled import RecompiledFunction
 
 
-class Finding(NamedTuple):
+class Annotation(NamedTuple):
     """What is found on a line.
 
     Attributes:
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     level: str = "error"
 
 
-class Found(NamedTuple):
+class FormedReport(NamedTuple):
     """What a command found, if it has no report of its own.
 
     Attributes:
@@ -44,13 +44,13 @@ class Found(NamedTuple):
     """
 
     text: str
-    findings: Sequence[Finding]
+    findings: Sequence[Annotation]
     data: Mapping[str, Any]
 
 
 def formed(report: Any, form: str) -> str:
     """A report in a form: "text", "json", "markdown", "html" or "github"."""
-    text = report.text if isinstance(report, Found) else str(report)
+    text = report.text if isinstance(report, FormedReport) else str(report)
     if form == "github":
         return "\n".join([text, *annotations(findings(report))])
     if make := getattr(report, f"to_{form}", None):
@@ -71,7 +71,7 @@ def default_form() -> str:
     return "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "text"
 
 
-def annotations(findings: Iterable[Finding]) -> list[str]:
+def annotations(findings: Iterable[Annotation]) -> list[str]:
     """The commands that have GitHub show findings beside the lines of a pull request.
 
     References:
@@ -90,44 +90,44 @@ def annotations(findings: Iterable[Finding]) -> list[str]:
 
 
 @functools.singledispatch
-def findings(report: Any) -> list[Finding]:
+def findings(report: Any) -> list[Annotation]:
     """What a report finds, line by line."""
     return list(report.findings)
 
 
 @findings.register
-def _(report: AuditReport) -> list[Finding]:
+def _(report: AuditReport) -> list[Annotation]:
     found: dict[Origin | None, list[Sequence[str]]] = {}
     for drift, row in zip(report.drifts, report.rows()):
         line = drift.origin or drift.cause
         found.setdefault(line and line.users, []).append(row)
     made = [
-        Finding(line, "types change", "\n".join([*columns(rows), report.advice]))
+        Annotation(line, "types change", "\n".join([*columns(rows), report.advice]))
         for line, rows in found.items()
     ]
     if report.error is not None:
         text = "\n".join([*report.error.lines(), report.advice])
-        made.append(Finding(report.error.origin, report.headline, text))
+        made.append(Annotation(report.error.origin, report.headline, text))
     return made
 
 
 @findings.register
-def _(report: PrecisionReport) -> list[Finding]:
+def _(report: PrecisionReport) -> list[Annotation]:
     made = [
-        Finding(x.origin, f"{100 * x.share:.0f}% of the error", x.remedy, "warning")
+        Annotation(x.origin, f"{100 * x.share:.0f}% of the error", x.remedy, "warning")
         for x in report.fix
     ]
     made += [
-        Finding(x.origin, f"{100 * x.saves:.0f}% runs wide", x.remedy, "notice")
+        Annotation(x.origin, f"{100 * x.saves:.0f}% runs wide", x.remedy, "notice")
         for x in report.costs
         if x.saves >= 0.01
     ]
     if report.not_finite is not None:
-        made.append(Finding(report.not_finite, "not finite", report.headline))
-    return made or [Finding(None, "precision", report.headline, "notice")]
+        made.append(Annotation(report.not_finite, "not finite", report.headline))
+    return made or [Annotation(None, "precision", report.headline, "notice")]
 
 
-def of_lock(locked: Locked, update: str) -> Found:
+def of_lock(locked: Locked, update: str) -> FormedReport:
     """What a check of a lock found.
 
     Args:
@@ -137,19 +137,19 @@ def of_lock(locked: Locked, update: str) -> Found:
     step, path = locked.now.lock.step, locked.path
     causes = [] if locked.holds else locked.causes()
     made = [
-        Finding(next(iter(x.lines), None), f"not as locked in {path}", "\n".join(x.text))
+        Annotation(next(iter(x.lines), None), f"not as locked in {path}", "\n".join(x.text))
         for x in causes
     ]
     text = f"{step} is as locked in {path}." if locked.holds else locked.report(update)
     data = {"step": step, "path": path, "ok": locked.holds}
-    return Found(text, made, {**data, "causes": [x.data for x in causes]})
+    return FormedReport(text, made, {**data, "causes": [x.data for x in causes]})
 
 
 def of_run(
     errors: Iterable[BaseException],
     lines: Sequence[str],
     functions: Iterable[RecompiledFunction],
-) -> Found:
+) -> FormedReport:
     """What a run found: the notes on the error that ended it, and what compiled again.
 
     Args:
@@ -157,7 +157,7 @@ def of_run(
         lines: the list of what was compiled again.
         functions: those in it.
     """
-    made, notes, data = list[Finding](), list[str](), dict[str, Any](error=None)
+    made, notes, data = list[Annotation](), list[str](), dict[str, Any](error=None)
     for part in [part for error in errors for part in printed(error)]:
         rows = getattr(part, "dtypeguard_rows", ())
         ours = (str(x) for x in getattr(part, "__notes__", ()))
@@ -171,16 +171,16 @@ def of_run(
         if note:
             title = note.partition("\n")[0].removeprefix("dtypeguard: ")
             line = next((row.origin for row in rows if row.origin), None)
-            made.append(Finding(line, title, note))
+            made.append(Annotation(line, title, note))
             notes.append(note)
     for function in functions:
         for change in function.changes.values():
             line = change.cause or change.origin or change.begun
             text = f"{change.path}: {change.before} -> {change.after}"
             title = f"{function.name} was compiled again"
-            made.append(Finding(line, title, text, "warning"))
+            made.append(Annotation(line, title, text, "warning"))
     text = "\n".join([*notes, *lines]) or "dtypeguard run: nothing to note."
-    return Found(text, made, {**data, "compiled_again": [*lines]})
+    return FormedReport(text, made, {**data, "compiled_again": [*lines]})
 
 
 def _file(path: str) -> str:

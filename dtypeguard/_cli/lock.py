@@ -9,11 +9,11 @@ from types import ModuleType
 
 from .._leaves.compat import set_x64
 from .._lock.check import compared, lock_of
-from .._lock.step import Traced
+from .._lock.step import TracedStep
 from .._lock.text import LockError, text_of, write
 from .._program.trace import TraceFailed
 from .arguments import report_files
-from .forms import Found, of_lock
+from .forms import FormedReport, of_lock
 from .inputs import as_usage_error, load_inputs
 from .load import LOCK_FORMS, UsageError, load
 from .reports import check_writable, deliver
@@ -55,13 +55,13 @@ def lock(options: argparse.Namespace) -> int:
             print(f"{path} is written.")
         else:
             text = text_of(now.lock)
-            deliver(Found(text, (), tomllib.loads(text)), options)
+            deliver(FormedReport(text, (), tomllib.loads(text)), options)
     except LockError as error:
         raise UsageError(str(error)) from error
     return HOLDS
 
 
-def _traced(options: argparse.Namespace, path: str | None) -> Traced:
+def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with set_x64(True) if options.x64 else contextlib.nullcontext():
         step = load(options.target, modules, LOCK_FORMS)

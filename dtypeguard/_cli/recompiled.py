@@ -5,18 +5,20 @@ function or an argument was a new object each time. `compiled.py` reads the call
 """
 
 import itertools
+import re
+import traceback
 import weakref
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
-from .._leaves.internals import STATEFUL
+from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import columns
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
-from .._source.origin import Origin, release
-from .changes import Change, advice, is_key
+from .._source.origin import Origin, callers, release
+from .changes import TypeChange, advice, is_key
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -24,6 +26,7 @@ from .compiled import (
     call_of,
     compiled,
     is_listed,
+    line_of_jit,
     name_of,
     unwrapped,
 )
@@ -44,6 +47,7 @@ class Constants(NamedTuple):
         is_object: whether it is no number, and equal to itself alone.
         begun: the line that made the first.
         most: how many are nothing to name.
+        remedy: what to give in place of the numbers.
     """
 
     path: str
@@ -51,6 +55,7 @@ class Constants(NamedTuple):
     is_object: bool
     begun: Origin | None
     most: int
+    remedy: str
 
 
 class RecompiledFunction(NamedTuple):
@@ -64,7 +69,7 @@ class RecompiledFunction(NamedTuple):
     """
 
     name: str
-    changes: dict[str, Change]
+    changes: dict[str, TypeChange]
     constants: dict[str, Constants]
     times: list[str]
 
@@ -77,12 +82,12 @@ class Recompiled:
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
         self._reshaped: dict[str, tuple[str, str, str]] = {}
-        self._new: dict[CodeType, tuple[int, int, str]] = {}
+        self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
         self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
-        call = call_of(frame)
+        call = call_of(itertools.chain([frame], callers(frame)))
         if call is not None and is_listed(call):
             try:
                 self._record(call)
@@ -117,6 +122,26 @@ class Recompiled:
         is_given = lambda each: not any(x.is_returned for x in each.changes.values())
         return sorted(changed, key=is_given)
 
+    def before(self, error: BaseException) -> list[str]:
+        """What a call before gave back in another type, and what to write.
+
+        Empty unless that was a call of the function in which the error was raised: with
+        the types of that call the function has no error.
+        """
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        compiling = [n for n, x in enumerate(frames) if x.f_code.co_name in COMPILING]
+        for call in (call_of(frames[number::-1]) for number in compiling):
+            if call is None or call.key not in self._earlier:
+                continue
+            now, values = compiled(call)
+            before, paths = _nearest(self._earlier[call.key], now) or (now, [])
+            types = [path for path in paths if not before.leaves[path].is_static]
+            changes = _explained(call, before, now, values, types)
+            changes = [x for x in changes if not (is_key(x.before) or x.is_of_weak)]
+            if changes:
+                return [*_told(changes, name_of(call.function)), *advice(changes)]
+        return []
+
     def _of_constants(self) -> list[str]:
         """What is said of functions that were compiled for anything but a type."""
         lines = [
@@ -143,11 +168,9 @@ class Recompiled:
                 elif len(values) >= each.most or values[-1].endswith("]"):
                     some = ", ".join(values[:4]) + ", ..." * (len(values) > 4)
                     some += f" (begins at {each.begun})" if each.begun else ""
-                    lines.append(
-                        f"{begin}{each.path} is {some}. A Python number is a constant "
-                        f"of the program: give an array, jnp.asarray({values[0]})."
-                    )
-        for _, times, name in self._new.values():
+                    remedy = f"{each.remedy}, jnp.asarray({values[0]})."
+                    lines.append(f"{begin}{each.path} is {some}. {remedy}")
+        for times, name in self._new.values():
             if times >= _NEW:
                 lines.append(
                     f"dtypeguard run: {name} was compiled {times} times, because it was a "
@@ -161,16 +184,11 @@ class Recompiled:
         if earlier is None:
             earlier = self._earlier.setdefault(call.key, [])
             self._is_new(call, now)
-        alike = [
-            (each, changed)
-            for each in reversed(earlier)
-            if (changed := _changed(each, now)) is not None
-        ]
+        least = _nearest(earlier, now)
         if now.program is not None:
             self._left -= now.program.size
         if self._left < 0 or len(earlier) >= _MOST:
             now = now._replace(program=None)
-        least = min(alike, key=lambda pair: len(pair[1]), default=None)
         del earlier[: len(earlier) - _MOST]
         earlier.append(now)
         name = name_of(call.function)
@@ -196,7 +214,8 @@ class Recompiled:
             if path not in types:
                 is_object = not before.leaves[path].shown
                 most = _OFTEN if call.wrapper else _DECLARED
-                first = Constants(path, [], is_object, before.begun.get(path), most)
+                about = is_object, before.begun.get(path), most, _remedy(path, call)
+                first = Constants(path, [], *about)
                 known = found.constants.setdefault(path, first)
                 pair = before.leaves[path], now.leaves[path]
                 known.values.extend(map(_constant, pair))
@@ -207,9 +226,20 @@ class Recompiled:
         if code is None:
             return
         types = tuple(now.leaves.items())
-        about = hash((str(now.rest[1:]), types, now.caller))  # which keeps no tree alive
-        last, times, name = self._new.get(code, (about, 0, name_of(call.function)))
-        self._new[code] = about, times + 1 if last == about else 1, name
+        structure = re.sub(" at 0x[0-9a-f]+", "", str(now.rest[1:]))
+        about = code, hash((structure, types, now.caller))  # which keeps no tree alive
+        times, name = self._new.get(about, (0, ""))
+        name = name or name_of(call.function, line_of_jit(call) if call.callers else "")
+        self._new[about] = times + 1, name
+
+
+def _nearest(
+    earlier: Sequence[Compiled], now: Compiled
+) -> tuple[Compiled, list[str]] | None:
+    """The call before in whose leaves the fewest types or constants were others."""
+    pairs = ((before, _changed(before, now)) for before in reversed(earlier))
+    alike = [(before, paths) for before, paths in pairs if paths is not None]
+    return min(alike, key=lambda pair: len(pair[1]), default=None)
 
 
 def _changed(before: Compiled, now: Compiled) -> list[str] | None:
@@ -257,6 +287,20 @@ def _shaped(leaf: LeafOfCall) -> str:
     return f"{leaf.type}[{','.join(map(str, leaf.shape))}]"
 
 
+def _remedy(path: str, call: CompiledCall) -> str:
+    """What to do about a number that is a constant of the program."""
+    if not call.wrapper:  # an array is no static argument
+        root = re.split(r"\W", path)[0]
+        out = f"take {root} out of static_argnums (or static_argnames) and "
+        return f"A static argument is a constant of the program: {out}give an array"
+    text = "A Python number is a constant of the program: give an array"
+    if call.wrapper == "equinox" and "." in path:
+        name = name_of(call.function).partition(" ")[0]
+        text = "A Python number is a constant of the program, and an array in a module "
+        text += f"is a parameter: pass it to {name} as an argument"
+    return text
+
+
 def _constant(leaf: LeafOfCall) -> str:
     type_ = leaf.type.removesuffix(" (weak)")
     return (leaf.shown or leaf.type) if leaf.is_static else f"{type_}[]"
@@ -268,18 +312,18 @@ def _explained(
     now: Compiled,
     values: dict[str, Leaf],
     paths: Sequence[str],
-) -> list[Change]:
+) -> list[TypeChange]:
     """The leaves of a call that changed their types, with their lines."""
     calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
     program, lines, returned = before.program, None, {}
-    if call.frame is not None and program is not None:
-        lines = CompiledLines(program, call.jaxpr, call.frame, values)
+    if program is not None:
+        lines = CompiledLines(program, call.jaxpr, call.frames, values)
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
-        change = Change(path, old.type, new.type, calls=calls)
+        change = TypeChange(path, old.type, new.type, calls=calls)
         is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
         change = change._replace(begun=before.begun.get(path), is_unseen=is_unseen)
         if lines is not None and path in returned:
@@ -293,7 +337,20 @@ def _explained(
     return changes
 
 
-def _rows(changes: Sequence[Change], is_whole: bool) -> list[str]:
+def _told(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
+    """What a call before was given and gave back, a sentence for each cause."""
+    for group in grouped(changes, lambda x: (x.is_returned, x.before, x.after, x.origin)):
+        first = group[0]
+        path = first.path if len(group) == 1 else of_holders([x.path for x in group])
+        given = f"The call of {name} before this one was given {path} as {first.before}"
+        if first.is_returned:
+            given += f" and gave {'it' if len(group) == 1 else 'them'} back"
+        line = first.cause or first.origin
+        place = f", at {line.users}" if line else ""
+        yield f"{given}{'' if first.is_returned else ', this one'} as {first.after}{place}."
+
+
+def _rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
     """A row for each leaf, or one for the many of a cause; those with lines first."""
     cause = lambda x: _users(x.cause or x.origin or x.begun)
     key = lambda x: (x.is_returned, x.before, x.after, cause(x))

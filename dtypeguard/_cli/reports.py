@@ -11,7 +11,7 @@ from .._leaves.progress import status
 from .._precision.report import PrecisionReport
 from .arguments import report_files
 from .display import show_report
-from .forms import Found, annotations, default_form, findings, formed
+from .forms import FormedReport, annotations, default_form, findings, formed
 from .load import UsageError
 from .precision import audit_function
 from .target import audit_optimizer, audit_step
@@ -52,7 +52,7 @@ def _precision(arguments: argparse.Namespace) -> int:
 
 
 def deliver(
-    report: AuditReport | PrecisionReport | Found,
+    report: AuditReport | PrecisionReport | FormedReport,
     options: argparse.Namespace,
     is_ok: bool = True,
     style: str = "",
@@ -68,7 +68,7 @@ def deliver(
     form = options.format or default_form()
     if "-" in files.values():
         return CLEAN if is_ok else DRIFT
-    if form in ("text", "github") and not isinstance(report, Found):
+    if form in ("text", "github") and not isinstance(report, FormedReport):
         show_report(report, is_ok, style)
     else:
         write("-", formed(report, "text" if form == "github" else form))

@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
-    watching.enter_context(_explained_threads(is_whole))
+    watching.enter_context(_explained_threads(watch, is_whole))
     ended: list[BaseException] = []  # by this error
 
     def end() -> None:
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        _explain(error, is_whole)
+        _explain(error, watch, is_whole)
         ended.append(error)
         _print(error)
         if isinstance(error, KeyboardInterrupt):
@@ -131,7 +131,7 @@ def _print(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _explain(error: BaseException, is_whole: bool) -> None:
+def _explain(error: BaseException, watch: ScriptWatch, is_whole: bool) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
@@ -141,17 +141,17 @@ def _explain(error: BaseException, is_whole: bool) -> None:
         with contextlib.suppress(Exception):  # better no note than another error
             from .explained import explain
 
-            explain(error, is_whole)
+            explain(error, is_whole, watch.before)
 
 
 @contextlib.contextmanager
-def _explained_threads(is_whole: bool) -> Iterator[None]:
+def _explained_threads(watch: ScriptWatch, is_whole: bool) -> Iterator[None]:
     """Explains an error that ends a thread before it is printed."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
         if (error := args.exc_value) is not None:
-            _explain(error, is_whole)
+            _explain(error, watch, is_whole)
             trace = error.__traceback__
             args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
         with colored_notes(error):

@@ -19,6 +19,7 @@ class ScriptWatch:
         self._unfiltered: Any = None
         self._monitored: Any = None
         self._recompiled: Any = None
+        self._warned: Any = None
         self._is_open = False
 
     def __enter__(self):
@@ -33,8 +34,8 @@ class ScriptWatch:
             sys.meta_path.remove(self)
         if self._unfiltered:
             self._unfiltered.leave()
-        if self._monitored:
-            self._monitored.stop()
+        for each in filter(None, (self._monitored, self._warned)):
+            each.stop()
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Starts with the first file of JAX's after its options."""
@@ -44,6 +45,12 @@ class ScriptWatch:
     def lines(self, is_whole: bool = False) -> list[str]:
         """The list of what was compiled again for its types; may be empty."""
         return self._recompiled.lines(is_whole) if self._recompiled else []
+
+    def before(self, error: BaseException) -> list[str]:
+        """What to write where an error follows from a call before; may be empty."""
+        with contextlib.suppress(Exception):  # then the note has its own
+            return self._recompiled.before(error) if self._recompiled else []
+        return []
 
     def changed(self) -> list[Any]:
         """The leaves that had a function compiled again, by its name."""
@@ -62,9 +69,11 @@ class ScriptWatch:
             self._unfiltered = UNFILTERED
             monitoring.register_event_duration_secs_listener(self._listen)
             from .._lines.monitored import Monitored
+            from .warned import DtypeWarnings
 
-            self._monitored = Monitored()
+            self._monitored, self._warned = Monitored(), DtypeWarnings()
             self._monitored.start()
+            self._warned.start()
 
     def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
         if not self._is_open or not event.endswith("/backend_compile_duration"):

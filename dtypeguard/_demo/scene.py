@@ -25,7 +25,7 @@ _FOLDERS = re.compile(r"[^\s(]*scenes[/\\]|[^\s(]*[/\\](?=step\.lock)")
 RUNS = "runs, and gives back the types it was given"
 
 
-class Outcome(NamedTuple):
+class PlayedHalf(NamedTuple):
     """How one half of a scene went.
 
     Attributes:
@@ -59,8 +59,8 @@ class Scene(NamedTuple):
     title: str
     file: str
     call: str
-    bare: Outcome
-    guarded: Outcome
+    bare: PlayedHalf
+    guarded: PlayedHalf
 
     @property
     def is_ok(self) -> bool:
@@ -82,7 +82,7 @@ def play(name: str) -> Scene:
     return Scene(name, title, file, module.CALL, *halves)
 
 
-def _outcome(half: Callable[[], Any]) -> Outcome:
+def _outcome(half: Callable[[], Any]) -> PlayedHalf:
     try:
         with explain():
             found = half()
@@ -97,10 +97,10 @@ def _outcome(half: Callable[[], Any]) -> Outcome:
     if isinstance(report, PrecisionReport):
         text = text or f"the outputs are {percent(report.error)} off"
         lines, whole = _lines_of_precision(report), str(report)
-    return Outcome(text or RUNS, _short(next(lines, "")), whole)
+    return PlayedHalf(text or RUNS, _short(next(lines, "")), whole)
 
 
-def _raised(error: Exception) -> Outcome:
+def _raised(error: Exception) -> PlayedHalf:
     whole = "".join(traceback.format_exception_only(error)).rstrip()
     first, *rest = [line.strip() for line in str(error).splitlines()] or [""]
     is_missing = isinstance(error, (NotImplementedError, LockError)) or (
@@ -115,7 +115,7 @@ def _raised(error: Exception) -> Outcome:
         types = " -> ".join(name.partition("[")[0] for name in leaf.types)
         line = f"{_place(leaf.origin)}  {leaf.path}  {types}"
     text = f"{type(error).__name__}: {first}"
-    return Outcome(_short(text), _short(line), whole, True, is_missing)
+    return PlayedHalf(_short(text), _short(line), whole, True, is_missing)
 
 
 def _audited(report: AuditReport) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar, overload
 
@@ -20,6 +20,8 @@ from .read import read
 from .render import noted, render
 from .unfiltered import UNFILTERED
 
+# What to write to mend an error, a sentence a line.
+Mending = Callable[[BaseException], Sequence[str]]
 _F = TypeVar("_F", bound=Function)
 
 
@@ -113,12 +115,15 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def explain_error(error: BaseException, is_whole: bool = False) -> None:
+def explain_error(
+    error: BaseException, is_whole: bool = False, other: Mending = lambda _: ()
+) -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:
         error: any.
         is_whole: whether a note lists every leaf.
+        other: what to write in place of what is chosen, where that is known.
     """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
@@ -126,6 +131,9 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
         if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
+                    if text := other(part):
+                        mended = [x._replace(remedy=text, types=()) for x in choice.causes]
+                        choice = choice._replace(causes=mended)
                     part.add_note(render(choice, is_whole))
                     color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any

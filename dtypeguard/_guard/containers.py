@@ -24,7 +24,7 @@ _FEW = 3  # containers of a warning, names of a container
 _PLACED = tree_util.SequenceKey, tree_util.FlattenedIndexKey
 
 
-class Change(NamedTuple):
+class ContainerChange(NamedTuple):
     """A container that differs: its path, that of the state and that of the record."""
 
     path: str
@@ -37,7 +37,7 @@ class Paired(NamedTuple):
     """The leaves of a state in the order of a record, and the containers that differ."""
 
     leaves: list[Leaf]
-    changes: list[Change]
+    changes: list[ContainerChange]
 
 
 class Differs(Exception):
@@ -78,7 +78,7 @@ def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
         return _together(like, _children(held)[1], path, is_sure)
     names, is_placed = _names(like)
     fields = _fields(held, is_placed)
-    change = Change(path, type(held).__name__, type(like).__name__, "by key")
+    change = ContainerChange(path, type(held).__name__, type(like).__name__, "by key")
     if fields is not None:
         paired = _together(like, _by_name(like, fields, path), path, is_sure)
     elif type(held) not in (list, tuple) or isinstance(like, Mapping):
@@ -93,7 +93,7 @@ def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
     return paired if is_same else paired._replace(changes=[change, *paired.changes])
 
 
-def warning(changes: Sequence[Change]) -> str:
+def warning(changes: Sequence[ContainerChange]) -> str:
     """What to say of containers that differ."""
     listed = changes[:_FEW]
     types = arrows([(change.before, change.after) for change in listed])

@@ -59,8 +59,6 @@ def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | 
             elif _holds(variable, value):
                 is_holder = variable is not value
                 possible = assignments(frame, name, line, of_items=is_holder)
-                if not possible and (of_cell := _in_cells(frame, name)):
-                    return of_cell
                 if possible and not possible[-1].is_parameter:
                     (of_holders if is_holder else of_value).append((frame, possible))
     known = of_value or of_holders

@@ -22,7 +22,7 @@ from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
 from .equations import passes
-from .lines import Has, Lines
+from .lines import Has, ProgramLines
 from .provenance import TypeProvenance
 from .retrace import Retraced, retrace
 
@@ -81,7 +81,7 @@ class Body(NamedTuple):
         program: Program,
         provenance: TypeProvenance,
         given: Callable[[int], Origin | None] = lambda _: None,
-    ) -> Lines:
+    ) -> ProgramLines:
         """What finds the lines behind the values of the program.
 
         Args:
@@ -102,7 +102,7 @@ class Body(NamedTuple):
                 return provenance.holding(value)
             return provenance.of_value(known[1]).root
 
-        return Lines(program, None, retrace_it, holding=holding, given=given)
+        return ProgramLines(program, None, retrace_it, holding=holding, given=given)
 
     def program(self, jaxpr: Jaxpr) -> Program | None:
         """A jaxpr as a program whose carry comes first; None if it is not the function's.
@@ -275,7 +275,7 @@ class Results(NamedTuple):
 
     body: Body
     graph: Graph
-    lines: Lines
+    lines: ProgramLines
 
     def aval(self, number: int) -> Aval:
         """The abstract value of a result."""

@@ -5,6 +5,7 @@ asked later: no function of the user's is traced again.
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, SimpleNamespace
@@ -19,13 +20,13 @@ from .._leaves.rows import type_name
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program
-from .._source.assignments import literal_at
 from .._source.files import is_users
-from .._source.origin import Origin, Why, callers, origin_at, origin_of_frame
+from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Matches
-from .lines import Has, Lines
+from .lines import Has, ProgramLines
+from .numbers import number_line
 from .provenance import TypeProvenance
 from .sites import Site
 from .watch import Watch
@@ -170,7 +171,7 @@ class CompiledLines:
     Args:
         program: of the earlier call.
         again: the new jaxpr, whose constants are those of the earlier one.
-        frame: of JAX, inside of the call.
+        frames: of JAX, inside of the call, and its callers, inside out.
         given: the leaves of the new call, by path.
     """
 
@@ -178,19 +179,19 @@ class CompiledLines:
         self,
         program: KeptProgram,
         again: Jaxpr | None,
-        frame: FrameType,
+        frames: Sequence[FrameType],
         given: Mapping[str, Leaf],
     ):
-        self._provenance = TypeProvenance([frame], _caller(frame), is_again=True)
+        self._provenance = TypeProvenance(frames[:1], _caller(frames), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):
             consts = ()
         self._graph = Graph(SimpleNamespace(jaxpr=inside, consts=consts))
         self._names = program.arguments
-        self._lines = Lines(
+        self._lines = ProgramLines(
             Program(None, self._graph),
-            _Constants(self._provenance, [frame, *callers(frame)]),
+            _Constants(self._provenance, frames),
             lambda: None,
             holding=self._provenance.holding,
             given=lambda number: self._made(given.get(program.arguments[number])),
@@ -212,7 +213,7 @@ class CompiledLines:
         aval = graph.avals[output]
         matches = Has("dtype", aval.dtype)
         if before.partition(" ")[0] == str(aval.dtype):
-            matches = _IsWeak(is_weak(aval))
+            matches = Has("weak_type", is_weak(aval))
         return self._lines.of(output, matches, sum(1 << n for n in own))
 
     def of_value(self, leaf: Leaf) -> Origin | None:
@@ -221,15 +222,6 @@ class CompiledLines:
 
     def _made(self, leaf: Leaf | None) -> Origin | None:
         return None if leaf is None else self._provenance.of_leaf(leaf)
-
-
-class _IsWeak(NamedTuple):
-    """Whether an abstract value is weakly typed, or strongly."""
-
-    value: bool
-
-    def __call__(self, aval: Aval) -> bool:
-        return is_weak(aval) == self.value
 
 
 class _Constants(Watch):
@@ -273,14 +265,12 @@ class _Constants(Watch):
         return list(found.values()) if len(found) == 1 else []
 
 
-def _caller(frame: FrameType) -> list[Site]:
-    """The user's line that led to a frame of JAX."""
-    inside = frame
-    for user in callers(frame):
+def _caller(frames: Sequence[FrameType]) -> list[Site]:
+    """The user's line that led to the first of some frames, which is of JAX."""
+    for inside, user in itertools.pairwise(frames):
         if is_users(user.f_code.co_filename):
             node = expression(user.f_code, user.f_lasti)
             return [Site(user, user.f_lineno, node, [inside])]
-        inside = user
     return []
 
 
@@ -305,10 +295,9 @@ def first_line(
     source = named.get(name)
     if source is None and place is not None and place < len(call.args):
         source = call.args[place]
+    if is_number and (found := number_line(source, frame, value)):
+        return found
     file, line = frame.f_code.co_filename, frame.f_lineno
-    if isinstance(source, ast.Name) and is_number:
-        found = literal_at(file, source.id, line, value)
-        return found and origin_at(file, found.line, found.function)
     if isinstance(source, ast.Name):
         # The statement that makes the first call has not assigned anything yet.
         node = statement(file, line)

@@ -14,7 +14,7 @@ from .._leaves.rows import ABSENT, by_path, describe, paths, tree_rows, type_nam
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .lines import Has, Lines
+from .lines import Has, ProgramLines
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
@@ -103,7 +103,7 @@ def drift_between(
     return Drift(path, kind, *types, where, why.origin, why.cause, avals=(before, after))
 
 
-def find(program: Program, lines: Lines | None) -> Iterator[Drift]:
+def find(program: Program, lines: ProgramLines | None) -> Iterator[Drift]:
     """Yields the leaves of a program that drift, with their lines if `lines` is given."""
     where: Where = "state" if program.is_optimizer else "carry"
     for name, before, after in zip(program.names, program.carried, program.returned):
@@ -130,7 +130,12 @@ def find(program: Program, lines: Lines | None) -> Iterator[Drift]:
 
 
 def _of_leaf(
-    program: Program, lines: Lines | None, number: int, new: int, path: str, where: Where
+    program: Program,
+    lines: ProgramLines | None,
+    number: int,
+    new: int,
+    path: str,
+    where: Where,
 ) -> Iterator[Drift]:
     leaf = program.step.inputs[number]
     was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
@@ -146,7 +151,7 @@ def _of_leaf(
         yield drift_between(path, "weak_type", *pair, where, found)
 
 
-def _of_updates(program: Program, lines: Lines | None) -> Iterator[Drift]:
+def _of_updates(program: Program, lines: ProgramLines | None) -> Iterator[Drift]:
     """The updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
     gradients, params = (_argument(program, number) for number in (1, 2))

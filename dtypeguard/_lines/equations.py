@@ -35,7 +35,7 @@ from .._leaves.types import Equation
 from .._source.assignments import assigned_at
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, callers, origin_of_frames
-from .._source.syntax import expression
+from .._source.syntax import CASTING, expression
 
 # Functions and the instructions in them that call the next; two functions on a line may
 # call at the same instruction.
@@ -163,7 +163,7 @@ def names_another_dtype(stack: Sequence[Equation]) -> bool:
 
 def _follows(call: ast.Call, file: str) -> bool:
     """Whether a call is `x.astype(y.dtype)`, or `asarray(x, dtype)` with such a dtype."""
-    if _last_name(call.func) not in ("astype", "asarray", "convert_element_type"):
+    if _last_name(call.func) not in CASTING:
         return False
     for given in (*call.args, *(each.value for each in call.keywords)):
         if isinstance(given, ast.Name):  # what was assigned to it, if that is certain

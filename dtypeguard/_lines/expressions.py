@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.dtypes import dtype_of
 from .._leaves.types import DType
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, origin_at
@@ -19,10 +20,13 @@ _LIKE = (jnp.zeros_like, jnp.ones_like, jnp.empty_like)
 
 
 def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
-    """The lines on which an expression names a dtype, as a cast does."""
+    """The lines on which an expression chooses a dtype, as a cast does."""
     lines: set[int] = set()
     for each in ast.walk(node):
         named: Any = each.value if isinstance(each, ast.Constant) else None
+        if isinstance(each, ast.Call) and evaluated(each.func, frame) in _LIKE:
+            model = each.args[0] if each.args and each.keywords else None
+            named = dtype_of(evaluated(model, frame))  # which has another shape
         if isinstance(each, (ast.Name, ast.Attribute)):
             named = evaluated(each, frame)
         is_scalar_type = isinstance(named, type) and issubclass(named, np.generic)

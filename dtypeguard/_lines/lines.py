@@ -17,7 +17,7 @@ from .equations import is_displaced, is_like, is_of_users, origin_of
 from .watch import Watch
 
 
-class Lines:
+class ProgramLines:
     """Finds the lines of source behind the values of a program.
 
     Args:

@@ -6,6 +6,7 @@ from types import CodeType
 from typing import NamedTuple
 
 _DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
+_KEYWORDS = "KW_NAMES", "LOAD_CONST"  # before a call
 _MAKING = "CALL", "STORE_ATTR", "STORE_SUBSCR"
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 _LONG = 50  # lines of a statement
@@ -31,7 +32,9 @@ class Words(NamedTuple):
     @property
     def has_dtype(self) -> bool:
         """Whether it names a dtype, so that what it reads does not decide its own."""
-        return any(map(_DTYPE.fullmatch, (*self.others, *self.read)))
+        names = *self.others, *self.read
+        is_reshaped = "shape" in names and any(x.endswith("_like") for x in names)
+        return is_reshaped or any(map(_DTYPE.fullmatch, names))
 
 
 def words_of(code: CodeType) -> dict[int, Words]:
@@ -50,6 +53,8 @@ def words_of(code: CodeType) -> dict[int, Words]:
                 (words.stored if kind == "STORE" else words.read)[variable] = None
         elif isinstance(value, str):
             words.others.add(value)
+        elif each.opname in _KEYWORDS and isinstance(value, tuple):
+            words.others.update(x for x in value if isinstance(x, str))
         is_making = words.is_making or name.startswith(_MAKING)
         end = max(words.end, min(end, line + _LONG))
         found[line] = words._replace(is_making=is_making, end=end)

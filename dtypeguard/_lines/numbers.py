@@ -52,6 +52,9 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
         pairs: list[tuple[str, ast.expr | None]] = []
         if isinstance(node, ast.Assign):
             pairs = [(_name(target), node.value) for target in node.targets]
+            for target in node.targets:  # `w, n = ..., 0`
+                items = getattr(target, "elts", ()), getattr(node.value, "elts", ())
+                pairs += [(_name(item), given) for item, given in zip(*items)]
         elif isinstance(node, ast.AnnAssign):
             pairs = [(_name(node.target), node.value)]
         elif isinstance(node, ast.keyword):

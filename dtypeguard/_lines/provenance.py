@@ -33,7 +33,7 @@ from .lines import Has, line_of
 from .monitored import recorder as recording
 from .numbers import number_line
 from .sites import Argument, Site, fitting, passed_on, written
-from .traced import Traced, recorded, traced, unwrapped
+from .traced import TracedValue, recorded, traced, unwrapped
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
 # The methods that give an object its fields.
@@ -83,9 +83,6 @@ class TypeProvenance:
                 provenance = Why(_field(kind, source.attr) or origin)
         if provenance.origin is not None or source is None:
             return provenance
-        if argument.is_whole and not isinstance(source, _LOOKUPS):
-            line = origin_of_frame(site.frame, site.line)
-            return self._of_expression(source, site.frame, line, value)
         holder = evaluated(root(source), site.frame)
         return provenance if holder is None else self._assigned(holder, value)
 
@@ -120,7 +117,7 @@ class TypeProvenance:
             self._known[id(value)] = value, provenance
         return self._known[id(value)][1]
 
-    def _of_tracer(self, value: Leaf, equations: Traced, depth: int) -> Why:
+    def _of_tracer(self, value: Leaf, equations: TracedValue, depth: int) -> Why:
         graph, output = equations.graph, equations.graph.outputs[0]
         matches = Has("dtype", value.dtype)
         if output in graph.inputs:
@@ -150,7 +147,7 @@ class TypeProvenance:
         return _why(promotion, cause, is_promoted)
 
     def _constant(
-        self, user: Equation, equations: Traced, matches: Matches, depth: int
+        self, user: Equation, equations: TracedValue, matches: Matches, depth: int
     ) -> Origin | None:
         """The line that created the constant which an equation uses."""
         for variable in user.stack[0].invars:
@@ -175,7 +172,7 @@ class TypeProvenance:
         models = [model for model in models if is_array(model)]
         return self.of_value(models[0]).root if len(models) == 1 else None
 
-    def _of_outer(self, equations: Traced, number: int, depth: int) -> Why:
+    def _of_outer(self, equations: TracedValue, number: int, depth: int) -> Why:
         """The lines behind what a traced function was called with for an argument."""
         recorder = recording()
         made = recorder and recorder.argument(equations.arguments[number])

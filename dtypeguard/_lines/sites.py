@@ -242,11 +242,6 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
                 yield from _leaves(f"{name}[{number}]", *pair)
             return
         source = None
-    if isinstance(value, dict) and isinstance(source, ast.Dict):
-        for key, each in zip(source.keys, source.values):
-            if isinstance(key, ast.Constant) and key.value in value:
-                yield from _leaves(f"{name}[{key.value!r}]", value[key.value], each)
-        return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
         if name == "dtype" and leaf is not None and not is_array(leaf):
             with contextlib.suppress(TypeError):  # of another library

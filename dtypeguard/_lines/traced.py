@@ -17,7 +17,7 @@ from .._source.origin import Why
 from .monitored import recorder
 
 
-class Traced(NamedTuple):
+class TracedValue(NamedTuple):
     """A value that JAX has traced.
 
     Attributes:
@@ -63,7 +63,7 @@ def recorded(value: Leaf) -> Why:
     return Why()
 
 
-def traced(value: Leaf) -> Traced | None:
+def traced(value: Leaf) -> TracedValue | None:
     """The equations behind a value; None if there are none, or they cannot be read."""
     value = unwrapped(value)
     if not isinstance(value, Tracer):
@@ -77,7 +77,7 @@ def traced(value: Leaf) -> Traced | None:
             invars=[*constants, *arguments], eqns=equations, outvars=[output]
         )
         graph = Graph(jaxpr, len(arguments))
-        return Traced(graph, arguments, constants, output, value._trace)
+        return TracedValue(graph, arguments, constants, output, value._trace)
     except Exception:  # this release keeps them elsewhere
         return None
 

@@ -7,18 +7,18 @@ took, and computes otherwise, is a cause wherever it stands.
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._lines.equations import origin_of
 from .._source.origin import Origin, origin_at
-from .._source.syntax import assignment_before, expression, returned
-from .compare import OUTPUTS, Change, Differences, LeafChange
-from .computations import CAST, IN_ORDER, Computation, Entry, function_name
-from .step import Function, Traced
+from .._source.syntax import casts_in, expression, renamed_before, returned
+from .compare import OUTPUTS, Differences, FunctionChange, LeafChange
+from .computations import CAST, IN_ORDER, Computation, LockEntry, function_name
+from .step import Function, TracedStep
 
 
-class Cause(NamedTuple):
+class LockCause(NamedTuple):
     """A line that changed, or an input.
 
     Attributes:
@@ -32,7 +32,7 @@ class Cause(NamedTuple):
 
     lines: Sequence[Origin]
     function: Function | None
-    change: Change | None = None
+    change: FunctionChange | None = None
     leaves: Sequence[LeafChange] = ()
     kinds: frozenset[str] = frozenset()
     work: float = 0.0
@@ -41,18 +41,18 @@ class Cause(NamedTuple):
 class Causes(NamedTuple):
     """The causes of differences, and what changed only because of them."""
 
-    causes: list[Cause]
+    causes: list[LockCause]
     functions: list[tuple[Function, Origin | None]]
     leaves: list[LeafChange]
 
 
-def causes(found: Differences, now: Traced) -> Causes:
+def causes(found: Differences, now: TracedStep) -> Causes:
     """Finds the lines behind differences."""
     return _Search(found, now).run()
 
 
 class _Search:
-    def __init__(self, found: Differences, now: Traced):
+    def __init__(self, found: Differences, now: TracedStep):
         self._found, self._now = found, now
         self._changes = {x.function: x for x in found.functions}
         self._all = [computation for _, computation in now.computations]
@@ -66,7 +66,7 @@ class _Search:
         self._reached: set[int] = set()
 
     def run(self) -> Causes:
-        found: list[Cause] = []
+        found: list[LockCause] = []
         leaves: list[LeafChange] = []
         given: dict[Origin, list[LeafChange]] = {}
         for change in self._found.leaves:
@@ -79,7 +79,9 @@ class _Search:
                 first = min(takers, key=lambda x: x.number)
                 given.setdefault(self._line(first), []).append(change)
                 self._reach(takers)
-        found += [Cause([line], None, leaves=changes) for line, changes in given.items()]
+        found += [
+            LockCause([line], None, leaves=changes) for line, changes in given.items()
+        ]
         so: dict[Function, Origin | None] = {}
         blamed: dict[Function, list[Computation]] = {}
         for each in self._all:
@@ -97,7 +99,7 @@ class _Search:
                 if not _is_own(each, change):
                     for value in self._widened(each, change):
                         self._reach(self._takers.get(value, ()))
-        lines: list[Cause] = []
+        lines: list[LockCause] = []
         for function, computations in blamed.items():
             cause = self._cause(function, computations)
             lines.append(cause)
@@ -113,7 +115,7 @@ class _Search:
             if any(id(each) in self._reached for each in inside):
                 so[change.function] = self._line(inside[0])
             else:
-                found.append(Cause(self._ends(change), change.function, change))
+                found.append(LockCause(self._ends(change), change.function, change))
         others: dict[Origin | None, list[LeafChange]] = {}
         for change in self._found.leaves:
             if any(change in cause.leaves for cause in found):
@@ -124,18 +126,22 @@ class _Search:
             else:
                 line = self._line(made[-1]) if made else None
                 others.setdefault(line, []).append(change)
-        found += [Cause([x] if x else [], None, leaves=y) for x, y in others.items()]
+        found += [LockCause([x] if x else [], None, leaves=y) for x, y in others.items()]
         known.update(x.function for x in found)
         places = {str(line) for cause in found for line in cause.lines}
         is_so = lambda function, line: function not in known and str(line) not in places
         so = {function: line for function, line in so.items() if is_so(function, line)}
         return Causes(found, list(so.items()), leaves)
 
-    def _is_changed(self, computation: Computation, change: Change) -> bool:
+    def _is_changed(self, computation: Computation, change: FunctionChange) -> bool:
         """Whether a call computes otherwise, as far as the lock tells."""
         for entry in set(change.added).intersection(computation.entries):
             kind = entry.kind
-            if entry not in change.before or kind not in IN_ORDER:
+            if entry not in change.before:
+                return True
+            if kind not in IN_ORDER:
+                if computation.is_move:
+                    continue  # which may have been there before as well
                 return True
             # In order: the same number of calls tells which of them it is.
             now = [
@@ -165,7 +171,7 @@ class _Search:
             derivative = self._by_chain.get((each.chain, True))
             left += [derivative] if derivative else []
 
-    def _cause(self, function: Function, computations: list[Computation]) -> Cause:
+    def _cause(self, function: Function, computations: list[Computation]) -> LockCause:
         change = self._changes[function]
         # Calls that compute so and did before are told apart by no lock.
         lines = {each: self._line_of(each, change) for each in computations}
@@ -173,14 +179,16 @@ class _Search:
         others = (f for f in self._changes if f != function and f[1] == first.function)
         is_own = _is_own(computations[0], change)
         if not is_own and (other := next(others, None)) is not None:  # that left out a cast
-            return Cause([first], other, self._changes[other])
+            return LockCause([first], other, self._changes[other])
         added = (e for x in computations for e in x.entries if e in change.added)
         total = sum(sum(each.work.values()) for each in self._all) or 1.0
         work = sum(sum(each.work.values()) for each in computations) / total
         kinds = frozenset(entry.kind for entry in added)
-        return Cause([*dict.fromkeys(lines.values())], function, change, (), kinds, work)
+        return LockCause(
+            [*dict.fromkeys(lines.values())], function, change, (), kinds, work
+        )
 
-    def _line_of(self, computation: Computation, change: Change) -> Origin:
+    def _line_of(self, computation: Computation, change: FunctionChange) -> Origin:
         is_own = _is_own(computation, change)
         line = self._line if is_own else lambda x: self._line_behind(x, change)
         return line(computation)
@@ -195,21 +203,20 @@ class _Search:
             line = origin.users.line if origin else code.co_firstlineno
         return origin_at(code.co_filename, line, function_name(code))
 
-    def _line_behind(self, first: Computation, change: Change) -> Origin:
+    def _line_behind(self, first: Computation, change: FunctionChange) -> Origin:
         """The line that assigns the operand whose type changed, if a cast was left out."""
         values = self._widened(first, change)
         types = {str(first.takes[value].dtype) for value in values}
         without = {f for f, x in self._changes.items() if _casts_from(types, x.removed)}
+        without.difference_update(self._with_idle_cast(first))
         for code, instruction in first.chain:
             node = expression(code, instruction)
             if self._function_of(code) not in without or node is None:
                 continue
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
-            for name in names:
-                line = assignment_before(code.co_filename, name, node.lineno)
-                if line and line not in self._computing_lines(code):
-                    return origin_at(code.co_filename, line, function_name(code))
-            return origin_at(code.co_filename, node.lineno, function_name(code))
+            before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
+            line = next(filter(None, before), node.lineno)
+            return origin_at(code.co_filename, line, function_name(code))
         makers = [self._maker[value] for value in values if value in self._maker]
         for code in [code for maker in makers for code, _ in maker.chain]:
             node = returned(code)
@@ -221,18 +228,19 @@ class _Search:
         found = (f for f, each in self._now.computations if each.code is code)
         return next(found, None)
 
-    def _computing_lines(self, code: object) -> set[int]:
-        """The lines of a function on which something is computed, there or in a call."""
-        return {
-            node.lineno
-            for each in self._all
-            for called, instruction in each.chain
-            if called is code
-            for node in [expression(called, instruction)]
-            if node is not None
-        }
+    def _with_idle_cast(self, first: Computation) -> Iterator[Function | None]:
+        """The functions that cast what a call gives, with a cast that does nothing now."""
+        chains = [call for each in self._all for call in each.chain]
+        for code, instruction in first.chain:
+            called = expression(code, instruction)
+            for cast in casts_in(code) if called is not None else ():
+                is_idle = all(
+                    expression(*call) is not cast for call in chains if call[0] is code
+                )
+                if is_idle and any(node is called for node in ast.walk(cast.func)):
+                    yield self._function_of(code)
 
-    def _widened(self, computation: Computation, change: Change) -> list[int]:
+    def _widened(self, computation: Computation, change: FunctionChange) -> list[int]:
         """The operands of a type that the lock does not have there."""
         types: set[str] = set()
         for entry in set(change.added).intersection(computation.entries):
@@ -241,7 +249,7 @@ class _Search:
         takes = computation.takes.items()
         return [value for value, aval in takes if str(aval.dtype) in types]
 
-    def _ends(self, change: Change) -> list[Origin]:
+    def _ends(self, change: FunctionChange) -> list[Origin]:
         """Where a function that computes less begins, if it still computes anything."""
         for function, each in self._now.computations:
             if function == change.function:
@@ -251,19 +259,19 @@ class _Search:
         return []
 
 
-def _casts_from(types: Iterable[str], entries: Iterable[Entry]) -> bool:
+def _casts_from(types: Iterable[str], entries: Iterable[LockEntry]) -> bool:
     """Whether a cast of values of these types is among some entries."""
     starts = tuple(f"{each} -> " for each in types)
     return any(x.kind == CAST and x.text.startswith(starts) for x in entries)
 
 
-def _operands(entry: Entry) -> frozenset[str]:
+def _operands(entry: LockEntry) -> frozenset[str]:
     """The types that a line of a lock takes."""
     takes = re.split(r" -> | in |, precision ", entry.text)[0]
     return frozenset(x.strip() for x in re.split(r" @ |, ", takes))
 
 
-def _is_own(computation: Computation, change: Change) -> bool:
+def _is_own(computation: Computation, change: FunctionChange) -> bool:
     """Whether a call takes what it took, and computes otherwise."""
     return any(
         entry in change.added

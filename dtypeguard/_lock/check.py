@@ -14,7 +14,7 @@ from .._leaves.compat import CAN_LOCK, set_x64
 from .._leaves.types import Step
 from .compare import Differences, differences, is_of_another
 from .report import ToldCause, report, told_causes
-from .step import MayCarry, Traced, name_of_file, traced_step
+from .step import MayCarry, TracedStep, name_of_file, traced_step
 from .text import LockError, read, text_of, write
 
 
@@ -27,7 +27,7 @@ class Locked(NamedTuple):
         found: what differs.
     """
 
-    now: Traced
+    now: TracedStep
     path: str
     found: Differences
 
@@ -66,7 +66,7 @@ def lock_of(
     returned: Any = None,
     x64: bool | None = None,
     owner: str = "lock",
-) -> Traced:
+) -> TracedStep:
     """What a step computes in now.
 
     Args:
@@ -97,7 +97,7 @@ def lock_of(
         return traced_step(call, step, _name(step, place.step, folder), folder)
 
 
-def compared(now: Traced, path: str, *, is_update: bool = False) -> Locked:
+def compared(now: TracedStep, path: str, *, is_update: bool = False) -> Locked:
     """A step beside the lock in a file.
 
     Raises:

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .computations import MIRRORED, Entry
+from .computations import MIRRORED, LockEntry
 from .leaves import Folding, TypedLeaf, covering, grouped
-from .step import Entries, Function, Lock, Traced
+from .step import Entries, Function, Lock, TracedStep
 
 INPUTS, CARRY, OUTPUTS = "inputs", "carry", "outputs"
 
 
-class Change(NamedTuple):
+class FunctionChange(NamedTuple):
     """A function that computes otherwise.
 
     Attributes:
@@ -23,8 +23,8 @@ class Change(NamedTuple):
     """
 
     function: Function
-    added: Sequence[Entry]
-    removed: Sequence[Entry]
+    added: Sequence[LockEntry]
+    removed: Sequence[LockEntry]
     before: Entries
     moved_from: Function | None = None
 
@@ -50,7 +50,7 @@ class LeafChange(NamedTuple):
 class Differences(NamedTuple):
     """What differs; nothing if the lock holds."""
 
-    functions: list[Change]
+    functions: list[FunctionChange]
     leaves: list[LeafChange]
 
     @property
@@ -65,7 +65,7 @@ class Differences(NamedTuple):
         return [x for x in self.leaves if x.table != OUTPUTS and is_new(x)]
 
 
-def differences(locked: Lock, now: Traced) -> Differences:
+def differences(locked: Lock, now: TracedStep) -> Differences:
     """Compares a lock with a step as it is now.
 
     A call more or less that computes as others of the function do is no difference. One
@@ -73,42 +73,42 @@ def differences(locked: Lock, now: Traced) -> Differences:
     """
     old, new = locked.functions, now.lock.functions
     missing = {function: old[function] for function in old if function not in new}
-    changes: list[Change] = []
+    changes: list[FunctionChange] = []
     for function, entries in new.items():
         if function in old:
             added, removed = _compared(old[function], entries)
             if added or removed:
-                changes.append(Change(function, added, removed, old[function]))
+                changes.append(FunctionChange(function, added, removed, old[function]))
             continue
         same = [x for x, was in missing.items() if not any(_compared(was, entries))]
         same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
         same += [x for x in missing if x[1] == function[1]]
         if same:
             was = missing.pop(same[0])
-            changes.append(Change(function, *_compared(was, entries), was, same[0]))
+            changes.append(FunctionChange(function, *_compared(was, entries), was, same[0]))
         else:
-            changes.append(Change(function, list(dict.fromkeys(entries)), (), []))
+            changes.append(FunctionChange(function, list(dict.fromkeys(entries)), (), []))
     for function, was in missing.items():
-        changes.append(Change(function, (), list(dict.fromkeys(was)), was))
+        changes.append(FunctionChange(function, (), list(dict.fromkeys(was)), was))
     leaves = [x for table in (INPUTS, CARRY, OUTPUTS) for x in _leaves(table, locked, now)]
     return Differences(changes, leaves)
 
 
-def is_of_another(locked: Lock, now: Traced, found: Differences) -> bool:
+def is_of_another(locked: Lock, now: TracedStep, found: Differences) -> bool:
     """Whether a lock is of another step, not of this one under another name."""
     if locked.step == now.lock.step:
         return False
     return any(x.added or x.removed for x in found.functions) or bool(found.leaves)
 
 
-def _compared(before: Entries, after: Entries) -> tuple[list[Entry], list[Entry]]:
+def _compared(before: Entries, after: Entries) -> tuple[list[LockEntry], list[LockEntry]]:
     """What is computed more often, and what less, as far as that is a difference."""
     old, new = Counter(before), Counter(after)
     forward = {entry.text for entry in (*old, *new) if entry.kind != MIRRORED}
     # A backward pass in a type of the forward one is nothing new.
     is_new = lambda x: x.kind != MIRRORED or x.text not in forward
-    added: list[Entry] = []
-    removed: list[Entry] = []
+    added: list[LockEntry] = []
+    removed: list[LockEntry] = []
     for kind in dict.fromkeys(entry.kind for entry in (*new, *old)):
         more = [x for x, n in new.items() if x.kind == kind and n > old[x]]
         less = [x for x, n in old.items() if x.kind == kind and n > new[x]]
@@ -120,7 +120,7 @@ def _compared(before: Entries, after: Entries) -> tuple[list[Entry], list[Entry]
     return added, removed
 
 
-def _leaves(table: str, locked: Lock, now: Traced) -> list[LeafChange]:
+def _leaves(table: str, locked: Lock, now: TracedStep) -> list[LeafChange]:
     types, leaves = getattr(locked, table), now.leaves[table]
     folding = Folding(leaf[:2] for leaf in leaves)
     groups: dict[tuple[str, ...], list[TypedLeaf]] = {}

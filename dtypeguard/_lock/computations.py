@@ -44,7 +44,7 @@ _UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<s
 IN_ORDER = (PRODUCT, SUM)
 
 
-class Entry(NamedTuple):
+class LockEntry(NamedTuple):
     """A line of a lock.
 
     Attributes:
@@ -84,6 +84,11 @@ class Computation:
         """The function that makes the call."""
         return self.chain[0][0]
 
+    @property
+    def is_move(self) -> bool:
+        """Whether it only moves values, as `reshape` does."""
+        return not (self._products or self._sums or self._casts or self._computes)
+
     def add(self, eqn: JaxEquation, stack: Stack, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name
@@ -107,10 +112,10 @@ class Computation:
         self.work[text] += operations(eqn) * repetitions(stack)
 
     @functools.cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LockEntry]:
         """The lines of a lock; none if it only counts."""
         prefix = BACKWARD * self.is_backward
-        found = [Entry(prefix + PRODUCT, text) for text in sorted(self._products)]
+        found = [LockEntry(prefix + PRODUCT, text) for text in sorted(self._products)]
         takes, gives = (_names(x.values()) for x in (self.takes, self.gives))
         counted = [any(map(_counts, x.values())) for x in (self.takes, self.gives)]
         if not any(counted) or not gives or (self.is_backward and not takes):
@@ -120,16 +125,16 @@ class Computation:
         if self._sums:
             inside = ", ".join(sorted(self._sums))
             text = flow if {inside} == takes == gives else f"{flow} in {inside}"
-            found.append(Entry(prefix + SUM, text))
+            found.append(LockEntry(prefix + SUM, text))
         elif self._products:
             known = [set().union(*each) for each in zip(*self._products.values())]
             if not (takes <= known[0] and gives <= known[1]):
-                found.append(Entry(other, flow))
+                found.append(LockEntry(other, flow))
         elif self._casts and not self._computes and len(takes) < 2:
             if takes and takes != gives:
-                found.append(Entry(cast, flow))
+                found.append(LockEntry(cast, flow))
         else:
-            found.append(Entry(other, flow))
+            found.append(LockEntry(other, flow))
         return found
 
 

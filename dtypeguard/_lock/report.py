@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from .._leaves.rows import columns
 from .._source.origin import Origin
-from .causes import Cause, causes
-from .compare import Change, Differences, LeafChange
-from .step import Function, Traced
+from .causes import LockCause, causes
+from .compare import Differences, FunctionChange, LeafChange
+from .step import Function, TracedStep
 
 _MOST = 8  # functions that follow, or leaves of a line
 _MEBIBYTE = 2**20
@@ -27,14 +27,14 @@ class ToldCause(NamedTuple):
     data: dict[str, Any]
 
 
-def told_causes(found: Differences, now: Traced) -> list[ToldCause]:
+def told_causes(found: Differences, now: TracedStep) -> list[ToldCause]:
     """The causes of what changed since a lock was written."""
     rest = [x for x in found.functions if x.added or x.removed]
     all_causes, _, _ = causes(found._replace(functions=rest), now)
     return [ToldCause(x.lines, _cause(x), _data(x)) for x in all_causes]
 
 
-def _data(cause: Cause) -> dict[str, Any]:
+def _data(cause: LockCause) -> dict[str, Any]:
     changes = _changes(cause.change, cause.kinds) if cause.change else []
     changes += [(f"{x.table} {x.path}", x.before, x.after) for x in cause.leaves]
     return {
@@ -45,7 +45,7 @@ def _data(cause: Cause) -> dict[str, Any]:
     }
 
 
-def report(found: Differences, now: Traced, path: str, update: str = "") -> str:
+def report(found: Differences, now: TracedStep, path: str, update: str = "") -> str:
     """What changed since a lock was written.
 
     Args:
@@ -81,7 +81,7 @@ def _name(function: Function | None) -> str:
     return ":".join(function) if function else ""
 
 
-def _cause(cause: Cause) -> list[str]:
+def _cause(cause: LockCause) -> list[str]:
     places = ", ".join(map(str, cause.lines))
     name = f" {cause.function[1]}" if cause.function else ""
     share = f" ({100 * cause.work:.3g}% of multiply-adds)" if cause.work else ""
@@ -93,14 +93,14 @@ def _cause(cause: Cause) -> list[str]:
     return text + rows + [f"    {line}" for line in _leaf_lines(cause.leaves)]
 
 
-def _rows(change: Change, first: Collection[str]) -> list[tuple[str, str]]:
+def _rows(change: FunctionChange, first: Collection[str]) -> list[tuple[str, str]]:
     return [
         (kind, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
         for kind, before, after in _changes(change, first)
     ]
 
 
-def _changes(change: Change, first: Collection[str]) -> list[tuple[str, str, str]]:
+def _changes(change: FunctionChange, first: Collection[str]) -> list[tuple[str, str, str]]:
     """What a function computes otherwise, by kind: as locked, and now."""
     kinds = dict.fromkeys(entry.kind for entry in (*change.added, *change.removed))
     # What changes in a backward pass follows from the forward one, if that changes.

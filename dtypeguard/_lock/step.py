@@ -11,13 +11,12 @@ from .._leaves.functions import parameters
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, Entry, computations, function_name, shares
+from .computations import Computation, LockEntry, computations, function_name, shares
 from .leaves import TypedLeaf, Types, grouped
 
 Function = tuple[str, str]  # its file and its name
-Entries = list[
-    Entry
-]  # one for each call and what it computes in, in the order of the program
+# One for each call and what it computes in, in the order of the program.
+Entries = list[LockEntry]
 
 
 class Lock(NamedTuple):
@@ -39,7 +38,7 @@ class Lock(NamedTuple):
     shares: Mapping[str, float] = MappingProxyType({})
 
 
-class Traced(NamedTuple):
+class TracedStep(NamedTuple):
     """A step, traced, and the lock of what it is now.
 
     Attributes:
@@ -85,7 +84,7 @@ class MayCarry(Call):
         return f"result{path if not self.is_carried else path[len(number) + 2 :]}"
 
 
-def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> Traced:
+def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> TracedStep:
     """Traces a step and reads what it computes in.
 
     Args:
@@ -104,7 +103,7 @@ def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> Traced:
     leaves = _leaves(call, program, step)
     tables = {key: grouped(x[:2] for x in each) for key, each in leaves.items()}
     lock = Lock(name, _functions(pairs), **tables, shares=shares(found))
-    return Traced(lock, program, pairs, leaves)
+    return TracedStep(lock, program, pairs, leaves)
 
 
 def name_of_file(file: str, folder: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from .computations import IN_ORDER, KINDS, Entry
+from .computations import IN_ORDER, KINDS, LockEntry
 from .step import Entries, Function, Lock
 
 _FORMAT = 1
@@ -119,7 +119,7 @@ def _lock(data: dict[str, Any]) -> Lock:
         for function, kinds in inside.items():
             # Other keys are for what later versions say of a line.
             functions[file, function] = [
-                Entry(kind, text)
+                LockEntry(kind, text)
                 for kind in KINDS
                 for item in kinds.get(kind, ())
                 for text in _repeated(item)

@@ -91,27 +91,6 @@ def assigned_at(
     return [only]
 
 
-def literal_at(file: str, name: str, line: int, value: object) -> Assignment | None:
-    """The one assignment of a number to a variable before a line.
-
-    Or of a tuple, of which the number may be an item.
-    """
-    module = parsed(file)
-    around = [] if module is None else _around(module, line)
-    for scope in reversed(around):
-        if name in scope.stores:
-            before = [x for x in scope.stores[name] if x.line < line]
-            found = [x for x in before if x.value is None or _is_number(x.value, value)]
-            literal = [x for x in found if x.value is not None] or found
-            return literal[0] if len(literal) == 1 else None
-    return None
-
-
-def _is_number(node: ast.expr, value: object) -> bool:
-    number = node.value if isinstance(node, ast.Constant) else None
-    return type(number) is type(value) and number == value
-
-
 def is_in_head(file: str, line: int) -> bool:
     """Whether a line is of the head of a function, which declares its parameters."""
     module = parsed(file)

@@ -75,31 +75,41 @@ def returned(code: CodeType) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
-def assignment_before(file: str, name: str, line: int) -> int | None:
-    """The last line before another in its function that assigns an array to a variable.
+def renamed_before(file: str, name: str, line: int) -> int | None:
+    """The last line before another in its function that gives a value another name.
 
-    A number that is written out, or read off a shape, is none.
+    That is `h = x`, where a cast may have been taken out.
     """
     module = parsed(file)
     functions = ast.FunctionDef, ast.AsyncFunctionDef
     around = [x for x in ast.walk(module) if isinstance(x, functions)] if module else []
-    around = [x for x in around if x.lineno <= line <= (x.end_lineno or 0)]
+    around = [x for x in around if contains(x, line)]
     inner = max(around, key=lambda x: x.lineno, default=module)
-    is_number = lambda x: (
-        x is None
-        or isinstance(x, ast.Constant)
-        or any(getattr(y, "attr", "") in ("shape", "ndim", "dtype") for y in ast.walk(x))
-    )
-    targets = [
-        target
+    lines = [
+        node.lineno
         for node in (ast.walk(inner) if inner else ())
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno < line
-        if not is_number(node.value)
+        if isinstance(node.value, (ast.Name, ast.Subscript))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id == name
     ]
-    names = (x for target in targets for x in ast.walk(target))
-    lines = [x.lineno for x in names if isinstance(x, ast.Name) and x.id == name]
     return max(lines, default=None)
+
+
+def casts_in(code: CodeType) -> list[ast.Call]:
+    """The calls of `astype` and the like that are written in a function."""
+    module = parsed(code.co_filename)
+    lines = {line for *_, line in code.co_lines()}
+    return [
+        node
+        for node in (ast.walk(module) if module else ())
+        if isinstance(node, ast.Call) and node.lineno in lines
+        if ast.unparse(node.func).rpartition(".")[2] in CASTING
+    ]
+
+
+# How functions that cast are written.
+CASTING = "astype", "asarray", "convert_element_type"
 
 
 def _returns(node: ast.AST) -> Iterator[ast.expr]:

@@ -38,7 +38,7 @@ class Fault(Exception):
     """A check failed; the message says where and how, in one line."""
 
 
-class Subject:
+class CheckedCall:
     """A step and its first carry, while they are traced.
 
     Attributes:
@@ -58,7 +58,7 @@ class Training(NamedTuple):
     state: State
 
 
-class OptimizerSubject(Subject):
+class OptimizerSubject(CheckedCall):
     """The training step of an optimizer, traced once for each set of argument types.
 
     Args:
@@ -100,7 +100,7 @@ class OptimizerSubject(Subject):
         """The optimizer's own update."""
         return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
 
-    def types(self) -> "Types | None":
+    def types(self) -> "ArgumentTypes | None":
         """All that a check can see of the update, or None.
 
         None if the update raises or changes the tree of the state, if numbers go in that
@@ -125,12 +125,12 @@ class OptimizerSubject(Subject):
             effects = frozenset(map(str, jaxpr.effects))
             around = trees, tuple(avals), tuple(self.extra_args), effects
             hash(around)
-            return Types(around, frozenset(zip(old, new)))
+            return ArgumentTypes(around, frozenset(zip(old, new)))
         except Exception:  # which the checks report
             return None
 
 
-class Types(NamedTuple):
+class ArgumentTypes(NamedTuple):
     """The types of an update.
 
     Attributes:
@@ -172,22 +172,22 @@ def eval_shape(subject: OptimizerSubject) -> None:
     _no_promotion(subject, updates)
 
 
-def scan(subject: Subject) -> None:
+def scan(subject: CheckedCall) -> None:
     """A step is the body of a scan. `optax.apply_updates` casts to the params' dtypes."""
     lax.scan(lambda carry, _: (subject.step(carry), None), subject.carry, None, length=2)
 
 
-def cond(subject: Subject) -> None:
+def cond(subject: CheckedCall) -> None:
     """A step and no step are two branches of a cond."""
     lax.cond(jnp.asarray(True), subject.step, lambda carry: carry, subject.carry)
 
 
-def while_loop(subject: Subject) -> None:
+def while_loop(subject: CheckedCall) -> None:
     """A step is the body of a while_loop."""
     lax.while_loop(lambda _: jnp.asarray(False), subject.step, subject.carry)
 
 
-def compilations(subject: Subject) -> None:
+def compilations(subject: CheckedCall) -> None:
     """The carry keeps its types in one jitted step, which else compiles more than once."""
     same_types("", subject.carry, subject.step(subject.carry))
 

@@ -32,10 +32,10 @@ from .._leaves.rows import by_path, tree_rows
 from .._leaves.types import Leaf, Optimizer, Step
 from . import checks
 from .checks import (
+    CheckedCall,
     Fault,
     OptimizerSubject,
     Skip,
-    Subject,
     Training,
     failures_of,
     same_types,
@@ -113,11 +113,11 @@ class StepTrial:
         trial.carried = strong(tree_util.tree_map(ones_like, self.carried))
         return trial
 
-    def trace(self, check: Callable[[Subject], None]) -> None:
+    def trace(self, check: Callable[[CheckedCall], None]) -> None:
         """Runs a check while the step is traced."""
 
         def run(carried, others):
-            check(Subject(lambda carried: self._run(carried, others), carried))
+            check(CheckedCall(lambda carried: self._run(carried, others), carried))
 
         jax.eval_shape(run, self.carried, self._call.rest.arrays)
 
@@ -211,7 +211,7 @@ def _blind_to_x64(trial: Trial) -> None:
         raise Fault(trial.report.wide_summary)
 
 
-def _types(subject: Subject) -> None:
+def _types(subject: CheckedCall) -> None:
     """A carry keeps its types; a leaf that begins weakly may promote, as in JAX loops."""
     before, after = subject.carry, subject.step(subject.carry)
     values = {

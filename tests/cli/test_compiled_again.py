@@ -196,6 +196,7 @@ OF_LIBRARIES = {
         [
             r"model\.weight  bfloat16 -> float32  {the sum}",
             r": model\.temperature is 2\.0, 1\.9, 1\.8, 1\.7 \(begins at {the model}\)",
+            r"1\.7 .* an array in a module is a parameter: pass it to step as an arg",
             r"count .* 2 times: n is 0, int32\[\] \(begins at {the count}\)\. .* an array",
         ],
     ),
@@ -238,8 +239,13 @@ OF_LIBRARIES = {
         model, losses = Model(), nnx.metrics.Average("loss")
         for _ in range(3):
             train(model, losses, jnp.ones(2))
+        for _ in range(5):
+            nnx.jit(lambda model: model.count.get_value())(model)  # anew
         """,
-        [r"model\.layers\[0\]\.kernel  bfloat16 -> float32  {the product}"],
+        [
+            r"model\.layers\[0\]\.kernel  bfloat16 -> float32  {the product}",
+            r"<lambda> \({anew}\) was compiled 5 times, because it was a new function",
+        ],
     ),
 }
 
@@ -293,6 +299,48 @@ OTHERS = {
             state = step(jax.random.key(0), state)
         """,
         [r"state\[<flat index 0>\]  float32 -> bfloat16  {the cast}"],
+    ),
+    "jitted anew": (
+        """
+        import functools, jax, jax.numpy as jnp
+
+        def double(scale, x):
+            return x * scale
+
+        def make(n):
+            def inner(x):
+                return x * n
+            return jax.jit(inner)  # in a function
+
+        x = jnp.ones(3)
+        for _ in range(6):
+            step = jax.jit(functools.partial(double, 2))  # of partial
+            step(x)
+            other = jax.jit(lambda a: double(3, a))  # of a lambda
+            other(x)
+            make(3)(x)
+        """,
+        [
+            r"double \({of partial}\) was compiled 6 times, because it was a new function",
+            r"<lambda> \({of a lambda}\) was compiled 6 times",
+            r"inner \({in a function}\) was compiled 6 times",
+        ],
+    ),
+    "a static counter": (
+        """
+        import functools, jax, jax.numpy as jnp
+
+        @functools.partial(jax.jit, static_argnums=1)
+        def scaled(x, n):
+            return x * n
+
+        for n in range(6):
+            scaled(jnp.ones(3), n)
+        """,
+        [
+            r"n is 0, 1, 2, 3, \.\.\. .*: take n out of static_argnums \(or "
+            r"static_argnames\) and give an array, jnp\.asarray\(0\)\."
+        ],
     ),
 }
 

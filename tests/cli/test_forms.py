@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dtypeguard._cli.forms import Finding, annotations
+from dtypeguard._cli.forms import Annotation, annotations
 from dtypeguard._cli.main import main
 from dtypeguard._leaves import colors
 from dtypeguard._source.origin import Origin
@@ -146,11 +146,11 @@ def test_wrong_forms(argv, message, capsys):
 def test_what_github_reads_is_escaped(tmp_path, monkeypatch):
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     origin = Origin(str(tmp_path / "a" / "b.py"), 3, "f", "x")
-    (line,) = annotations([Finding(origin, "50%, f: x", "one\ntwo: 3%")])
+    (line,) = annotations([Annotation(origin, "50%, f: x", "one\ntwo: 3%")])
     title = "title=dtypeguard%3A 50%25%2C f%3A x"
     assert line == f"::error file=a/b.py,line=3,{title}::one%0Atwo: 3%25"
     installed = Origin(pytest.__file__, 1, "f", "")
-    assert annotations([Finding(installed, "t", "", "notice")]) == [
+    assert annotations([Annotation(installed, "t", "", "notice")]) == [
         "::notice title=dtypeguard%3A t::"
     ]
 

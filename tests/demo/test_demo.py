@@ -11,9 +11,9 @@ import pytest
 from dtypeguard._cli import demo
 from dtypeguard._cli.main import main
 from dtypeguard._demo.names import NAMES
-from dtypeguard._demo.scene import FOLDER, Outcome, Scene, play
+from dtypeguard._demo.scene import FOLDER, PlayedHalf, Scene, play
 
-FAILED = Outcome("TypeError: no", "", "TypeError: no", True)
+FAILED = PlayedHalf("TypeError: no", "", "TypeError: no", True)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_one_in_full(played, capsys):
     assert "forced by dtypeguard/_demo/scenes/failing_scan.py:12" in out
 
 
-@pytest.mark.parametrize(("guarded", "code"), [(FAILED, 1), (Outcome("runs"), 0)])
+@pytest.mark.parametrize(("guarded", "code"), [(FAILED, 1), (PlayedHalf("runs"), 0)])
 def test_a_failure_with_the_call_exits_1(monkeypatch, capsys, guarded, code):
     scene = Scene("prodigy", "Prodigy", "prodigy.py", "guard(opt)", FAILED, guarded)
     monkeypatch.setattr(demo, "play", lambda name: scene)

@@ -1,0 +1,93 @@
+"""Under `dtypeguard run`, an error that follows from the step before says so."""
+
+import re
+import textwrap
+
+import jax
+import pytest
+
+from dtypeguard._source.files import short_path
+
+_INFO = getattr(jax.make_jaxpr(lambda x: x)(1.0).jaxpr, "debug_info", None)
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(
+        not getattr(_INFO, "result_paths", None), reason="results have no names here"
+    ),
+]
+
+CONVOLUTION = """
+    import jax, jax.numpy as jnp
+    from jax import lax
+
+    def convolved(params, x):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        about = dict(dimension_numbers=numbers)
+        return lax.conv_general_dilated(x, params["k"], (1, 1), "SAME", **about).sum()
+
+    params = {"k": jnp.ones((3, 3, 1, 1), jnp.bfloat16)}
+    x = jnp.ones((1, 4, 4, 1), jnp.bfloat16)
+"""
+# What follows the lines above, the leaf, and the mark of the line that is named.
+PROGRAMS = {
+    "one function": (
+        """
+        @jax.jit
+        def step(params, x):
+            grads = jax.grad(convolved)(params, x)
+            return jax.tree.map(
+                lambda p, g: p - jnp.float32(0.1) * g, params, grads  # the update
+            )
+
+        for _ in range(3):
+            params = step(params, x)
+        """,
+        "params['k']",
+    ),
+    "in a state": (
+        """
+        @jax.jit
+        def step(state, x):
+            params, count = state
+            value, grads = jax.value_and_grad(convolved)(params, x)
+            rate = jnp.float32(0.1)
+            params = {"k": params["k"] - rate * grads["k"]}  # the update
+            return (params, count + 1), value
+
+        state = params, 0
+        def train(state):
+            for _ in range(3):
+                state, value = step(state, x)
+        train(state)
+        """,
+        "state[0]['k']",
+    ),
+}
+
+
+def ran(program, run, script):
+    path = script("".join(map(textwrap.dedent, (CONVOLUTION, program))))
+    code, _, err = run(path)
+    assert code == 1
+    lines = path.read_text().splitlines()
+    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith("# the update")]
+    return err[
+        err.index("dtypeguard: the arguments") :
+    ], f"{short_path(str(path))}:{number}"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_call_that_gave_a_leaf_back_in_another_type(name, run, script):
+    program, leaf = PROGRAMS[name]
+    note, place = ran(program, run, script)
+    text = f"The call of step (.*) before this one was given {re.escape(leaf)} as bfloat16 "
+    assert re.search(rf"\n{text}and gave it back as float32, at {place}\.\n", note)
+    assert "dtypeguard.guard_step(step)" in note
+    # A cast at the convolution would fail in the first step.
+    assert "in place of" not in note
+
+
+def test_a_first_call_has_none_before_it(run, script):
+    note, _ = ran("\nconvolved(params, x.astype(jnp.float32))  # the update\n", run, script)
+    assert " before " not in note
+    assert " in place of " in note

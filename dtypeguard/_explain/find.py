@@ -10,6 +10,7 @@ from .._leaves.types import Aval
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
+from .._program.trace import Program
 from .._source.origin import Why
 from .arguments import find_arguments, find_named
 from .finding import Finding, RefusedLeaf
@@ -19,6 +20,11 @@ from .read import Failure
 
 def find(failure: Failure) -> Finding | None:
     """The leaves that an error is about; None if it finds none."""
+    found = _find(failure)
+    return found and found._replace(sites=failure.sites)
+
+
+def _find(failure: Failure) -> Finding | None:
     provenance = TypeProvenance(failure.frames, failure.sites)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
@@ -44,12 +50,13 @@ def _in_loop(
     """
     body = call.bodies["body"]
 
-    def drifts() -> Iterator[Iterator[Drift]]:
+    def drifts() -> Iterator[tuple[Program | None, Iterator[Drift]]]:
         yield from body.drifts(provenance, call.first, call.is_equinox)
         if call.is_equinox:
-            yield _compared(call)
+            yield None, _compared(call)
 
-    for drifting in drifts():
+    places = [body.name + path for path in body.carried.paths]
+    for program, drifting in drifts():
         meant: dict[str, Drift] = {}
         for drift in drifting:
             if is_meant(*drift.avals):
@@ -65,7 +72,8 @@ def _in_loop(
                 drift.avals,
                 Why(drift.origin or line, drift.cause, drift.begun),
                 drift.is_castable,
-                drift.is_odd and drift.begun is not None,
+                drift.is_odd,
+                place=places.index(drift.path) if drift.path in places else None,
             )
             for number, drift in enumerate(meant.values())
         ]
@@ -73,9 +81,7 @@ def _in_loop(
         headline = f"{some} of the carry of {call.name} {verb} back in another type."
         if call.name == "associative_scan":
             headline = f"fn of associative_scan returns {some} in another type."
-        are_cast = all(leaf.is_castable and not leaf.is_reshaped for leaf in leaves)
-        can_start = are_cast or body.can_start_as_returned() is not False
-        return Finding(headline, leaves, call, can_start)
+        return Finding(headline, leaves, call, program=program)
     return None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site
+from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .frames import ControlFlow
 
@@ -28,6 +29,7 @@ class RefusedLeaf(NamedTuple):
         unchanged: what a branch returns unchanged, as a note tells; empty if nothing.
         is_made: whether code computes what a branch returns, if only before it.
         argument: that has the type.
+        place: of the leaf of a carry among all that the carry has.
     """
 
     number: int
@@ -41,6 +43,7 @@ class RefusedLeaf(NamedTuple):
     unchanged: str = ""
     is_made: bool = True
     argument: Argument | None = None
+    place: int | None = None
 
     @property
     def to_blame(self) -> Origin | None:
@@ -93,10 +96,12 @@ class Finding(NamedTuple):
         headline: of the note.
         leaves: all that JAX refuses.
         of: what has them.
-        can_start: whether a loop keeps its types if it starts with those that come back.
+        sites: the lines outside of JAX that the error passed through, outside in.
+        program: the body of a loop; None if it does not trace.
     """
 
     headline: str
     leaves: Sequence[RefusedLeaf]
     of: ControlFlow | RefusedCall
-    can_start: bool = True
+    sites: Sequence[Site] = ()
+    program: Program | None = None

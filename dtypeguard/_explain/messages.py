@@ -67,6 +67,11 @@ def named_types(message: str) -> frozenset[str]:
     return types if len(types) > 1 else frozenset()
 
 
+def names_a_type(message: str) -> bool:
+    """Whether a message is about types: it names one, in full or abbreviated."""
+    return re.search(rf"\b(?:{_TYPE}|b?f(?:16|32|64)|[iuc]\d+)\b|dtype", message) is not None
+
+
 class Complaint(NamedTuple):
     """What a message says.
 

@@ -138,8 +138,8 @@ class Body(NamedTuple):
 
     def drifts(
         self, provenance: TypeProvenance, first: Sequence[Leaf], is_apart: bool
-    ) -> Iterator[Iterator[Drift]]:
-        """What drifts, by each jaxpr that may be the body's.
+    ) -> Iterator[tuple[Program, Iterator[Drift]]]:
+        """What drifts, by each program that may be the body's.
 
         Args:
             provenance: finds the lines of what the loop was given.
@@ -160,6 +160,8 @@ class Body(NamedTuple):
                 found = [x for x in find(program, lines) if x.kind in ("dtype", "shape")]
                 odd = _odd(program.step, found)
                 yield (
+                    program,
+                    (
                     dataclasses.replace(
                         drift,
                         begun=given(number),
@@ -169,31 +171,13 @@ class Body(NamedTuple):
                     )
                     for drift in found
                     for number in (begun.index(drift.path),)
+                    ),
                 )
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""
         code, equations = self.code, open_jaxpr(jaxpr).eqns
         return code is None or not equations or any(passes(eqn, code) for eqn in equations)
-
-    def can_start_as_returned(self) -> bool | None:
-        """Whether a loop keeps its types if it starts with those that come back.
-
-        Leaves that a cast brings back keep the types that they start with. None if the
-        body no longer traces.
-        """
-        carried, program = self.carried, self.retraced_program()
-        if program is None:
-            return None
-        pairs = list(zip(carried.arrays, program.returned[0].arrays))
-        kept = [old if _is_castable(old, new) else strong_type(new) for old, new in pairs]
-        inputs = list(self.inputs)
-        inputs[self.carry or 0] = carried.merged(kept)
-        program = self._replace(inputs=tuple(inputs)).retraced_program()
-        return program is not None and all(
-            _is_castable(old, new) or not difference(old, new)
-            for old, new in zip(kept, program.returned[0].arrays)
-        )
 
 
 def _odd(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
@@ -308,7 +292,3 @@ def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:
     if getattr(before, "dtype", None) != getattr(after, "dtype", None):
         return "dtype"
     return "shape" if np.shape(before) != np.shape(after) else None
-
-
-def _is_castable(before: Leaf, after: Leaf) -> bool:
-    return fits(before.dtype, after.dtype) and np.shape(before) == np.shape(after)

@@ -8,7 +8,7 @@ from jax import tree_util
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, fits, is_array
 from .._leaves.rows import cast_text
-from .._leaves.types import DType, PyTree
+from .._leaves.types import DType, Leaf
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
@@ -119,13 +119,17 @@ def tried_as(
 ) -> Outcome:
     """Whether a call traces if what it is given has other dtypes."""
     to = dict(map(tuple, pairs))
+    converted: set[DType] = set()  # no tree, which a trial would copy
 
-    def convert(tree: PyTree) -> PyTree:
-        is_wrong = lambda x: is_array(x) and dtype_of(x) in to
-        cast = lambda x: x.astype(to[dtype_of(x)]) if is_wrong(x) else x
-        return tree_util.tree_map(cast, tree)
+    def cast(leaf: Leaf) -> Leaf:
+        if not is_array(leaf) or dtype_of(leaf) not in to:
+            return leaf
+        converted.add(dtype_of(leaf))
+        return leaf.astype(to[dtype_of(leaf)])
 
-    return trials.given(site, convert) if site else None
+    convert = partial(tree_util.tree_map, cast)
+    outcome = trials.given(site, convert) if site else None
+    return outcome if converted else None
 
 
 def flag(site: Site | None, trials: Trials) -> Iterator[Way]:

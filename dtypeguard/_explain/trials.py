@@ -199,7 +199,8 @@ class Trials:
         if not isinstance(node, ast.Call):
             return None
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        given = [x for x in given if not isinstance(x, (ast.Lambda, ast.Starred))]
+        given = [x.value if isinstance(x, ast.Starred) else x for x in given]
+        given = [x for x in given if not isinstance(x, ast.Lambda)]
         changes = {each: f"convert({ast.unparse(each)})" for each in given}
         return self.expression(site, changes, names={"convert": convert})
 

@@ -70,12 +70,13 @@ JAXS = {
 @pytest.mark.parametrize("program", JAXS, ids=lambda program: program.__name__)
 def test_a_loop_that_jax_wrote(program):
     what, changes = JAXS[program]
-    _, row, *lines, advice = note_on(program).splitlines()
+    _, row, *lines, advice, tried = note_on(program).splitlines()
     assert re.search(
         r"b?float\d+(\[.*\])? -> b?float\d+(\[.*\])?  .*test_others_loops", row
     )
-    if advice.startswith("Every leaf: "):
-        *lines, advice = lines
+    if tried.startswith("Every leaf: "):
+        *lines, advice, tried = *lines, advice
+    assert tried == "Tried: JAX then accepts the types."
     assert lines[-1].endswith("# the call")
     assert advice == f"Give {what} as float32: x.astype(jnp.float32)."
     assert applied(program, *changes)().dtype == F32

@@ -14,6 +14,7 @@ from .._source.files import is_installed, is_users
 from .._source.origin import Why
 from .._source.syntax import evaluated, returned
 from .finding import Finding, RefusedCall, RefusedLeaf
+from .flags import is_of_flag
 from .messages import Complaint
 from .read import Failure
 
@@ -43,7 +44,10 @@ def find_arguments(
     refused = _different if wanted is None else _refused
     named = (refused(given, complaint, site) for given in arguments(site))
     leaves = []
-    for number, argument in enumerate(next(filter(None, named), ())):
+    some = list(next(filter(None, named), ()))
+    if is_of_flag(dtype_of(x.value) for x in some):  # what JAX calls by itself
+        some = [x for x in some if x.source or is_array(x.value)]
+    for number, argument in enumerate(some):
         argument = argument.with_text(site.file)
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):

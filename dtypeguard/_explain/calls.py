@@ -6,10 +6,20 @@ from functools import partial
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import cast_text
+from .._leaves.types import DType
 from .._lines.sites import Argument, Site, arguments
 from .._source.files import is_installed, line_text, package
-from .casts import ArgumentCast, atom, cast_of_users, casts_to_meet, sentence, written
-from .finding import Finding, RefusedCall, RefusedLeaf
+from .casts import (
+    ArgumentCast,
+    atom,
+    cast_of_users,
+    casts_to_meet,
+    dtype_on_line,
+    sentence,
+    written,
+)
+from .finding import Finding, RefusedCall
+from .flags import flag_ways, is_of_flag
 from .packages import flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way
 from .trials import Outcome, Trials
@@ -21,6 +31,12 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     named = [leaf.argument for leaf in leaves if leaf.argument]
     if call.is_of_others:
         return
+    dtypes = {dtype_of(argument.value) for argument in named}
+    if call.is_flag or is_of_flag(dtypes):
+        ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
+        if call.is_flag or not all(argument.source for argument in named):  # JAX's own
+            yield Remedy(ways, leaves)
+            return
     if call.is_result:
         yield Remedy([Way(_result(call, named[0]))], leaves)
     elif not is_installed(call.file):
@@ -56,7 +72,7 @@ def _given(
     call: RefusedCall, finding: Finding, refused: Sequence[Argument], trials: Trials
 ) -> Remedy:
     """What to give to a package, in the user's own call of it."""
-    ways: list[Way] = []
+    ways = [*_made_as(call, finding, trials)]
     types = sorted({dtype_of(x.value) for x in refused}, key=lambda x: x.itemsize)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
@@ -72,6 +88,26 @@ def _given(
                 ways.append(Way(text, partial(tried_as, site, pairs, trials)))
         ways += flag(site, trials) if x64_enabled() else ()
     return Remedy(ways, finding.leaves, True, nothing(finding))
+
+
+def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
+    """To make an array in another dtype, at the user's line that gives it its own."""
+    frames = [site.frame for site in finding.sites]
+    dtypes = {dtype_of(leaf.values[0]) for leaf in finding.leaves}
+    for leaf in finding.leaves:
+        (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
+        for new in {call.wanted} if call.wanted else dtypes - {old}:
+            found = line and dtype_on_line(line, old, new, frames)
+            if found and line:
+                text = f"at {line} write {found[0]} in place of {found[1]}"
+                sites = [site for site, _ in call.users]
+                yield Way(text, partial(_tried_in, sites, (old, new), trials))
+
+
+def _tried_in(sites: Sequence[Site], pair: tuple[DType, DType], trials: Trials) -> Outcome:
+    """Whether one of some calls traces if its arguments have another dtype."""
+    outcomes = [tried_as(site, [pair], trials) for site in sites]
+    return any(outcomes) or (False if False in outcomes else None)
 
 
 def _result(call: RefusedCall, result: Argument) -> str:

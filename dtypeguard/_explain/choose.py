@@ -74,5 +74,7 @@ def _tried(remedies: Iterable[Remedy]) -> list[tuple[str, set[int], bool]]:
         is_other = any(mended & before for _, before, _ in found)
         text = f"or {text}" if text and is_other else text
         for line in text.splitlines():
-            found.append((f"{line[0].upper()}{line[1:].removesuffix('.')}.", mended, is_tried))
+            found.append(
+                (f"{line[0].upper()}{line[1:].removesuffix('.')}.", mended, is_tried)
+            )
     return found

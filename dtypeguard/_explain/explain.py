@@ -124,7 +124,7 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
         if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
-            with contextlib.suppress(KeyboardInterrupt):  # better no note than another error
+            with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
                     part.add_note(render(choice, is_whole))
                     color_uncaught()

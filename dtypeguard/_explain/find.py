@@ -13,7 +13,9 @@ from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.origin import Why
 from .arguments import find_arguments, find_named
+from .begins import odd
 from .finding import Finding, RefusedLeaf
+from .flags import find_lowered
 from .frames import ControlFlow
 from .read import Failure
 
@@ -25,6 +27,8 @@ def find(failure: Failure) -> Finding | None:
 
 
 def _find(failure: Failure) -> Finding | None:
+    if failure.lowered is not None:
+        return find_lowered(failure, failure.lowered)
     provenance = TypeProvenance(failure.frames, failure.sites)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
@@ -63,6 +67,10 @@ def _in_loop(
                 meant.setdefault(drift.path, drift)
         if not meant:
             continue
+        drifts_meant = [*meant.values()]
+        is_odd = (
+            odd(program.step, drifts_meant, places) if program else [False] * len(meant)
+        )
         # No line in what JAX wrote is anything to the user.
         line = call.line if call.is_of_jax else None
         leaves = [
@@ -72,10 +80,10 @@ def _in_loop(
                 drift.avals,
                 Why(drift.origin or line, drift.cause, drift.begun),
                 drift.is_castable,
-                drift.is_odd,
+                is_odd[number],
                 place=places.index(drift.path) if drift.path in places else None,
             )
-            for number, drift in enumerate(meant.values())
+            for number, drift in enumerate(drifts_meant)
         ]
         some, verb = count(leaves), "comes" if len(leaves) == 1 else "come"
         headline = f"{some} of the carry of {call.name} {verb} back in another type."

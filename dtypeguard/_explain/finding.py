@@ -77,6 +77,7 @@ class RefusedCall(NamedTuple):
         users: where a package made it, the user's calls of the package, inside out, each
             with the arrays in it.
         is_result: whether it is a function.
+        is_flag: whether a part of what JAX traces has another x64 flag.
         is_of_others: whether not JAX refuses them, so that it is not known what would do.
     """
 
@@ -86,6 +87,7 @@ class RefusedCall(NamedTuple):
     is_update: bool = False
     users: Sequence[tuple[Site, Sequence[Argument]]] = ()
     is_result: bool = False
+    is_flag: bool = False
     is_of_others: bool = False
 
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from .._leaves.dtypes import dtype_of
 from .._leaves.groups import of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
 from .._source.files import is_installed, package, short_path
-from .._source.origin import Origin
 from .._source.syntax import text_of
-from .casts import cast_on_line
+from .casts import cast_on_line, dtype_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
@@ -81,7 +81,15 @@ def _begin(
         lines = [str(x.why.begun.users) for x in those if x.why.begun]
         where = f"at {' and '.join(dict.fromkeys(lines))} " if lines else ""
         name = those[0].path if len(those) == 1 else of_holders([x.path for x in those])
-        text = f"{where}begin {name} as {new}: {array_text(new)}"
+        frames = [site.frame for site in finding.sites]
+        begun = {(x.why.begun.users, x.dtypes[0]) for x in those if x.why.begun}
+        found = [dtype_on_line(line, old, new, frames) for line, old in begun]
+        written = array_text(new)
+        carried = finding.program.carried[0].arrays if finding.program else ()
+        narrow = sum(dtype_of(x) in {old for _, old in begun} for x in carried)
+        if len(found) == 1 and found[0] and narrow == len(those):  # it makes no others
+            written = f"write {found[0][0]} in place of {found[0][1]}"
+        text = f"{where}begin {name} as {new}: {written}"
         yield Remedy([Way(text, partial(_begins, call, finding, those, trials))], those)
 
 
@@ -118,8 +126,9 @@ def _casts(
         return
     pairs = [leaf.dtypes for leaf in castable]
     loss = "".join(dict.fromkeys(lost(new, old) for old, new in pairs))
-    named, is_direct = " and ".join(map(str, own)), not any(
-        line.called_from for line in lines if line
+    named, is_direct = (
+        " and ".join(map(str, own)),
+        not any(line.called_from for line in lines if line),
     )
     where = f"at {named}" if is_direct else f"what {named} compute{'s' * (len(own) == 1)}"
     places = [leaf.place for leaf in castable if leaf.place is not None]
@@ -129,16 +138,17 @@ def _casts(
             return None
         return trials.cast(finding.program, own, places, to)
 
+    written = _cast_as_written(call, castable[0]) if len(castable) == 1 else ""
+    if written and is_direct and tried(None) is not False:
+        yield Way(written, partial(tried, None))
+        return
     targets = list(dict.fromkeys(old for old, _ in pairs))
     outcome = tried(targets[0]) if len(targets) == 1 else False
     if outcome is not False:
-        text = f"cast {where}: {cast_text(targets[0])}{loss}"
-        if len(castable) == 1 and is_direct:
-            text = _cast_as_written(call, castable[0]) or text
-        yield Way(text, lambda: outcome)
-        return
-    text = f"cast {where}: x.astype(p.dtype), where p is the leaf that came in{loss}"
-    yield Way(text, partial(tried, None))
+        yield Way(f"cast {where}: {cast_text(targets[0])}{loss}", lambda: outcome)
+    else:
+        text = f"cast {where}: x.astype(p.dtype), where p is the leaf that came in{loss}"
+        yield Way(text, partial(tried, None))
 
 
 def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:

@@ -41,9 +41,7 @@ def is_of_package(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:
     )
 
 
-def wrapped(
-    finding: Finding, trials: Trials, otherwise: Callable[[], Outcome]
-) -> Remedy:
+def wrapped(finding: Finding, trials: Trials, otherwise: Callable[[], Outcome]) -> Remedy:
     """What to write where an Optax optimizer is at fault.
 
     Args:

@@ -36,9 +36,7 @@ def computed(
     Returns:
         None if the value of such a call is not known.
     """
-    is_call = lambda x: (
-        isinstance(x, ast.Call) and x is not node and ast.dump(x) in known
-    )
+    is_call = lambda x: isinstance(x, ast.Call) and x is not node and ast.dump(x) in known
     node = _replaced(node, is_call, lambda x: ast.Name(known[ast.dump(x)], ast.Load()))
     later = {
         id(x) for y in ast.walk(node) if isinstance(y, ast.Lambda) for x in ast.walk(y)

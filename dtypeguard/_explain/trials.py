@@ -25,11 +25,11 @@ from .._leaves.types import Aval, DType, PyTree
 from .._lines.body import Body, difference
 from .._lines.retrace import traced_again
 from .._lines.sites import Argument, Site
-from .._program.graph import Graph
 from .._program.trace import Program, strong_type
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin
 from .._source.syntax import evaluated, root
+from .begins import values_behind
 from .messages import names_a_type
 from .retyped import retyped, used_outside
 from .rewritten import changed, computed, evaluable
@@ -120,7 +120,7 @@ class Trials:
         graph, (carried,) = program.step, program.carried
         changed: dict[int, DType] = {}
         for number in places:
-            behind = _behind(graph, graph.outputs[number])
+            behind = values_behind(graph, graph.outputs[number])
             for line in lines:
                 wide = dtype_of(graph.avals[graph.outputs[number]])
                 for value in used_outside(graph, line, wide):
@@ -144,6 +144,7 @@ class Trials:
         *,
         known: Sequence[Argument] = (),
         x64: bool | None = None,
+        is_lowered: bool = False,
         names: Mapping[str, object] = MappingProxyType({}),
     ) -> Outcome:
         """Whether an expression that raised an error does not, once it is changed.
@@ -153,6 +154,7 @@ class Trials:
             changes: other text for parts of it.
             known: its arguments. What they are computed from does not run again.
             x64: the flag around it; None leaves it.
+            is_lowered: whether to lower it as well.
             names: of what the other text uses.
         """
         frame, node = site.frame, evaluable(site.node)
@@ -190,6 +192,8 @@ class Trials:
         def trace() -> None:
             with contextlib.nullcontext() if x64 is None else set_x64(x64):
                 traced_again(run, (arrays,))
+                if is_lowered:
+                    jax.jit(run).lower(arrays)
 
         return self._tried(trace)
 
@@ -200,6 +204,7 @@ class Trials:
             return None
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         given = [x.value if isinstance(x, ast.Starred) else x for x in given]
+        given += [node.func.value] if isinstance(node.func, ast.Attribute) else []
         given = [x for x in given if not isinstance(x, ast.Lambda)]
         changes = {each: f"convert({ast.unparse(each)})" for each in given}
         return self.expression(site, changes, names={"convert": convert})
@@ -276,7 +281,9 @@ def _is_pure(call: ast.Call, frame: FrameType, names: Mapping[str, object]) -> b
 def _is_fixed(owner: object) -> bool:
     """Whether an object does not change: an array, a NamedTuple, a module of Equinox."""
     options = getattr(type(owner), "__dataclass_params__", None)
-    names = {f"{each.__module__.split('.')[0]}.{each.__name__}" for each in type(owner).__mro__}
+    names = {
+        f"{each.__module__.split('.')[0]}.{each.__name__}" for each in type(owner).__mro__
+    }
     is_frozen = isinstance(owner, tuple) or getattr(options, "frozen", False)
     return is_frozen or is_array(owner) or not names.isdisjoint(_FROZEN)
 
@@ -284,14 +291,3 @@ def _is_fixed(owner: object) -> bool:
 _OURS = ("dtypeguard.guard", "dtypeguard.guard_step")
 _FROZEN = ("equinox.Module", "flax.Module")
 _PURE = ("jax", "jaxlib", "numpy", "builtins")
-
-
-def _behind(graph: Graph, value: int) -> set[int]:
-    """The values from which another is computed, with it."""
-    seen, queue = {value}, [value]
-    for each in queue:
-        equation = graph.made_by.get(each)
-        sources = equation.inputs if equation else graph.same.get(each, ())
-        queue += [source for source in sources if source not in seen]
-        seen.update(sources)
-    return seen

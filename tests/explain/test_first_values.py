@@ -200,7 +200,10 @@ def skipped():
 
 
 def test_an_optimizer_whose_state_is_closed_over_is_to_be_guarded():
-    assert "Wrap the optimizer: dtypeguard.guard(opt) (not tried)." in note_on(skipped).splitlines()
+    assert (
+        "Wrap the optimizer: dtypeguard.guard(opt) (not tried)."
+        in note_on(skipped).splitlines()
+    )
     guarded = (
         "opt = optax.adam(1e-3)",
         "import dtypeguard; opt = dtypeguard.guard(optax.adam(1e-3))",

@@ -19,24 +19,34 @@ _PART = re.compile(r"\[[^]]*\]|\.\w+")
 # What keeps the sign and the size of a value, as far as an average is concerned.
 _SAME = {*SHAPES, "convert_element_type", "copy", "select_n", "clamp"}
 _NEAR = 0.01  # 16 bits round 0.999 to 1
+_SLOW = 0.1  # an average that moves by more in a step loses little
 
 
-def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[bool]:
-    """For each leaf that comes back in another type, whether its first value is to blame.
+def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str]:
+    """For each leaf that comes back in another type, why its first value is to blame.
 
     Args:
         graph: of the body, whose first inputs are the carry.
         drifts: those leaves.
         paths: of all leaves of the carry.
+
+    Returns:
+        "average", "rare", "narrow", or nothing where it is not.
     """
     rare = _rare(graph, drifts)
     places = [paths.index(drift.path) for drift in drifts]
     return [
-        drift.avals[0].dtype in rare
-        or _is_of_wider_param(graph, paths, place)
-        or _is_kept_up(graph, place)
+        "average"
+        if _is_kept_up(graph, place) and not _is_of_optimizer(drift)
+        else "rare" * (drift.avals[0].dtype in rare)
+        or "narrow" * _is_of_wider_param(graph, paths, place)
         for drift, place in zip(drifts, places)
     ]
+
+
+def _is_of_optimizer(drift: Drift) -> bool:
+    """Whether an Optax optimizer promotes a leaf: a guard of it keeps its averages."""
+    return drift.origin is not None and drift.origin.is_of_optimizer
 
 
 def _rare(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
@@ -89,7 +99,8 @@ def _is_kept_up(graph: Graph, number: int) -> bool:
     if kind(aval.dtype) != "float" or aval.dtype.itemsize > 2:
         return False
     least = 1 - 4 * float(jnp.finfo(aval.dtype).eps)
-    own, apart = {leaf}, set[int]()  # the leaf, and its distance to something
+    own = {leaf}
+    apart: dict[int, float | None] = {}  # its distance to something, and times what
     factors: dict[int, int] = {}  # by the value that is the leaf times a factor
     behind = values_behind(graph, output)
     for value in filter(behind.__contains__, graph.sources_first()):
@@ -98,22 +109,29 @@ def _is_kept_up(graph: Graph, number: int) -> bool:
         name, given = equation.primitive if equation else "copy", {*inputs}
         if name in _SAME:
             own |= {value} if own & given else set()
-            apart |= {value} if apart & given else set()
+            apart |= zip([value], (apart[x] for x in inputs if x in apart))
             factors |= zip([value], (factors[x] for x in inputs if x in factors))
-        elif name in ("mul", "div") and apart & given:
-            apart.add(value)
+        elif name in ("mul", "div") and apart.keys() & given:
+            numbers = [_number(graph, x) for x in inputs if x not in apart]
+            part = numbers[0] if numbers else None
+            apart[value] = 1 / part if part and name == "div" else part
         elif name == "mul" and own & given:
             factors |= zip([value], (x for x in inputs if x not in own))
         elif name in ("add", "sub") and own & given:
-            is_sum = name == "add" and not aval.shape
-            if is_sum or apart & given:
+            if name == "add" and not aval.shape and not apart.keys() & given:
                 return True
-            apart |= {value} if name == "sub" else set()
+            parts = [apart[x] for x in given if x in apart]
+            if parts and (parts[0] is None or abs(parts[0]) <= _SLOW + _NEAR):
+                return True
+            apart |= {value: 1.0} if name == "sub" else {}
         elif name in ("add", "sub") and factors.keys() & given:
             (scaled, *_), others = factors.keys() & given, given - factors.keys()
             factor = _number(graph, factors[scaled])
             is_near_1 = factor is not None and least <= factor <= 1 and name == "add"
-            if is_near_1 or any(_lacks(graph, factors[scaled], x) for x in others):
+            is_slow = factor is None or factor >= 1 - _SLOW - _NEAR
+            if is_near_1 or (
+                is_slow and any(_lacks(graph, factors[scaled], x) for x in others)
+            ):
                 return True
     return False
 

@@ -73,7 +73,7 @@ def _given(
 ) -> Remedy:
     """What to give to a package, in the user's own call of it."""
     ways = [*_made_as(call, finding, trials)]
-    types = sorted({dtype_of(x.value) for x in refused}, key=lambda x: x.itemsize)
+    types = sorted({x for leaf in finding.leaves for x in leaf.dtypes}, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
             ways.append(_cast([cast], site, trials))
@@ -90,10 +90,14 @@ def _given(
     return Remedy(ways, finding.leaves, True, nothing(finding))
 
 
+def _bits(dtype: DType) -> int:
+    return dtype.itemsize
+
+
 def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
     """To make an array in another dtype, at the user's line that gives it its own."""
     frames = [site.frame for site in finding.sites]
-    dtypes = {dtype_of(leaf.values[0]) for leaf in finding.leaves}
+    dtypes = {dtype for leaf in finding.leaves for dtype in leaf.dtypes}
     for leaf in finding.leaves:
         (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
         for new in {call.wanted} if call.wanted else dtypes - {old}:

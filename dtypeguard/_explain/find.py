@@ -11,7 +11,7 @@ from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
-from .._source.origin import Why
+from .._source.origin import Origin, Why
 from .arguments import find_arguments, find_named
 from .begins import odd
 from .finding import Finding, RefusedLeaf
@@ -68,19 +68,22 @@ def _in_loop(
         if not meant:
             continue
         drifts_meant = [*meant.values()]
-        is_odd = (
-            odd(program.step, drifts_meant, places) if program else [False] * len(meant)
-        )
+        if program is None:
+            reasons = [""] * len(meant)
+        else:
+            reasons = odd(program.step, drifts_meant, places)
         # No line in what JAX wrote is anything to the user.
         line = call.line if call.is_of_jax else None
+        begun = [_made(drift.begun, provenance) for drift in drifts_meant]
         leaves = [
             RefusedLeaf(
                 number,
                 call.users_path(drift.path),
                 drift.avals,
-                Why(drift.origin or line, drift.cause, drift.begun),
+                Why(drift.origin or line, drift.cause, begun[number]),
                 drift.is_castable,
-                is_odd[number],
+                bool(reasons[number]),
+                is_average=reasons[number] == "average",
                 place=places.index(drift.path) if drift.path in places else None,
             )
             for number, drift in enumerate(drifts_meant)
@@ -91,6 +94,15 @@ def _in_loop(
             headline = f"fn of associative_scan returns {some} in another type."
         return Finding(headline, leaves, call, program=program)
     return None
+
+
+def _made(line: Origin | None, provenance: TypeProvenance) -> Origin | None:
+    """The line of a first value; None for one that calls the package that has the loop.
+
+    A package hands on what it is given: its line, and the call of it, say nothing.
+    """
+    is_of_call = line is not None and line.called_from and provenance.is_passed(line.users)
+    return None if is_of_call else line
 
 
 def _compared(call: ControlFlow) -> Iterator[Drift]:

@@ -29,6 +29,7 @@ class RefusedLeaf(NamedTuple):
         unchanged: what a branch returns unchanged, as a note tells; empty if nothing.
         is_made: whether code computes what a branch returns, if only before it.
         argument: that has the type.
+        is_average: whether it is an average or a running sum, which a cast would round.
         place: of the leaf of a carry among all that the carry has.
     """
 
@@ -43,6 +44,7 @@ class RefusedLeaf(NamedTuple):
     unchanged: str = ""
     is_made: bool = True
     argument: Argument | None = None
+    is_average: bool = False
     place: int | None = None
 
     @property

@@ -29,7 +29,9 @@ def find_lowered(failure: Failure, lowered: Lowered) -> Finding:
 
 def is_of_flag(dtypes: Iterable[DType]) -> bool:
     """Whether dtypes of 64 bits are there though x64 is off."""
-    return not x64_enabled() and any(x.itemsize == 8 and x.kind in "iuf" for x in dtypes)
+    return not x64_enabled() and any(
+        x is not None and x.itemsize == 8 and x.kind in "iuf" for x in dtypes
+    )
 
 
 def flag_ways(finding: Finding, trials: Trials, *, is_lowered: bool) -> Iterator[Way]:

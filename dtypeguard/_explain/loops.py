@@ -10,13 +10,15 @@ from .._leaves.dtypes import dtype_of
 from .._leaves.groups import of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
-from .._source.files import is_installed, package, short_path
+from .._source.files import is_installed, line_text, package, short_path
+from .._source.origin import Frame
 from .._source.syntax import text_of
 from .casts import cast_on_line, dtype_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
 from .remedies import Remedy, Way
+from .rewritten import decorated
 from .trials import Trials
 
 _LONG = 100  # a call with more characters is not written out
@@ -30,8 +32,11 @@ def loop_remedies(call: ControlFlow, finding: Finding, trials: Trials) -> Iterat
         return
     castable = [leaf for leaf in leaves if leaf.is_castable and not leaf.is_reshaped]
     is_wrapped = is_of_optimizer(call, leaves)
-    if not is_installed(call.file):
-        yield from _begin(call, finding, [x for x in castable if x.is_odd], trials)
+    is_users = lambda line: line is not None and not is_installed(line.file)
+    odd = [leaf for leaf in castable if leaf.is_odd]
+    if is_installed(call.file):
+        odd = [leaf for leaf in odd if leaf.is_average and is_users(leaf.why.begun)]
+    yield from _begin(call, finding, odd, trials)
     if is_wrapped:
         yield wrapped(finding, trials, _guard_trial(call, finding, castable, trials))
     elif castable:
@@ -112,8 +117,7 @@ def _guard(
     elif package(call.file) not in STATEFUL:  # a guard does not see what it keeps
         lines = (leaf.why.origin for leaf in castable if leaf.why.origin)
         if frame := next((line.outermost for line in lines if line.outermost), None):
-            guard = _guard_of(call, frame.function)
-            yield Way(f"guard what you give to {package(call.file)}: {guard}", trial)
+            yield Way(_guard_of(call, frame), trial)
 
 
 def _casts(
@@ -163,18 +167,24 @@ def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
     return cast_on_line(line, new, old, path)
 
 
-def _guard_of(call: ControlFlow, function: str) -> str:
-    """A guard of a function by its qualified name; as a decorator, of a method."""
-    owner, _, name = function.rpartition(".")
+def _guard_of(call: ControlFlow, frame: Frame) -> str:
+    """What to write to guard a function that is given to a package."""
+    owner, _, name = frame.function.rpartition(".")
     owner = owner.rpartition(".")[2]
     is_method = owner.isidentifier()
     position = call.carry
     if short_path(call.file).startswith(os.path.join("flax", "core")):
         position = int(not is_method)  # Flax Linen gives it the module first
     carry = f"carry={position}" if position else ""
+    decorator = f"@dtypeguard.guard_step{carry and f'({carry})'}"
+    given = f"guard what you give to {package(call.file)}: "
     if is_method:
-        return f"@dtypeguard.guard_step{carry and f'({carry})'} on {owner}.{name}"
-    return f"dtypeguard.guard_step({', '.join(filter(None, [_argument(name), carry]))})"
+        return f"{given}{decorator} on {owner}.{name}"
+    if line := decorated(frame.file, frame.line, name):
+        where = line_text(frame.file, line)
+        return f"write {decorator} directly above def {name} at {where}"
+    inside = ", ".join(filter(None, [_argument(name), carry]))
+    return f"{given}dtypeguard.guard_step({inside})"
 
 
 def _argument(name: str) -> str:

@@ -5,6 +5,8 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._source.syntax import contains, parsed
+
 
 def evaluable(node: ast.AST | None) -> ast.expr | None:
     """An expression that may be changed and evaluated; None if a node is no expression."""
@@ -13,6 +15,18 @@ def evaluable(node: ast.AST | None) -> ast.expr | None:
         node.target.ctx = ast.Load()
         node = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
     return node if isinstance(node, ast.expr) else None
+
+
+def decorated(file: str, line: int, name: str) -> int | None:
+    """The line of the `def` of a function that contains a line and has decorators."""
+    module = parsed(file)
+    found = [
+        each.lineno
+        for each in (ast.walk(module) if module else ())
+        if isinstance(each, ast.FunctionDef) and each.name == name
+        if each.decorator_list and contains(each, line)
+    ]
+    return max(found, default=None)
 
 
 def changed(node: ast.expr, texts: Mapping[ast.AST, str]) -> ast.expr:

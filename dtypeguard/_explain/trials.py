@@ -204,7 +204,9 @@ class Trials:
             return None
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         given = [x.value if isinstance(x, ast.Starred) else x for x in given]
-        given += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        owner = getattr(node.func, "value", None)  # of a method
+        is_object = not isinstance(evaluated(owner, site.frame), (ModuleType, type(None)))
+        given += [owner] if is_object and isinstance(owner, ast.expr) else []
         given = [x for x in given if not isinstance(x, ast.Lambda)]
         changes = {each: f"convert({ast.unparse(each)})" for each in given}
         return self.expression(site, changes, names={"convert": convert})
@@ -255,7 +257,9 @@ def _is_pure(call: ast.Call, frame: FrameType, names: Mapping[str, object]) -> b
         names: of functions that the source does not have.
     """
     called = call.func
-    if ast.unparse(called) in (*names, *_OURS) or isinstance(called, ast.Call):
+    if ast.unparse(called) in (*names, *_OURS) or isinstance(
+        getattr(called, "value", called), ast.Call
+    ):
         return True  # what a call returns is judged by that call
     function: Any = evaluated(called, frame)
     if isinstance(called, ast.Attribute):

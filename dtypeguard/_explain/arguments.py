@@ -71,10 +71,12 @@ def find_arguments(
 def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
     for site in reversed(failure.sites):
+        if is_installed(site.file):
+            continue
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
         if site is not failure.sites[-1] and not all(map(is_users, inner)):
             return None  # it was raised in a function that JAX calls
-        named = [] if is_installed(site.file) else [*written_in(site)]
+        named = [*written_in(site)]
         for each in getattr(site.node, "args", ()):
             if isinstance(each, ast.Attribute) and each.attr == "dtype":
                 model = Argument("", evaluated(each.value, site.frame), each.value)
@@ -87,8 +89,10 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             for n, each in enumerate(named)
         ]
         if leaves:
-            call = RefusedCall(site.file, site.node, None, is_of_others=True)
             name = site.name or "a call"
+            is_check = "assert" in name or len(failure.types) != 2
+            users = [] if is_check else [(site, [*written_in(site)])]
+            call = RefusedCall(site.file, site.node, None, users=users, is_of_others=True)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
 

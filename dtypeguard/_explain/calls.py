@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
@@ -30,6 +29,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     leaves = finding.leaves
     named = [leaf.argument for leaf in leaves if leaf.argument]
     if call.is_of_others:
+        ways = [*_ways_given(call, finding, named, trials)] if call.users else []
+        yield Remedy(ways, leaves, True)
         return
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
@@ -49,7 +50,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     else:
         if call.is_update:
             yield wrapped(finding, trials, lambda: None)
-        yield _given(call, finding, named, trials)
+        ways = [*_ways_given(call, finding, named, trials)]
+        yield Remedy(ways, leaves, True, nothing(finding))
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
@@ -68,26 +70,26 @@ def _tried(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Outcome
     return trials.expression(site, changes, known=known) if changes else None
 
 
-def _given(
+def _ways_given(
     call: RefusedCall, finding: Finding, refused: Sequence[Argument], trials: Trials
-) -> Remedy:
+) -> Iterator[Way]:
     """What to give to a package, in the user's own call of it."""
-    ways = [*_made_as(call, finding, trials)]
+    yield from _made_as(call, finding, trials)
     types = sorted({x for leaf in finding.leaves for x in leaf.dtypes}, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
-            ways.append(_cast([cast], site, trials))
+            yield _cast([cast], site, trials)
         own = {dtype_of(x.value) for x in given}
         targets = [call.wanted] if call.wanted else [types[-1], types[0]]
-        name = package(call.file)
+        inside = next((x.file for x in reversed(finding.sites) if is_installed(x.file)), "")
+        name = package(inside) or site.name
         for to in targets:
             pairs = [(old, to) for old in types if old in own and old != to]
             if pairs and kind(to):
                 what = f"its arrays at {line_text(site.file, site.line)}"
                 text = f"give {name} {what} as {to}: {cast_text(to)}"
-                ways.append(Way(text, partial(tried_as, site, pairs, trials)))
-        ways += flag(site, trials) if x64_enabled() else ()
-    return Remedy(ways, finding.leaves, True, nothing(finding))
+                yield Way(text, partial(tried_as, site, pairs, trials))
+        yield from flag(site, trials)
 
 
 def _bits(dtype: DType) -> int:

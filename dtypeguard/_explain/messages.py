@@ -56,12 +56,18 @@ KIND_NAMED = re.compile("not compatible with finfo|not inexact|Invalid integer d
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64"])
 
 
+_CHECKED = re.compile(r"(?s)Actual value: ([a-z]+)(\d*)\[.*?\nExpected type: ")
+
+
 def named_types(message: str) -> frozenset[str]:
     """The dtypes that the message of another library names; none if it is not about types.
 
     It is if there are two, or one and a kind.
     """
     types = frozenset(_NAMED.findall(message))
+    if checked := _CHECKED.search(message):  # by jaxtyping
+        kinds = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex"}
+        return frozenset([kinds.get(checked[1], checked[1]) + checked[2]])
     if KIND_NAMED.search(message):
         return types or _FLOATS
     return types if len(types) > 1 else frozenset()

@@ -127,7 +127,7 @@ def tried_as(
 
     convert = partial(tree_util.tree_map, cast)
     outcome = trials.given(site, convert) if site else None
-    return outcome if converted else None
+    return outcome if converted or outcome is False else None
 
 
 def flag(site: Site | None, trials: Trials) -> Iterator[Way]:

@@ -44,7 +44,7 @@ def fail():
     return scan(drifting, {"w": BF16}, None, 3)
 
 
-TRIED = "Tried: JAX then accepts the types."
+TRIED = "Tried: the types then agree."
 ROUNDS = "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
 
 

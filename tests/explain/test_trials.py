@@ -13,7 +13,7 @@ from jax import lax
 pytestmark = pytest.mark.third_party
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 X = jnp.ones((5, 3))
-TRIED = "Tried: JAX then accepts the types."
+TRIED = "Tried: the types then agree."
 
 
 def line(mark):

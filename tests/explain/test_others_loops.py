@@ -174,7 +174,8 @@ def solve(x, y):
 
 
 def test_what_nothing_that_is_given_can_change(package):
-    note = note_on(lambda: package(CASTS)(ONES))
+    solve = package(CASTS)
+    note = note_on(lambda: solve(ONES))
     nothing = "Nothing that you give to solving changes that: it has the type at solving/"
     assert f"{nothing}solve.py:4." in note
     assert "astype" not in note.splitlines()[-1]

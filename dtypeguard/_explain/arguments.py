@@ -14,6 +14,7 @@ from .._source.files import is_installed, is_users
 from .._source.origin import Why
 from .._source.syntax import evaluated, returned
 from .finding import Finding, RefusedCall, RefusedLeaf
+from .flags import is_of_flag
 from .messages import Complaint
 from .read import Failure
 
@@ -43,7 +44,10 @@ def find_arguments(
     refused = _different if wanted is None else _refused
     named = (refused(given, complaint, site) for given in arguments(site))
     leaves = []
-    for number, argument in enumerate(next(filter(None, named), ())):
+    some = list(next(filter(None, named), ()))
+    if is_of_flag(dtype_of(x.value) for x in some):  # what JAX calls by itself
+        some = [x for x in some if x.source or is_array(x.value)]
+    for number, argument in enumerate(some):
         argument = argument.with_text(site.file)
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):
@@ -67,10 +71,12 @@ def find_arguments(
 def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
     for site in reversed(failure.sites):
+        if is_installed(site.file):
+            continue
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
         if site is not failure.sites[-1] and not all(map(is_users, inner)):
             return None  # it was raised in a function that JAX calls
-        named = [] if is_installed(site.file) else [*written_in(site)]
+        named = [*written_in(site)]
         for each in getattr(site.node, "args", ()):
             if isinstance(each, ast.Attribute) and each.attr == "dtype":
                 model = Argument("", evaluated(each.value, site.frame), each.value)
@@ -83,8 +89,10 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             for n, each in enumerate(named)
         ]
         if leaves:
-            call = RefusedCall(site.file, site.node, None, is_of_others=True)
             name = site.name or "a call"
+            is_check = "assert" in name or len(failure.types) != 2
+            users = [] if is_check else [(site, [*written_in(site)])]
+            call = RefusedCall(site.file, site.node, None, users=users, is_of_others=True)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
 

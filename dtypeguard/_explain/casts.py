@@ -1,7 +1,8 @@
 """Writes the casts that an error over arguments or a result asks for, as source."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,11 +11,11 @@ import numpy as np
 from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
+from .._lines.expressions import asks_for
 from .._lines.sites import Argument
-from .._source.files import is_installed, line_text, package
+from .._source.files import line_text
 from .._source.origin import Origin
 from .._source.syntax import statement, text_of
-from .finding import RefusedCall, RefusedLeaf
 
 _KINDS = ("bool", "int", "float", "complex")
 _NOT_COMPUTED = (ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict)
@@ -27,44 +28,6 @@ class ArgumentCast(NamedTuple):
 
     argument: Argument
     dtype: DType
-
-
-def call_remedies(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> Iterator[str]:
-    """What to write for what JAX refuses; first what would mend the cause."""
-    named = [leaf.argument for leaf in leaves if leaf.argument]
-    if call.is_of_others:
-        return
-    if call.is_result:
-        yield from _result_remedies(call, named[0])
-    elif not is_installed(call.file):
-        ways = [[ArgumentCast(argument, call.wanted) for argument in named]]
-        if call.wanted is None:
-            forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
-            ways = _casts_to_meet(named, forced)
-        yield from _sentences(ways, call.file, call.node)
-    else:
-        if call.is_update:
-            yield "Wrap the optimizer: dtypeguard.guard(opt)."
-        for site, given in call.users:  # the user's call of the package
-            if cast := _cast_of_users(named, given, call.wanted):
-                yield from _sentences([[cast]], site.file, site.node)
-                return
-        if call.wanted is None and not call.is_update:
-            yield f"Give {package(call.file)} arrays of one type."
-
-
-def _result_remedies(call: RefusedCall, result: Argument) -> Iterator[str]:
-    """What to write where a function returns."""
-    if result.source is None:
-        return
-    old, place = result.text, line_text(call.file, result.source.lineno)
-    if kind(call.wanted) == "bool":
-        new, loss = f"{_atom(result.source, old)} != 0", ""
-    else:
-        new = _written(result, old, call.wanted)
-        is_complex = kind(dtype_of(result.value)) == "complex"
-        loss = "" if is_complex else "; its gradient is zero"
-    yield f"At {place} write {new} in place of {old}{loss}."
 
 
 def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | None) -> str:
@@ -103,7 +66,7 @@ def _item(node: ast.expr | None, part: str) -> ast.expr | None:
     return None
 
 
-def _casts_to_meet(
+def casts_to_meet(
     arguments: Sequence[Argument], forced: Sequence[Argument]
 ) -> list[list[ArgumentCast]]:
     """The casts after which some arguments have one dtype: the best way and another.
@@ -141,7 +104,7 @@ def _is_kept(argument: Argument, others: Sequence[Argument]) -> bool:
     return argument.base == "x" and {each.base for each in others} & {"min", "max"} != set()
 
 
-def _cast_of_users(
+def cast_of_users(
     refused: Sequence[Argument], given: Sequence[Argument], wanted: DType | None
 ) -> ArgumentCast | None:
     """What to cast in the user's own call of a package in which some arguments differ.
@@ -165,17 +128,12 @@ def _cast_of_users(
     return None
 
 
-def _sentences(
-    ways: Sequence[Sequence[ArgumentCast]], file: str, node: ast.AST | None
-) -> Iterator[str]:
-    """What to write, a cast a line; the casts of another way begin with "Or"."""
-    for number, way in enumerate(ways):
-        # One cast for each expression: that of a container casts all its leaves.
-        casts = {cast.argument.source or cast.argument.name: cast for cast in way}
-        written = dict.fromkeys(_sentence(cast, file, node) for cast in casts.values())
-        for position, sentence in enumerate(written):
-            word = "And" if position else "Or" if number else ""
-            yield f"{word} {sentence[0].lower()}{sentence[1:]}" if word else sentence
+def sentence(casts: Sequence[ArgumentCast], file: str, node: ast.AST | None) -> str:
+    """What to write for casts that go together, a cast a line."""
+    # One cast for each expression: that of a container casts all its leaves.
+    one = {cast.argument.source or cast.argument.name: cast for cast in casts}
+    written = dict.fromkeys(_sentence(cast, file, node) for cast in one.values())
+    return ".\nAnd ".join(written)
 
 
 def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
@@ -184,17 +142,17 @@ def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
     is_array = not isinstance(argument.value, np.dtype)
     loss = lost(dtype_of(argument.value), dtype) if is_array else ""
     if source is None or not source.lineno:
-        return f"Cast the argument {argument.name}: {_written(argument, 'x', dtype)}{loss}."
+        return f"cast the argument {argument.name}: {written(argument, 'x', dtype)}{loss}"
     old = argument.text
-    new = _written(argument, old, dtype)
+    new = written(argument, old, dtype)
     if isinstance(node, ast.AugAssign) and source is node.target:
         changed, right = ast.unparse(node), ast.unparse(node.value)
         sign = changed.removeprefix(old).removesuffix(right).strip().removesuffix("=")
-        old, new = changed, f"{old} = {new} {sign} {_atom(node.value, right)}"
-    return f"At {line_text(file, source.lineno)} write {new} in place of {old}{loss}."
+        old, new = changed, f"{old} = {new} {sign} {atom(node.value, right)}"
+    return f"at {line_text(file, source.lineno)} write {new} in place of {old}{loss}"
 
 
-def _written(argument: Argument, text: str, dtype: DType) -> str:
+def written(argument: Argument, text: str, dtype: DType) -> str:
     """The expression of an argument with a cast."""
     if isinstance(argument.value, np.dtype):
         return dtype_text(dtype)
@@ -209,10 +167,41 @@ def _written(argument: Argument, text: str, dtype: DType) -> str:
     return cast_text(dtype, text, old, is_atom=_is_atom(argument.source))
 
 
-def _atom(node: ast.AST, text: str) -> str:
+def atom(node: ast.AST, text: str) -> str:
     """An expression in brackets where another one is written around it."""
     return text if _is_atom(node) else f"({text})"
 
 
 def _is_atom(node: ast.AST | None) -> bool:
     return node is None or isinstance(node, _ATOMS)
+
+
+def dtype_on_line(
+    line: Origin, old: DType, new: DType, frames: Iterable[FrameType]
+) -> tuple[str, str] | None:
+    """The call on a line that names a dtype, with another one, and as it is.
+
+    Args:
+        line: of the user's.
+        old: the dtype that the line may name, once.
+        new: the other one.
+        frames: of functions, of which one may know the names of the file.
+    """
+    frame = next((x for x in frames if x.f_code.co_filename == line.file), None)
+    node = statement(line.file, line.line)
+    if node is None or frame is None:
+        return None
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    named = [
+        (each, call)
+        for call in calls
+        for each in (call.func, *call.args, *(x.value for x in call.keywords))
+        if isinstance(each, (ast.Name, ast.Attribute, ast.Constant))
+        if asks_for(each, frame, old)
+    ]
+    if len(named) != 1:
+        return None
+    name, call = (text_of(each, line.file) for each in named[0])
+    if call.count(name) != 1 or len(call) > _LONG:
+        return None
+    return call.replace(name, dtype_text(new)), call

@@ -10,15 +10,25 @@ from .._leaves.types import Aval
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
-from .._source.origin import Why
+from .._program.trace import Program
+from .._source.origin import Origin, Why
 from .arguments import find_arguments, find_named
+from .begins import odd
 from .finding import Finding, RefusedLeaf
+from .flags import find_lowered
 from .frames import ControlFlow
 from .read import Failure
 
 
 def find(failure: Failure) -> Finding | None:
     """The leaves that an error is about; None if it finds none."""
+    found = _find(failure)
+    return found and found._replace(sites=failure.sites)
+
+
+def _find(failure: Failure) -> Finding | None:
+    if failure.lowered is not None:
+        return find_lowered(failure, failure.lowered)
     provenance = TypeProvenance(failure.frames, failure.sites)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
@@ -44,39 +54,55 @@ def _in_loop(
     """
     body = call.bodies["body"]
 
-    def drifts() -> Iterator[Iterator[Drift]]:
+    def drifts() -> Iterator[tuple[Program | None, Iterator[Drift]]]:
         yield from body.drifts(provenance, call.first, call.is_equinox)
         if call.is_equinox:
-            yield _compared(call)
+            yield None, _compared(call)
 
-    for drifting in drifts():
+    places = [body.name + path for path in body.carried.paths]
+    for program, drifting in drifts():
         meant: dict[str, Drift] = {}
         for drift in drifting:
             if is_meant(*drift.avals):
                 meant.setdefault(drift.path, drift)
         if not meant:
             continue
+        drifts_meant = [*meant.values()]
+        if program is None:
+            reasons = [""] * len(meant)
+        else:
+            reasons = odd(program.step, drifts_meant, places)
         # No line in what JAX wrote is anything to the user.
         line = call.line if call.is_of_jax else None
+        begun = [_made(drift.begun, provenance) for drift in drifts_meant]
         leaves = [
             RefusedLeaf(
                 number,
                 call.users_path(drift.path),
                 drift.avals,
-                Why(drift.origin or line, drift.cause, drift.begun),
+                Why(drift.origin or line, drift.cause, begun[number]),
                 drift.is_castable,
-                drift.is_odd and drift.begun is not None,
+                bool(reasons[number]),
+                is_average=reasons[number] == "average",
+                place=places.index(drift.path) if drift.path in places else None,
             )
-            for number, drift in enumerate(meant.values())
+            for number, drift in enumerate(drifts_meant)
         ]
         some, verb = count(leaves), "comes" if len(leaves) == 1 else "come"
         headline = f"{some} of the carry of {call.name} {verb} back in another type."
         if call.name == "associative_scan":
             headline = f"fn of associative_scan returns {some} in another type."
-        are_cast = all(leaf.is_castable and not leaf.is_reshaped for leaf in leaves)
-        can_start = are_cast or body.can_start_as_returned() is not False
-        return Finding(headline, leaves, call, can_start)
+        return Finding(headline, leaves, call, program=program)
     return None
+
+
+def _made(line: Origin | None, provenance: TypeProvenance) -> Origin | None:
+    """The line of a first value; None for one that calls the package that has the loop.
+
+    A package hands on what it is given: its line, and the call of it, say nothing.
+    """
+    is_of_call = line is not None and line.called_from and provenance.is_passed(line.users)
+    return None if is_of_call else line
 
 
 def _compared(call: ControlFlow) -> Iterator[Drift]:

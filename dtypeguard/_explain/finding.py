@@ -9,6 +9,7 @@ import numpy as np
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site
+from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .frames import ControlFlow
 
@@ -28,6 +29,8 @@ class RefusedLeaf(NamedTuple):
         unchanged: what a branch returns unchanged, as a note tells; empty if nothing.
         is_made: whether code computes what a branch returns, if only before it.
         argument: that has the type.
+        is_average: whether it is an average or a running sum, which a cast would round.
+        place: of the leaf of a carry among all that the carry has.
     """
 
     number: int
@@ -41,6 +44,8 @@ class RefusedLeaf(NamedTuple):
     unchanged: str = ""
     is_made: bool = True
     argument: Argument | None = None
+    is_average: bool = False
+    place: int | None = None
 
     @property
     def to_blame(self) -> Origin | None:
@@ -74,6 +79,7 @@ class RefusedCall(NamedTuple):
         users: where a package made it, the user's calls of the package, inside out, each
             with the arrays in it.
         is_result: whether it is a function.
+        is_flag: whether a part of what JAX traces has another x64 flag.
         is_of_others: whether not JAX refuses them, so that it is not known what would do.
     """
 
@@ -83,6 +89,7 @@ class RefusedCall(NamedTuple):
     is_update: bool = False
     users: Sequence[tuple[Site, Sequence[Argument]]] = ()
     is_result: bool = False
+    is_flag: bool = False
     is_of_others: bool = False
 
 
@@ -93,10 +100,12 @@ class Finding(NamedTuple):
         headline: of the note.
         leaves: all that JAX refuses.
         of: what has them.
-        can_start: whether a loop keeps its types if it starts with those that come back.
+        sites: the lines outside of JAX that the error passed through, outside in.
+        program: the body of a loop; None if it does not trace.
     """
 
     headline: str
     leaves: Sequence[RefusedLeaf]
     of: ControlFlow | RefusedCall
-    can_start: bool = True
+    sites: Sequence[Site] = ()
+    program: Program | None = None

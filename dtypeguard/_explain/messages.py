@@ -56,15 +56,59 @@ KIND_NAMED = re.compile("not compatible with finfo|not inexact|Invalid integer d
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64"])
 
 
+_CHECKED = re.compile(r"(?s)Actual value: ([a-z]+)(\d*)\[.*?\nExpected type: ")
+
+
 def named_types(message: str) -> frozenset[str]:
     """The dtypes that the message of another library names; none if it is not about types.
 
     It is if there are two, or one and a kind.
     """
     types = frozenset(_NAMED.findall(message))
+    if checked := _CHECKED.search(message):  # by jaxtyping
+        kinds = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex"}
+        return frozenset([kinds.get(checked[1], checked[1]) + checked[2]])
     if KIND_NAMED.search(message):
         return types or _FLOATS
     return types if len(types) > 1 else frozenset()
+
+
+def names_a_type(message: str) -> bool:
+    """Whether a message is about types: it names one, in full or abbreviated."""
+    return (
+        re.search(rf"\b(?:{_TYPE}|b?f(?:16|32|64)|[iuc]\d+)\b|dtype", message) is not None
+    )
+
+
+class Lowered(NamedTuple):
+    """What JAX cannot lower, since a part of it has another x64 flag.
+
+    Attributes:
+        name: of the function.
+        types: the dtypes that it returns, and that it was to return.
+        file: of the line that calls it.
+        line: its number.
+    """
+
+    name: str
+    types: tuple[DType, DType]
+    file: str
+    line: int
+
+
+_LOWERED = re.compile(
+    r"(?s)Cannot lower jaxpr with verifier errors.*?tensor<(?:\d+x)*([iuf])(32|64)>.*?"
+    r"tensor<(?:\d+x)*\1(32|64)>.*?in function @(\w+).*?\"([^\"\n]+)\":(\d+):"
+)
+
+
+def lowered(message: str) -> Lowered | None:
+    """What JAX cannot lower; None if the message is about something else."""
+    if (found := _LOWERED.search(message)) is None or found[2] == found[3]:
+        return None
+    name = {"i": "int", "u": "uint", "f": "float"}[found[1]]
+    types = jnp.dtype(name + found[2]), jnp.dtype(name + found[3])
+    return Lowered(found[4], types, found[5], int(found[6]))
 
 
 class Complaint(NamedTuple):

@@ -11,7 +11,7 @@ from .._lines.sites import Site, sites
 from .._source.files import is_users, package
 from .._source.origin import frame_of, is_update
 from .frames import ControlFlow, combines, control_flow
-from .messages import KIND_NAMED, Complaint, complaint, named_types
+from .messages import KIND_NAMED, Complaint, Lowered, complaint, lowered, named_types
 
 
 class Failure(NamedTuple):
@@ -27,6 +27,7 @@ class Failure(NamedTuple):
         control_flow: the calls of control flow that may have raised it, outside in.
         functions: those whose result JAX may have refused, by the names of parameters.
         types: those that a message names which is not JAX's.
+        lowered: what JAX cannot lower.
     """
 
     message: str
@@ -37,11 +38,15 @@ class Failure(NamedTuple):
     control_flow: Sequence[ControlFlow]
     functions: Sequence[tuple[str, Body]]
     types: frozenset[str] = frozenset()
+    lowered: Lowered | None = None
 
 
 def read(error: BaseException) -> Failure | None:
     """An error with JAX's own frames in its traceback; None if it is not over types."""
     message = str(error)
+    if (unlike := lowered(message)) is not None:
+        passed = sites(error.__traceback__)
+        return Failure(message, None, (), passed, False, (), (), lowered=unlike)
     about = complaint(message)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     inner = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), frames[::-1])

@@ -137,12 +137,13 @@ def _lines(
     causes = [x for x in choice.causes if of_shown & {y.number for y in x.leaves}]
     remedies = list(dict.fromkeys(text for cause in causes for text in cause.remedy))
     types = [name for cause in causes for name in cause.types]
+    tried = "Tried: the types then agree." * (choice.is_tried and bool(remedies))
     is_cut = len(rows) < len(leaves) or len(shown) < len(groups)
     hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all." * is_cut
     return [
         f"dtypeguard: {choice.headline}",
         *(f"  {line}" for line in (*lines, *_code(leaves, shape.code))),
-        *filter(None, [*remedies, rounding(types, " ".join(remedies)), hint]),
+        *filter(None, [*remedies, tried, rounding(types, " ".join(remedies)), hint]),
     ]
 
 

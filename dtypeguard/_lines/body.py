@@ -3,21 +3,17 @@
 import dataclasses
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
-from .._leaves.dtypes import fits, kind
-from .._leaves.types import Aval, DType, Jaxpr, Leaf, PyTree, Step
-from .._program.graph import SHAPES, Graph, open_jaxpr
+from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
+from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
@@ -138,8 +134,8 @@ class Body(NamedTuple):
 
     def drifts(
         self, provenance: TypeProvenance, first: Sequence[Leaf], is_apart: bool
-    ) -> Iterator[Iterator[Drift]]:
-        """What drifts, by each jaxpr that may be the body's.
+    ) -> Iterator[tuple[Program, Iterator[Drift]]]:
+        """What drifts, by each program that may be the body's.
 
         Args:
             provenance: finds the lines of what the loop was given.
@@ -157,111 +153,19 @@ class Body(NamedTuple):
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
                 lines = self.lines(program, provenance, given)
-                found = [x for x in find(program, lines) if x.kind in ("dtype", "shape")]
-                odd = _odd(program.step, found)
+                found = (x for x in find(program, lines) if x.kind in ("dtype", "shape"))
                 yield (
-                    dataclasses.replace(
-                        drift,
-                        begun=given(number),
-                        is_odd=drift.avals[0].dtype in odd
-                        or _is_of_wider_param(program.step, begun, number)
-                        or _is_average(program.step, number),
-                    )
-                    for drift in found
-                    for number in (begun.index(drift.path),)
+                    program,
+                    (
+                        dataclasses.replace(drift, begun=given(begun.index(drift.path)))
+                        for drift in found
+                    ),
                 )
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""
         code, equations = self.code, open_jaxpr(jaxpr).eqns
         return code is None or not equations or any(passes(eqn, code) for eqn in equations)
-
-    def can_start_as_returned(self) -> bool | None:
-        """Whether a loop keeps its types if it starts with those that come back.
-
-        Leaves that a cast brings back keep the types that they start with. None if the
-        body no longer traces.
-        """
-        carried, program = self.carried, self.retraced_program()
-        if program is None:
-            return None
-        pairs = list(zip(carried.arrays, program.returned[0].arrays))
-        kept = [old if _is_castable(old, new) else strong_type(new) for old, new in pairs]
-        inputs = list(self.inputs)
-        inputs[self.carry or 0] = carried.merged(kept)
-        program = self._replace(inputs=tuple(inputs)).retraced_program()
-        return program is not None and all(
-            _is_castable(old, new) or not difference(old, new)
-            for old, new in zip(kept, program.returned[0].arrays)
-        )
-
-
-def _odd(graph: Graph, drifts: Sequence[Drift]) -> set[DType]:
-    """The dtypes with which leaves alone begin, in a program whose arrays have another.
-
-    A cast of the program would change all of these arrays, and a first value only itself.
-    """
-    found: set[DType] = set()
-    pairs = {tuple(x.avals[n].dtype for n in (0, 1)) for x in drifts if x.kind == "dtype"}
-    constants = [n for n in graph.constants if getattr(graph.avals[n], "shape", ())]
-    known = [graph.avals[number] for number in (*graph.inputs, *constants)]
-    for old, new in pairs:
-        begun = sum(drift.avals[0].dtype == old for drift in drifts)
-        have = [sum(aval.dtype == dtype for aval in known) for dtype in (old, new)]
-        if kind(old) == kind(new) == "float" and have[0] == begun < have[1] > 1:
-            found.add(old)
-    return found
-
-
-def _is_of_wider_param(graph: Graph, paths: Sequence[str], number: int) -> bool:
-    """Whether a leaf of an optimizer's state begins narrower than its param.
-
-    That is a leaf of the carry that keeps its dtype. The path of the leaf ends like that of
-    the param: `carry[1][0].mu['w']` and `carry[0]['w']`.
-    """
-    avals = [
-        [graph.avals[x] for x in values[: len(paths)]]
-        for values in (graph.inputs, graph.outputs)
-    ]
-    parts = [_PART.findall(path) for path in paths]
-    old, new = (pair[number] for pair in avals)
-    return any(
-        before.dtype == after.dtype == new.dtype
-        and before.shape == old.shape
-        and 0 < len(part) - 1 < len(parts[number]) - 2
-        and part[1:] == parts[number][1 - len(part) :]
-        for part, before, after in zip(parts, *avals)
-    )
-
-
-_PART = re.compile(r"\[[^]]*\]|\.\w+")
-
-
-def _is_average(graph: Graph, number: int) -> bool:
-    """Whether a program adds little to an input times nearly 1, less than its dtype holds.
-
-    Such an average stays where it is in 16 bits: it is to begin in more.
-    """
-    own, kept = {graph.inputs[number]}, set[int]()
-    dtype = graph.avals[graph.inputs[number]].dtype
-    if kind(dtype) != "float" or dtype.itemsize > 2:
-        return False
-    least = 1 - 4 * float(jnp.finfo(dtype).eps)
-    for value in graph.sources_first():
-        equation = graph.made_by.get(value)
-        inputs = equation.inputs if equation else graph.same.get(value, ())
-        name = equation.primitive if equation else "copy"
-        if name == "add" and kept & set(inputs):
-            return True
-        if name == "mul" and own & set(inputs):
-            factors = (graph.values.get(each) for each in inputs if each not in own)
-            known = [x for x in factors if x is not None and np.ndim(x) == 0]
-            if any(least <= float(x) < 1 for x in known if not isinstance(x, Tracer)):
-                kept.add(value)
-        elif name == "convert_element_type" or name in SHAPES:
-            own |= {value} if own & set(inputs) else set()
-            kept |= {value} if kept & set(inputs) else set()
-    return False
 
 
 class Results(NamedTuple):
@@ -308,7 +212,3 @@ def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:
     if getattr(before, "dtype", None) != getattr(after, "dtype", None):
         return "dtype"
     return "shape" if np.shape(before) != np.shape(after) else None
-
-
-def _is_castable(before: Leaf, after: Leaf) -> bool:
-    return fits(before.dtype, after.dtype) and np.shape(before) == np.shape(after)

@@ -39,7 +39,6 @@ class Drift:
         cause: the line that made the wider operand of that promotion. None if the leaf was
             cast explicitly, or if the operand is an input.
         begun: the line that gave the first value of the leaf its type, in notes on a loop.
-        is_odd: whether its first value is to blame, in notes on a loop.
         avals: the abstract values before and after, which reports leave out; empty if the
             structure changed.
     """
@@ -52,7 +51,6 @@ class Drift:
     origin: Origin | None = None
     cause: Origin | None = None
     begun: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
-    is_odd: bool = dataclasses.field(default=False, repr=False, compare=False)
     avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property

@@ -90,6 +90,10 @@ class TypeProvenance:
         """The line that gave a leaf of an argument its type, or forced that."""
         return None if is_python_number(leaf) else self.of_value(leaf).root
 
+    def is_passed(self, line: Origin) -> bool:
+        """Whether the error passed through a line."""
+        return any((x.file, x.line) == (line.file, line.line) for x in self._sites)
+
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
         return recorded(value).root or holding(

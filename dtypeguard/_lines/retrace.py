@@ -48,6 +48,16 @@ def retrace(
         None if it no longer traces: an object that it uses may hold a tracer of a
         transformation that has ended.
     """
+    try:
+        return traced_again(function, inputs, is_pair)
+    except Exception:
+        return None
+
+
+def traced_again(
+    function: Step, inputs: tuple[PyTree, ...], is_pair: bool = False
+) -> Retraced:
+    """As `retrace`, but raises what the function raises."""
     returned: list[SplitTree] = []
     results: list[Leaf] = []
     outside: dict[int, tuple[Tracer, Tracer]] = {}
@@ -60,15 +70,12 @@ def retrace(
         results[:] = [kept.get(id(leaf), leaf) for leaf in returned[0].arrays]
         return returned[0].arrays
 
-    try:
-        closed_over, call = _opened(function)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first trace has warned
-            types = tree_util.tree_map(_type, (closed_over, *inputs))
-            jaxpr = jax.make_jaxpr(run)(*types)
-            return Retraced(jaxpr, returned[0], results, outside)
-    except Exception:
-        return None
+    closed_over, call = _opened(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first trace has warned
+        types = tree_util.tree_map(_type, (closed_over, *inputs))
+        jaxpr = jax.make_jaxpr(run)(*types)
+        return Retraced(jaxpr, returned[0], results, outside)
 
 
 def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:

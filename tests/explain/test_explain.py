@@ -44,13 +44,15 @@ def fail():
     return scan(drifting, {"w": BF16}, None, 3)
 
 
+TRIED = "Tried: the types then agree."
 ROUNDS = "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
 
 
 def test_the_note_has_paths_types_lines_and_what_to_write():
     (note,) = notes(raised(fail))
     promotion, operand = line("promotion: global"), line("operand: global")
-    head, row, first, second, advice, rounds = note.splitlines()
+    head, row, first, second, advice, tried, rounds = note.splitlines()
+    assert tried == TRIED
     assert head == "dtypeguard: 1 leaf of the carry of scan comes back in another type."
     types = "bfloat16[3] -> float32[3]"
     first_value = f"begins at {line('first value')}"
@@ -320,7 +322,7 @@ def test_an_optimizer_is_to_be_guarded():
     (note,) = notes(raised(lambda: train(opt)))
     types = r"  state\[0\].mu\['w'\]  bfloat16\[3\] -> float32\[3\]"
     assert re.search(rf"{types}  {line('update: bare')} \(in optax/", note)
-    assert note.endswith(f"Wrap the optimizer: dtypeguard.guard(opt).\n{ROUNDS}")
+    assert note.endswith(f"Wrap the optimizer: dtypeguard.guard(opt).\n{TRIED}\n{ROUNDS}")
     train(dtypeguard.guard(opt))
 
 

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from advice import line as line_of, note_on, notes, raised
+from advice import applied, line as line_of, note_on, notes, raised
+from helpers import need
 
 pytestmark = pytest.mark.third_party
 X = jnp.ones(3)
@@ -53,6 +54,36 @@ def test_limits_of_the_other_kind(limits):
     x = jnp.zeros(3, jnp.int32 if limits is jnp.finfo else jnp.float32)  # limits
     note = note_on(lambda: limits(x.dtype))
     assert f"  {line('limits')}" in note
+
+
+def of_lineax():
+    lineax = need("lineax")
+    operator = lineax.MatrixLinearOperator(jnp.eye(3, dtype=jnp.bfloat16))  # matrix
+    b = jnp.ones(3)  # vector
+    return lineax.linear_solve(operator, b).value
+
+
+def test_the_structures_of_lineax():
+    note = note_on(of_lineax)
+    assert f"  operator  bfloat16[3,3]  {line('matrix')}" in note
+    assert f"  b         float32[3]     {line('vector')}" in note
+    old, new = "dtype=jnp.bfloat16", "dtype=jnp.float32"
+    assert f"write jnp.eye(3, {new}) in place of jnp.eye(3, {old}).\nTried: " in note
+    assert applied(of_lineax, (old, new))().dtype == jnp.float32
+
+
+def annotated(x, dtype):
+    """A function that refuses an argument as jaxtyping does."""
+    raise TypeError(
+        "Type-check error whilst checking the parameters of annotated.\n"
+        "Actual value: i32[3]\nExpected type: <class 'Float[Array, 'n']'>."
+    )
+
+
+def test_an_annotation():
+    index = jnp.arange(3)  # index
+    note = note_on(lambda: annotated(index, float))
+    assert f"  index  int32[3]  {line('index')}" in note
 
 
 def test_other_errors_have_no_note():

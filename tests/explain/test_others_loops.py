@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from advice import applied, note_on
-from helpers import need
+from advice import applied, line, note_on
+from helpers import need, set_x64
 from jax import lax
 from jax.experimental.ode import odeint
 
@@ -70,12 +70,13 @@ JAXS = {
 @pytest.mark.parametrize("program", JAXS, ids=lambda program: program.__name__)
 def test_a_loop_that_jax_wrote(program):
     what, changes = JAXS[program]
-    _, row, *lines, advice = note_on(program).splitlines()
+    _, row, *lines, advice, tried = note_on(program).splitlines()
     assert re.search(
         r"b?float\d+(\[.*\])? -> b?float\d+(\[.*\])?  .*test_others_loops", row
     )
-    if advice.startswith("Every leaf: "):
-        *lines, advice = lines
+    if tried.startswith("Every leaf: "):
+        *lines, advice, tried = *lines, advice
+    assert tried == "Tried: the types then agree."
     assert lines[-1].endswith("# the call")
     assert advice == f"Give {what} as float32: x.astype(jnp.float32)."
     assert applied(program, *changes)().dtype == F32
@@ -148,9 +149,56 @@ def test_a_loop_that_a_package_calls(package, case):
     note = note_on(program)
     name = jnp.dtype(dtype).name
     advice = rf"Give solving its arrays at \S+:(\d+) as {name}: x.astype\(jnp.{name}\)."
-    (line,) = re.findall(advice, note)
-    assert linecache.getline(__file__, int(line)).endswith("# the call of the package\n")
+    (number,) = re.findall(advice, note)
+    assert linecache.getline(__file__, int(number)).endswith("# the call of the package\n")
     assert program(lambda x: x.astype(dtype)).dtype == dtype
+
+
+CASTS = """
+import jax, jax.numpy as jnp
+def solve(values):
+    add = lambda c, x: ((c + x).astype(jnp.float16), None)
+    return jax.lax.scan(add, values.astype(jnp.float32).sum(), values)[0]
+"""
+MAKES = """
+import jax, jax.numpy as jnp
+def solve(values):
+    add = lambda c, x: (c + jnp.linspace(0, 1, 3), None)
+    return jax.lax.scan(add, jnp.zeros(3, jnp.float32), values)[0]
+"""
+WIDER_FIRST = """
+import jax, jax.numpy as jnp
+def solve(x, y):
+    return jax.lax.cond(x.sum() > 0, lambda: x.sum(), lambda: y.sum())
+"""
+
+
+def test_what_nothing_that_is_given_can_change(package):
+    solve = package(CASTS)
+    note = note_on(lambda: solve(ONES))
+    nothing = "Nothing that you give to solving changes that: it has the type at solving/"
+    assert f"{nothing}solve.py:4." in note
+    assert "astype" not in note.splitlines()[-1]
+
+
+@pytest.mark.skipif(not hasattr(jax, "enable_x64"), reason="before JAX 0.8")
+def test_what_only_the_flag_changes(package):
+    solve = package(MAKES)
+    with set_x64(True):
+        note = note_on(lambda: solve(jnp.ones(3, F32)))  # the call with x64 on
+    where = line(__file__, "the call with x64 on")
+    assert f"Turn x64 off around {where}: with jax.enable_x64(False)." in note
+    with jax.enable_x64(False):
+        assert solve(ONES).dtype == F32
+
+
+@pytest.mark.parametrize("dtypes", [(F32, BF16), (BF16, F32)])
+def test_the_wider_of_two_branches_of_a_package_is_meant(package, dtypes):
+    solve = package(WIDER_FIRST)
+    x, y = map(ONES.astype, dtypes)
+    note = note_on(lambda: solve(x, y))
+    assert re.search(r"Give solving its arrays at \S+ as float32: ", note)
+    assert "Tried: " in note
 
 
 def test_a_branch_of_a_package_that_calls_the_users_function(package):
@@ -161,8 +209,8 @@ def test_a_branch_of_a_package_that_calls_the_users_function(package):
 
     note = note_on(program)
     advice = r"Cast what \S+:(\d+) computes: x.astype\(jnp.bfloat16\)."
-    (line,) = re.findall(advice, note)
-    assert linecache.getline(__file__, int(line)).endswith("# the loss\n")
+    (number,) = re.findall(advice, note)
+    assert linecache.getline(__file__, int(number)).endswith("# the loss\n")
     assert program(lambda x: x.astype(BF16)).dtype == BF16
 
 

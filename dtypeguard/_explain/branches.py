@@ -1,0 +1,88 @@
+"""What to write where branches return leaves in different types."""
+
+from collections.abc import Iterator
+
+from .._leaves.dtypes import fits, kind
+from .._leaves.rows import array_text, cast_text, lost
+from .._source.files import is_installed, package
+from .finding import Finding, RefusedLeaf
+from .frames import ControlFlow
+from .packages import give, is_of_optimizer, is_own, wrapped
+from .remedies import Remedy, Way
+from .trials import Trials
+
+
+def branch_remedies(
+    call: ControlFlow, finding: Finding, trials: Trials
+) -> Iterator[Remedy]:
+    """What to write where branches return leaves in different types."""
+    leaves = finding.leaves
+    computed = [leaf for leaf in leaves if leaf.is_made]
+    # A branch may return a state as it was before, which `init` has made.
+    computed = [leaf for leaf in computed if not leaf.unchanged] or computed
+    if is_of_optimizer(call, computed):
+        yield wrapped(finding, trials, lambda: None)
+        return
+    one, other = pair = leaves[:2]
+    made = [leaf for leaf in pair if leaf.is_made]
+    kept = [leaf for leaf in pair if not leaf.is_made]
+    promoted = [leaf for leaf in pair if leaf.why.cause]
+    ways: list[Way] = []
+    if not one.path.startswith("result"):  # the branches return nothing: they work in place
+        changed = " and ".join(f"dtypeguard.guard_step({leaf.branch})" for leaf in made)
+        ways = [Way(f"guard what you give to {package(call.file)}: {changed}", _not_tried)]
+    elif one.values[0].shape != other.values[0].shape:
+        ways = [Way("return one shape from all branches")]
+    elif is_installed(call.file) and not call.has_users_branch:
+        own = [leaf for leaf in promoted if is_own(leaf.why.origin)]
+        own.sort(key=lambda leaf: bool(leaf.unchanged))  # what was there before is meant
+        for leaf in own[:1]:
+            cast = _cast(leaf, other if leaf is one else one)
+            line = leaf.why.origin and leaf.why.origin.users
+            ways = [Way(f"cast what {line} computes: {cast}", _not_tried)]
+        if not own:
+            narrow, wide = sorted(pair, key=_width)
+            yield give(call, finding, [(narrow.dtypes[0], wide.dtypes[0])], trials)
+    elif made and kept:  # the value that was there before has the type that is meant
+        ways = [Way(_keep(made[0], kept[0]))]
+    else:
+        texts = [
+            f"{leaf.branch} return {_cast(leaf, to)}"
+            for leaf, to in ((one, other), (other, one))
+            if len(promoted) != 1 or leaf is promoted[0]
+            if _fits(leaf, to) or kind(to.dtypes[0]) in ("float", "complex")
+        ]
+        ways = [Way(f"let {' or '.join(texts)}")] if texts else []
+    yield Remedy(ways, leaves)
+
+
+def _not_tried() -> None:
+    return None
+
+
+def _width(leaf: RefusedLeaf) -> tuple[int, int]:
+    """By which the wider of two types comes last: its kind, then its size."""
+    kinds = ("bool", "int", "float", "complex")
+    return kinds.index(kind(leaf.dtypes[0]) or "bool"), leaf.dtypes[0].itemsize
+
+
+def _keep(made: RefusedLeaf, kept: RefusedLeaf) -> str:
+    """What to write where one branch computes a leaf and the other keeps its value."""
+    (dtype,) = made.dtypes
+    is_exact = kind(dtype) not in ("float", "complex")
+    if _fits(made, kept) or (is_exact and kind(kept.dtypes[0]) in ("float", "complex")):
+        return f"let {made.branch} return {_cast(made, kept)}"
+    cast = array_text(dtype) + lost(kept.dtypes[0], dtype)
+    if kept.variable:
+        return f"let the first value of {kept.variable} be {dtype}: {cast}"
+    return f"let {kept.branch} return {cast}"
+
+
+def _fits(source: RefusedLeaf, target: RefusedLeaf) -> bool:
+    return fits(source.dtypes[0], target.dtypes[0])
+
+
+def _cast(source: RefusedLeaf, target: RefusedLeaf) -> str:
+    """A cast of what one branch returns to the dtype of another, and what that loses."""
+    old, new = source.dtypes[0], target.dtypes[0]
+    return cast_text(new) + lost(old, new)

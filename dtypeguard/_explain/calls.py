@@ -1,0 +1,130 @@
+"""What to write where JAX refuses the arguments of a call, or a function's result."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from .._leaves.dtypes import dtype_of, kind
+from .._leaves.rows import cast_text
+from .._leaves.types import DType
+from .._lines.sites import Argument, Site, arguments
+from .._source.files import is_installed, line_text, package
+from .casts import (
+    ArgumentCast,
+    atom,
+    cast_of_users,
+    casts_to_meet,
+    dtype_on_line,
+    sentence,
+    written,
+)
+from .finding import Finding, RefusedCall
+from .flags import flag_ways, is_of_flag
+from .packages import flag, nothing, tried_as, wrapped
+from .remedies import Remedy, Way
+from .trials import Outcome, Trials
+
+
+def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Remedy]:
+    """What to write for what JAX refuses; first what would mend the cause."""
+    leaves = finding.leaves
+    named = [leaf.argument for leaf in leaves if leaf.argument]
+    if call.is_of_others:
+        ways = [*_ways_given(call, finding, named, trials)] if call.users else []
+        yield Remedy(ways, leaves, True)
+        return
+    dtypes = {dtype_of(argument.value) for argument in named}
+    if call.is_flag or is_of_flag(dtypes):
+        ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
+        if call.is_flag or not all(argument.source for argument in named):  # JAX's own
+            yield Remedy(ways, leaves)
+            return
+    if call.is_result:
+        yield Remedy([Way(_result(call, named[0]))], leaves)
+    elif not is_installed(call.file):
+        casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
+        if call.wanted is None:
+            forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
+            casts = casts_to_meet(named, forced)
+        for way in casts:
+            yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
+    else:
+        if call.is_update:
+            yield wrapped(finding, trials, lambda: None)
+        ways = [*_ways_given(call, finding, named, trials)]
+        yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
+    """What to cast in a call of the user's."""
+    trial = partial(_tried, casts, site, trials)
+    return Way(sentence(casts, site.file, site.node), trial)
+
+
+def _tried(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Outcome:
+    changes = {
+        cast.argument.source: written(cast.argument, cast.argument.text, cast.dtype)
+        for cast in casts
+        if cast.argument.source
+    }
+    known = next(arguments(site), ())
+    return trials.expression(site, changes, known=known) if changes else None
+
+
+def _ways_given(
+    call: RefusedCall, finding: Finding, refused: Sequence[Argument], trials: Trials
+) -> Iterator[Way]:
+    """What to give to a package, in the user's own call of it."""
+    yield from _made_as(call, finding, trials)
+    types = sorted({x for leaf in finding.leaves for x in leaf.dtypes}, key=_bits)
+    for site, given in call.users:
+        if cast := cast_of_users(refused, given, call.wanted):
+            yield _cast([cast], site, trials)
+        own = {dtype_of(x.value) for x in given}
+        targets = [call.wanted] if call.wanted else [types[-1], types[0]]
+        inside = next((x.file for x in reversed(finding.sites) if is_installed(x.file)), "")
+        name = package(inside) or site.name
+        for to in targets:
+            pairs = [(old, to) for old in types if old in own and old != to]
+            if pairs and kind(to):
+                what = f"its arrays at {line_text(site.file, site.line)}"
+                text = f"give {name} {what} as {to}: {cast_text(to)}"
+                yield Way(text, partial(tried_as, site, pairs, trials))
+        yield from flag(site, trials)
+
+
+def _bits(dtype: DType) -> int:
+    return dtype.itemsize
+
+
+def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
+    """To make an array in another dtype, at the user's line that gives it its own."""
+    frames = [site.frame for site in finding.sites]
+    dtypes = {dtype for leaf in finding.leaves for dtype in leaf.dtypes}
+    for leaf in finding.leaves:
+        (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
+        for new in {call.wanted} if call.wanted else dtypes - {old}:
+            found = line and dtype_on_line(line, old, new, frames)
+            if found and line:
+                text = f"at {line} write {found[0]} in place of {found[1]}"
+                sites = [site for site, _ in call.users]
+                yield Way(text, partial(_tried_in, sites, (old, new), trials))
+
+
+def _tried_in(sites: Sequence[Site], pair: tuple[DType, DType], trials: Trials) -> Outcome:
+    """Whether one of some calls traces if its arguments have another dtype."""
+    outcomes = [tried_as(site, [pair], trials) for site in sites]
+    return any(outcomes) or (False if False in outcomes else None)
+
+
+def _result(call: RefusedCall, result: Argument) -> str:
+    """What to write where a function returns."""
+    if result.source is None:
+        return ""
+    old, place = result.text, line_text(call.file, result.source.lineno)
+    if kind(call.wanted) == "bool":
+        new, loss = f"{atom(result.source, old)} != 0", ""
+    else:
+        new = written(result, old, call.wanted)
+        is_complex = kind(dtype_of(result.value)) == "complex"
+        loss = "" if is_complex else "; its gradient is zero"
+    return f"at {place} write {new} in place of {old}{loss}"

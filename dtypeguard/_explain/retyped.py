@@ -1,0 +1,124 @@
+"""Pushes other dtypes through the equations of a program, as JAX promotes them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._leaves.dtypes import dtype_of, is_weak, kind
+from .._leaves.types import DType
+from .._lines.equations import is_explicit
+from .._lines.lines import line_of
+from .._program.graph import Equation, Graph
+from .._source.origin import Origin
+
+_KINDS = ("bool", "int", "float", "complex")
+
+
+class _Type(NamedTuple):
+    """The dtype of a value, and whether it gives way to others."""
+
+    dtype: DType
+    is_weak: bool = False
+
+
+def retyped(graph: Graph, changed: Mapping[int, DType]) -> list[DType] | None:
+    """The dtypes of all values of a program after some have got another.
+
+    An implicit conversion is undone: it is there for an operand that may have changed. A
+    cast of the user's and what has a type of its own, such as a comparison, stay.
+
+    Returns:
+        None where a loop in the program would come back in another type than it began, or
+        where the rules do not give the types that the program has.
+    """
+    before, after = _pushed(graph, {}), _pushed(graph, changed)
+    if before is None or after is None:
+        return None
+    own = [dtype_of(aval) for aval in graph.avals]
+    known = [old.dtype == dtype for old, dtype in zip(before, own)]
+    moved = [
+        value if is_known else dtype
+        for value, is_known, dtype in zip((x.dtype for x in after), known, own)
+    ]
+    return moved if all(known[output] for output in graph.outputs) else None
+
+
+def used_outside(graph: Graph, line: Origin, dtype: DType) -> list[int]:
+    """The values of a dtype that a line of the user's computes for other lines."""
+    lines = ((value, line_of(equation)) for value, equation in graph.made_by.items())
+    own = {
+        value
+        for value, found in lines
+        if found and (found.users.file, found.users.line) == (line.file, line.line)
+    }
+    used = set(graph.outputs)
+    used |= {x for v, eqn in graph.made_by.items() if v not in own for x in eqn.inputs}
+    used |= {x for values in graph.same.values() for x in values}
+    return [v for v in own & used if dtype_of(graph.avals[v]) == dtype]
+
+
+def _pushed(graph: Graph, changed: Mapping[int, DType]) -> list[_Type] | None:
+    own = [_Type(dtype_of(aval), is_weak(aval)) for aval in graph.avals]
+    types, order = list(own), graph.sources_first()
+    for _ in range(3):  # a loop feeds values back
+        is_settled = True
+        for value in order:
+            new = _of(graph, value, types, own)
+            if value in changed:
+                new = _Type(changed[value])
+            is_settled &= new == types[value]
+            types[value] = new
+        if is_settled:
+            return types
+    return None
+
+
+def _of(graph: Graph, value: int, types: list[_Type], own: list[_Type]) -> _Type:
+    """The type of a value, from those of what it is made of."""
+    equation = graph.made_by.get(value)
+    if equation is None:
+        same = [types[x] for x in graph.same.get(value, ())]
+        return _promoted(same) if same else own[value]
+    given = [types[x] for x in equation.inputs]
+    if equation.primitive == "convert_element_type":
+        return _converted(equation, given[0], own[value])
+    was = [own[x] for x in equation.inputs]
+    makers = (graph.made_by.get(x) for x in equation.inputs)
+    if not any(x and x.primitive == "convert_element_type" for x in makers):
+        # A number that converted nothing takes the type of what it meets.
+        given = [
+            x._replace(is_weak=x.is_weak or _is_number(graph, operand))
+            for x, operand in zip(given, equation.inputs)
+        ]
+    # A comparison, an index or a random number has a type of its own.
+    follows = bool(was) and _promoted(was).dtype == own[value].dtype
+    return _promoted(given) if follows else own[value]
+
+
+def _is_number(graph: Graph, value: int) -> bool:
+    return value in graph.values and not getattr(graph.avals[value], "shape", ())
+
+
+def _converted(equation: Equation, given: _Type, own: _Type) -> _Type:
+    if is_explicit(equation.stack):
+        return own
+    # An int beside a float gives way like a number.
+    return given if kind(given.dtype) == kind(own.dtype) else own._replace(is_weak=True)
+
+
+def _promoted(types: list[_Type]) -> _Type:
+    """The type of what is computed from some types."""
+    rank = lambda x: _KINDS.index(kind(x.dtype) or "bool")
+    strong = [x for x in types if not x.is_weak] or types
+    highest = max(types, key=rank)
+    if len({x.dtype for x in strong}) > 1:
+        with jax.numpy_dtype_promotion("standard"):
+            try:
+                found = _Type(jnp.result_type(*(x.dtype for x in strong)))
+            except (TypeError, ValueError):  # keys, 8-bit floats
+                return strong[0]
+    else:
+        found = strong[0]
+    return highest if rank(highest) > rank(found) else found

@@ -1,0 +1,297 @@
+"""Tries what a note may say to write, on types alone."""
+
+import ast
+import builtins
+import contextlib
+import functools
+import io
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, MappingProxyType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import tree_util
+from jax.core import Tracer
+
+from .._carry.modules import objects
+from .._carry.split import SplitTree
+from .._guard.guard_step import guard_step
+from .._leaves.compat import set_x64
+from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.types import Aval, DType, PyTree
+from .._lines.body import Body, difference
+from .._lines.retrace import traced_again
+from .._lines.sites import Argument, Site
+from .._program.trace import Program, strong_type
+from .._source.files import is_installed, is_users
+from .._source.origin import Origin
+from .._source.syntax import evaluated, root
+from .begins import values_behind
+from .messages import names_a_type
+from .retyped import retyped, used_outside
+from .rewritten import changed, computed, evaluable
+
+# The first trials take place however long they take, more of them for so many seconds.
+_FIRST, _SECONDS = 2, 1.0
+
+# True if it mends, False if it does not, None if it was not tried.
+Outcome = bool | None
+
+
+class Trials:
+    """Tries remedies for one error, as long as that takes little time."""
+
+    def __init__(self) -> None:
+        self._count, self._spent = 0, 0.0
+
+    def guarded(self, body: Body, program: Program, places: Sequence[int]) -> Outcome:
+        """Whether a guard of a body keeps these leaves of its carry.
+
+        It settles what the body has returned; the body does not run.
+        """
+        (carried,), (returned,) = program.carried, program.returned
+        pairs = enumerate(zip(carried.arrays, returned.arrays))
+        types = [new if number in places else old for number, (old, new) in pairs]
+        parts, position = SplitTree(body.inputs), body.carry or 0
+
+        def step(*_):
+            made = [jnp.zeros(x.shape, x.dtype) for x in types]
+            tree = returned.merged(made)
+            return (tree, None) if body.is_pair else tree
+
+        def run(arrays):
+            inputs = list(parts.merged(arrays))
+            inputs[position] = carried.merged(
+                [jnp.zeros(x.shape, x.dtype) for x in carried.arrays]
+            )
+            result = guard_step(step, carry=position)(*inputs)
+            return SplitTree(result[0] if body.is_pair else result).arrays
+
+        try:
+            kept = jax.eval_shape(run, list(map(strong_type, parts.arrays)))
+        except Exception as error:
+            return _outcome(error)
+        return not any(map(difference, carried.arrays, kept))
+
+    def begun(self, body: Body, program: Program, types: Mapping[int, Aval]) -> Outcome:
+        """Whether leaves of a carry come back as these types if they begin so.
+
+        Args:
+            body: of the loop.
+            program: as it was traced.
+            types: of the leaves that begin in another type, by their places.
+        """
+        (carried,), (returned,) = program.carried, program.returned
+        first = [
+            strong_type(types.get(number, leaf))
+            for number, leaf in enumerate(carried.arrays)
+        ]
+        inputs = list(body.inputs)
+        inputs[body.carry or 0] = carried.merged(first)
+        again: list[SplitTree] = []
+
+        def trace() -> None:
+            again.append(traced_again(body.function, tuple(inputs), body.is_pair).returned)
+
+        outcome = self._tried(trace)
+        if not outcome:
+            return outcome
+        before = map(difference, carried.arrays, returned.arrays)
+        now = map(difference, first, again[0].arrays)
+        return all(
+            not kind or (number not in types and kind == was)
+            for number, (was, kind) in enumerate(zip(before, now))
+        )
+
+    def cast(
+        self, program: Program, lines: Sequence[Origin], places: Sequence[int], to: DType
+    ) -> Outcome:
+        """Whether leaves of a carry come back as they came if some lines cast.
+
+        Args:
+            program: the body.
+            lines: that compute them.
+            places: of the leaves.
+            to: what the lines cast to; None for the dtype of the leaf that they make.
+        """
+        graph, (carried,) = program.step, program.carried
+        changed: dict[int, DType] = {}
+        for number in places:
+            behind = values_behind(graph, graph.outputs[number])
+            for line in lines:
+                wide = dtype_of(graph.avals[graph.outputs[number]])
+                for value in used_outside(graph, line, wide):
+                    if to is not None or value in behind:
+                        own = dtype_of(carried.arrays[number]) if to is None else to
+                        changed.setdefault(value, own)
+        types = retyped(graph, changed) if changed else None
+        if types is None:
+            return None
+        given = [dtype_of(leaf) for leaf in carried.arrays]
+        before = [dtype_of(graph.avals[output]) for output in graph.outputs]
+        return all(
+            types[output] == (given if number in places else before)[number]
+            for number, output in enumerate(graph.outputs)
+        )
+
+    def expression(
+        self,
+        site: Site,
+        changes: Mapping[ast.AST, str] = MappingProxyType({}),
+        *,
+        known: Sequence[Argument] = (),
+        x64: bool | None = None,
+        is_lowered: bool = False,
+        names: Mapping[str, object] = MappingProxyType({}),
+    ) -> Outcome:
+        """Whether an expression that raised an error does not, once it is changed.
+
+        Args:
+            site: with the expression.
+            changes: other text for parts of it.
+            known: its arguments. What they are computed from does not run again.
+            x64: the flag around it; None leaves it.
+            is_lowered: whether to lower it as well.
+            names: of what the other text uses.
+        """
+        frame, node = site.frame, evaluable(site.node)
+        if node is None:
+            return None
+        node = changed(node, changes)
+        given = {f"given_{n}": x for n, x in enumerate(known) if x.source and x.is_whole}
+        sources = {ast.dump(x.source): name for name, x in given.items() if x.source}
+        ours = {"jax": jax, "jnp": jnp, "dtypeguard": sys.modules["dtypeguard"]}
+        known_values = ours | frame.f_globals | frame.f_locals | dict(names)
+        known_values |= {name: argument.value for name, argument in given.items()}
+        read = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        is_traced = any(
+            isinstance(leaf, Tracer)
+            for leaf in tree_util.tree_leaves([frame.f_locals.get(x) for x in read])
+        )
+        # What JAX traces has no effects.
+        is_pure = lambda call: is_traced or _is_pure(call, frame, names)
+        if (node := computed(node, sources, is_pure)) is None:
+            return None
+        read = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        values = {name: known_values[name] for name in read & known_values.keys()}
+        if objects([*values.values()]):
+            return None  # which it may change
+        leaves, tree = tree_util.tree_flatten(values)
+        is_given = lambda x: isinstance(x, jax.Array) and (x.ndim or isinstance(x, Tracer))
+        arrays = [_type(leaf) for leaf in leaves if is_given(leaf)]
+        code = compile(ast.Expression(node), site.file, "eval")
+
+        def run(arrays):
+            left = iter(arrays)
+            given = [next(left) if is_given(x) else x for x in leaves]
+            return eval(code, frame.f_globals | tree_util.tree_unflatten(tree, given))
+
+        def trace() -> None:
+            with contextlib.nullcontext() if x64 is None else set_x64(x64):
+                traced_again(run, (arrays,))
+                if is_lowered:
+                    jax.jit(run).lower(arrays)
+
+        return self._tried(trace)
+
+    def given(self, site: Site, convert: Callable[[PyTree], PyTree]) -> Outcome:
+        """Whether a call does not raise an error if its arguments are converted."""
+        node = site.node
+        if not isinstance(node, ast.Call):
+            return None
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        given = [x.value if isinstance(x, ast.Starred) else x for x in given]
+        owner = getattr(node.func, "value", None)  # of a method
+        is_object = not isinstance(evaluated(owner, site.frame), (ModuleType, type(None)))
+        given += [owner] if is_object and isinstance(owner, ast.expr) else []
+        given = [x for x in given if not isinstance(x, ast.Lambda)]
+        changes = {each: f"convert({ast.unparse(each)})" for each in given}
+        return self.expression(site, changes, names={"convert": convert})
+
+    def wrapped(self, site: Site) -> Outcome:
+        """Whether the `update` of a guarded optimizer raises no error."""
+        function = getattr(site.node, "func", None)
+        if not isinstance(function, ast.Attribute):
+            return None
+        text = f"dtypeguard.guard({ast.unparse(function.value)})"
+        return self.expression(site, {function.value: text})
+
+    def _tried(self, trace: Callable[[], object]) -> Outcome:
+        if self._count >= _FIRST and self._spent > _SECONDS:
+            return None
+        self._count, start = self._count + 1, time.perf_counter()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # it has printed before
+                trace()
+        except Exception as error:
+            return _outcome(error)
+        finally:
+            self._spent += time.perf_counter() - start
+        return True
+
+
+def _outcome(error: Exception) -> Outcome:
+    """What an error in a trial means: not over types, it was not the remedy that failed."""
+    needs_values = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
+    is_of_types = isinstance(error, (TypeError, ValueError, AssertionError))
+    needs_values |= "Tracer" in str(error)
+    is_of_types = is_of_types and names_a_type(str(error))
+    return False if is_of_types and not needs_values else None
+
+
+def _type(leaf: Aval) -> jax.ShapeDtypeStruct:
+    with contextlib.suppress(TypeError):  # older releases have no weak ones
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak(leaf))
+    return strong_type(leaf)
+
+
+def _is_pure(call: ast.Call, frame: FrameType, names: Mapping[str, object]) -> bool:
+    """Whether a call is one of a package's functions, or a method of what cannot change.
+
+    Args:
+        call: in the source.
+        frame: whose variables it reads.
+        names: of functions that the source does not have.
+    """
+    called = call.func
+    if ast.unparse(called) in (*names, *_OURS) or isinstance(
+        getattr(called, "value", called), ast.Call
+    ):
+        return True  # what a call returns is judged by that call
+    function: Any = evaluated(called, frame)
+    if isinstance(called, ast.Attribute):
+        owner = evaluated(called.value, frame)
+        if owner is None and hasattr(jax.Array, called.attr):
+            return True  # what it computes is most likely an array
+        if not isinstance(owner, ModuleType):
+            holder = evaluated(root(called.value), frame)
+            return any(map(_is_fixed, (owner, holder, function)))
+        function = getattr(owner, called.attr, None)
+    elif function is None and isinstance(called, ast.Name):
+        function = getattr(builtins, called.id, None)
+    while isinstance(function, functools.partial):
+        function = function.func
+    if hasattr(function, "lower") or _is_fixed(function):
+        return True  # what is jitted has no effects
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    if file is None:
+        return (getattr(function, "__module__", None) or "").split(".")[0] in _PURE
+    return is_installed(file) or not is_users(file)
+
+
+def _is_fixed(owner: object) -> bool:
+    """Whether an object does not change: an array, a NamedTuple, a module of Equinox."""
+    options = getattr(type(owner), "__dataclass_params__", None)
+    names = {
+        f"{each.__module__.split('.')[0]}.{each.__name__}" for each in type(owner).__mro__
+    }
+    is_frozen = isinstance(owner, tuple) or getattr(options, "frozen", False)
+    return is_frozen or is_array(owner) or not names.isdisjoint(_FROZEN)
+
+
+_OURS = ("dtypeguard.guard", "dtypeguard.guard_step")
+_FROZEN = ("equinox.Module", "flax.Module")
+_PURE = ("jax", "jaxlib", "numpy", "builtins")

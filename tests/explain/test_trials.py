@@ -1,0 +1,187 @@
+"""What a note says to write has been tried; what loses least comes first."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from advice import applied, line as line_of, note_on
+from helpers import need
+from jax import lax
+
+pytestmark = pytest.mark.third_party
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+X = jnp.ones((5, 3))
+TRIED = "Tried: the types then agree."
+
+
+def line(mark):
+    return line_of(__file__, mark)
+
+
+def followed(program):
+    """A program after the first thing that its note says to write in place of something."""
+    note = note_on(program)
+    new, old = re.search(r"write (.+?) in place of (.+?)\.\n", note).groups()
+    return note, applied(program, (old, new))
+
+
+def by_numbers():
+    def body(avg, x):
+        return 0.999 * avg + 0.001 * x, None
+
+    return lax.scan(body, jnp.zeros(3, BF16), X)[0]
+
+
+def by_a_computed_decay():
+    def body(carry, x):
+        avg, n = carry
+        decay = jnp.minimum(0.999, (1 + n) / (10 + n))
+        return (decay * avg + (1 - decay) * x, n + 1), None
+
+    return lax.scan(body, (jnp.zeros(3, BF16), jnp.float32(0)), X)[0][0]
+
+
+def by_a_step():
+    def body(avg, x):
+        return avg + 0.01 * (x - avg), None
+
+    return lax.scan(body, jnp.zeros(3, BF16), X)[0]
+
+
+def by_a_count():
+    def body(carry, x):
+        mean, n = carry
+        return (mean - (mean - x) / (n + 1), n + 1), None
+
+    return lax.scan(body, (jnp.zeros(3, BF16), jnp.float32(0)), X)[0][0]
+
+
+def by_optax():
+    def body(target, x):
+        return optax.incremental_update(x, target, 0.005), None
+
+    return lax.scan(body, jnp.zeros(3, BF16), X)[0]
+
+
+def of_a_tree():
+    def body(avg, x):
+        return jax.tree.map(lambda a: 0.99 * a + (1 - 0.99) * x, avg), None
+
+    return lax.scan(body, {"w": jnp.zeros(3, BF16)}, X)[0]["w"]
+
+
+def running_sum():
+    def body(total, x):
+        return total + jnp.mean(x), None
+
+    return lax.scan(body, jnp.zeros((), BF16), X)[0]
+
+
+AVERAGES = (
+    by_numbers,
+    by_a_computed_decay,
+    by_a_step,
+    by_a_count,
+    by_optax,
+    of_a_tree,
+    running_sum,
+)
+
+
+@pytest.mark.parametrize("program", AVERAGES, ids=lambda program: program.__name__)
+def test_an_average_and_a_sum_begin_in_float32_before_any_guard(program):
+    note, mended = followed(program)
+    begin, guard, tried, *_ = note.splitlines()[note.count("\n  ") + 1 :]
+    assert re.match(r"At \S+ begin \S+ as float32: write ", begin)
+    assert guard.startswith("Or write lax.scan(dtypeguard.guard_step(body), ")
+    assert tried == TRIED
+    assert mended().dtype == F32
+
+
+def momentum():
+    def body(m, g):
+        return 0.9 * m + g, None
+
+    return lax.scan(body, jnp.zeros(3, BF16), X)[0]
+
+
+def test_momentum_is_no_average():
+    assert "begin m as" not in note_on(momentum)
+
+
+def of_two_dtypes():
+    params = {"w": jnp.ones(3, BF16), "scale": jnp.ones(3)}
+
+    def body(params, _):
+        grads = jax.tree.map(lambda p: p.astype(F32) * 0.1, params)  # cast
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), None  # update
+
+    return lax.scan(body, params, None, 3)[0]["w"]
+
+
+def test_a_cast_that_would_change_other_leaves_is_not_said():
+    note = note_on(of_two_dtypes)
+    assert f"forced by {line('cast')}" in note
+    way = (
+        f"or cast at {line('update')}: x.astype(p.dtype), where p is the leaf that came in."
+    )
+    assert way in note
+    assert "x.astype(jnp.bfloat16)" not in note
+    assert TRIED in note
+
+
+def a_loss_scale():
+    jmp = need("jmp")
+    scale = jmp.DynamicLossScale(jnp.float16(2**15))
+
+    def body(scale, x):
+        return scale.adjust(x > 0), None
+
+    return lax.scan(body, scale, jnp.ones(3))[0].loss_scale
+
+
+def test_what_a_package_is_given_is_made_in_another_dtype_at_the_users_line():
+    note, mended = followed(a_loss_scale)
+    assert "write jnp.float32(2**15) in place of jnp.float16(2**15).\n" in note
+    assert mended().dtype == F32
+
+
+def flag_for_an_index():
+    @jax.jit
+    def change(x, i):
+        with jax.enable_x64(True):
+            n = i.astype(jnp.int64)  # index
+        return x[n]
+
+    return change(jnp.ones(4), 1)  # call
+
+
+def flag_for_a_function():
+    @jax.jit
+    def largest(x):
+        with jax.enable_x64(True):
+            return x[jnp.argmax(x)]  # largest
+
+    return largest(jnp.ones(4))  # call of largest
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.skipif(not hasattr(jax, "enable_x64"), reason="before JAX 0.8")
+@pytest.mark.parametrize(
+    ("program", "made", "call"),
+    [
+        (flag_for_an_index, "index", "call"),
+        (flag_for_a_function, "largest", "call of largest"),
+    ],
+    ids=["index", "argmax"],
+)
+def test_the_flag_is_set_around_the_call_that_jax_traces(program, made, call):
+    note = note_on(program)
+    assert line(made) in note.splitlines()[1]
+    assert note.endswith(
+        f"Set the flag around the call at {line(call)}: with jax.enable_x64(True).\n{TRIED}"
+    )
+    with jax.enable_x64(True):
+        program()

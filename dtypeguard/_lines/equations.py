@@ -143,7 +143,8 @@ def is_following(stack: Sequence[Equation]) -> bool:
         return False
     if _is_to_common_dtype(stack):
         given, made = stack[0].invars[0].aval.dtype, stack[0].outvars[0].aval.dtype
-        return bits(given) <= bits(made)  # what is common to values is not narrower
+        # What is common to values is not narrower; to the same dtype it is asked for.
+        return bits(given) < bits(made)
     return names_another_dtype(stack)
 
 

@@ -60,6 +60,13 @@ def is_inexact(value: Aval) -> bool:
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
 
 
+def measured(avals: Sequence[Aval]) -> list[int]:
+    """The places of the outputs that are measured: the floating ones, or else all numbers."""
+    floats = [n for n, aval in enumerate(avals) if is_inexact(aval)]
+    is_number = lambda aval: kind(getattr(aval, "dtype", None)) in ("int", "uint", "bool")
+    return floats or [n for n, aval in enumerate(avals) if is_number(aval)]
+
+
 def is_key(value: Leaf) -> bool:
     """Whether a value holds random keys."""
     return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key)

@@ -1,4 +1,4 @@
-"""A cast to the dtype that a value has anyway ends what is kept wide, as it does if typed."""
+"""A cast to the dtype that a value has anyway ends what is kept wide, as where typed."""
 
 import jax
 import jax.numpy as jnp

@@ -8,6 +8,7 @@ names of primitives stand where it is said what they do, in `graph.py` and `prim
 import sys
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
 
 class ForeignNames(frozenset[str]):
@@ -40,9 +41,19 @@ class ForeignNames(frozenset[str]):
             if code is not None:
                 yield code
 
+    def variables(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The variables `module:name`, each with those of its module."""
+        for module, _, name in (each.partition(":") for each in self):
+            known = vars(sys.modules[module]) if module in sys.modules else {}
+            if name in known:
+                yield known, name
+
 
 # Those whose files are of a package however they came to be on the path.
 LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
+
+# Those whose modules promote what they give to `jax.lax`, which takes one dtype.
+PROMOTE = ("flax",)
 
 # Those that keep a state outside of what a step takes and returns.
 STATEFUL = ("brainstate",)
@@ -53,6 +64,8 @@ PROMOTING = ForeignNames("promote")
 LIKE = ForeignNames("_like")
 # ... and whole names.
 CASTS = ForeignNames("astype _astype asarray convert_element_type _ScalarMeta.__call__")
+# What all of them call, which leaves out a cast to the dtype that an array has.
+CASTING = ForeignNames("jax._src.lax.lax:_convert_element_type")
 FILLS = ForeignNames("ones zeros full empty")
 # These take a dtype. What `arange` makes is often an index, to be kept wide.
 MAKERS = ForeignNames("ones zeros full eye tri one_hot")

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -25,6 +26,7 @@ from .._leaves.internals import (
     FILLS,
     LIKE,
     MAKERS,
+    PROMOTE,
     PROMOTING,
     REPEATED,
     REPEATING,
@@ -33,7 +35,7 @@ from .._leaves.internals import (
 )
 from .._leaves.types import Equation
 from .._source.assignments import assigned_at
-from .._source.files import is_ours, is_users
+from .._source.files import is_ours, is_users, package
 from .._source.origin import Frame, Origin, callers, origin_of_frames
 from .._source.syntax import CASTING, expression
 
@@ -143,7 +145,8 @@ def is_following(stack: Sequence[Equation]) -> bool:
         return False
     if _is_to_common_dtype(stack):
         given, made = stack[0].invars[0].aval.dtype, stack[0].outvars[0].aval.dtype
-        return bits(given) <= bits(made)  # what is common to values is not narrower
+        # What is common to values is not narrower; to the same dtype it is asked for.
+        return bits(given) < bits(made)
     return names_another_dtype(stack)
 
 
@@ -275,12 +278,26 @@ def is_of_jax_nn(stack: Sequence[Equation]) -> bool:
     return any(frame.file == _JAX_NN for frame in _inside_call(stack))
 
 
+def takes_one_dtype(stack: Sequence[Equation]) -> bool:
+    """Whether the user's line calls a function of `jax.lax`, which promotes nothing.
+
+    The modules of some packages promote what they give it.
+    """
+    if stack[0].primitive.name == "dot_general":
+        return False
+    origin, frames = origin_of(stack), [*_inside_call(stack[:1])]
+    if origin is None or not frames or package(origin.file) in PROMOTE:
+        return False
+    return frames[-1].file.startswith(_JAX_LAX)
+
+
 def is_of_sampler(stack: Sequence[Equation]) -> bool:
     """Whether a function of `jax.random` computes an equation for the user's line."""
     return any(frame.file == _JAX_RANDOM for frame in _inside_call(stack))
 
 
 _JAX_RANDOM = inspect.unwrap(jax.random.normal).__code__.co_filename
+_JAX_LAX = os.path.dirname(inspect.unwrap(jax.lax.add).__code__.co_filename) + os.sep
 _JAX_NN = inspect.unwrap(jax.nn.softmax).__code__.co_filename
 
 

@@ -13,7 +13,7 @@ from .._leaves.norm import scaled_norm
 from .._leaves.types import Leaf
 from . import plans
 from .plans import Plan
-from .primitives import is_inexact
+from .primitives import is_inexact, measured
 from .program import Program
 from .run import Probes, run
 
@@ -30,9 +30,12 @@ class Measures:
         program: the program.
         arrays: its inputs.
         lines: how many lines of source round.
-        written: its floating outputs as written.
+        outputs: the places of the outputs that are measured: the floating ones, if there
+            are any. Ints and bools are off by the share of those that differ.
+        written: these outputs as written.
         decisions: what it decides as written, by the number of the equation.
-        exact: its floating outputs in wide types with these decisions.
+        exact: these outputs in wide types with these decisions; ints, and bools, with
+            others.
         by_output: the error of each of them as written, relative to its norm.
         total: the root mean square of these.
 
@@ -44,6 +47,9 @@ class Measures:
     def __init__(self, program: Program, arrays: Sequence[Leaf]):
         self.program, self.arrays = program, list(arrays)
         self.lines = len(program.lines)
+        avals = program.jaxpr.out_avals
+        self.outputs = measured(avals)
+        self.are_floats = any(map(is_inexact, avals))
         noted = Probes(decisions={})
         self.written = self.run(plans.written(program), noted)
         self.decisions = noted.decisions or {}
@@ -58,10 +64,10 @@ class Measures:
         arrays: Sequence[Leaf] | None = None,
         **options: Any,
     ) -> list[Leaf]:
-        """The floating outputs of a run by a plan."""
+        """The outputs of a run by a plan."""
         arrays = self.arrays if arrays is None else arrays
         made = run(self.program, plan, arrays, probes, **options)
-        return [x for x, v in zip(made, self.program.jaxpr.out_avals) if is_inexact(v)]
+        return [made[n] for n in self.outputs]
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
@@ -123,7 +129,8 @@ class Measures:
     def _along(self, made: Sequence[Leaf]) -> float:
         """How far outputs are off along the error, as a part of it."""
         # In units of the error, whose square may be too small for a number.
-        units = [norm * self.total for norm in self._norms]
+        power = 1 if self.are_floats else 0.5  # of counts
+        units = [(norm * self.total) ** power for norm in self._norms]
         along = [*map(_along, made, self.exact, self.written, units)]
         return float(np.sum([float(x) for x in along])) / self._counted
 
@@ -161,8 +168,8 @@ class Measures:
         return self._following(plans.rounding(self.program, {*rounding}))
 
     def _following(self, plan: Plan) -> list[Leaf]:
-        """The outputs of a plan with the decisions as written."""
-        return self.run(plan, Probes(given=self.decisions))
+        """The outputs of a plan with the decisions as written, unless they are these."""
+        return self.run(plan, Probes(given=self.decisions if self.are_floats else None))
 
     def _error_of(self, plan: Plan) -> float:
         return self._mean(self._distances(self._following(plan)))
@@ -193,12 +200,17 @@ def _distance(x: Leaf, exact: Leaf) -> tuple[jax.Array, jax.Array]:
 
 
 def size_of(x: Leaf) -> float:
-    """The norm of what is finite."""
-    return _product(_norm(x))
+    """The norm of what is finite; of ints and bools their number."""
+    return float(x.size) if not is_inexact(x) else _product(_norm(x))
 
 
 def distance(x: Leaf, exact: Leaf) -> float:
-    """The norm of the difference; infinity where one is not finite."""
+    """The norm of the difference; infinity where one is not finite.
+
+    Of ints and bools, how many differ.
+    """
+    if not is_inexact(x):
+        return float(jnp.sum(x != exact))
     return _product(_distance(x, exact))
 
 
@@ -217,6 +229,8 @@ def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
 
 def _off(x: Leaf, exact: Leaf) -> Leaf:
     """The difference, where the same infinity makes none."""
+    if not is_inexact(x):
+        return (x != exact).astype(np.float32)
     x, exact = _at_least_single(x), _at_least_single(exact)
     x = x.astype(np.promote_types(x.dtype, exact.dtype))  # under strict promotion as well
     exact = exact.astype(x.dtype)

@@ -37,6 +37,8 @@ COMBINES = ForeignNames(
     "reduce reduce_window scatter scatter-add scatter-mul scatter-min scatter-max "
     "scatter-sub@jax>=0.5"
 )
+# Their results have the dtype of the first operand, whatever that of the others.
+IN_PLACE = COMBINES - {"reduce", "reduce_window"}
 CALLBACKS = ForeignNames("pure_callback io_callback")
 DEBUG = ForeignNames("debug_callback debug_print@jax>=0.7")
 # Other orders come out of these in another dtype, or they take no other.
@@ -56,6 +58,13 @@ OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
 def is_inexact(value: Aval) -> bool:
     """Whether a value is floating or complex."""
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
+
+
+def measured(avals: Sequence[Aval]) -> list[int]:
+    """The places of the outputs that are measured: the floating ones, or else all numbers."""
+    floats = [n for n, aval in enumerate(avals) if is_inexact(aval)]
+    is_number = lambda aval: kind(getattr(aval, "dtype", None)) in ("int", "uint", "bool")
+    return floats or [n for n, aval in enumerate(avals) if is_number(aval)]
 
 
 def is_key(value: Leaf) -> bool:

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._lines.equations import takes_one_dtype
 from .._program.graph import loop_parts
 from .gradients import Gradients
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
-from .primitives import is_inexact
+from .primitives import IN_PLACE, is_inexact
 from .program import Program
 
 # What an equation computes in: the dtypes as written, wide ones, or in wide ones what it
@@ -29,6 +30,8 @@ class Plan(NamedTuple):
         rounded: the uses of values that are rounded first, by the number of the equation
             or the block and the place among its operands or outputs.
         constants: the lines and Python numbers that are rounded though the line is wide.
+        mixed: equations that take operands of one dtype, where the source would give them
+            wide and narrow ones.
     """
 
     entries: np.ndarray
@@ -37,6 +40,7 @@ class Plan(NamedTuple):
     carried: dict[int, tuple[bool, ...]] = {}  # noqa: RUF012 (never changed)
     rounded: frozenset[tuple[int, int]] = frozenset()
     constants: frozenset[tuple[int, float]] = frozenset()
+    mixed: tuple[Node, ...] = ()
 
     def part(self, first: int, last: int) -> object:
         """What it says of the equations in a range, as a key."""
@@ -89,6 +93,7 @@ class Types:
         self._entries = np.zeros(program.size, np.int8)
         self._carried = dict[int, tuple[bool, ...]]()
         self._rounded = collections.defaultdict[tuple[int, int], bool](bool)
+        self._mixed = dict[int, Node]()
 
     def plan(self) -> Plan:
         block = self._program.block
@@ -100,7 +105,8 @@ class Types:
         self._added(block.number, made)
         rounded = frozenset(use for use, is_due in self._rounded.items() if is_due)
         is_wide = self._is_given_wide
-        return Plan(self._entries, is_wide, is_wide, self._carried, rounded)
+        plan = Plan(self._entries, is_wide, is_wide, self._carried, rounded)
+        return plan._replace(mixed=(*self._mixed.values(),))
 
     def _run(self, block: Block, given: Sequence[_Type]) -> list[_Type]:
         consts = len(block.inputs) - len(given)
@@ -128,7 +134,9 @@ class Types:
         return self._computed(node, values)
 
     def _wants_wide(self, node: Node, values: Sequence[_Type]) -> bool:
-        return self._is_wide(node, any(value.is_wide for value in values))
+        # `x.at[0].set(y)` has the dtype of `x`.
+        counted = values[:1] if node.name in IN_PLACE else values
+        return self._is_wide(node, any(value.is_wide for value in counted))
 
     def _computed(self, node: Node, values: list[_Type]) -> list[_Type]:
         gradients = self._gradients if node.is_backward else None
@@ -143,6 +151,10 @@ class Types:
                 values = self._added(node.number, values)
         wide = self._wants_wide(node, values)
         self._entries[node.number] = WIDE if wide else WRITTEN
+        if wide and self._is_mixed(node, values):
+            self._mixed[node.number] = node
+        else:
+            self._mixed.pop(node.number, None)
         made = [
             _Type(wide and is_inexact(var.aval), line=node.line) for var in node.eqn.outvars
         ]
@@ -163,6 +175,13 @@ class Types:
                     if is_inexact(var.aval):
                         note(node, _shape(var), value.is_wide)
         return made
+
+    def _is_mixed(self, node: Node, values: Sequence[_Type]) -> bool:
+        """Whether an equation takes no operands of the dtypes that the source gives it."""
+        pairs = zip(node.eqn.invars, values)
+        arrays = [(var, v) for var, v in pairs if not hasattr(var, "val")]
+        is_one = len({v.is_wide for var, v in arrays if is_inexact(var.aval)}) < 2
+        return not (is_one or node.is_backward) and takes_one_dtype(node.stack)
 
     def _added(
         self, number: int, values: Sequence[_Type], line: int | None = None

@@ -8,8 +8,10 @@ from types import FrameType
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import DType, Leaf
+from .._leaves.types import DType, Leaf, PyTree
+from .._lines.calls import Left
 from .._lines.equations import Chain, calls_of_frame
+from .._lines.no_op_casts import NoOpCasts
 from .._lines.rules import RuleLines
 from .._source.origin import Origin
 
@@ -17,14 +19,33 @@ from .._source.origin import Origin
 class PythonNumbers(RuleLines):
     """While entered, remembers the Python numbers in calls from the user's lines into JAX.
 
-    A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array.
+    A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array. Casts to the dtype
+    that a value has become equations.
     """
 
     def __init__(self):
         super().__init__()
+        self._casts = NoOpCasts()
         self._numbers: dict[tuple[str, int], list[tuple[Chain | None, float]]] = {}
         self._given: collections.Counter[tuple[object, ...]] = collections.Counter()
         self._taken: collections.Counter[tuple[object, ...]] = collections.Counter()
+
+    def __enter__(self):
+        self._casts.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        self._casts.__exit__(*exception)
+
+    def into_user(self, frame: FrameType) -> Left:
+        both = super().into_user(frame), self._casts.into_user(frame)
+
+        def left(value: PyTree) -> None:
+            for each in both:
+                each(value)
+
+        return left
 
     def start_again(self) -> None:
         """The next number of each call is its first one."""

@@ -19,7 +19,7 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
 from .formats import Formats
-from .primitives import is_inexact
+from .primitives import is_inexact, measured
 from .python_numbers import PythonNumbers
 
 _NOT_TRACED = (
@@ -37,7 +37,8 @@ class Traced(NamedTuple):
 
     Attributes:
         program: its jaxpr.
-        paths: of its floating outputs.
+        paths: of its floating outputs; if there are none, of ints and bools that floats
+            may decide.
         numbers: the Python numbers that it gave to JAX; none if it does not run.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         outputs: the paths of all its outputs.
@@ -153,7 +154,8 @@ class Subject:
                 error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
                 raise
             has_double = has_float64()
-        paths = [path for path, x in zip(outputs, program.out_avals) if is_inexact(x)]
+        has_floats = any(map(is_inexact, avals_in(program)))
+        paths = [outputs[n] for n in measured(program.out_avals) if has_floats]
         return Traced(program, paths, numbers, has_double, outputs)
 
     def with_dtype(self, dtype: DType, inputs: Collection[int]) -> Jaxpr | None:

@@ -67,7 +67,8 @@ def audit_precision(
     in a scan.
 
     Args:
-        f: a function of arrays with floating outputs: a loss, a gradient, a train step.
+        f: a function of arrays with floating outputs: a loss, a gradient, a train step. Of
+            one that returns ints and bools alone, it is counted how many differ.
         *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Bools, ints, functions and
             strings among them stay; the rest is traced.
         kwargs: its keyword arguments.
@@ -95,8 +96,8 @@ def audit_precision(
         A `PrecisionReport`; print it. With `matmul_precision`, a `ProductsReport`.
 
     Raises:
-        TypeError: if `f` is not callable or has no floating output, or an argument has the
-            wrong type.
+        TypeError: if `f` is not callable, has no floating output and computes nothing with
+            floats, or an argument has the wrong type.
         ValueError: if an output is not finite in wide types either, with the line that
             makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative;
             if `matmul_precision` is unknown, or given with `wide` or `narrow`;
@@ -151,8 +152,9 @@ def audit_call(
     traced = subject.traced(hears=subject.has_values)
     if not traced.paths:
         raise TypeError(
-            f"audit_precision got {shown(f)}, which returns no floating array: give it a "
-            "function that returns what is to be exact, such as a loss or a gradient."
+            f"audit_precision got {shown(f)}, which returns no floating array, and nothing "
+            "that floats decide: give it a function that returns what is to be exact, such "
+            "as a loss or a gradient."
         )
     if products is not None:
         formats = Formats(np.dtype("float32"), is_own=True, products=products)
@@ -216,6 +218,7 @@ def audit_call(
         once=runs.once,
         outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
         unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
+        is_of_integers=not measures.are_floats,
         is_of_gradients=runs.has_gradients and not stuck and work is not None,
         lines=measures.lines,
         tolerance=tolerance,

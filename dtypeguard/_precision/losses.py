@@ -92,6 +92,7 @@ def line_losses(
         if number in important or number in fix:
             line, meant = measures.program.lines[number], measures.constant(number)
             alone = found.alone.get(number)
+            mixed = alone.plan.mixed if keeps and alone and alone.plan else ()
             losses[number] = LineLoss(
                 origin=line.origin,
                 share=shares[number] * by_rounding,
@@ -102,7 +103,7 @@ def line_losses(
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line)
                 if remedy
-                else remedy_of(line, measures.program, has_float64, keeps),
+                else remedy_of(line, measures.program, has_float64, keeps, mixed),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,

@@ -1,20 +1,49 @@
 """What to write for a line that loses precision."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
+from .._lines.equations import origin_of
 from .._numbers.lines import Line
+from .._numbers.nodes import Node
 from .._numbers.program import Program
 from .._source.files import package
 from .._source.origin import Origin
 from .loss import STOCHASTICALLY
 
 
-def remedy_of(line: Line, program: Program, has_float64: bool, keeps: bool) -> str:
-    """What to write for a line, of which the result stays wide or is cast back."""
+def remedy_of(
+    line: Line,
+    program: Program,
+    has_float64: bool,
+    keeps: bool,
+    mixed: Sequence[Node] = (),
+) -> str:
+    """What to write for a line.
+
+    Args:
+        line: the line.
+        program: its program.
+        has_float64: whether JAX makes a float64 array for the caller who names that dtype.
+        keeps: whether its result stays wide, and is not cast back.
+        mixed: the equations that then have wide and narrow operands, and take no such.
+    """
+    text = _remedy_of(line, program, has_float64, keeps)
+    places = {f"{x.name} on {o.place}" for x in mixed if (o := origin_of(x.stack))}
+    if not places:
+        return text
+    *_, last = every = sorted(places)
+    several = len(every) - 1
+    more = f" and {several} more" if several else ""
+    return f"{text} Cast the other operands of {last}{more} as well: it takes one dtype."
+
+
+def _remedy_of(line: Line, program: Program, has_float64: bool, keeps: bool) -> str:
     formats = program.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):

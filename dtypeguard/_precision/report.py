@@ -47,6 +47,8 @@ class PrecisionReport(Displayed):
         unmoved: for each output that is an input with something added, such as params with
             their updates, the share of the elements that an update moves in wide types and
             not as written.
+        is_of_integers: whether no output is floating: then an error is the share of the
+            elements that differ from those in wide types.
         is_of_gradients: whether gradients in a narrow dtype are among the outputs, and no
             such update.
         lost: the share of the numbers in the outputs that are 0 as written and not in wide
@@ -106,6 +108,7 @@ class PrecisionReport(Displayed):
     left_if_cast: float = math.nan
     price_if_cast: float = math.nan
     unmoved: dict[str, float] = dataclasses.field(default_factory=dict)
+    is_of_integers: bool = False
     is_of_gradients: bool = False
     lost: float = 0.0
     loss_scale: float | None = None
@@ -218,6 +221,9 @@ class PrecisionReport(Displayed):
             )
         begin = f"{self._setting} the outputs" if self._setting else "the outputs"
         off = f"{begin} are {percent(self.error)} off"
+        if self.is_of_integers:
+            begin = f"{self._setting} " if self._setting else ""
+            off = f"{begin}{percent(self.error)} of the elements of the outputs differ"
         if abs(self.compiled - self.error) > _MUCH * self.error:
             off += f" ({percent(self.compiled)} as XLA compiles it here)"
         off += self._range()
@@ -304,8 +310,9 @@ class PrecisionReport(Displayed):
         return [f"{begin}: no choice of lines reaches {allowed}."]
 
     def _legend(self) -> str:
+        off = "the share of elements that differ" if self.is_of_integers else self._off
         text = (
-            f"Off is {self._off}, the root mean square over the outputs; share: of its "
+            f"Off is {off}, the root mean square over the outputs; share: of its "
             "square; alone: off if only this line rounds; left: of the square with only "
             f"this line {self._widened}"
         )
@@ -316,7 +323,7 @@ class PrecisionReport(Displayed):
         if not self.decisions and not self.turns_differ:
             return []
         how = "cancels" if self.flipped < 0 else percent(self.flipped)
-        text = f"decisions that flipped: {how}"
+        text = "decisions that flipped" + f": {how}" * (not self.is_of_integers)
         if self.turns_differ:
             text += "; a loop turns another number of times"
         rows = [

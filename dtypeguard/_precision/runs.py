@@ -96,11 +96,12 @@ class Runs:
     """A program as written and in wide types.
 
     Attributes:
-        by_output: the error of each floating output, relative to its norm in wide types.
+        by_output: the error of each output that is measured, relative to its norm in wide
+            types.
         total: the root mean square of these.
         compiled: the same where XLA may leave out roundings, as it does by default.
         once: the same if the wide outputs are rounded once to the dtypes as written.
-        written: the floating outputs as written.
+        written: these outputs as written.
         exact: those in wide types.
         lost: the share of the numbers in the outputs that are 0 as written and not in wide
             types.
@@ -133,9 +134,9 @@ class Runs:
         self.turns_differ, self.decisions = compared
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(self.program.jaxpr)
-        floats = [var for var in inside.outvars if is_inexact(var.aval)]
-        self._are_gradients = [_is_backward(inside, var) for var in floats]
-        narrow = [bits(x.dtype) < 32 for x in self.written]
+        outputs = [inside.outvars[n] for n in measures.outputs]
+        self._are_gradients = [_is_backward(inside, var) for var in outputs]
+        narrow = [0 < bits(x.dtype) < 32 for x in self.written]
         self.has_gradients = any(map(operator.and_, narrow, self._are_gradients))
 
     def leave_out(self, numbers: Collection[int]) -> None:
@@ -149,7 +150,8 @@ class Runs:
         self.once = self._mean(self._distances(rounded))
         pairs = [*zip(self.written, self.exact, self._sizes)]
         counted = [(x, e) for x, e, size in pairs if size < math.inf]
-        lost = sum(int(jnp.sum((x == 0) & (e != 0))) for x, e in counted)
+        floats = counted if self._measures.are_floats else []
+        lost = sum(int(jnp.sum((x == 0) & (e != 0))) for x, e in floats)
         self.lost = lost / (sum(x.size for x, _ in counted) or 1)
 
     def vanishing(self) -> list[int]:
@@ -362,7 +364,7 @@ class Runs:
         from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have
 
         made = jax.jit(jaxpr_as_fun(program.jaxpr))(*self._arrays)
-        return [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
+        return [made[n] for n in self._measures.outputs]
 
 
 def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:

@@ -369,8 +369,8 @@ check_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16), max_error=1e-
     TypeError: have no values. Give it arrays, or max_wide_work alone
 audit_precision(3)
     TypeError: audit_precision got 3. Write audit_precision(f, *args)
-audit_precision(lambda x: x > 0, jnp.ones(2))
-    TypeError: returns no floating array: give it a function that returns
+audit_precision(lambda x: x + 1, jnp.arange(2))
+    TypeError: which returns no floating array, and nothing that floats decide: give it
 audit_precision(jnp.sin, jnp.ones(2), narrow=jnp.int8)
     TypeError: Write a floating dtype, such as narrow=jnp.bfloat16
 audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16)

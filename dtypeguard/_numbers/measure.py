@@ -1,15 +1,13 @@
 """What a program says of its lines of source: errors and shares."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import bits
-from .._leaves.norm import scaled_norm
+from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from . import plans
 from .plans import Plan
@@ -124,8 +122,8 @@ class Measures:
         """How far outputs are off along the error, as a part of it."""
         # In units of the error, whose square may be too small for a number.
         units = [norm * self.total for norm in self._norms]
-        along = [*map(_along, made, self.exact, self.written, units)]
-        return float(np.sum([float(x) for x in along])) / self._counted
+        along = map(_along, made, self.exact, self.written, units)
+        return math.fsum(along) / self._counted
 
     @property
     def _counted(self) -> int:
@@ -178,51 +176,52 @@ class Measures:
         return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
 
-@jax.jit
-def _norm(x: Leaf) -> tuple[jax.Array, jax.Array]:
-    """The norm of what is finite, as two factors."""
-    x = _at_least_single(x)
-    return scaled_norm(jnp.abs(jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))))
-
-
-@jax.jit
-def _distance(x: Leaf, exact: Leaf) -> tuple[jax.Array, jax.Array]:
-    off = _off(x, exact)
-    scale, root = _norm(off)
-    return scale, jnp.where(jnp.isfinite(off).all(), root, jnp.inf)
+# So many numbers are compared at a time. They are on the host, where nothing is compiled.
+_PIECE = 2**20
 
 
 def size_of(x: Leaf) -> float:
     """The norm of what is finite."""
-    return _product(_norm(x))
+    return math.hypot(*(_norm(np.where(np.isfinite(x), x, 0)) for (x,) in _pieces(x)))
 
 
 def distance(x: Leaf, exact: Leaf) -> float:
     """The norm of the difference; infinity where one is not finite."""
-    return _product(_distance(x, exact))
+    found = [_off(*pair) for pair in _pieces(x, exact)]
+    is_known = all(np.isfinite(off).all() for off in found)
+    return math.hypot(*map(_norm, found)) if is_known else math.inf
 
 
-def _product(factors: tuple[jax.Array, jax.Array]) -> float:
-    """As a Python float: in float32 the norm of large outputs overflows."""
-    scale, root = map(float, factors)
-    return scale * root
-
-
-@jax.jit
-def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
+def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
     """How far an output is off along its error, in squares of a unit."""
-    off = _off(made, exact) / unit
-    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / unit) * off))
+    total = 0.0
+    for x, true, other in _pieces(made, exact, written):
+        product = np.conj(_off(other, true) / unit) * (_off(x, true) / unit)
+        total += float(np.sum(product.real))
+    return total
 
 
-def _off(x: Leaf, exact: Leaf) -> Leaf:
+def _pieces(*arrays: Leaf) -> Iterator[list[np.ndarray]]:
+    """Pieces of arrays of one shape, with 64 bits a number."""
+    flat = [np.asarray(x).reshape(-1) for x in arrays]
+    for first in range(0, flat[0].size, _PIECE):
+        with np.errstate(all="ignore"):
+            yield [_as_double(x[first : first + _PIECE]) for x in flat]
+
+
+def _as_double(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.complex128 if kind(x.dtype) == "complex" else np.float64)
+
+
+def _norm(x: np.ndarray) -> float:
+    """The norm, which overflows no earlier than the numbers."""
+    sizes = np.abs(x)
+    largest = float(np.max(sizes, initial=0))
+    # NumPy's own norm asks BLAS, whose threads wait for each other.
+    return largest * math.sqrt(np.sum(np.square(sizes / largest))) if largest else 0.0
+
+
+def _off(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """The difference, where the same infinity makes none."""
-    x, exact = _at_least_single(x), _at_least_single(exact)
-    x = x.astype(np.promote_types(x.dtype, exact.dtype))  # under strict promotion as well
-    exact = exact.astype(x.dtype)
-    is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
-    return jnp.where(is_same, jnp.zeros_like(x), x - exact)
-
-
-def _at_least_single(x: Leaf) -> Leaf:
-    return x.astype(np.float32) if bits(x.dtype) < 32 else x
+    is_same = (x == exact) | (np.isnan(x) & np.isnan(exact))
+    return np.where(is_same, 0, x - exact)

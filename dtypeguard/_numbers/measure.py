@@ -19,6 +19,8 @@ from .run import Probes, run
 _LEAST_PART = 0.01
 # A line that causes less than this part of the error alone has no share.
 _LEAST_ALONE = 0.02
+# Of more lines than these, so many that follow each other are first measured together.
+_FEW_LINES, _TOGETHER = 24, 8
 
 
 class Measures:
@@ -68,6 +70,7 @@ class Measures:
         self.by_output = self._distances(self.written)
         self.total = self._mean(self.by_output)
         self._errors = {frozenset(range(self.lines)): self.total}
+        self._bounds = dict[int, float]()
 
     def is_repeatable(self) -> bool:
         """Whether the program returns the same again."""
@@ -95,10 +98,12 @@ class Measures:
         Args:
             show_status: called with the number of each line.
         """
+        if self.total and self.lines > _FEW_LINES:
+            self._find_small(range(self.lines))
         alone = []
         for number in range(self.lines if self.total else 0):
             show_status(number)
-            alone.append(self.alone(number))
+            alone.append(self.about(number))
         if not np.isfinite([self.total, *alone]).all():
             worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
             squares = [min(x / worst, 1e3) ** 2 for x in alone]
@@ -113,6 +118,7 @@ class Measures:
 
         for number, error in enumerate(alone):
             if error > _LEAST_ALONE * self.total:
+                show_status(number)
                 shares[number] = part(number + 1) - part(number)
             else:
                 parts[number + 1] = parts[number]
@@ -133,6 +139,20 @@ class Measures:
     def alone(self, number: int) -> float:
         """The error if only this line rounds."""
         return self.error([number])
+
+    def about(self, number: int) -> float:
+        """The error if only this line rounds; of one that causes next to nothing, a bound."""
+        return self._bounds[number] if number in self._bounds else self.alone(number)
+
+    def _find_small(self, lines: Sequence[int]) -> None:
+        """Finds lines that cause next to nothing, by runs in which several round."""
+        for first in range(0, len(lines), _TOGETHER):
+            group = lines[first : first + _TOGETHER]
+            for part in (group, group[: len(group) // 2], group[len(group) // 2 :]):
+                if len(part) > 1 and part[0] not in self._bounds:
+                    error = self.error(part)
+                    if error <= _LEAST_ALONE * self.total:
+                        self._bounds |= dict.fromkeys(part, error)
 
     def backward(self, number: int) -> float:
         """The share of what a line causes alone that its backward pass does, squared."""

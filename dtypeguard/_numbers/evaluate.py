@@ -1,5 +1,6 @@
 """Evaluates an equation of a jaxpr in other dtypes than its own, and rounds its results."""
 
+import collections
 import functools
 from collections.abc import Callable, Sequence
 
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
+from .._program.meshes import current_mesh
 
 DtypeOf = Callable[[DType], DType]
 # The number that a literal of an equation stands for.
@@ -52,12 +55,27 @@ def _param(name: str, value: Leaf, dtype_of: DtypeOf, number_of: NumberOf) -> ob
     inside = open_jaxpr(value)
     if not hasattr(inside, "eqns") or dtype_of is own_dtype:
         return value
-    avals = [
-        jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype)) for v in inside.invars
-    ]
-    function = functools.partial(_evaluate_all, inside, dtype_of, number_of)
-    made = jax.make_jaxpr(function)(*avals)
-    return made.jaxpr if inside is value else made
+    variables = [*inside.invars, *(v for eqn in inside.eqns for v in eqn.outvars)]
+    dtypes = (*((v.aval.dtype, dtype_of(v.aval.dtype)) for v in variables),)
+    numbers = [number_of(v, e) for e in inside.eqns for v in e.invars if hasattr(v, "val")]
+    key = id(value), dtypes, (*map(repr, numbers),), current_mesh(), x64_enabled()
+    if key not in _RETYPED:
+        avals = [
+            jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
+            for v in inside.invars
+        ]
+        function = functools.partial(_evaluate_all, inside, dtype_of, number_of)
+        made = jax.make_jaxpr(function)(*avals)
+        # The program is kept, so that none after it has its identity.
+        _RETYPED[key] = value, made.jaxpr if inside is value else made
+        while len(_RETYPED) > _MOST_RETYPED:
+            _RETYPED.popitem(last=False)
+    return _RETYPED[key][1]
+
+
+# Programs inside of equations, in other dtypes: JAX compiles an equation anew for each.
+_RETYPED = collections.OrderedDict[object, tuple[Leaf, Leaf]]()
+_MOST_RETYPED = 256
 
 
 def _evaluate_all(

@@ -21,7 +21,9 @@ class Gradients:
     """
 
     def __init__(self, program: Program):
-        self._calls = numbered_calls(program)
+        if program.calls is None:
+            program.calls = numbered_calls(program)
+        self._calls = program.calls
         self._taken = dict[tuple[int | None, Shape], bool]()
         self._returned = dict[tuple[int | None, Shape], bool]()
 

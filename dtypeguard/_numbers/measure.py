@@ -1,15 +1,13 @@
 """What a program says of its lines of source: errors and shares."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import bits
-from .._leaves.norm import scaled_norm
+from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from . import plans
 from .plans import Plan
@@ -21,6 +19,8 @@ from .run import Probes, run
 _LEAST_PART = 0.01
 # A line that causes less than this part of the error alone has no share.
 _LEAST_ALONE = 0.02
+# Of more lines than these, so many that follow each other are first measured together.
+_FEW_LINES, _TOGETHER = 24, 8
 
 
 class Measures:
@@ -76,6 +76,7 @@ class Measures:
         self.by_output = self._distances(self.written)
         self.total = self._mean(self.by_output)
         self._errors = {frozenset(range(self.lines)): self.total}
+        self._bounds = dict[int, float]()
 
     def is_repeatable(self) -> bool:
         """Whether the program returns the same again."""
@@ -103,10 +104,12 @@ class Measures:
         Args:
             show_status: called with the number of each line.
         """
+        if self.total and self.lines > _FEW_LINES:
+            self._find_small(range(self.lines))
         alone = []
         for number in range(self.lines if self.total else 0):
             show_status(number)
-            alone.append(self.alone(number))
+            alone.append(self.about(number))
         if not np.isfinite([self.total, *alone]).all():
             worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
             squares = [min(x / worst, 1e3) ** 2 for x in alone]
@@ -121,6 +124,7 @@ class Measures:
 
         for number, error in enumerate(alone):
             if error > _LEAST_ALONE * self.total:
+                show_status(number)
                 shares[number] = part(number + 1) - part(number)
             else:
                 parts[number + 1] = parts[number]
@@ -131,8 +135,8 @@ class Measures:
         # In units of the error, whose square may be too small for a number.
         power = 1 if self.are_floats else 0.5  # of counts
         units = [(norm * self.total) ** power for norm in self._norms]
-        along = [*map(_along, made, self.exact, self.written, units)]
-        return float(np.sum([float(x) for x in along])) / self._counted
+        along = map(_along, made, self.exact, self.written, units)
+        return math.fsum(along) / self._counted
 
     @property
     def _counted(self) -> int:
@@ -142,6 +146,20 @@ class Measures:
     def alone(self, number: int) -> float:
         """The error if only this line rounds."""
         return self.error([number])
+
+    def about(self, number: int) -> float:
+        """The error if only this line rounds; a bound, if it causes next to nothing."""
+        return self._bounds[number] if number in self._bounds else self.alone(number)
+
+    def _find_small(self, lines: Sequence[int]) -> None:
+        """Finds lines that cause next to nothing, by runs in which several round."""
+        for first in range(0, len(lines), _TOGETHER):
+            group = lines[first : first + _TOGETHER]
+            for part in (group, group[: len(group) // 2], group[len(group) // 2 :]):
+                if len(part) > 1 and part[0] not in self._bounds:
+                    error = self.error(part)
+                    if error <= _LEAST_ALONE * self.total:
+                        self._bounds |= dict.fromkeys(part, error)
 
     def backward(self, number: int) -> float:
         """The share of what a line causes alone that its backward pass does, squared."""
@@ -185,23 +203,15 @@ class Measures:
         return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
 
-@jax.jit
-def _norm(x: Leaf) -> tuple[jax.Array, jax.Array]:
-    """The norm of what is finite, as two factors."""
-    x = _at_least_single(x)
-    return scaled_norm(jnp.abs(jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))))
-
-
-@jax.jit
-def _distance(x: Leaf, exact: Leaf) -> tuple[jax.Array, jax.Array]:
-    off = _off(x, exact)
-    scale, root = _norm(off)
-    return scale, jnp.where(jnp.isfinite(off).all(), root, jnp.inf)
+# So many numbers are compared at a time. They are on the host, where nothing is compiled.
+_PIECE = 2**20
 
 
 def size_of(x: Leaf) -> float:
     """The norm of what is finite; of ints and bools their number."""
-    return float(x.size) if not is_inexact(x) else _product(_norm(x))
+    if not is_inexact(x):
+        return float(x.size)
+    return math.hypot(*(_norm(np.where(np.isfinite(x), x, 0)) for (x,) in _pieces(x)))
 
 
 def distance(x: Leaf, exact: Leaf) -> float:
@@ -211,32 +221,45 @@ def distance(x: Leaf, exact: Leaf) -> float:
     """
     if not is_inexact(x):
         return float(jnp.sum(x != exact))
-    return _product(_distance(x, exact))
+    found = [_off(*pair) for pair in _pieces(x, exact)]
+    is_known = all(np.isfinite(off).all() for off in found)
+    return math.hypot(*map(_norm, found)) if is_known else math.inf
 
 
-def _product(factors: tuple[jax.Array, jax.Array]) -> float:
-    """As a Python float: in float32 the norm of large outputs overflows."""
-    scale, root = map(float, factors)
-    return scale * root
-
-
-@jax.jit
-def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> Leaf:
+def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
     """How far an output is off along its error, in squares of a unit."""
-    off = _off(made, exact) / unit
-    return jnp.sum(jnp.real(jnp.conj(_off(written, exact) / unit) * off))
+    total = 0.0
+    for x, true, other in _pieces(made, exact, written):
+        product = np.conj(_off(other, true) / unit) * (_off(x, true) / unit)
+        total += float(np.sum(product.real))
+    return total
 
 
-def _off(x: Leaf, exact: Leaf) -> Leaf:
+def _pieces(*arrays: Leaf) -> Iterator[list[np.ndarray]]:
+    """Pieces of arrays of one shape; floats have 64 bits a number."""
+    flat = [np.asarray(x).reshape(-1) for x in arrays]
+    for first in range(0, flat[0].size, _PIECE):
+        with np.errstate(all="ignore"):
+            yield [_as_double(x[first : first + _PIECE]) for x in flat]
+
+
+def _as_double(x: np.ndarray) -> np.ndarray:
+    if not is_inexact(x):
+        return x
+    return x.astype(np.complex128 if kind(x.dtype) == "complex" else np.float64)
+
+
+def _norm(x: np.ndarray) -> float:
+    """The norm, which overflows no earlier than the numbers."""
+    sizes = np.abs(x)
+    largest = float(np.max(sizes, initial=0))
+    # NumPy's own norm asks BLAS, whose threads wait for each other.
+    return largest * math.sqrt(np.sum(np.square(sizes / largest))) if largest else 0.0
+
+
+def _off(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """The difference, where the same infinity makes none."""
     if not is_inexact(x):
-        return (x != exact).astype(np.float32)
-    x, exact = _at_least_single(x), _at_least_single(exact)
-    x = x.astype(np.promote_types(x.dtype, exact.dtype))  # under strict promotion as well
-    exact = exact.astype(x.dtype)
-    is_same = (x == exact) | (jnp.isnan(x) & jnp.isnan(exact))
-    return jnp.where(is_same, jnp.zeros_like(x), x - exact)
-
-
-def _at_least_single(x: Leaf) -> Leaf:
-    return x.astype(np.float32) if bits(x.dtype) < 32 else x
+        return (x != exact).astype(np.float64)
+    is_same = (x == exact) | (np.isnan(x) & np.isnan(exact))
+    return np.where(is_same, 0, x - exact)

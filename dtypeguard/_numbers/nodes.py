@@ -1,5 +1,6 @@
 """The equations of a program where they stand, and how each is run."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +9,13 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Equation, Jaxpr
-from .._lines.equations import is_backward, is_of_sampler
+from .._lines.equations import (
+    cast_of_ours,
+    is_backward,
+    is_explicit,
+    is_following,
+    is_of_sampler,
+)
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
 from .._rounding.rounding import round_with
@@ -43,6 +50,8 @@ class Node:
         constant: the Python number that it rounds, if it is the conversion of one.
         is_backward: whether it belongs to the backward pass of a gradient.
         last: the variables that nothing after it uses.
+        is_of_ours: whether it is a cast of dtypeguard's.
+        is_asked: whether the source asks for the dtype of a conversion, whatever is given.
     """
 
     def __init__(self, eqn: Equation, stack: Stack, rule: str, inner: "Sequence[Block]"):
@@ -56,6 +65,16 @@ class Node:
         self.constant: float | None = None
         self.is_backward = is_backward(stack)
         self.last: list[Any] = []
+
+    # Plans ask for these again and again.
+
+    @functools.cached_property
+    def is_of_ours(self) -> bool:
+        return cast_of_ours(self.stack) is not None
+
+    @functools.cached_property
+    def is_asked(self) -> bool:
+        return is_explicit(self.stack) and not is_following(self.stack)
 
 
 class Block:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from .._lines.equations import cast_of_ours, is_explicit, is_following
 from .._program.graph import Stack
 from .formats import Formats
 from .gradients import Gradients
@@ -97,7 +96,7 @@ def wide_lines(
             return True
         if node.name == "add_any":  # of gradients
             return has_wide
-        if not keeps or cast_of_ours(node.stack) is not None:
+        if not keeps or node.is_of_ours:
             return False
         return has_wide and not is_narrowed(program.formats, node)
 
@@ -113,4 +112,4 @@ def is_narrowed(formats: Formats, node: Node) -> bool:
     if node.name != "convert_element_type" or node.is_backward:
         return False
     is_narrow = formats.rounds(node.eqn.outvars[0].aval.dtype)
-    return is_narrow and is_explicit(node.stack) and not is_following(node.stack)
+    return is_narrow and node.is_asked

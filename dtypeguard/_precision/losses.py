@@ -69,7 +69,7 @@ def line_losses(
     numbers, is_finite = range(len(shares)), bool(np.isfinite(measures.total))
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
-    weight = measures.alone if cancel else lambda number: abs(shares[number])
+    weight = measures.about if cancel else lambda number: abs(shares[number])
     # A tie is in the order of the source.
     place = lambda origin: ("", 0) if origin is None else (origin.file, origin.line)
     places = [place(line.origin) for line in measures.program.lines]
@@ -84,7 +84,7 @@ def line_losses(
         tried = [*important]
         if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
             tried += [number for number in order if number not in important]
-        found = find(runs, order, tried, limit, measures.alone)
+        found = find(runs, order, tried, limit, measures.about)
     fix, keeps, kept, cast = found.lines, found.keeps, found.kept, found.cast
     by_rounding = 1 - flipped
     losses = {}

@@ -82,7 +82,9 @@ def find(
         error_of: the error that a line causes alone.
     """
     few = important[:MOST_ALONE]
-    alone = {number: _of(runs, [number], bound.error) for number in few}
+    left = _left(order, error_of)
+    most = _most(bound.error)
+    alone = {n: _of(runs, [n], bound.error, casts=left([n]) <= most) for n in few}
     wide = {number: each.kept for number, each in alone.items()}
     if not few or runs.total <= bound.error:
         return NOTHING._replace(kept=runs.nothing, alone=wide)
@@ -153,7 +155,11 @@ def _candidates(
 
 
 def _of(
-    runs: Runs, lines: Sequence[int], bound: float, is_expensive: bool = False
+    runs: Runs,
+    lines: Sequence[int],
+    bound: float,
+    is_expensive: bool = False,
+    casts: bool = True,
 ) -> Found:
     """Both runs with some lines wide, and which of them is the better one.
 
@@ -163,13 +169,14 @@ def _of(
         bound: the error that is allowed.
         is_expensive: whether what they make is known to be so if it stays wide: then that
             is not run.
+        casts: whether it is run with it cast back, which leaves what other lines round.
     """
     kept = cast = _NONE
     if not is_expensive:
         kept = runs.with_wide(lines, keeps=True)
     # Inputs are not cast back, and what makes no product wide costs nothing.
     is_line = all(runs.program.lines[number].origin is not None for number in lines)
-    if is_line and not (kept.error <= bound and not kept.price):
+    if casts and is_line and not (kept.error <= bound and not kept.price):
         cast = runs.with_wide(lines, keeps=False)
     if kept.error <= bound:
         keeps = not (cast.error <= bound and cast.price < kept.price)
@@ -200,12 +207,25 @@ def _hopeful(
     """
     prices = {number: np.fmin(x.kept.price, x.cast.price) for number, x in alone.items()}
     price = lambda lines: (round(sum(prices[n] for n in lines), 3), len(lines))
-    square = {number: error_of(number) ** 2 for number in order}
-    total, most = sum(square.values()), (2 * bound.error) ** 2
+    most = _most(bound.error)
     sizes = range(2, len(few) + 1)
     sets = itertools.chain(*(itertools.combinations(few, size) for size in sizes))
-    left = lambda lines: total - sum(square[number] for number in lines)
+    left = _left(order, error_of)
     return sorted((lines for lines in sets if left(lines) <= most), key=price)
+
+
+def _left(
+    order: Sequence[int], error_of: Callable[[int], float]
+) -> Callable[[Iterable[int]], float]:
+    """The squared error without the roundings of some lines, if these are independent."""
+    square = {number: error_of(number) ** 2 for number in order}
+    total = sum(square.values())
+    return lambda lines: total - sum(square[number] for number in lines)
+
+
+def _most(bound: float) -> float:
+    """What may be left so for it to be worth a run."""
+    return (2 * bound) ** 2
 
 
 def _sizes(runs: Runs, ranked: Sequence[int], bound: float) -> Iterator[int]:

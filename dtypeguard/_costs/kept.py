@@ -33,7 +33,9 @@ def _made_before(graph: Graph, value: int) -> Iterator[tuple[int, float]]:
         seen.add(value)
         aval = graph.avals[value]
         dtype = getattr(aval, "dtype", None)
-        size = max(size, math.prod(getattr(aval, "shape", ())) * getattr(dtype, "itemsize", 0))
+        size = max(
+            size, math.prod(getattr(aval, "shape", ())) * getattr(dtype, "itemsize", 0)
+        )
         equation = graph.made_by.get(value)
         if equation is None:
             waiting += [(each, size) for each in graph.same.get(value, ())]

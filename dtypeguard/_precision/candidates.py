@@ -77,9 +77,7 @@ def candidates_in(program: Program) -> tuple[list[Candidate], int]:
     return _without_lone_scopes(made), unnamed
 
 
-def grouped(
-    chosen: Collection[Candidate], every: Collection[Candidate]
-) -> list[Candidate]:
+def grouped(chosen: Collection[Candidate], every: Collection[Candidate]) -> list[Candidate]:
     """Candidates as entries: a scope less, or a whole function, where all of it is in."""
     first = _merged(chosen, every, lambda each: (each.place, each.expression))
     return _merged(first, every, lambda each: (each.place, None))

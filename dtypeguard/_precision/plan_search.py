@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._autocast.plan import PRODUCTS, Entry, Plan
 from .._leaves.public import public
@@ -12,6 +12,7 @@ from .candidates import Candidate
 
 # From this share of the multiply-adds on, a line that many layers share is told of.
 _MUCH = 0.01
+_OF_PLAN = "default", "error", "held_out", "tolerance", "share", "loss_scale", "measured"
 
 
 class Tried(NamedTuple):
@@ -70,7 +71,9 @@ class PlanSearch:
         off = f"{percent(plan.error or 0.0)} off"
         off += "" if plan.held_out is None else f" ({percent(plan.held_out)} held out)"
         within = "within" if self.is_within else "not within"
-        return f"plan: {', '.join(words)}, {off}, {within} {percent(plan.tolerance or 0.0)}."
+        return (
+            f"plan: {', '.join(words)}, {off}, {within} {percent(plan.tolerance or 0.0)}."
+        )
 
     def __str__(self) -> str:
         lines = [self.headline, *table_of(self.plan.entries)]
@@ -82,11 +85,39 @@ class PlanSearch:
             rows.append((each.default + mark, *row))
         lines += ["", *columns(rows), *([""] if self.notes else []), *self.notes]
         if not self.is_minimal:
-            lines.append("The runs were spent before it was known that no entry is too many.")
+            lines.append(
+                "The runs were spent before it was known that no entry is too many."
+            )
         return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        plan = {name: getattr(self.plan, name) for name in _OF_PLAN}
+        entries = [
+            {**dataclasses.asdict(x), "dtype": str(x.dtype)} for x in self.plan.entries
+        ]
+        return {
+            **plan,
+            "narrow": str(self.plan.narrow),
+            "entries": entries,
+            "ok": self.is_within,
+            "tried": [each._asdict() for each in self.tried],
+            "runs": self.runs,
+            "seconds": round(self.seconds, 3),
+            "is_minimal": self.is_minimal,
+            "notes": [*self.notes],
+            "updates": [*self.updates],
+        }
 
     def __repr__(self) -> str:
         return f"PlanSearch({self.headline})"
+
+
+def _few(paths: Sequence[str]) -> str:
+    """The first paths of some, and how many there are."""
+    more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+    return f"{', '.join(path or 'the output' for path in paths[:2])}{more}"
 
 
 def count_of(entries: int) -> str:
@@ -131,13 +162,15 @@ def notes_of(
             f"The last tenth of the tolerance costs {percent(dearest.share or 0.0)} of the "
             f"multiply-adds: without {dearest} it is {percent(dearest.error or 0.0)} off."
         )
-    for each in items:
-        if each.layers > 1 and each.work >= _MUCH and each.scope is None:
-            made.append(
-                f"{each.entry(plan.narrow)} is computed {each.layers} times, in one dtype: "
-                "a jax.named_scope around each layer tells them apart, where they are no "
-                "turns of a loop."
-            )
+    is_shared = lambda x: x.layers > 1 and x.work >= _MUCH and x.scope is None
+    shared = [each for each in items if is_shared(each)]
+    if shared:
+        most = max(shared, key=lambda each: each.work)
+        made.append(
+            f"{most.entry(plan.narrow)} is computed {most.layers} times"
+            f"{', as others are,' * (len(shared) > 1)} in one dtype: a jax.named_scope "
+            "around each layer tells them apart, but for turns of a loop."
+        )
     if unnamed:
         equations = "1 equation" if unnamed == 1 else f"{unnamed} equations"
         made.append(f"{equations} that no line of yours leads to cannot have an entry.")

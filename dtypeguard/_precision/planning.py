@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from .._autocast.plan import ALL, FLOW, PRODUCTS, Plan
 from .candidates import Candidate, candidates_in, grouped
 from .choosing import Choice, Chosen, Spent
@@ -70,7 +68,6 @@ class Planning:
             seconds=time.monotonic() - started,
             is_minimal=best.chosen.is_minimal,
             notes=notes_of(plan, items, self._bare_errors(), self._unnamed),
-            updates=self._trials.updates,
         )
 
     def _bare_errors(self) -> dict[str, float]:
@@ -126,7 +123,9 @@ class Planning:
         for item in [*items] if option.chosen.is_minimal else ():
             rest = [other for other in items if other is not item]
             if self._error(option.default, rest, is_asked=True) <= self._tolerance:
-                return self._needed(option._replace(chosen=option.chosen._replace(items=(*rest,))))
+                return self._needed(
+                    option._replace(chosen=option.chosen._replace(items=(*rest,)))
+                )
         return items
 
     def _measured(self, default: str, items: Sequence[Candidate]) -> Plan:
@@ -161,7 +160,7 @@ class Planning:
         Args:
             default: of the plan.
             items: the lines.
-            is_asked: whether it is a figure of the result, for which the budget is no limit.
+            is_asked: whether it is a figure of the result: the budget is no limit then.
         """
         numbers = frozenset[int]().union(*(item.numbers for item in items))
         if (default, numbers) not in self._errors:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._autocast.plan import Entry, Plan
+from .._autocast.plan import Plan
 from .._leaves.types import Leaf
 from .._numbers import plans
 from .._numbers.measure import Measures, distance, size_of
@@ -53,6 +53,7 @@ class Trials:
     Attributes:
         count: how many runs were made.
         seconds: how long they took.
+        updated: the outputs that are an input with an update, each with that input.
 
     Args:
         measures: of the program as if all of it were narrow.
@@ -75,7 +76,7 @@ class Trials:
         self.measures, self.program = measures, measures.program
         self.count, self.seconds = 0, 0.0
         self._graph, self._left_out, self._budget = graph, left_out, budget
-        self._updated = updated_inputs(graph)
+        self.updated = updated_inputs(graph)
         self._given = [*map(self._inputs, given)]
         self._held_out = [*map(self._inputs, held_out)]
 
@@ -100,7 +101,7 @@ class Trials:
         return max(errors)
 
     def held_out(self, plan: Plan) -> float | None:
-        """The greatest error of a plan on the inputs that are held out; None without any."""
+        """The greatest error of a plan on what is held out; None if nothing is."""
         errors = [self._error_of(plan, inputs) for inputs in self._held_out]
         return max(errors, default=None)
 
@@ -113,15 +114,24 @@ class Trials:
 
     def cost(self, plan: Plan) -> Cost:
         from .candidates import _work
+
         ran = emulated(self.program, plan)
         nodes = [*self.program.block.all_nodes()]
         total = sum(map(_work, nodes))
         wide = sum(_work(n) for n in nodes if ran.entries[n.number] == plans.WIDE)
         from .candidates import _size
-        kept = sum(_size(n) * (4 if ran.entries[n.number] == plans.WIDE else 2) for n in nodes if not n.is_backward)
+
+        kept = sum(
+            _size(n) * (4 if ran.entries[n.number] == plans.WIDE else 2)
+            for n in nodes
+            if not n.is_backward
+        )
         return Cost(wide / (total or 1.0), kept)
 
-    updates = ()
+    def has_narrow(self, plan: Plan, candidate: Candidate) -> bool:
+        """Whether a plan has a line narrow."""
+        ran = emulated(self.program, plan)
+        return any(ran.entries[n] != plans.WIDE for n in candidate.numbers)
 
     def _error_on(self, inputs: Inputs, plan: plans.Plan) -> float:
         started = time.monotonic()
@@ -134,7 +144,7 @@ class Trials:
     def _inputs(self, arrays: Sequence[Leaf]) -> Inputs:
         exact = self.measures.run(plans.wide(self.program), arrays=arrays)
         sizes = [size_of(x) or 1.0 for x in exact]
-        for number, place in self._updated.items():
+        for number, place in self.updated.items():
             change = distance(arrays[place].astype(exact[number].dtype), exact[number])
             sizes[number] = min(change or math.inf, sizes[number])
         for number in self._left_out:
@@ -156,7 +166,9 @@ def error_between(
 def emulated(program, plan):
     from .._autocast.matching import Matcher
     from .._program.graph import PRODUCTS
+
     matcher = Matcher(plan)
+
     def is_wide(node, has_wide):
         entry = matcher.entry(node.stack)
         if entry is not None:
@@ -164,4 +176,5 @@ def emulated(program, plan):
         if node.name in PRODUCTS:
             return False
         return {"products": True, "flow": has_wide, "all": False}[plan.default]
+
     return plans.chosen_wide(program, is_wide, True)

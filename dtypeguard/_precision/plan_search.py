@@ -12,6 +12,7 @@ from .candidates import Candidate
 
 # From this share of the multiply-adds on, a line that many layers share is told of.
 _MUCH = 0.01
+_TRIED = "default", "wide", "off", "multiply-adds wide", "kept for backward"
 _OF_PLAN = "default", "error", "held_out", "tolerance", "share", "loss_scale", "measured"
 
 
@@ -77,17 +78,18 @@ class PlanSearch:
 
     def __str__(self) -> str:
         lines = [self.headline, *table_of(self.plan.entries)]
-        rows = [("default", "wide", "off", "multiply-adds wide", "kept for backward")]
+        rows: list[tuple[str, ...]] = [_TRIED]
         for each in self.tried:
             mark = "*" if each.default == self.plan.default else ""
             kept = f"{each.kept / 1e6:.3g} MB"
-            row = count_of(each.entries), percent(each.error), percent(each.wide), kept
-            rows.append((each.default + mark, *row))
+            entries = count_of(each.entries)
+            error, wide = percent(each.error), percent(each.wide)
+            rows.append((each.default + mark, entries, error, wide, kept))
         lines += ["", *columns(rows), *([""] if self.notes else []), *self.notes]
+        if self.updates:
+            lines.append(f"{_few(self.updates)}: an update counts, not the new value.")
         if not self.is_minimal:
-            lines.append(
-                "The runs were spent before it was known that no entry is too many."
-            )
+            lines.append("The runs were spent before each entry was known to be needed.")
         return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
 
     @property

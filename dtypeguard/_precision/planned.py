@@ -65,8 +65,8 @@ def inputs_of(
                 f"{owner} got {name}={shown(given)}. Write a list of tuples of arguments, "
                 f"such as {name}=[(params, other_batch)]."
             )
-    both = ([(args, dict(kwargs or {})) for args in x] for x in (also, held_out))
-    return Inputs(*both, budget)
+    named = lambda x: [(args, dict(kwargs or {})) for args in x]
+    return Inputs(named(also), named(held_out), budget)
 
 
 def has_plan(formats: Formats) -> bool:

@@ -14,7 +14,8 @@ def add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         description="Searches which lines of a function have to stay wide where the rest "
         "is narrow, within a tolerance, and writes them into a file for "
         "dtypeguard.autocast. Every figure is from a run. With --check, measures the "
-        "function by the plan of a file. Exits 1 if it is not within the tolerance, 2 if it cannot run, else 0.",
+        "function by the plan of a file. Exits 1 if it is not within the tolerance, 2 if "
+        "it cannot run, else 0.",
         epilog="Examples: dtypeguard plan train.py:step --inputs train.py:inputs --narrow "
         "bfloat16 --tolerance 0.02 --out train.plan; dtypeguard plan train.py:step "
         "--inputs train.py:inputs --check train.plan",

@@ -131,7 +131,9 @@ def table_of(entries: Sequence[Entry]) -> list[str]:
     if not entries:
         return []
     has_held_out = any(each.held_out is not None for each in entries)
-    rows = [("wide", "off without", "held out" * has_held_out, "multiply-adds")]
+    rows: list[tuple[str, ...]] = [
+        ("wide", "off without", "held out" * has_held_out, "multiply-adds")
+    ]
     for each in sorted(entries, key=lambda x: -(x.error or 0.0)):
         errors = ("" if x is None else percent(x) for x in (each.error, each.held_out))
         rows.append((str(each), *errors, percent(each.share or 0.0)))

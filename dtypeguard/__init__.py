@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ._audit.audit import audit as audit
     from ._audit.report import AuditReport as AuditReport
     from ._audit.step import audit_step as audit_step
+    from ._autocast.autocast import autocast as autocast
+    from ._autocast.plan import Plan as Plan
     from ._costs.costs import LineCost as LineCost
     from ._costs.work import Work as Work
     from ._explain.explain import explain as explain
@@ -45,6 +47,8 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_audit.audit": ("audit",),
         "_audit.report": ("AuditReport",),
         "_audit.step": ("audit_step",),
+        "_autocast.autocast": ("autocast",),
+        "_autocast.plan": ("Plan",),
         "_costs.costs": ("LineCost",),
         "_costs.work": ("Work",),
         "_explain.explain": ("explain",),

@@ -114,9 +114,9 @@ class Matcher:
             self._known[line] = None if best is None else self._given[best]
         return self._known[line]
 
-    def _weight(self, number: int) -> tuple[bool, int]:
+    def _weight(self, number: int) -> tuple[bool, int, int]:
         entry = self._entries[number]
-        return entry.expression is not None, len(entry.scope or "")
+        return entry.expression is not None, len(entry.place), len(entry.scope or "")
 
     def check(self) -> None:
         """Checks that each entry has matched an equation.
@@ -166,10 +166,14 @@ def _matches(entry: Entry, line: Line) -> bool:
 
 
 def _is_place(written: str, place: str) -> bool:
-    """Whether a place is the written one; the root of the project may be another."""
-    if written == place:
-        return True
-    return place.endswith(f"/{written}") or (place != "" and written.endswith(f"/{place}"))
+    """Whether a place is the written one, or a function inside of that.
+
+    The root of the project may be another.
+    """
+    (file, _, function), (own, _, within) = (x.partition(":") for x in (written, place))
+    is_file = file == own or own.endswith(f"/{file}") or file.endswith(f"/{own}")
+    is_inside = not function or within == function or within.startswith(f"{function}.")
+    return bool(own) and is_file and is_inside
 
 
 def _is_in_scope(written: str, scope: str) -> bool:

@@ -100,7 +100,7 @@ def test_expression_before_function(tmp_path):
 def test_backward_pass_counts_for_the_line(tmp_path):
     stacks = _program(tmp_path, grad=True)
     names = _names(stacks, _entries(Entry("model.py:Block.__call__", "x @ w")))
-    assert names == ["dot_general"] * 8
+    assert names.count("dot_general") == 8
 
 
 _REFACTORED = {

@@ -1,0 +1,109 @@
+"""What is known of a value while a program is emitted, and how it is cast."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.compat import set_x64, x64_enabled
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import Aval, DType, Leaf
+from .._numbers.primitives import is_inexact
+from .._program.meshes import as_dtype
+
+FLOAT32, FLOAT64 = np.dtype("float32"), np.dtype("float64")
+_DOUBLES = FLOAT64, np.dtype("complex128")
+
+
+class Type(NamedTuple):
+    """The type of a value that is emitted.
+
+    Attributes:
+        dtype: its dtype, which may be another than that of the program.
+        is_kept: whether it is wide by an explicit cast of the user's.
+        is_fragile: whether it is a constant that the narrow dtype makes infinite or 0.
+    """
+
+    dtype: DType
+    is_kept: bool = False
+    is_fragile: bool = False
+
+
+class Value(NamedTuple):
+    """A value that is emitted: an array and what `Type` says beside its dtype."""
+
+    array: Leaf
+    is_kept: bool = False
+    is_fragile: bool = False
+
+    @property
+    def type(self) -> Type:
+        return Type(dtype_of(self.array), *self[1:])
+
+
+def dtype_of(array: Leaf) -> DType:
+    return getattr(array, "dtype", None)
+
+
+def is_float(value: Any) -> bool:
+    """Whether an array or an abstract value is a floating one."""
+    return kind(dtype_of(value)) == "float"
+
+
+def is_narrower(dtype: DType, other: DType) -> bool:
+    """Whether a dtype has fewer bits than another of its kind."""
+    return 0 < bits(dtype) < bits(other)
+
+
+def retyped(aval: Aval, dtype: DType) -> Aval:
+    """An abstract value with another dtype."""
+    if dtype is None or aval.dtype == dtype:
+        return aval
+    return aval.update(dtype=dtype, weak_type=False)
+
+
+def scope_for(*dtypes: DType) -> contextlib.AbstractContextManager[object]:
+    """A context in which JAX has these dtypes."""
+    has_doubles = any(each in _DOUBLES for each in dtypes)
+    is_needed = has_doubles and not x64_enabled()
+    return set_x64(True) if is_needed else contextlib.nullcontext()
+
+
+def cast(array: Leaf, dtype: DType) -> Leaf:
+    """An array, or a number of a jaxpr, in another dtype."""
+    if dtype_of(array) == dtype:
+        return array
+    with scope_for(dtype, dtype_of(array)):
+        if isinstance(array, jax.Array):
+            return as_dtype(array, dtype)
+        return jnp.asarray(np.asarray(array).astype(dtype))
+
+
+def loses(constant: Leaf, dtype: DType) -> bool:
+    """Whether a dtype makes a finite number infinite, or 0 of another one."""
+    if np.size(constant) != 1 or isinstance(constant, jax.core.Tracer):
+        return False
+    number = np.asarray(constant)
+    if kind(number.dtype) != "float" or not np.isfinite(number).all():
+        return False
+    with np.errstate(all="ignore"):
+        narrow = number.astype(dtype)
+    is_lost = ~np.isfinite(narrow) | ((narrow == 0) & (number != 0))
+    return bool(is_lost.all())
+
+
+def holds(constant: Leaf, dtype: DType) -> bool:
+    """Whether a dtype has a number exactly."""
+    number = np.asarray(constant)
+    return bool(np.all(number.astype(dtype).astype(number.dtype) == number))
+
+
+def as_written(values: Sequence[Value], avals: Sequence[Aval]) -> list[Leaf]:
+    """Operands in the dtypes that the program has."""
+    return [
+        cast(value.array, aval.dtype) if is_inexact(aval) else value.array
+        for value, aval in zip(values, avals)
+    ]

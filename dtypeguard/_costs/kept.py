@@ -3,41 +3,55 @@
 import math
 from collections.abc import Iterator
 
+from .._leaves.types import DType
 from .._lines.equations import is_transposed
-from .._program.graph import Graph
+from .._program.graph import Equation, Graph
 from .work import equations
+
+_COPIES = "autocast_fan_out"
 
 
 def bytes_kept(graph: Graph) -> float:
     """The bytes of what the forward pass makes and the backward pass uses.
 
     Inputs and constants are there anyway, and what `jax.checkpoint` computes again is not
-    kept. XLA may compute some of it again as well, and then keeps less.
+    kept. Of a value that the backward pass only rounds, the rounded one is kept. XLA may
+    compute some of it again as well, and then keeps less.
     """
     kept: dict[int, float] = {}
-    for equation, _ in equations(graph):
-        if is_transposed(equation.stack):
-            for value in equation.inputs:
-                for source, size in _made_before(graph, value):
-                    kept[source] = max(size, kept.get(source, 0.0))
+    for equation, results in equations(graph):
+        if not is_transposed(equation.stack):
+            continue
+        rounded = _itemsize(graph, results[0]) if _is_cast(equation) else math.inf
+        for value in equation.inputs:
+            for source, count, itemsize in _made_before(graph, value):
+                size = count * min(itemsize, rounded)
+                kept[source] = max(size, kept.get(source, 0.0))
     return sum(kept.values())
 
 
-def _made_before(graph: Graph, value: int) -> Iterator[tuple[int, float]]:
-    """What the forward pass made that a value is, and the bytes of it for all turns."""
+def _made_before(graph: Graph, value: int) -> Iterator[tuple[int, float, float]]:
+    """What the forward pass made that a value is, how many numbers, and their bytes."""
     waiting, seen = [(value, 0.0)], set[int]()
     while waiting:
-        value, size = waiting.pop()
+        value, count = waiting.pop()
         if value in seen:
             continue
         seen.add(value)
-        aval = graph.avals[value]
-        dtype = getattr(aval, "dtype", None)
-        size = max(
-            size, math.prod(getattr(aval, "shape", ())) * getattr(dtype, "itemsize", 0)
-        )
+        count = max(count, math.prod(getattr(graph.avals[value], "shape", ())))
         equation = graph.made_by.get(value)
         if equation is None:
-            waiting += [(each, size) for each in graph.same.get(value, ())]
+            waiting += [(each, count) for each in graph.same.get(value, ())]
+        elif equation.primitive == _COPIES:
+            waiting += [(each, count) for each in equation.inputs]
         elif not is_transposed(equation.stack):
-            yield value, size
+            yield value, count, _itemsize(graph, value)
+
+
+def _is_cast(equation: Equation) -> bool:
+    return equation.primitive == "convert_element_type"
+
+
+def _itemsize(graph: Graph, value: int) -> float:
+    dtype: DType = getattr(graph.avals[value], "dtype", None)
+    return getattr(dtype, "itemsize", 0)

@@ -3,14 +3,23 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._autocast.plan import Plan
+from .._autocast.matching import Matcher
+from .._autocast.narrowed import narrowed
+from .._autocast.plan import PRODUCTS, Plan
+from .._costs.kept import bytes_kept
+from .._costs.work import work_of
 from .._leaves.types import Leaf
 from .._numbers import plans
+from .._numbers.formats import Formats
 from .._numbers.measure import Measures, distance, size_of
+from .._numbers.primitives import is_inexact
+from .._numbers.program import Program
+from .._numbers.python_numbers import PythonNumbers
+from .._numbers.run import run
 from .._program.graph import Graph
 from .candidates import Candidate
 from .choosing import Spent
@@ -77,6 +86,9 @@ class Trials:
         self.count, self.seconds = 0, 0.0
         self._graph, self._left_out, self._budget = graph, left_out, budget
         self.updated = updated_inputs(graph)
+        self._last: tuple[Plan, Program] | None = None
+        nodes = self.program.block.all_nodes()
+        self._stacks = {node.number: node.stack for node in nodes}
         self._given = [*map(self._inputs, given)]
         self._held_out = [*map(self._inputs, held_out)]
 
@@ -84,7 +96,7 @@ class Trials:
         """The error if this alone rounds, on the first inputs."""
         self._spend()
         plan = candidate.rounding(self.program)
-        return self._error_on(self._given[0], plan)
+        return self._error_on(self._given[0], self.program, plan)
 
     def error(self, plan: Plan, is_asked: bool = False) -> float:
         """The greatest error of a plan on the inputs of the search.
@@ -109,35 +121,42 @@ class Trials:
         if self.count >= self._budget:
             raise Spent
 
-    def _error_of(self, plan: Plan, inputs: Inputs) -> float:
-        return self._error_on(inputs, emulated(self.program, plan))
+    def has_narrow(self, plan: Plan, candidate: Candidate) -> bool:
+        """Whether a plan has some of a line narrow."""
+        entry = Matcher(plan).entry(self._stacks[min(candidate.numbers)])
+        if entry is not None:
+            return entry.dtype.itemsize < self.program.formats.wide.itemsize
+        return plan.default != PRODUCTS or candidate.has_products
 
     def cost(self, plan: Plan) -> Cost:
-        from .candidates import _work
+        """What a plan costs."""
+        graph = Graph(self._by_plan(plan).jaxpr)
+        return Cost(work_of(graph, plan.narrow).wide, bytes_kept(graph))
 
-        ran = emulated(self.program, plan)
-        nodes = [*self.program.block.all_nodes()]
-        total = sum(map(_work, nodes))
-        wide = sum(_work(n) for n in nodes if ran.entries[n.number] == plans.WIDE)
-        from .candidates import _size
+    def _by_plan(self, plan: Plan) -> Program:
+        """The program that `autocast` makes by a plan."""
+        if self._last is None or self._last[0] != plan:
+            made = narrowed(self.program.jaxpr, plan)
+            program = Program(made, Formats(self.program.formats.wide), PythonNumbers())
+            self._last = plan, program
+        return self._last[1]
 
-        kept = sum(
-            _size(n) * (4 if ran.entries[n.number] == plans.WIDE else 2)
-            for n in nodes
-            if not n.is_backward
-        )
-        return Cost(wide / (total or 1.0), kept)
+    def _error_of(self, plan: Plan, inputs: Inputs) -> float:
+        program, scale = self._by_plan(plan), plan.loss_scale
+        if scale is None:
+            return self._error_on(inputs, program, plans.written(program))
+        is_wide = lambda node, has_wide: node.is_backward or has_wide
+        as_scaled = plans.chosen_wide(program, is_wide)
+        return self._error_on(inputs, program, as_scaled, scale=np.float32(scale))
 
-    def has_narrow(self, plan: Plan, candidate: Candidate) -> bool:
-        """Whether a plan has a line narrow."""
-        ran = emulated(self.program, plan)
-        return any(ran.entries[n] != plans.WIDE for n in candidate.numbers)
-
-    def _error_on(self, inputs: Inputs, plan: plans.Plan) -> float:
+    def _error_on(
+        self, inputs: Inputs, program: Program, plan: plans.Plan, **options: Any
+    ) -> float:
         started = time.monotonic()
-        made = self.measures.run(plan, arrays=inputs.arrays)
+        made = run(program, plan, inputs.arrays, **options)
+        floats = [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
         self.count += 1
-        error = error_between(made, inputs.exact, inputs.sizes)
+        error = error_between(floats, inputs.exact, inputs.sizes)
         self.seconds += time.monotonic() - started
         return error
 
@@ -161,20 +180,3 @@ def error_between(
     if not np.isfinite(errors).all():
         return math.inf
     return float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
-
-
-def emulated(program, plan):
-    from .._autocast.matching import Matcher
-    from .._program.graph import PRODUCTS
-
-    matcher = Matcher(plan)
-
-    def is_wide(node, has_wide):
-        entry = matcher.entry(node.stack)
-        if entry is not None:
-            return entry.dtype.itemsize >= 4
-        if node.name in PRODUCTS:
-            return False
-        return {"products": True, "flow": has_wide, "all": False}[plan.default]
-
-    return plans.chosen_wide(program, is_wide, True)

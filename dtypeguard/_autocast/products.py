@@ -24,6 +24,7 @@ from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype
 
+_POLICIES = jax.checkpoint_policies
 _OF_RESULT = "preferred_element_type"
 # The primitives of JAX that are emitted so, by name.
 _PRIMITIVES = {each.name: each for each in (lax.dot_general_p, lax.conv_general_dilated_p)}
@@ -75,6 +76,20 @@ def product(eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
     """
     of = Product(eqn.primitive.name, (*sorted(eqn.params.items()),), dtype, result)
     return PRODUCT.bind(*operands, of=of)
+
+
+def policy_of(policy: Any) -> Any:
+    """A policy of `jax.checkpoint` that takes `PRODUCT` for JAX's own product."""
+    if policy in (None, _POLICIES.everything_saveable, _POLICIES.nothing_saveable):
+        return policy
+
+    def of_products(primitive, *avals, **params):
+        if primitive is not PRODUCT:
+            return policy(primitive, *avals, **params)
+        of = params["of"]
+        return policy(_PRIMITIVES[of.name], *avals, **dict(of.params))
+
+    return of_products
 
 
 def _abstract(left: Aval, right: Aval, *, of: Product) -> Aval:

@@ -17,7 +17,6 @@ from .._program.expand import expanded
 from .._program.graph import Stack
 from .._source.files import is_users
 from .inside import Inner, Inside, evaluated, leading
-from .products import policy_of
 from .reach import Variables
 from .values import Type, Value, cast, is_float
 
@@ -209,7 +208,6 @@ class Custom(Inside):
             return self.bound(eqn, values, [inner], {})
         params = eqn.params["_prim"].params
         options = {name: params[name] for name in _OF_REMAT if name in params}
-        options["policy"] = policy_of(options.get("policy"))
         function = jax.checkpoint(lambda *x: evaluated(inner.jaxpr, x), **options)
         return self._of_function(function, values, inner)
 

@@ -215,16 +215,28 @@ class Custom(Inside):
         self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
     ) -> list[Value]:
         made = eqn.params["_prim"]
+        if any(made.params.get(name) for name in _FURTHER):
+            return self.written(eqn, stack, values, frozenset())
+        # What the function closes over has no cotangents.
+        is_closed = "bwd_accums" in made.params
 
         def run(*arrays):
             args = tree_util.tree_unflatten(made.in_tree, arrays)
             nonzeros = tree_util.tree_unflatten(made.in_tree, [True] * len(arrays))
+            if is_closed:
+                nothing = tree_util.tree_map(lambda _: False, nonzeros[:2])
+                nonzeros = *nothing, *nonzeros[2:]
             results, kept, *_ = made.vjp_fwd(nonzeros, *args)
             return tree_util.tree_leaves(results), kept
 
         def back(kept, cotangents):
             given = tree_util.tree_unflatten(made.out_tree, cotangents)
-            return made.in_tree.flatten_up_to(made.vjp_bwd_retval(kept, given))
+            if is_closed:
+                others = tree_util.tree_map(lambda _: None, made.in_avals[:2])
+                moved = *others, *made.bwd(kept, given)[0]
+            else:
+                moved = made.vjp_bwd_retval(kept, given)
+            return made.in_tree.flatten_up_to(moved)
 
         return self._with_vjp(eqn, stack, values, inner, run, back)
 
@@ -286,6 +298,8 @@ def _instantiated(value: Any, like: Any) -> Any:
 
 
 _OF_REMAT = "policy", "prevent_cse"
+# What a rule of a derivative may have beside two functions.
+_FURTHER = "remat_rules", "bwd_accums", "with_logs", "generic_batching"
 _HELD: dict[str, Callable[..., list[Value]]] = {
     "RematTraced": Custom.remat,
     "CustomVJPTraced": Custom.held_vjp,

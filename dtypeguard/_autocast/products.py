@@ -2,16 +2,16 @@
 
 A product of bfloat16 operands in JAX has gradients in bfloat16, and so has the all-reduce
 that a partitioner makes of the gradient of a weight. With a wide result it has wide
-products in its backward pass. `PRODUCT` has neither: it takes operands as they come and
-rounds them itself, so that the derivative for an operand has the operand's own dtype, made
-by a product of narrow values that is added up in that dtype.
+products in its backward pass. `product` has neither: the derivative for an operand has the
+operand's own dtype, made by a product of narrow values that is added up in that dtype.
 
-Where it is differentiated, JAX's own product computes the result: policies of
-`jax.checkpoint` look for that one. It stays in tangents, whose transpose it defines.
+It is JAX's own product of rounded operands, which policies of `jax.checkpoint` look for,
+without a derivative: `ROUND` has none. `RESULT` gives it one. Its tangents are of
+`TANGENT`, a product that is linear in one operand and defines its transpose.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,39 +24,49 @@ from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype
 
-_OF_RESULT = "preferred_element_type"
+_RESULT = "preferred_element_type"
 # The primitives of JAX that are emitted so, by name.
 _PRIMITIVES = {each.name: each for each in (lax.dot_general_p, lax.conv_general_dilated_p)}
-PRODUCT, FAN_OUT = Primitive("autocast_product"), Primitive("autocast_fan_out")
+ROUND, RESULT = Primitive("autocast_round"), Primitive("autocast_result")
+TANGENT, FAN_OUT = Primitive("autocast_tangent"), Primitive("autocast_fan_out")
 FAN_OUT.multiple_results = True
 
 
 class Product(NamedTuple):
-    """A product of JAX, and in which dtypes it is computed.
+    """A product of JAX, in certain dtypes.
 
     Attributes:
         name: of JAX's primitive.
         params: those of the primitive.
         dtype: of its operands.
         result: of what it returns.
+        axes: those of its operands over which it is mapped, the inner ones first.
     """
 
     name: str
     params: tuple[tuple[str, Any], ...]
     dtype: DType
     result: DType
+    axes: tuple[tuple[int | None, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.name} in {self.dtype}, to {self.result}"
 
-    def of(self, left: Leaf, right: Leaf) -> Leaf:
-        """The product of JAX, on operands as they come."""
-        narrow = [as_dtype(each, self.dtype) for each in (left, right)]
-        return self.bind(narrow, self.result)
+    def __call__(self, left: Leaf, right: Leaf) -> Leaf:
+        """The product of JAX, of operands in its dtype."""
+        params = {**dict(self.params), _RESULT: self.result}
+        function = lambda *pair: _PRIMITIVES[self.name].bind(*pair, **params)
+        for axes in self.axes:
+            function = jax.vmap(function, in_axes=axes)
+        return function(left, right)
 
-    def bind(self, narrow: Sequence[Leaf], result: DType) -> Leaf:
-        params = {**dict(self.params), _OF_RESULT: result}
-        return _PRIMITIVES[self.name].bind(*narrow, **params)
+    def of_narrow(self, *operands: Leaf) -> Leaf:
+        """The product of operands that are rounded first."""
+        return self(*(as_dtype(each, self.dtype) for each in operands))
+
+    def mapped(self, axes: Sequence[int | None]) -> "Product":
+        """The product that is mapped over one more axis, the first of its result."""
+        return self._replace(axes=(*self.axes, (*axes,)))
 
 
 def is_bilinear(eqn: Equation) -> bool:
@@ -74,99 +84,138 @@ def product(eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
         result: the dtype of the result.
     """
     of = Product(eqn.primitive.name, (*sorted(eqn.params.items()),), dtype, result)
-    return PRODUCT.bind(*operands, of=of)
+    narrow = [ROUND.bind(each, new_dtype=dtype) for each in operands]
+    return RESULT.bind(of(*narrow), *operands, *narrow, of=of)
 
 
-def _abstract(left: Aval, right: Aval, *, of: Product) -> Aval:
-    avals = [each.update(dtype=of.dtype, weak_type=False) for each in (left, right)]
-    params = {**dict(of.params), _OF_RESULT: of.result}
-    return _PRIMITIVES[of.name].abstract_eval(*avals, **params)[0]
+def _round_jvp(primals: Sequence[Leaf], _: object, *, new_dtype: DType):
+    made = as_dtype(*primals, new_dtype)
+    return made, ad.Zero(jax.typeof(made))
 
 
-def _jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):
-    narrow = [as_dtype(each, of.dtype) for each in primals]
-    made = of.bind(narrow, of.result)
+def _round_batch(operands: Sequence[Leaf], axes: Sequence[int], *, new_dtype: DType):
+    return ROUND.bind(*operands, new_dtype=new_dtype), axes[0]
+
+
+def _result_of(value: Leaf, *_: Leaf, of: Product) -> Leaf:
+    return value
+
+
+def _result_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):
+    value, _, _, left, right = primals
+    _, of_left, of_right, _, _ = tangents
     parts = [
-        PRODUCT.bind(*[*narrow[:side], tangent, *narrow[side + 1 :]], of=of)
-        for side, tangent in enumerate(tangents)
-        if type(tangent) is not ad.Zero
+        TANGENT.bind(*pair, of=of)
+        for pair in ((of_left, right), (left, of_right))
+        if not any(type(each) is ad.Zero for each in pair)
     ]
-    return made, functools.reduce(lax.add, parts)
+    return value, functools.reduce(lax.add, parts) if parts else ad.Zero(jax.typeof(value))
 
 
-def _transpose(cotangent: Leaf, left: Leaf, right: Leaf, *, of: Product):
-    side = 0 if ad.is_undefined_primal(left) else 1
-    linear, other = (left, right) if side == 0 else (right, left)
+def _result_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
+    value, *others = operands
+    size = next(x.shape[n] for x, n in zip(operands, axes) if n is not None)
+    if axes[0] is None:  # the operands are mapped, but it does not depend on them
+        value = jnp.broadcast_to(value, (size, *value.shape))
+    else:
+        value = jnp.moveaxis(value, axes[0], 0)
+    pairs = [*zip((others[:2], others[2:]), (axes[1:3], axes[3:]))]
+    (left, right), places = pairs[0]
+    narrow, own = pairs[1]
+    # What is rounded is mapped as what it is rounded of.
+    moved = [
+        x if a == b or a is None or b is None else jnp.moveaxis(x, a, b)
+        for x, a, b in zip(narrow, own, places)
+    ]
+    return RESULT.bind(value, left, right, *moved, of=of.mapped(places)), 0
+
+
+def _tangent_of(*operands: Leaf, of: Product) -> Leaf:
+    return of.of_narrow(*operands)
+
+
+def _tangent_aval(*operands: Aval, of: Product) -> Aval:
+    avals = [each.update(dtype=of.dtype, weak_type=False) for each in operands]
+    return _aval_of(of, *avals)
+
+
+@functools.lru_cache(1000)
+def _aval_of(of: Product, *avals: Aval) -> Aval:
+    return jax.make_jaxpr(of)(*avals).out_avals[0]
+
+
+def _tangent_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):
+    parts = [
+        TANGENT.bind(*[*primals[:side], each, *primals[side + 1 :]], of=of)
+        for side, each in enumerate(tangents)
+        if type(each) is not ad.Zero
+    ]
+    return TANGENT.bind(*primals, of=of), functools.reduce(lax.add, parts)
+
+
+def _round_transpose(cotangent: Leaf, value: Leaf, *, new_dtype: DType):
+    if type(cotangent) is ad.Zero:
+        return [ad.Zero(value.aval)]
+    return [as_dtype(cotangent, value.aval.dtype)]
+
+
+def _result_transpose(
+    cotangent: Leaf,
+    value: Leaf,
+    left: Leaf,
+    right: Leaf,
+    narrow_left: Leaf,
+    narrow_right: Leaf,
+    *,
+    of: Product,
+):
+    """Of a product in a tangent, which is linear in one operand and in what it gives."""
+    is_left = ad.is_undefined_primal(left)
+    pair = (left, narrow_right) if is_left else (narrow_left, right)
+    return (None, *_tangent_transpose(cotangent, *pair, of=of), None, None)
+
+
+def _tangent_transpose(cotangent: Leaf, left: Leaf, right: Leaf, *, of: Product):
+    is_left = ad.is_undefined_primal(left)
+    linear, other = (left, right) if is_left else (right, left)
     if type(cotangent) is ad.Zero:
         made = ad.Zero(linear.aval)
     else:
         other, cotangent = (as_dtype(x, of.dtype) for x in (other, cotangent))
         aval = linear.aval.update(dtype=of.dtype, weak_type=False)
-        jaxpr = _transposed(of, side, aval, jax.typeof(other), jax.typeof(cotangent))
-        (made,) = _run(jaxpr, [other, cotangent], linear.aval.dtype)
-    return (made, None) if side == 0 else (None, made)
+        jaxpr = _transposed(of, is_left, aval, jax.typeof(other), jax.typeof(cotangent))
+        made = _run(jaxpr, [other, cotangent], linear.aval.dtype)
+    return (made, None) if is_left else (None, made)
 
 
 @functools.lru_cache(1000)
-def _transposed(of: Product, side: int, linear: Aval, other: Aval, cotangent: Aval):
-    """The jaxpr of the derivative for one operand, of the other and the cotangent."""
+def _transposed(
+    of: Product, is_left: bool, linear: Aval, other: Aval, cotangent: Aval
+) -> Jaxpr:
+    """The derivative for one operand, of the other and the cotangent."""
+    of = of._replace(result=of.dtype)
 
     def transposed(other, cotangent):
-        def function(x):
-            pair = (x, other) if side == 0 else (other, x)
-            return of.bind(pair, of.dtype)
-
-        return jax.linear_transpose(function, linear)(cotangent)
+        pair = lambda x: (x, other) if is_left else (other, x)
+        return jax.linear_transpose(lambda x: of(*pair(x)), linear)(cotangent)
 
     return jax.make_jaxpr(transposed)(other, cotangent)
 
 
-def _batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
-    avals = [_avals(x, of.dtype) for x in operands]
-    function = jax.vmap(lambda *pair: of.bind(pair, of.result), in_axes=(*axes,))
-    jaxpr = jax.make_jaxpr(function)(*avals)
-
-    def bind(eqn: Equation, values: Sequence[Leaf]) -> Leaf:
-        return product(eqn, values, of.dtype, of.result)
-
-    return _run(jaxpr, operands, of.result, bind)[0], 0
-
-
-def _avals(x: Leaf, dtype: DType) -> Aval:
-    return jax.typeof(x).update(dtype=dtype, weak_type=False)
-
-
-def _run(
-    jaxpr: Jaxpr,
-    operands: Sequence[Leaf],
-    result: DType,
-    bind: Callable[[Equation, Sequence[Leaf]], Leaf] | None = None,
-) -> list[Leaf]:
-    """Runs a jaxpr of one product and of moves; what comes after has another dtype."""
+def _run(jaxpr: Jaxpr, operands: Sequence[Leaf], result: DType) -> Leaf:
+    """Runs a jaxpr of one product and of moves, in which the product has this result."""
     opened = open_jaxpr(jaxpr)
     known = dict(zip(opened.invars, operands))
     for eqn in opened.eqns:
         values = [x.val if hasattr(x, "val") else known[x] for x in eqn.invars]
-        if not is_bilinear(eqn):
-            made = eqn.primitive.bind(*values, **eqn.params)
-        elif bind is None:
-            made = eqn.primitive.bind(*values, **{**eqn.params, _OF_RESULT: result})
-        else:
-            made = bind(eqn, values)
+        params = {**eqn.params, _RESULT: result} if is_bilinear(eqn) else eqn.params
+        made = eqn.primitive.bind(*values, **params)
         known |= zip(eqn.outvars, made if eqn.primitive.multiple_results else [made])
-    return [known[x] for x in opened.outvars]
+    return known[opened.outvars[0]]
 
 
-def _lowered(*operands: Leaf, of: Product) -> Leaf:
-    return of.of(*operands)
-
-
-PRODUCT.def_impl(_lowered)
-PRODUCT.def_abstract_eval(_abstract)
-ad.primitive_jvps[PRODUCT] = _jvp
-ad.primitive_transposes[PRODUCT] = _transpose
-batching.primitive_batchers[PRODUCT] = _batch
-mlir.register_lowering(PRODUCT, mlir.lower_fun(_lowered, multiple_results=False))
+def _tangent_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
+    return TANGENT.bind(*operands, of=of.mapped(axes)), 0
 
 
 def fan_out(array: Leaf, count: int) -> list[Leaf]:
@@ -187,10 +236,8 @@ def _fan_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, count: int):
 
 def _fan_transpose(cotangents: Sequence[Leaf], array: Leaf, *, count: int):
     parts = [each for each in cotangents if type(each) is not ad.Zero]
-    if not parts:
-        return [ad.Zero(array.aval)]
-    if len(parts) == 1:
-        return parts
+    if len(parts) < 2:
+        return parts or [ad.Zero(array.aval)]
     wide = [as_dtype(each, jnp.dtype("float32")) for each in parts]
     return [as_dtype(functools.reduce(lax.add, wide), parts[0].dtype)]
 
@@ -199,9 +246,28 @@ def _fan_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, count: i
     return FAN_OUT.bind(*operands, count=count), [*axes] * count
 
 
-FAN_OUT.def_impl(_copies)
-FAN_OUT.def_abstract_eval(lambda aval, *, count: [aval] * count)
-ad.primitive_jvps[FAN_OUT] = _fan_jvp
-ad.primitive_transposes[FAN_OUT] = _fan_transpose
-batching.primitive_batchers[FAN_OUT] = _fan_batch
-mlir.register_lowering(FAN_OUT, mlir.lower_fun(_copies, multiple_results=True))
+# By primitive: what it computes, its type, its derivative and how it is mapped.
+_DEFINED = {
+    ROUND: (
+        lambda x, *, new_dtype: as_dtype(x, new_dtype),
+        lambda aval, *, new_dtype: aval.update(dtype=new_dtype, weak_type=False),
+        _round_jvp,
+        _round_batch,
+    ),
+    RESULT: (_result_of, lambda aval, *_, of: aval, _result_jvp, _result_batch),
+    TANGENT: (_tangent_of, _tangent_aval, _tangent_jvp, _tangent_batch),
+    FAN_OUT: (_copies, lambda aval, *, count: [aval] * count, _fan_jvp, _fan_batch),
+}
+for _primitive, (_computed, _typed, _jvp, _batched) in _DEFINED.items():
+    _primitive.def_impl(_computed)
+    _primitive.def_abstract_eval(_typed)
+    ad.primitive_jvps[_primitive] = _jvp
+    batching.primitive_batchers[_primitive] = _batched
+    _lowering = mlir.lower_fun(_computed, multiple_results=_primitive.multiple_results)
+    mlir.register_lowering(_primitive, _lowering)
+ad.primitive_transposes |= {
+    ROUND: _round_transpose,
+    RESULT: _result_transpose,
+    TANGENT: _tangent_transpose,
+    FAN_OUT: _fan_transpose,
+}

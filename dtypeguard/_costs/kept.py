@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 from .._leaves.types import DType
 from .._lines.equations import is_transposed
-from .._program.graph import Equation, Graph
+from .._program.graph import Graph
 from .work import equations
 
-_COPIES = "autocast_fan_out"
+# What `autocast` adds that computes nothing: its result is its first operand.
+_SAME = "autocast_fan_out", "autocast_result"
+_CASTS = "convert_element_type", "autocast_round"
 
 
 def bytes_kept(graph: Graph) -> float:
@@ -20,9 +22,10 @@ def bytes_kept(graph: Graph) -> float:
     """
     kept: dict[int, float] = {}
     for equation, results in equations(graph):
-        if not is_transposed(equation.stack):
+        if not is_transposed(equation.stack) or equation.primitive in _SAME:
             continue
-        rounded = _itemsize(graph, results[0]) if _is_cast(equation) else math.inf
+        is_cast = equation.primitive in _CASTS
+        rounded = _itemsize(graph, results[0]) if is_cast else math.inf
         for value in equation.inputs:
             for source, count, itemsize in _made_before(graph, value):
                 size = count * min(itemsize, rounded)
@@ -42,14 +45,10 @@ def _made_before(graph: Graph, value: int) -> Iterator[tuple[int, float, float]]
         equation = graph.made_by.get(value)
         if equation is None:
             waiting += [(each, count) for each in graph.same.get(value, ())]
-        elif equation.primitive == _COPIES:
-            waiting += [(each, count) for each in equation.inputs]
+        elif equation.primitive in _SAME:
+            waiting.append((equation.inputs[0], count))
         elif not is_transposed(equation.stack):
             yield value, count, _itemsize(graph, value)
-
-
-def _is_cast(equation: Equation) -> bool:
-    return equation.primitive == "convert_element_type"
 
 
 def _itemsize(graph: Graph, value: int) -> float:

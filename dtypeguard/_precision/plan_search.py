@@ -141,7 +141,11 @@ def table_of(entries: Sequence[Entry]) -> list[str]:
 
 
 def notes_of(
-    plan: Plan, items: Sequence[Candidate], bare: Mapping[str, float], unnamed: int
+    plan: Plan,
+    items: Sequence[Candidate],
+    bare: Mapping[str, float],
+    unnamed: int,
+    is_searched: bool,
 ) -> tuple[str, ...]:
     """What a search says beside its plan.
 
@@ -150,14 +154,20 @@ def notes_of(
         items: its entries.
         bare: the errors of the defaults without an entry.
         unnamed: how many equations that round have no line.
+        is_searched: whether the runs were enough.
     """
-    tolerance = plan.tolerance or 0.0
+    tolerance, error = plan.tolerance or 0.0, plan.error or 0.0
     wide = sum(each.work for each in items)
     made = []
     if bare.get(PRODUCTS, 0.0) > tolerance and wide:
         made.append(
             f"With products alone in {plan.narrow}, it is {percent(bare[PRODUCTS])} off: "
             f"{percent(wide)} of the multiply-adds stay wide."
+        )
+    if error > tolerance and is_searched:
+        made.append(
+            f"With all of its lines wide it is {percent(error)} off: the program rounds by "
+            "casts of its own, which a plan leaves alone."
         )
     nearly = [x for x in plan.entries if (x.error or math.inf) <= 1.1 * tolerance]
     if nearly:

@@ -47,11 +47,8 @@ class Planning:
 
     def search(self) -> PlanSearch:
         """Searches, and measures what it has found."""
-        started, options = time.monotonic(), list[_Option]()
-        for default in (ALL, FLOW, PRODUCTS):
-            options.append(self._option(default))
-            if not options[0].chosen.items and options[0].chosen.is_within:
-                break  # all is narrow, which nothing else is cheaper than
+        started = time.monotonic()
+        options = [*map(self._option, self._defaults())]
         best = self._best(options)
         items = self._needed(best)
         plan = self._measured(best.default, items)
@@ -67,8 +64,25 @@ class Planning:
             runs=self._trials.count,
             seconds=time.monotonic() - started,
             is_minimal=best.chosen.is_minimal,
-            notes=notes_of(plan, items, self._bare_errors(), self._unnamed),
+            notes=notes_of(
+                plan,
+                items,
+                self._bare_errors(),
+                self._unnamed,
+                best.chosen.error < math.inf,
+            ),
         )
+
+    def _defaults(self) -> Sequence[str]:
+        """The defaults that are worth a search: all narrow alone, if that is enough."""
+        has_products = any(each.has_products for each in self._candidates)
+        defaults = (ALL, FLOW, PRODUCTS) if has_products else (ALL,)
+        for default in defaults:
+            self._show(f"running it with {default} in {self._bare.narrow}")
+            error = self._error(default, (), is_asked=True)
+            if default == ALL and error <= self._tolerance:
+                return (ALL,)
+        return defaults
 
     def _bare_errors(self) -> dict[str, float]:
         """The errors of the defaults without an entry, as far as they were run."""
@@ -78,7 +92,6 @@ class Planning:
         """The fewest lines that stay wide with a default."""
         every = [x for x in self._candidates if default != PRODUCTS or x.has_products]
         error_of = lambda items: self._error(default, items)
-        self._show(f"running it with {default} in {self._bare.narrow}")
         try:
             if error_of(()) <= self._tolerance:
                 chosen = Chosen[Candidate]((), error_of(()), True, True)
@@ -110,7 +123,7 @@ class Planning:
         """The cheapest of those within the tolerance, or that with the least error."""
         within = [each for each in options if each.chosen.is_within]
         if not within:
-            return min(options, key=lambda each: each.error)
+            return min(options, key=lambda each: (each.error, each.cost))
         least = min(each.cost.wide for each in within)
         cheap = [each for each in within if each.cost.wide <= least + _SHARE]
         kept = min(each.cost.kept for each in cheap)

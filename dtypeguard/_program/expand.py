@@ -1,12 +1,9 @@
 """Looks into equations that JAX expands when it compiles, as JAX 0.12 does.
 
-`lax.custom_root` is one. Such an equation holds no jaxpr, but an object that makes one. So
-do the products of `autocast`.
+`lax.custom_root` is one. Such an equation holds no jaxpr, but an object that makes one.
 """
 
-import functools
 import weakref
-from typing import Any
 
 import jax
 
@@ -19,9 +16,6 @@ _EXPANDED: dict[int, Jaxpr] = {}
 
 def expanded(eqn: Equation) -> Jaxpr | None:
     """What such an equation computes, as a closed jaxpr; None for another one."""
-    if hasattr(of := eqn.params.get("of"), "of"):
-        types = ((var.aval.shape, var.aval.dtype) for var in eqn.invars)
-        return _product(of, (*types,))
     made = eqn.params.get("_prim")
     if not hasattr(made, "expand"):
         return None
@@ -38,9 +32,3 @@ def expanded(eqn: Equation) -> Jaxpr | None:
             return None
         _EXPANDED[id(made)] = jaxpr
     return _EXPANDED[id(made)]
-
-
-@functools.lru_cache(1000)
-def _product(product: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> Jaxpr:
-    """What a product of `autocast` computes."""
-    return jax.make_jaxpr(product.of)(*(jax.ShapeDtypeStruct(*each) for each in types))

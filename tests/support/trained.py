@@ -61,7 +61,8 @@ def written(folder, *edits, text=TEXT):
     path.write_text(text)
     name = f"trained_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -220,9 +220,8 @@ class Emitter:
         made = self.written(eqn, stack, values, reached)
         is_kept = is_asked and is_narrower(before, after)
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        return [
-            Value(x.array, is_kept and is_float(x.array), value.is_fragile) for x in made
-        ]
+        is_kept = is_kept and kind(after) == "float"
+        return [Value(x.array, is_kept, value.is_held) for x in made]
 
     def rounded(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables

@@ -33,11 +33,10 @@ from .values import (
     Value,
     as_written,
     cast,
+    constant,
     dtype_of,
-    holds,
     is_float,
     is_narrower,
-    loses,
     scope_for,
 )
 
@@ -111,7 +110,7 @@ class Emitter:
         number = (
             var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
         )
-        return Value(number, is_fragile=loses(number, self.plan.narrow))
+        return constant(number, self.plan.narrow)
 
     # Equations
 
@@ -167,22 +166,22 @@ class Emitter:
     ) -> list[Value]:
         """In the dtype that its operands have, which it rounds none of."""
         floats = [value for value in values if is_float(value.array)]
-        arrays = [v for v, var in zip(values, eqn.invars) if not hasattr(var, "val")]
-        dtypes = {dtype_of(v.array) for v in arrays if is_float(v.array)}
         is_kept = any(value.is_kept for value in floats)
         is_fragile = any(value.is_fragile for value in floats)
-        self.matcher.entry(stack)
+        # A constant that every dtype has, such as 0, takes that of the others.
+        dtypes = {dtype_of(v.array) for v in floats if not v.is_held}
+        if not dtypes:
+            made = self.written(eqn, stack, values, reached)
+            return [Value(x.array, is_held=is_float(x.array) or None) for x in made]
         if len(dtypes) == 1:
-            (dtype,) = dtypes
-            others = [v.array for v in floats if dtype_of(v.array) != dtype]
-            if all(holds(x, dtype) for x in others):
-                made = self._in(dtype, eqn, stack, values, reached)
-                return [Value(x.array, is_kept, is_fragile) for x in made]
-        if not is_fragile:
+            made = self._in(*dtypes, eqn, stack, values, reached)
+        elif is_fragile:
+            self.keep(stack, _CONSTANT.format(self.plan.narrow))
+            made = self.written(eqn, stack, values, reached)
+        else:
             return self.computed(eqn, stack, values, reached)
-        self.keep(stack, _CONSTANT.format(self.plan.narrow))
-        made = self.written(eqn, stack, values, reached)
-        return [Value(x.array, is_kept, is_fragile) for x in made]
+        held = False if is_fragile else None
+        return [Value(x.array, is_kept, held) if is_float(x.array) else x for x in made]
 
     def spread(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
@@ -191,9 +190,9 @@ class Emitter:
         dtypes = [dtype_of(v.array) for v in values if is_float(v.array)]
         written = [var.aval.dtype for var in eqn.invars if is_float(var.aval)]
         if any(is_narrower(*pair) for pair in zip(dtypes, written)):
+            held = False if any(value.is_fragile for value in values) else None
             made = self.written(eqn, stack, values, reached)
-            is_fragile = any(value.is_fragile for value in values)
-            return [value._replace(is_fragile=is_fragile) for value in made]
+            return [value._replace(is_held=held) for value in made]
         return self.moved(eqn, stack, values, reached)
 
     def summed(
@@ -221,9 +220,8 @@ class Emitter:
         made = self.written(eqn, stack, values, reached)
         is_kept = is_asked and is_narrower(before, after)
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        return [
-            Value(x.array, is_kept and is_float(x.array), value.is_fragile) for x in made
-        ]
+        is_kept = is_kept and kind(after) == "float"
+        return [Value(x.array, is_kept, value.is_held) for x in made]
 
     def rounded(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
@@ -267,6 +265,8 @@ class Emitter:
         dtype = self.plan.narrow if entry is None else entry.dtype
         if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
             return None
+        if is_of_sampler(stack):
+            return None
         if asks_for_precision(eqn):
             return self.keep(stack, _OWN_PRECISION)
         if any(value.is_kept for value in values):
@@ -296,6 +296,8 @@ class Emitter:
         if not _has_floats(eqn):
             return None
         if entry is None and not self._is_narrow(eqn, values, reached):
+            return None
+        if is_of_sampler(stack):
             return None
         dtype = self.plan.narrow if entry is None else entry.dtype
         if not is_narrower(dtype, FLOAT32):
@@ -339,7 +341,7 @@ def rule_of(eqn: Equation, stack: Stack) -> Callable[..., list[Value]]:
     made = [var.aval for var in eqn.outvars]
     has_keys = any(primitives.is_key(var.aval) for var in (*eqn.invars, *eqn.outvars))
     is_fixed = has_no_wide_form(eqn) or name in primitives.OF_BITS or name == "iota"
-    if has_keys or is_fixed or not any(map(is_float, made)) or is_of_sampler(stack):
+    if has_keys or is_fixed or not any(map(is_float, made)):
         return Emitter.written
     operands = [var.aval for var in eqn.invars]
     floats = [x for x in operands if primitives.is_inexact(x)]

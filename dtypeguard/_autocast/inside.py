@@ -65,6 +65,7 @@ class Inside(Emitter):
     def equation(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
     ) -> list[Value]:
+        self.matcher.entry(stack)  # which then has matched
         rule = self.rules.get(eqn.primitive.name)
         if rule is None or not _is_plain(eqn):
             rule = rule_of(eqn, stack)
@@ -352,8 +353,9 @@ def _widest(types: Sequence[Type]) -> DType | None:
 
 
 def _joined(types: Sequence[Type]) -> Type:
-    flags = [any(each) for each in zip(*(kind[1:] for kind in types))]
-    return Type(types[0].dtype, *flags)
+    is_fragile = any(kind.is_held is False for kind in types)
+    is_kept = any(kind.is_kept for kind in types)
+    return Type(types[0].dtype, is_kept, False if is_fragile else None)
 
 
 def _widened(value: Value, var: Any) -> Value:

@@ -24,12 +24,13 @@ class Type(NamedTuple):
     Attributes:
         dtype: its dtype, which may be another than that of the program.
         is_kept: whether it is wide by an explicit cast of the user's.
-        is_fragile: whether it is a constant that the narrow dtype makes infinite or 0.
+        is_held: of a constant, whether the narrow dtype has it exactly, or else makes it
+            infinite or 0; None of other constants and of what is no constant.
     """
 
     dtype: DType
     is_kept: bool = False
-    is_fragile: bool = False
+    is_held: bool | None = None
 
 
 class Value(NamedTuple):
@@ -37,11 +38,16 @@ class Value(NamedTuple):
 
     array: Leaf
     is_kept: bool = False
-    is_fragile: bool = False
+    is_held: bool | None = None
 
     @property
     def type(self) -> Type:
         return Type(dtype_of(self.array), *self[1:])
+
+    @property
+    def is_fragile(self) -> bool:
+        """Whether the narrow dtype makes it infinite or 0."""
+        return self.is_held is False
 
 
 def dtype_of(array: Leaf) -> DType:
@@ -82,23 +88,17 @@ def cast(array: Leaf, dtype: DType) -> Leaf:
         return jnp.asarray(np.asarray(array).astype(dtype))
 
 
-def loses(constant: Leaf, dtype: DType) -> bool:
-    """Whether a dtype makes a finite number infinite, or 0 of another one."""
-    if np.size(constant) != 1 or isinstance(constant, jax.core.Tracer):
-        return False
-    number = np.asarray(constant)
-    if kind(number.dtype) != "float" or not np.isfinite(number).all():
-        return False
+def constant(number: Leaf, dtype: DType) -> Value:
+    """A number of a jaxpr, and what a narrow dtype makes of it."""
+    value = np.asarray(number)
+    if value.size != 1 or kind(value.dtype) != "float":
+        return Value(number)
     with np.errstate(all="ignore"):
-        narrow = number.astype(dtype)
-    is_lost = ~np.isfinite(narrow) | ((narrow == 0) & (number != 0))
-    return bool(is_lost.all())
-
-
-def holds(constant: Leaf, dtype: DType) -> bool:
-    """Whether a dtype has a number exactly."""
-    number = np.asarray(constant)
-    return bool(np.all(number.astype(dtype).astype(number.dtype) == number))
+        narrow = value.astype(dtype)
+    if np.all(narrow.astype(value.dtype) == value):
+        return Value(number, is_held=True)
+    is_lost = np.isfinite(value) & (~np.isfinite(narrow) | ((narrow == 0) & (value != 0)))
+    return Value(number, is_held=False if is_lost.all() else None)
 
 
 def as_written(values: Sequence[Value], avals: Sequence[Aval]) -> list[Leaf]:

@@ -87,7 +87,8 @@ class PlanSearch:
             rows.append((each.default + mark, entries, error, wide, kept))
         lines += ["", *columns(rows), *([""] if self.notes else []), *self.notes]
         if self.updates:
-            lines.append(f"{_few(self.updates)}: an update counts, not the new value.")
+            few = _few(self.updates)
+            lines.append(f"Of {few}, the change counts, not the new value.")
         if not self.is_minimal:
             lines.append("The runs were spent before each entry was known to be needed.")
         return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])

@@ -87,14 +87,16 @@ class Emitter:
 
         Args:
             jaxpr: closed or open.
-            values: its arguments.
+            values: its arguments, after its constants or without these.
             outer: the equations around it, inside out.
             reached: its variables that lead to a product.
         """
         opened = open_jaxpr(jaxpr)
         known = _Values(opened)
-        consts = map(Value, getattr(jaxpr, "consts", ()))
-        for var, value in zip((*opened.constvars, *opened.invars), (*consts, *values)):
+        variables = *opened.constvars, *opened.invars
+        if len(values) < len(variables):
+            values = [*map(Value, jaxpr.consts), *values]
+        for var, value in zip(variables, values):
             known.put(var, value)
         for eqn in opened.eqns:
             operands = [self._read(known, var) for var in eqn.invars]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend import source_info_util
 
 from .._leaves.dtypes import bits, kind
@@ -26,7 +27,7 @@ from .._numbers.nodes import has_no_wide_form
 from .._program.graph import PRODUCTS, Stack, open_jaxpr
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan
-from .products import fan_out, is_bilinear, product
+from .products import fan_out, is_bilinear, product, rounded
 from .reach import Reach, Variables
 from .values import (
     FLOAT32,
@@ -77,6 +78,7 @@ class Emitter:
         self.plan, self.matcher, self.kept = plan, matcher, kept
         self.reach = Reach()
         self.products = self.changes = 0
+        self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
 
     # Values
 
@@ -98,12 +100,14 @@ class Emitter:
             values = [*map(Value, jaxpr.consts), *values]
         for var, value in zip(variables, values):
             known.put(var, value)
+        outside, self._rounded = self._rounded, {}
         for eqn in opened.eqns:
             operands = [self._read(known, var) for var in eqn.invars]
             with _context(eqn):
                 made = self.equation(eqn, (eqn, *outer), operands, reached)
                 for var, value in zip(eqn.outvars, made):
                     known.put(var, value)
+        self._rounded = outside
         return [self._read(known, var) for var in opened.outvars]
 
     def _read(self, known: "_Values", var: Any) -> Value:
@@ -256,7 +260,18 @@ class Emitter:
         if not is_narrower(dtype, FLOAT32) or not is_bilinear(eqn):
             return self._in(dtype, eqn, stack, values, reached)
         self.changes += 1
-        return [Value(product(eqn, [v.array for v in values], dtype, result))]
+        operands = [value.array for value in values]
+        narrow = [self._round(x, dtype) for x in operands]
+        return [Value(product(eqn, operands, narrow, result))]
+
+    def _round(self, array: Leaf, dtype: DType) -> Leaf:
+        """An operand of a product, rounded once for all products of a function."""
+        if not isinstance(array, Tracer):  # which would live longer than without
+            return rounded(array, dtype)
+        key = id(array), dtype
+        if key not in self._rounded:
+            self._rounded[key] = array, rounded(array, dtype)
+        return self._rounded[key][1]
 
     def _dtype_of_product(
         self, eqn: Equation, stack: Stack, values: list[Value]

@@ -18,7 +18,7 @@ from jax.extend import source_info_util
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import DType, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import is_backward, is_explicit, is_following, is_of_sampler
 from .._numbers import primitives
 from .._numbers.arithmetic import REFUSALS
@@ -350,24 +350,25 @@ class Emitter:
         return dtype if keeps or self.plan.default == ALL else written
 
 
-def rule_of(eqn: Equation, stack: Stack) -> Callable[..., list[Value]]:
+def rule_of(eqn: Equation) -> Callable[..., list[Value]]:
     """The rule of an equation without others inside."""
     name = eqn.primitive.name
     if name in _RULES:
         return _RULES[name]
-    made = [var.aval for var in eqn.outvars]
-    has_keys = any(primitives.is_key(var.aval) for var in (*eqn.invars, *eqn.outvars))
-    is_fixed = has_no_wide_form(eqn) or name in primitives.OF_BITS or name == "iota"
-    if has_keys or is_fixed or not any(map(is_float, made)):
+    made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
+    if has_no_wide_form(eqn) or not _are_floats(made, operands):
         return Emitter.written
-    operands = [var.aval for var in eqn.invars]
-    floats = [x for x in operands if primitives.is_inexact(x)]
-    if not all(map(is_float, (*floats, *filter(primitives.is_inexact, made)))):
-        return Emitter.written  # complex
-    if floats and (name in _MOVED or primitives.moves(eqn, operands, made)):
-        is_spread = name in _SPREADS or made[0].size > max(x.size for x in operands)
-        return Emitter.spread if is_spread else Emitter.moved
-    return Emitter.computed
+    if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
+        return Emitter.computed
+    is_spread = name in _SPREADS or made[0].size > max(x.size for x in operands)
+    return Emitter.spread if is_spread else Emitter.moved
+
+
+def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
+    """Whether an equation computes with real numbers alone, and makes some."""
+    kinds = [kind(getattr(x, "dtype", None)) for x in made]
+    others = [kind(getattr(x, "dtype", None)) for x in operands]
+    return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
 
 
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
@@ -377,9 +378,14 @@ _RULES: dict[str, Callable[..., list[Value]]] = {
     **dict.fromkeys(PRODUCTS, Emitter.multiplied),
     **dict.fromkeys(SUMS, Emitter.summed),
     **dict.fromkeys(primitives.DEBUG, Emitter.written),
+    **dict.fromkeys((*primitives.OF_BITS, "iota"), Emitter.written),
     "convert_element_type": Emitter.converted,
     "reduce_precision": Emitter.rounded,
 }
+
+
+# These may have other dtypes though no operand has.
+ANY_DTYPES = frozenset([*PRODUCTS, "convert_element_type"])
 
 
 class _Values:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST, HAS_X64_SCOPE, x64_enabled
+from .._leaves.compat import CAN_AUTOCAST, HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .calls import Call, Traces
 from .custom import Custom
 from .emit import Kept
@@ -154,18 +154,25 @@ class _Autocast:
         self._inner: Known = OrderedDict()
         self._traces = Traces()
         self._lock = threading.RLock()
+        self._is_wider = any(entry.dtype == FLOAT64 for entry in plan.entries)
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
         call = Call(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = self._traces.of(call)
-            emitter = Custom(self._inner, self._plan, self._matcher, self.kept)
-            leads = [False] * len(jaxpr.out_avals)
-            reached = emitter.reached(jaxpr, (), leads)
-            made = emitter.run(jaxpr, [*map(Value, call.arrays)], (), reached)
-            self._check(emitter)
-        pairs = zip(made, jaxpr.out_avals)
-        return call.returned(returned, [_settled(x.array, aval) for x, aval in pairs])
+            emit = functools.partial(self._emitted, jaxpr)
+            if self._is_wider and not x64_enabled():
+                emit = _differentiated_in_64_bits(emit)
+            made = emit(*jaxpr.consts, *call.arrays)
+        return call.returned(returned, made)
+
+    def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
+        """The results of a jaxpr, of its constants and its arguments, by the plan."""
+        emitter = Custom(self._inner, self._plan, self._matcher, self.kept)
+        reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
+        made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
+        self._check(emitter)
+        return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
 
     def _check(self, emitter: Custom) -> None:
         self._matcher.check()
@@ -176,6 +183,25 @@ class _Autocast:
                 f"autocast found no product in {name}, so nothing of it is narrow. Give it "
                 'the function that multiplies, or a plan with default = "all".'
             )
+
+
+def _differentiated_in_64_bits(emit: Function) -> Function:
+    """A function with 64 bits inside, of which the backward pass has them as well."""
+
+    @jax.custom_vjp
+    def function(*arrays):
+        return emit(*arrays)
+
+    def forward(*arrays):
+        with set_x64(True):
+            return jax.vjp(emit, *arrays)
+
+    def backward(pull, cotangents):
+        with set_x64(True):
+            return pull(cotangents)
+
+    function.defvjp(forward, backward)
+    return function
 
 
 def _settled(array: Leaf, aval: Aval) -> Leaf:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend import source_info_util
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import DType, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import is_backward, is_explicit, is_following, is_of_sampler
 from .._numbers import primitives
 from .._numbers.arithmetic import REFUSALS
@@ -26,7 +27,7 @@ from .._numbers.nodes import has_no_wide_form
 from .._program.graph import PRODUCTS, Stack, open_jaxpr
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan
-from .products import fan_out, is_bilinear, product
+from .products import fan_out, is_bilinear, product, rounded
 from .reach import Reach, Variables
 from .values import (
     FLOAT32,
@@ -77,6 +78,7 @@ class Emitter:
         self.plan, self.matcher, self.kept = plan, matcher, kept
         self.reach = Reach()
         self.products = self.changes = 0
+        self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
 
     # Values
 
@@ -87,21 +89,25 @@ class Emitter:
 
         Args:
             jaxpr: closed or open.
-            values: its arguments.
+            values: its arguments, after its constants or without these.
             outer: the equations around it, inside out.
             reached: its variables that lead to a product.
         """
         opened = open_jaxpr(jaxpr)
         known = _Values(opened)
-        consts = map(Value, getattr(jaxpr, "consts", ()))
-        for var, value in zip((*opened.constvars, *opened.invars), (*consts, *values)):
+        variables = *opened.constvars, *opened.invars
+        if len(values) < len(variables):
+            values = [*map(Value, jaxpr.consts), *values]
+        for var, value in zip(variables, values):
             known.put(var, value)
+        outside, self._rounded = self._rounded, {}
         for eqn in opened.eqns:
             operands = [self._read(known, var) for var in eqn.invars]
             with _context(eqn):
                 made = self.equation(eqn, (eqn, *outer), operands, reached)
                 for var, value in zip(eqn.outvars, made):
                     known.put(var, value)
+        self._rounded = outside
         return [self._read(known, var) for var in opened.outvars]
 
     def _read(self, known: "_Values", var: Any) -> Value:
@@ -254,7 +260,18 @@ class Emitter:
         if not is_narrower(dtype, FLOAT32) or not is_bilinear(eqn):
             return self._in(dtype, eqn, stack, values, reached)
         self.changes += 1
-        return [Value(product(eqn, [v.array for v in values], dtype, result))]
+        operands = [value.array for value in values]
+        narrow = [self._round(x, dtype) for x in operands]
+        return [Value(product(eqn, operands, narrow, result))]
+
+    def _round(self, array: Leaf, dtype: DType) -> Leaf:
+        """An operand of a product, rounded once for all products of a function."""
+        if not isinstance(array, Tracer):  # which would live longer than without
+            return rounded(array, dtype)
+        key = id(array), dtype
+        if key not in self._rounded:
+            self._rounded[key] = array, rounded(array, dtype)
+        return self._rounded[key][1]
 
     def _dtype_of_product(
         self, eqn: Equation, stack: Stack, values: list[Value]
@@ -333,24 +350,25 @@ class Emitter:
         return dtype if keeps or self.plan.default == ALL else written
 
 
-def rule_of(eqn: Equation, stack: Stack) -> Callable[..., list[Value]]:
+def rule_of(eqn: Equation) -> Callable[..., list[Value]]:
     """The rule of an equation without others inside."""
     name = eqn.primitive.name
     if name in _RULES:
         return _RULES[name]
-    made = [var.aval for var in eqn.outvars]
-    has_keys = any(primitives.is_key(var.aval) for var in (*eqn.invars, *eqn.outvars))
-    is_fixed = has_no_wide_form(eqn) or name in primitives.OF_BITS or name == "iota"
-    if has_keys or is_fixed or not any(map(is_float, made)):
+    made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
+    if has_no_wide_form(eqn) or not _are_floats(made, operands):
         return Emitter.written
-    operands = [var.aval for var in eqn.invars]
-    floats = [x for x in operands if primitives.is_inexact(x)]
-    if not all(map(is_float, (*floats, *filter(primitives.is_inexact, made)))):
-        return Emitter.written  # complex
-    if floats and (name in _MOVED or primitives.moves(eqn, operands, made)):
-        is_spread = name in _SPREADS or made[0].size > max(x.size for x in operands)
-        return Emitter.spread if is_spread else Emitter.moved
-    return Emitter.computed
+    if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
+        return Emitter.computed
+    is_spread = name in _SPREADS or made[0].size > max(x.size for x in operands)
+    return Emitter.spread if is_spread else Emitter.moved
+
+
+def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
+    """Whether an equation computes with real numbers alone, and makes some."""
+    kinds = [kind(getattr(x, "dtype", None)) for x in made]
+    others = [kind(getattr(x, "dtype", None)) for x in operands]
+    return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
 
 
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
@@ -360,9 +378,14 @@ _RULES: dict[str, Callable[..., list[Value]]] = {
     **dict.fromkeys(PRODUCTS, Emitter.multiplied),
     **dict.fromkeys(SUMS, Emitter.summed),
     **dict.fromkeys(primitives.DEBUG, Emitter.written),
+    **dict.fromkeys((*primitives.OF_BITS, "iota"), Emitter.written),
     "convert_element_type": Emitter.converted,
     "reduce_precision": Emitter.rounded,
 }
+
+
+# These may have other dtypes though no operand has.
+ANY_DTYPES = frozenset([*PRODUCTS, "convert_element_type"])
 
 
 class _Values:

@@ -11,9 +11,9 @@ from jax.extend.core import jaxpr_as_fun
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
 from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
-from .emit import Emitter, bind, rule_of
+from .emit import ANY_DTYPES, Emitter, bind, rule_of
 from .matching import key_of_line
-from .plan import FLOW
+from .plan import FLOW, PRODUCTS
 from .reach import Variables
 from .values import Type, Value, cast, dtype_of, is_float, is_narrower, retyped, scope_for
 
@@ -59,17 +59,33 @@ class Inside(Emitter):
     def __init__(self, known: Known, *given: Any):
         super().__init__(*given)
         self.known = known
+        self.is_of_products = self.plan.default == PRODUCTS and not self.plan.entries
 
     rules: ClassVar[dict[str, Callable[..., list[Value]]]] = {}
 
     def equation(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
     ) -> list[Value]:
+        name = eqn.primitive.name
+        rule = self.rules.get(name)
+        if rule is None and self._stands(eqn, values):
+            return [*map(Value, bind(eqn, [x.array for x in values], eqn.params))]
         self.matcher.entry(stack)  # which then has matched
-        rule = self.rules.get(eqn.primitive.name)
         if rule is None or not _is_plain(eqn):
-            rule = rule_of(eqn, stack)
+            rule = rule_of(eqn)
         return rule(self, eqn, stack, values, reached)
+
+    def _stands(self, eqn: Equation, values: Sequence[Value]) -> bool:
+        """Whether it is plain that an equation is as written: nothing near it is narrow."""
+        return (
+            self.is_of_products
+            and eqn.primitive.name not in ANY_DTYPES
+            and all(
+                dtype_of(value.array) == var.aval.dtype
+                and not (value.is_kept or value.is_fragile or hasattr(var, "val"))
+                for value, var in zip(values, eqn.invars)
+            )
+        )
 
     # Jaxprs
 

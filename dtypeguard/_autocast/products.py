@@ -74,17 +74,24 @@ def is_bilinear(eqn: Equation) -> bool:
     return eqn.primitive.name in _PRIMITIVES
 
 
-def product(eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType) -> Leaf:
+def rounded(array: Leaf, dtype: DType) -> Leaf:
+    """An operand of a product in its dtype, without a derivative."""
+    return ROUND.bind(array, new_dtype=dtype)
+
+
+def product(
+    eqn: Equation, operands: Sequence[Leaf], narrow: Sequence[Leaf], result: DType
+) -> Leaf:
     """The product of an equation, computed in another dtype.
 
     Args:
         eqn: the equation, of one of JAX's primitives for products.
         operands: its operands, as they come.
-        dtype: what they are rounded to.
+        narrow: the same, as `rounded` returns them.
         result: the dtype of the result.
     """
-    of = Product(eqn.primitive.name, (*sorted(eqn.params.items()),), dtype, result)
-    narrow = [ROUND.bind(each, new_dtype=dtype) for each in operands]
+    params = (*sorted(eqn.params.items()),)
+    of = Product(eqn.primitive.name, params, narrow[0].dtype, result)
     return RESULT.bind(of(*narrow), *operands, *narrow, of=of)
 
 

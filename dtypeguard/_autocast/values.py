@@ -104,6 +104,8 @@ def constant(number: Leaf, dtype: DType) -> Value:
 def as_written(values: Sequence[Value], avals: Sequence[Aval]) -> list[Leaf]:
     """Operands in the dtypes that the program has."""
     return [
-        cast(value.array, aval.dtype) if is_inexact(aval) else value.array
+        cast(value.array, aval.dtype)
+        if dtype_of(value.array) != aval.dtype and is_inexact(aval)
+        else value.array
         for value, aval in zip(values, avals)
     ]

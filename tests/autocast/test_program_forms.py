@@ -166,7 +166,7 @@ _FORMS = [
     gradient,
 ]
 _NOT_REVERSED = (looped,)
-_IN_FILE = "tests/autocast/test_forms.py"
+_IN_FILE = "tests/autocast/test_program_forms.py"
 _FLAGS = ["jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3"]
 _NEW = [name for name in _FLAGS if hasattr(jax.config, name)]
 

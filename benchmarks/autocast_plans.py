@@ -172,12 +172,9 @@ class Bench:
         """Lines by what they lose alone, until these are enough."""
         lines = candidates_in(trials.program)[0]
         lines = sorted(lines, key=lambda each: -trials.alone(each))
-        for count in range(len(lines) + 1):
-            plan = self.plan("all", lines[:count])
-            error = trials.error(plan)
-            if error <= self.subject.tolerance:
-                break
-        return plan, error
+        plans = (self.plan("all", lines[:count]) for count in range(len(lines) + 1))
+        tried = ((plan, trials.error(plan)) for plan in plans)
+        return next(found for found in tried if found[1] <= self.subject.tolerance)
 
     def listed(self, trials: Trials) -> Found:
         """Lines that have an operation of torch's list, and no product."""

@@ -12,10 +12,10 @@ import flax.linen as nn
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import jraph
+import jraph  # pyright: ignore[reportMissingImports]: for this benchmark alone
 import numpy as np
 import optax
-import tinygp
+import tinygp  # pyright: ignore[reportMissingImports]: as above
 
 KEY = jax.random.key(0)
 
@@ -55,7 +55,7 @@ def language() -> Subject:
     model = Decoder()
 
     def loss(params, tokens):
-        logits = model.apply(params, tokens)[:, :-1]
+        logits = jnp.asarray(model.apply(params, tokens))[:, :-1]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
         return losses.mean()
 
@@ -177,8 +177,8 @@ def recurrent() -> Subject:
     class Classifier(nn.Module):
         @nn.compact
         def __call__(self, x):
-            x = nn.RNN(nn.LSTMCell(32))(x)
-            return nn.Dense(1)(x[:, -1])[:, 0]
+            states = jnp.asarray(nn.RNN(nn.LSTMCell(32))(x))
+            return nn.Dense(1)(states[:, -1])[:, 0]
 
     model = Classifier()
 

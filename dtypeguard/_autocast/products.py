@@ -55,7 +55,7 @@ class Product(NamedTuple):
     def __call__(self, left: Leaf, right: Leaf) -> Leaf:
         """The product of JAX, of operands in its dtype."""
         params = {**dict(self.params), _RESULT: self.result}
-        function = lambda *pair: _PRIMITIVES[self.name].bind(*pair, **params)
+        function = lambda *pair: _bound(self.name, pair, params)
         for axes in self.axes:
             function = jax.vmap(function, in_axes=axes)
         return function(left, right)
@@ -67,6 +67,29 @@ class Product(NamedTuple):
     def mapped(self, axes: Sequence[int | None]) -> "Product":
         """The product that is mapped over one more axis, the first of its result."""
         return self._replace(axes=(*self.axes, (*axes,)))
+
+
+def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
+    """A product of JAX, as XLA can run it on a CPU.
+
+    Of the batched products of bfloat16 with results in float32, XLA on a CPU refuses
+    those whose left operand has what is summed before the rest, and whose right one is
+    transposed as well: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12.
+    """
+    batched = params["dimension_numbers"][1] if name == "dot_general" else ((), ())
+    if not batched[0] or params[_RESULT] == operands[0].dtype:
+        return _PRIMITIVES[name].bind(*operands, **params)
+    summed = params["dimension_numbers"][0]
+    groups = zip((x.ndim for x in operands), summed, batched)
+    rest = [[n for n in range(ndim) if n not in (*a, *b)] for ndim, a, b in groups]
+    orders = [*batched[0], *rest[0], *summed[0]], [*batched[1], *summed[1], *rest[1]]
+    operands = [lax.transpose(x, order) for x, order in zip(operands, orders)]
+    first, count = (*range(len(batched[0])),), len(summed[0])
+    last = operands[0].ndim
+    ends = range(last - count, last), range(len(first), len(first) + count)
+    numbers = tuple(map(tuple, ends)), (first, first)
+    params = {**params, "dimension_numbers": numbers}
+    return _PRIMITIVES[name].bind(*operands, **params)
 
 
 def is_bilinear(eqn: Equation) -> bool:
@@ -215,8 +238,10 @@ def _run(jaxpr: Jaxpr, operands: Sequence[Leaf], result: DType) -> Leaf:
     known = dict(zip(opened.invars, operands))
     for eqn in opened.eqns:
         values = [x.val if hasattr(x, "val") else known[x] for x in eqn.invars]
-        params = {**eqn.params, _RESULT: result} if is_bilinear(eqn) else eqn.params
-        made = eqn.primitive.bind(*values, **params)
+        if is_bilinear(eqn):
+            made = _bound(eqn.primitive.name, values, {**eqn.params, _RESULT: result})
+        else:
+            made = eqn.primitive.bind(*values, **eqn.params)
         known |= zip(eqn.outvars, made if eqn.primitive.multiple_results else [made])
     return known[opened.outvars[0]]
 

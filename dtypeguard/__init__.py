@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ._audit.audit import audit as audit
     from ._audit.report import AuditReport as AuditReport
     from ._audit.step import audit_step as audit_step
+    from ._autocast.autocast import autocast as autocast
+    from ._autocast.plan import Plan as Plan
     from ._costs.costs import LineCost as LineCost
     from ._costs.work import Work as Work
     from ._explain.explain import explain as explain
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
     from ._precision.audit import audit_precision as audit_precision
     from ._precision.loss import LineLoss as LineLoss
+    from ._precision.plan_search import PlanSearch as PlanSearch
     from ._precision.products import ProductsReport as ProductsReport
     from ._precision.report import PrecisionReport as PrecisionReport
     from ._precision.runs import LineDecision as LineDecision
@@ -44,6 +47,8 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_audit.audit": ("audit",),
         "_audit.report": ("AuditReport",),
         "_audit.step": ("audit_step",),
+        "_autocast.autocast": ("autocast",),
+        "_autocast.plan": ("Plan",),
         "_costs.costs": ("LineCost",),
         "_costs.work": ("Work",),
         "_explain.explain": ("explain",),
@@ -61,6 +66,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_precision.products": ("ProductsReport",),
         "_reference.difference": ("Difference", "Divergence"),
         "_precision.loss": ("LineLoss",),
+        "_precision.plan_search": ("PlanSearch",),
         "_precision.report": ("PrecisionReport",),
         "_precision.runs": ("LineDecision",),
         "_rounding.apply": ("apply_updates",),

@@ -55,6 +55,9 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 
+# Older ones have no `jax.shard_map`, whose body is emitted again.
+CAN_AUTOCAST = _JAX >= (0, 7)
+
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
 HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)

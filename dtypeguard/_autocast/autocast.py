@@ -1,0 +1,216 @@
+"""A function that computes by a plan, and keeps its signature and its types."""
+
+import functools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._leaves.arguments import shown
+from .._leaves.compat import CAN_AUTOCAST, HAS_X64_SCOPE, set_x64, x64_enabled
+from .._leaves.public import public
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
+from .calls import Call, Traces
+from .custom import Custom
+from .emit import Kept
+from .inside import Known
+from .matching import Matcher
+from .plan import PRODUCTS, Plan, PlanError
+from .values import FLOAT64, Value, cast
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Plan = Plan | str | os.PathLike[str] | DType
+
+
+@overload
+def autocast(
+    f: None = None, plan: _Plan = None, *, dtype: DType = None
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+@overload
+def autocast(
+    f: Callable[_P, _T], plan: _Plan = None, *, dtype: DType = None
+) -> Callable[_P, _T]: ...
+@public
+def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = None) -> Any:
+    """Computes a function in the dtypes of a plan.
+
+    A plan says which work is narrow, and which functions and expressions of the source
+    compute in another dtype. `autocast(f, jnp.bfloat16)` is the plan without a measurement:
+    matrix products and convolutions are narrow, and all else is as written. The function
+    keeps its signature, takes what it took, and returns its results in the dtypes in which
+    it returned them before, so it stands in the body of a loop.
+
+    - A product rounds its operands. Its gradients are added up in the dtypes of the
+      operands: those of a float32 weight in float32, over devices too.
+    - What the source asks for stays: an explicit cast to a wider dtype, the `precision` of
+      a product, integers, random draws, the operands of callbacks and of Pallas kernels.
+      The attribute `kept` lists the lines that stay as written for such a reason, once the
+      function was called. So does a line with a constant that the narrow dtype makes
+      infinite or 0.
+    - The program keeps its form: `jit`, `jax.checkpoint` with its policy, loops, branches,
+      `shard_map`, rules of derivatives, shardings, named scopes and lines of source. Where
+      nothing is in another dtype, it compiles to the same HLO.
+    - It is traced like a function under `jax.jit`: Python branches on values of arrays
+      raise. Flax NNX objects among its arguments change in place as they did.
+
+    Args:
+        f: any function of arrays: a loss, a step, a model. Without it, as in
+            `@autocast(dtype=jnp.bfloat16)`, `autocast` returns the decorator.
+        plan: a plan, the path of one, or a narrow dtype.
+        dtype: the same as a narrow dtype in place of a plan.
+
+    Returns:
+        A function with the same signature.
+
+    Raises:
+        TypeError: if `f` is no function, or the dtype no narrow floating one.
+        ValueError: if the file of the plan does not exist or is damaged. From the function,
+            if an entry of the plan matches none of its lines, or it has no product.
+
+    Example:
+        >>> import dtypeguard, jax, jax.numpy as jnp
+        >>> def predict(w, x):
+        ...     return jax.nn.softmax(x @ w)
+        >>> w, x = jnp.ones((3, 2)), jnp.ones((4, 3))
+        >>> fast = dtypeguard.autocast(predict, jnp.bfloat16)
+        >>> "bf16[4,2]" in str(jax.make_jaxpr(fast)(w, x)), fast(w, x).dtype
+        (True, dtype('float32'))
+    """
+    checked = _checked(plan, dtype)
+    if f is None:
+        return functools.partial(autocast, plan=checked)
+    if isinstance(f, (classmethod, staticmethod)):
+        return type(f)(autocast(f.__func__, checked))
+    if not callable(f) or isinstance(f, type):
+        raise TypeError(
+            f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
+            "plan: autocast(step, jnp.bfloat16)."
+        )
+    _check_release(checked)
+    calls = _Autocast(f, checked)
+
+    @functools.wraps(f, updated=())
+    def function(*args, **kwargs):
+        return calls(args, kwargs)
+
+    function.plan, function.kept = checked, calls.kept  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+def _checked(plan: _Plan, dtype: DType) -> Plan:
+    if (plan is None) == (dtype is None):
+        given = "neither a plan nor a dtype" if plan is None else "a plan and a dtype"
+        raise TypeError(
+            f"autocast got {given}. Write one of them: autocast(step, jnp.bfloat16), or "
+            'autocast(step, "train.plan").'
+        )
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and _is_path(plan)):
+        return Plan.load(plan)
+    return Plan.of(plan if dtype is None else dtype)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is no name of a dtype."""
+    try:
+        jax.numpy.dtype(text)
+    except TypeError:
+        return True
+    return False
+
+
+def _check_release(plan: Plan) -> None:
+    if not CAN_AUTOCAST:
+        raise NotImplementedError(
+            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            "pip install -U jax."
+        )
+    is_wide = any(entry.dtype == FLOAT64 for entry in plan.entries)
+    if is_wide and not (HAS_X64_SCOPE or x64_enabled()):
+        raise NotImplementedError(
+            f"The plan has float64, which needs JAX 0.7.2 or later, and this is "
+            f"{jax.__version__}. Write pip install -U jax, or turn jax_enable_x64 on."
+        )
+
+
+class _Autocast:
+    """What calls of one function share.
+
+    Attributes:
+        kept: the lines that compute as written though the plan makes them narrow.
+    """
+
+    def __init__(self, function: Function, plan: Plan):
+        self._function, self._plan = function, plan
+        self._matcher = Matcher(plan)
+        self.kept: dict[Kept, None] = {}
+        self._inner: Known = OrderedDict()
+        self._traces = Traces()
+        self._lock = threading.RLock()
+        self._is_wider = any(entry.dtype == FLOAT64 for entry in plan.entries)
+
+    def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
+        call = Call(self._function, args, kwargs)
+        with self._lock:
+            jaxpr, returned = self._traces.of(call)
+            emit = functools.partial(self._emitted, jaxpr)
+            if self._is_wider and not x64_enabled():
+                emit = _differentiated_in_64_bits(emit)
+            made = emit(*jaxpr.consts, *call.arrays)
+        return call.returned(returned, made)
+
+    def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
+        """The results of a jaxpr, of its constants and its arguments, by the plan."""
+        emitter = Custom(self._inner, self._plan, self._matcher, self.kept)
+        reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
+        made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
+        self._check(emitter)
+        return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
+
+    def _check(self, emitter: Custom) -> None:
+        self._matcher.check()
+        is_bare = self._plan.default == PRODUCTS and not self._plan.entries
+        if is_bare and not emitter.products:
+            name = getattr(self._function, "__name__", "the function")
+            raise PlanError(
+                f"autocast found no product in {name}, so nothing of it is narrow. Give it "
+                'the function that multiplies, or a plan with default = "all".'
+            )
+
+
+def _differentiated_in_64_bits(emit: Function) -> Function:
+    """A function with 64 bits inside, of which the backward pass has them as well."""
+
+    @jax.custom_vjp
+    def function(*arrays):
+        return emit(*arrays)
+
+    def forward(*arrays):
+        with set_x64(True):
+            return jax.vjp(emit, *arrays)
+
+    def backward(pull, cotangents):
+        with set_x64(True):
+            return pull(cotangents)
+
+    function.defvjp(forward, backward)
+    return function
+
+
+def _settled(array: Leaf, aval: Aval) -> Leaf:
+    """A result in the type in which the function itself returns it."""
+    if not hasattr(aval, "weak_type"):  # a reference
+        return array
+    array = cast(array, aval.dtype)
+    array = array if isinstance(array, jax.Array) else jnp.asarray(array, aval.dtype)
+    if aval.weak_type == jax.typeof(array).weak_type:
+        return array
+    params = {"new_dtype": aval.dtype, "weak_type": aval.weak_type, "sharding": None}
+    return lax.convert_element_type_p.bind(array, **params)

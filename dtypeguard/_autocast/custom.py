@@ -1,0 +1,314 @@
+"""Emits functions with derivatives of their own, and what newer releases hold otherwise.
+
+Their rules are emitted by the plan as well, where an outer gradient runs them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import custom_derivatives, tree_util
+from jax.interpreters import ad
+
+from .._leaves.types import Equation, Function, Leaf
+from .._program.expand import expanded
+from .._program.graph import Stack
+from .._source.files import is_users
+from .inside import Inner, Inside, evaluated, leading
+from .reach import Variables
+from .values import Type, Value, cast, is_float
+
+_FLOAT0 = jax.dtypes.float0
+
+
+class Custom(Inside):
+    """Emits all equations, `custom_jvp` and `custom_vjp` among them."""
+
+    def custom_jvp(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        types, own = [value.type for value in values], eqn.params["call_jaxpr"]
+        inner = self.inner(own, stack, types, leading(eqn, reached))
+        if not inner.is_changed and not _is_of_users(own):
+            return self.bound(eqn, values, [inner], {})
+        _, derivative = _functions(eqn)
+        rule = self._derivative(derivative, eqn, stack, types, inner)
+        return self._of_function(_with_jvp(inner, rule), values, inner)
+
+    def custom_vjp(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        types = [value.type for value in values]
+        own = eqn.params.get("call_jaxpr") or eqn.params["fun_jaxpr"]
+        inner = self.inner(own, stack, types, leading(eqn, reached))
+        _, forward, backward = _functions(eqn)
+        count = len(eqn.outvars)
+
+        def run(*arrays):
+            pairs = [x for array in arrays for x in (array, True)]
+            made = forward.call_wrapped(*pairs)
+            *_, sources = eqn.params["out_trees"]()
+            results, kept = made[len(made) - count :], iter(made[: len(made) - count])
+            if not isinstance(sources, (tuple, list)):
+                return results, [*kept]
+            # What the backward pass keeps of the operands is not returned again.
+            return results, [next(kept) if x is None else arrays[x] for x in sources]
+
+        def back(kept, cotangents):
+            return backward.call_wrapped(*kept, *cotangents)
+
+        return self._with_vjp(eqn, stack, values, inner, run, back)
+
+    def _with_vjp(
+        self,
+        eqn: Equation,
+        stack: Stack,
+        values: list[Value],
+        inner: Inner,
+        run: Function,
+        back: Function,
+    ) -> list[Value]:
+        """The results of a function with the derivative of these two functions.
+
+        Args:
+            eqn: its equation.
+            stack: with those around it.
+            values: its operands.
+            inner: what it computes.
+            run: the results of its operands, and what is kept, as the program has them.
+            back: the cotangents of what is kept and those of the results.
+        """
+        types = [value.type for value in values]
+        written = [var.aval.dtype for var in eqn.invars]
+        outs = [var.aval.dtype for var in eqn.outvars]
+        tree: list[Any] = []
+
+        @jax.custom_vjp
+        def function(*arrays):
+            return evaluated(inner.jaxpr, arrays)
+
+        def forward(*arrays):
+            def flat(*arrays):
+                results, kept = run(*arrays)
+                leaves, treedef = tree_util.tree_flatten(kept)
+                is_array = [hasattr(x, "dtype") for x in leaves]
+                others = [None if is_a else x for x, is_a in zip(leaves, is_array)]
+                tree[:] = [treedef, is_array, others]
+                return [*results, *(x for x, is_a in zip(leaves, is_array) if is_a)]
+
+            given = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
+            made, avals = self.traced(flat, given, written, stack)
+            results = _cast(made[: len(outs)], inner.types)
+            kept = [value.array for value in made[len(outs) :]]
+            return results, (kept, [jnp.zeros((), x.dtype) for x in avals[len(outs) :]])
+
+        def backward(residuals, cotangents):
+            kept, markers = residuals
+
+            def flat(*arrays):
+                leaves, rest = iter(arrays[: len(kept)]), arrays[len(kept) :]
+                treedef, is_array, others = tree
+                merged = [next(leaves) if a else x for a, x in zip(is_array, others)]
+                made = back(tree_util.tree_unflatten(treedef, merged), [*rest])
+                return [_instantiated(x, d) for x, d in zip(made, written)]
+
+            given = [*map(Value, (*kept, *cotangents))]
+            dtypes = [*(x.dtype for x in markers), *outs]
+            made, _ = self.traced(flat, given, dtypes, stack)
+            arrays = _cast(made, types)
+            return tuple(
+                x if jnp.issubdtype(d, np.inexact) else np.zeros(np.shape(x), _FLOAT0)
+                for x, d in zip(arrays, written)
+            )
+
+        function.defvjp(forward, backward)
+        return self._of_function(function, values, inner)
+
+    def _of_function(
+        self, function: Function, values: Sequence[Value], inner: Inner
+    ) -> list[Value]:
+        made = function(*(value.array for value in values))
+        return [Value(x, *kind[1:]) for x, kind in zip(made, inner.types)]
+
+    def _derivative(
+        self,
+        derivative: Any,
+        eqn: Equation,
+        stack: Stack,
+        types: Sequence[Type],
+        inner: Inner,
+    ) -> Function:
+        """The rule of a `custom_jvp`, emitted by the plan."""
+        written = [var.aval.dtype for var in eqn.invars]
+        moving = [n for n, var in enumerate(eqn.invars) if is_float(var.aval)]
+
+        def flat(*arrays):
+            primals, given = arrays[: len(written)], iter(arrays[len(written) :])
+            tangents = [
+                next(given)
+                if n in moving
+                else custom_derivatives.zero_from_primal(x, symbolic_zeros=True)
+                for n, x in enumerate(primals)
+            ]
+            made = derivative.call_wrapped(*primals, *tangents)
+            count = len(made) // 2
+            return [*made[:count], *map(_instantiated, made[count:], made[:count])]
+
+        def rule(primals, tangents):
+            given = [Value(x, *kind[1:]) for x, kind in zip(primals, types)]
+            given += [Value(tangents[n]) for n in moving]
+            dtypes = [*written, *(written[n] for n in moving)]
+            made, _ = self.traced(flat, given, dtypes, stack)
+            count = len(inner.types)
+            results = _cast(made[:count], inner.types)
+            moved = _cast(made[count:], inner.types)
+            return results, [
+                x if is_float(y) else np.zeros(np.shape(y), _FLOAT0)
+                for x, y in zip(moved, results)
+            ]
+
+        return rule
+
+    def traced(
+        self,
+        function: Function,
+        values: Sequence[Value],
+        dtypes: Sequence[Any],
+        stack: Stack,
+    ) -> tuple[list[Value], list[Any]]:
+        """The results of a function that is traced in these dtypes, by the plan."""
+        avals = [
+            jax.typeof(v.array).update(dtype=d, weak_type=False)
+            for v, d in zip(values, dtypes)
+        ]
+        jaxpr = jax.make_jaxpr(function)(*avals)
+        leads = [False] * len(jaxpr.out_avals)
+        reached = self.reached(jaxpr, stack, leads)
+        return self.run(jaxpr, values, stack, reached), [*jaxpr.out_avals]
+
+    # What JAX holds in objects, with `jax_remat3` and the like
+
+    def held(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        made, jaxpr = eqn.params["_prim"], expanded(eqn)
+        rule = _HELD.get(type(made).__name__)
+        if rule is None or jaxpr is None:
+            return self.written(eqn, stack, values, reached)
+        types = [value.type for value in values]
+        inner = self.inner(jaxpr, stack, types, leading(eqn, reached))
+        return rule(self, eqn, stack, values, inner)
+
+    def remat(
+        self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
+    ) -> list[Value]:
+        if not inner.is_changed:
+            return self.bound(eqn, values, [inner], {})
+        params = eqn.params["_prim"].params
+        options = {name: params[name] for name in _OF_REMAT if name in params}
+        function = jax.checkpoint(lambda *x: evaluated(inner.jaxpr, x), **options)
+        return self._of_function(function, values, inner)
+
+    def held_vjp(
+        self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
+    ) -> list[Value]:
+        made = eqn.params["_prim"]
+        if any(made.params.get(name) for name in _FURTHER):
+            return self.written(eqn, stack, values, frozenset())
+        # What the function closes over has no cotangents.
+        is_closed = "bwd_accums" in made.params
+
+        def run(*arrays):
+            args = tree_util.tree_unflatten(made.in_tree, arrays)
+            nonzeros = tree_util.tree_unflatten(made.in_tree, [True] * len(arrays))
+            if is_closed:
+                nothing = tree_util.tree_map(lambda _: False, nonzeros[:2])
+                nonzeros = *nothing, *nonzeros[2:]
+            results, kept, *_ = made.vjp_fwd(nonzeros, *args)
+            return tree_util.tree_leaves(results), kept
+
+        def back(kept, cotangents):
+            given = tree_util.tree_unflatten(made.out_tree, cotangents)
+            if is_closed:
+                others = tree_util.tree_map(lambda _: None, made.in_avals[:2])
+                moved = *others, *made.bwd(kept, given)[0]
+            else:
+                moved = made.vjp_bwd_retval(kept, given)
+            return made.in_tree.flatten_up_to(moved)
+
+        return self._with_vjp(eqn, stack, values, inner, run, back)
+
+    def held_jvp(
+        self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
+    ) -> list[Value]:
+        made = eqn.params["_prim"]
+        if not inner.is_changed:
+            return self.bound(eqn, values, [inner], {})
+
+        class Derivative:
+            @staticmethod
+            def call_wrapped(*arrays):
+                half = len(arrays) // 2
+                of = lambda x: tree_util.tree_unflatten(made.in_tree, x)
+                results, moved = made.jvp(of(arrays[:half]), of(arrays[half:]))
+                flat = tree_util.tree_leaves(results)
+                return [*flat, *made.out_tree.flatten_up_to(moved)]
+
+        types = [value.type for value in values]
+        rule = self._derivative(Derivative, eqn, stack, types, inner)
+        return self._of_function(_with_jvp(inner, rule), values, inner)
+
+
+def _with_jvp(inner: Inner, rule: Function) -> Function:
+    function = jax.custom_jvp(lambda *arrays: evaluated(inner.jaxpr, arrays))
+    function.defjvp(rule)
+    return function
+
+
+def _functions(eqn: Equation) -> Sequence[Any]:
+    """The function and the rules of an equation."""
+    bound = eqn.primitive.get_bind_params(dict(eqn.params))
+    return bound[0] if isinstance(bound, tuple) else bound["subfuns"]
+
+
+def _is_of_users(jaxpr: Any) -> bool:
+    """Whether a function is none of JAX's own."""
+    about = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+    return is_users(getattr(about, "func_filename", None) or "")
+
+
+def _cast(values: Sequence[Value], types: Sequence[Type]) -> list[Leaf]:
+    return [
+        cast(value.array, kind.dtype) if is_float(value.array) else value.array
+        for value, kind in zip(values, types)
+    ]
+
+
+def _instantiated(value: Any, like: Any) -> Any:
+    """A derivative as an array, where a rule may give a symbolic zero."""
+    aval = getattr(value, "aval", None)
+    is_zero = isinstance(value, (ad.Zero, custom_derivatives.SymbolicZero))
+    if not is_zero and value is not None and getattr(value, "dtype", None) != _FLOAT0:
+        return value
+    shape = np.shape(like) if aval is None else aval.shape
+    dtype = getattr(like, "dtype", like)
+    return jnp.zeros(shape, dtype if jnp.issubdtype(dtype, np.inexact) else np.float32)
+
+
+_OF_REMAT = "policy", "prevent_cse"
+# What a rule of a derivative may have beside two functions.
+_FURTHER = "remat_rules", "bwd_accums", "with_logs", "generic_batching"
+_HELD: dict[str, Callable[..., list[Value]]] = {
+    "RematTraced": Custom.remat,
+    "CustomVJPTraced": Custom.held_vjp,
+    "CustomJVPTraced": Custom.held_jvp,
+}
+Custom.rules = {
+    **Inside.rules,
+    "custom_jvp_call": Custom.custom_jvp,
+    "custom_vjp_call": Custom.custom_vjp,
+    "custom_vjp_call_jaxpr": Custom.custom_vjp,
+    "call_hi_primitive": Custom.held,
+}

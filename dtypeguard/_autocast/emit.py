@@ -1,0 +1,457 @@
+"""Emits the equations of a traced program again, in the dtypes of a plan.
+
+The equations are bound under the trace that is current, with their lines, scopes, meshes
+and effects. One that computes as written is bound exactly as it stands; what holds other
+equations is in `inside.py`.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend import source_info_util
+
+from .._leaves.dtypes import bits, kind
+from .._leaves.internals import ForeignNames
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._lines.equations import is_backward, is_explicit, is_following, is_of_sampler
+from .._numbers import primitives
+from .._numbers.arithmetic import REFUSALS
+from .._numbers.evaluate import evaluate
+from .._numbers.nodes import has_no_wide_form
+from .._program.graph import PRODUCTS, Stack, open_jaxpr
+from .matching import Matcher, key_of_line
+from .plan import ALL, Plan
+from .products import fan_out, is_bilinear, product, rounded
+from .reach import Reach, Variables
+from .values import (
+    FLOAT32,
+    Value,
+    as_written,
+    cast,
+    constant,
+    dtype_of,
+    is_float,
+    is_narrower,
+    scope_for,
+)
+
+# These are added up in the dtype as written, whatever is narrow around them.
+SUMS = ForeignNames(
+    "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
+    "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
+)
+_ASKS_FOR_RESULT = "preferred_element_type"
+_CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
+_RESULT = "the dtype of its result, by preferred_element_type"
+_CONSTANT = "by a constant that {} does not hold"
+
+
+class Kept(NamedTuple):
+    """A line that computes as written though a plan makes it narrow, and what keeps it."""
+
+    line: str
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: kept {self.by}"
+
+
+class Emitter:
+    """Emits a program by a plan.
+
+    Attributes:
+        plan: the plan.
+        matcher: finds the entries of equations.
+        reach: what leads to a product.
+        kept: the lines that compute as written though the plan makes them narrow.
+        products: how many products there are, narrow or not.
+        changes: how many equations have been emitted in other dtypes than written.
+    """
+
+    def __init__(self, plan: Plan, matcher: Matcher, kept: dict[Kept, None]):
+        self.plan, self.matcher, self.kept = plan, matcher, kept
+        self.reach = Reach()
+        self.products = self.changes = 0
+        self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
+
+    # Values
+
+    def run(
+        self, jaxpr: Jaxpr, values: Sequence[Value], outer: Stack, reached: Variables
+    ) -> list[Value]:
+        """The results of a jaxpr.
+
+        Args:
+            jaxpr: closed or open.
+            values: its arguments, after its constants or without these.
+            outer: the equations around it, inside out.
+            reached: its variables that lead to a product.
+        """
+        opened = open_jaxpr(jaxpr)
+        known = _Values(opened)
+        variables = *opened.constvars, *opened.invars
+        if len(values) < len(variables):
+            values = [*map(Value, jaxpr.consts), *values]
+        for var, value in zip(variables, values):
+            known.put(var, value)
+        outside, self._rounded = self._rounded, {}
+        for eqn in opened.eqns:
+            operands = [self._read(known, var) for var in eqn.invars]
+            with _context(eqn):
+                made = self.equation(eqn, (eqn, *outer), operands, reached)
+                for var, value in zip(eqn.outvars, made):
+                    known.put(var, value)
+        self._rounded = outside
+        return [self._read(known, var) for var in opened.outvars]
+
+    def _read(self, known: "_Values", var: Any) -> Value:
+        if not hasattr(var, "val"):
+            return known.get(var)
+        number = (
+            var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
+        )
+        return constant(number, self.plan.narrow)
+
+    # Equations
+
+    def equation(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """The results of an equation, by its rule."""
+        raise NotImplementedError
+
+    def written(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """As it stands."""
+        operands = as_written(values, [var.aval for var in eqn.invars])
+        made = bind(eqn, operands, eqn.params)
+        is_kept = any(value.is_kept for value in values)
+        return [Value(x, is_kept and is_float(x)) for x in made]
+
+    def computed(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """In the dtype of its entry, or of what the plan makes narrow."""
+        dtype = self.dtype_for(eqn, stack, values, reached)
+        is_fixed = eqn.primitive.name in primitives.OF_OWN_DTYPES
+        if dtype is None or (is_fixed and bits(dtype) < 32):
+            return self.written(eqn, stack, values, reached)
+        return self._in(dtype, eqn, stack, values, reached)
+
+    def _in(
+        self,
+        dtype: DType,
+        eqn: Equation,
+        stack: Stack,
+        values: list[Value],
+        reached: Variables,
+    ) -> list[Value]:
+        of = lambda x: dtype if kind(x) == "float" else x
+        pairs = zip(values, eqn.invars)
+        operands = [
+            cast(v.array, of(dtype_of(v.array) or var.aval.dtype)) for v, var in pairs
+        ]
+        try:
+            with scope_for(dtype):
+                made = evaluate(eqn, operands, of)
+        except REFUSALS:  # it takes no operands of this dtype
+            return self.written(eqn, stack, values, reached)
+        written = [var.aval.dtype for var in eqn.outvars]
+        self.changes += [dtype_of(x) for x in made] != written
+        return [*map(Value, made)]
+
+    def moved(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """In the dtype that its operands have, which it rounds none of."""
+        floats = [value for value in values if is_float(value.array)]
+        is_kept = any(value.is_kept for value in floats)
+        is_fragile = any(value.is_fragile for value in floats)
+        # A constant that every dtype has, such as 0, takes that of the others.
+        dtypes = {dtype_of(v.array) for v in floats if not v.is_held}
+        if not dtypes:
+            made = self.written(eqn, stack, values, reached)
+            return [Value(x.array, is_held=is_float(x.array) or None) for x in made]
+        if len(dtypes) == 1:
+            made = self._in(*dtypes, eqn, stack, values, reached)
+        elif is_fragile:
+            self.keep(stack, _CONSTANT.format(self.plan.narrow))
+            made = self.written(eqn, stack, values, reached)
+        else:
+            return self.computed(eqn, stack, values, reached)
+        held = False if is_fragile else None
+        return [Value(x.array, is_kept, held) if is_float(x.array) else x for x in made]
+
+    def spread(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """As written, but that what is wider stays so: its derivative is a sum."""
+        dtypes = [dtype_of(v.array) for v in values if is_float(v.array)]
+        written = [var.aval.dtype for var in eqn.invars if is_float(var.aval)]
+        if any(is_narrower(*pair) for pair in zip(dtypes, written)):
+            held = False if any(value.is_fragile for value in values) else None
+            made = self.written(eqn, stack, values, reached)
+            return [value._replace(is_held=held) for value in made]
+        return self.moved(eqn, stack, values, reached)
+
+    def summed(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """As written but where an entry says more."""
+        entry = self.matcher.entry(stack)
+        if entry is None or not _has_floats(eqn):
+            return self.written(eqn, stack, values, reached)
+        return self._in(entry.dtype, eqn, stack, values, reached)
+
+    def converted(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """As written: a cast is the user's."""
+        before, after = (x.aval.dtype for x in (eqn.invars[0], eqn.outvars[0]))
+        entry = self.matcher.entry(stack)
+        is_asked = is_explicit(stack) and not is_following(stack)
+        if entry is not None and kind(after) == "float" and not is_asked:
+            return self._in(entry.dtype, eqn, stack, values, reached)
+        is_from_int = kind(before) != "float" and kind(after) == "float"
+        if entry is not None and is_from_int and is_narrower(after, entry.dtype):
+            return self._in(entry.dtype, eqn, stack, values, reached)
+        (value,) = values
+        made = self.written(eqn, stack, values, reached)
+        is_kept = is_asked and is_narrower(before, after)
+        is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
+        is_kept = is_kept and kind(after) == "float"
+        return [Value(x.array, is_kept, value.is_held) for x in made]
+
+    def rounded(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """`reduce_precision`: that of `jax.checkpoint` has the bits of its operand."""
+        (value,) = values
+        own, dtype = (_bits(x) for x in (eqn.invars[0].aval.dtype, dtype_of(value.array)))
+        if own is None or dtype is None or not own.items() <= eqn.params.items():
+            return self.written(eqn, stack, values, reached)
+        with scope_for(dtype_of(value.array)):
+            made = bind(eqn, [value.array], {**eqn.params, **dtype})
+        return [value._replace(array=x) for x in made]
+
+    def multiplied(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """A product or a convolution."""
+        self.products += 1
+        dtype = self._dtype_of_product(eqn, stack, values)
+        if dtype is None:
+            made = self.written(eqn, stack, values, reached)
+            return [Value(x.array) for x in made]
+        (out,) = eqn.outvars
+        result = dtype
+        if is_narrower(dtype, FLOAT32):
+            # A gradient that leads to no product may be added up over devices.
+            is_gradient = is_backward(stack) and out not in reached
+            if is_gradient or self._asks_for_result(eqn, stack):
+                result = out.aval.dtype
+        if not is_narrower(dtype, FLOAT32) or not is_bilinear(eqn):
+            return self._in(dtype, eqn, stack, values, reached)
+        self.changes += 1
+        operands = [value.array for value in values]
+        narrow = [self._round(x, dtype) for x in operands]
+        return [Value(product(eqn, operands, narrow, result))]
+
+    def _round(self, array: Leaf, dtype: DType) -> Leaf:
+        """An operand of a product, rounded once for all products of a function."""
+        if not isinstance(array, Tracer):  # which would live longer than without
+            return rounded(array, dtype)
+        key = id(array), dtype
+        if key not in self._rounded:
+            self._rounded[key] = array, rounded(array, dtype)
+        return self._rounded[key][1]
+
+    def _dtype_of_product(
+        self, eqn: Equation, stack: Stack, values: list[Value]
+    ) -> DType | None:
+        entry = self.matcher.entry(stack)
+        if entry is not None and not is_narrower(entry.dtype, FLOAT32):
+            return entry.dtype if _has_floats(eqn) else None
+        dtype = self.plan.narrow if entry is None else entry.dtype
+        if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
+            return None
+        if is_of_sampler(stack):
+            return None
+        if asks_for_precision(eqn):
+            return self.keep(stack, _OWN_PRECISION)
+        if any(value.is_kept for value in values):
+            return self.keep(stack, _CAST)
+        if any(value.is_fragile for value in values):
+            return self.keep(stack, _CONSTANT.format(dtype))
+        return dtype
+
+    def _asks_for_result(self, eqn: Equation, stack: Stack) -> bool:
+        line = key_of_line(stack)
+        is_asked = _ASKS_FOR_RESULT in (line.expression or "")
+        if is_asked:
+            self.keep(stack, _RESULT)
+        return is_asked
+
+    # Decisions
+
+    def keep(self, stack: Stack, by: str) -> None:
+        """Notes a line that computes as written."""
+        self.kept[Kept(str(key_of_line(stack)) or "inside JAX", by)] = None
+
+    def dtype_for(
+        self, eqn: Equation, stack: Stack, values: Sequence[Value], reached: Variables
+    ) -> DType | None:
+        """What an equation computes in; None if as written."""
+        entry = self.matcher.entry(stack)
+        if not _has_floats(eqn):
+            return None
+        if entry is None and not self._is_narrow(eqn, values, reached):
+            return None
+        if is_of_sampler(stack):
+            return None
+        dtype = self.plan.narrow if entry is None else entry.dtype
+        if not is_narrower(dtype, FLOAT32):
+            return dtype
+        if any(value.is_kept for value in values):
+            return self.keep(stack, _CAST)
+        if any(value.is_fragile for value in values):
+            return self.keep(stack, _CONSTANT.format(dtype))
+        return dtype
+
+    def _is_narrow(
+        self, eqn: Equation, values: Sequence[Value], reached: Variables
+    ) -> bool:
+        """Whether the default of the plan makes an equation narrow."""
+        narrow = self.plan.narrow
+        avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
+        if any(x.dtype not in (FLOAT32, narrow) for x in avals if is_float(x)):
+            return False
+        if self.plan.default == ALL:
+            return any(is_float(value.array) for value in values)
+        if not any(var in reached for var in eqn.outvars):
+            return False
+        return any(dtype_of(value.array) == narrow for value in values)
+
+    def settled(self, value: Value, var: Any, reached: Variables) -> DType | None:
+        """The dtype of a result where it leaves a function, a branch or a loop."""
+        if not is_float(var.aval):
+            return None
+        dtype, written = dtype_of(value.array), var.aval.dtype
+        if not is_narrower(dtype, written):
+            return dtype
+        keeps = not hasattr(var, "val") and var in reached
+        return dtype if keeps or self.plan.default == ALL else written
+
+
+def rule_of(eqn: Equation) -> Callable[..., list[Value]]:
+    """The rule of an equation without others inside."""
+    name = eqn.primitive.name
+    if name in _RULES:
+        return _RULES[name]
+    made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
+    if has_no_wide_form(eqn) or not _are_floats(made, operands):
+        return Emitter.written
+    if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
+        return Emitter.computed
+    is_spread = name in _SPREADS or made[0].size > max(x.size for x in operands)
+    return Emitter.spread if is_spread else Emitter.moved
+
+
+def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
+    """Whether an equation computes with real numbers alone, and makes some."""
+    kinds = [kind(getattr(x, "dtype", None)) for x in made]
+    others = [kind(getattr(x, "dtype", None)) for x in operands]
+    return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
+
+
+_MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
+# Their derivative is a sum, which is added up wide.
+_SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
+_RULES: dict[str, Callable[..., list[Value]]] = {
+    **dict.fromkeys(PRODUCTS, Emitter.multiplied),
+    **dict.fromkeys(SUMS, Emitter.summed),
+    **dict.fromkeys(primitives.DEBUG, Emitter.written),
+    **dict.fromkeys((*primitives.OF_BITS, "iota"), Emitter.written),
+    "convert_element_type": Emitter.converted,
+    "reduce_precision": Emitter.rounded,
+}
+
+
+# These may have other dtypes though no operand has.
+ANY_DTYPES = frozenset([*PRODUCTS, "convert_element_type"])
+
+
+class _Values:
+    """The values of a jaxpr, each as long as something uses it.
+
+    The uses of a narrow value have cotangents of their own, which are added up wide.
+    """
+
+    def __init__(self, jaxpr: Jaxpr):
+        used = [var for eqn in jaxpr.eqns for var in eqn.invars]
+        every = (*used, *jaxpr.outvars)
+        self._left = Counter(var for var in every if not hasattr(var, "val"))
+        self._known: dict[Any, Value] = {}
+        self._copies: dict[Any, Iterator[Leaf]] = {}
+
+    def put(self, var: Any, value: Value) -> None:
+        count = self._left[var]
+        if not count:
+            return
+        self._known[var] = value
+        written, dtype = var.aval, dtype_of(value.array)
+        if count > 1 and is_float(written) and is_narrower(dtype, written.dtype):
+            self._copies[var] = iter(fan_out(value.array, count))
+
+    def get(self, var: Any) -> Value:
+        value = self._known[var]
+        if var in self._copies:
+            value = value._replace(array=next(self._copies[var]))
+        self._left[var] -= 1
+        if not self._left[var]:
+            del self._known[var]
+            self._copies.pop(var, None)
+        return value
+
+
+def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
+    """The results of an equation with these parameters."""
+    bound = eqn.primitive.get_bind_params(params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    made = eqn.primitive.bind(*functions, *operands, **params)
+    return [*made] if eqn.primitive.multiple_results else [made]
+
+
+@contextlib.contextmanager
+def _context(eqn: Equation) -> Iterator[None]:
+    """The line, the scopes, the mesh and what else an equation was traced with."""
+    info = eqn.source_info
+    names = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
+        yield
+
+
+def asks_for_precision(eqn: Equation) -> bool:
+    """Whether a product asks for more than the precision by default."""
+    precision = eqn.params.get("precision")
+    each = precision if isinstance(precision, tuple) else (precision,)
+    return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
+
+
+def _has_floats(eqn: Equation) -> bool:
+    return any(is_float(var.aval) for var in eqn.outvars)
+
+
+def _bits(dtype: DType) -> dict[str, int] | None:
+    """The parameters of the `reduce_precision` that has the bits of a dtype."""
+    if kind(dtype) != "float":
+        return None
+    info = jnp.finfo(dtype)
+    return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}

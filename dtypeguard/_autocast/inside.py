@@ -1,0 +1,396 @@
+"""Emits equations that hold others, so that the program keeps its form."""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+
+from .._leaves.internals import ForeignNames
+from .._leaves.types import DType, Equation, Jaxpr
+from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .emit import ANY_DTYPES, Emitter, bind, rule_of
+from .matching import key_of_line
+from .plan import FLOW, PRODUCTS
+from .reach import Variables
+from .values import Type, Value, cast, dtype_of, is_float, is_narrower, retyped, scope_for
+
+# The parameter that holds the jaxpr of a call.
+_CALLS: dict[str, str] = {
+    **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
+    **dict.fromkeys(
+        ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
+    ),
+}
+# So many jaxprs are kept, so that what was emitted once compiles once.
+_MOST = 2000
+
+
+class Inner(NamedTuple):
+    """A jaxpr in the dtypes of a plan.
+
+    Attributes:
+        jaxpr: closed.
+        types: those of its results.
+        is_changed: whether it is another one than that of the program.
+        products: how many products it has.
+        of: the jaxpr of the program, whose identity stands for it.
+    """
+
+    jaxpr: Jaxpr
+    types: list[Type]
+    is_changed: bool
+    products: int
+    of: Jaxpr
+
+
+Known = OrderedDict[object, Inner]
+
+
+class Inside(Emitter):
+    """Emits all equations.
+
+    Attributes:
+        known: the jaxprs that were emitted.
+    """
+
+    def __init__(self, known: Known, *given: Any):
+        super().__init__(*given)
+        self.known = known
+        self.is_of_products = self.plan.default == PRODUCTS and not self.plan.entries
+
+    rules: ClassVar[dict[str, Callable[..., list[Value]]]] = {}
+
+    def equation(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        name = eqn.primitive.name
+        rule = self.rules.get(name)
+        if rule is None and self._stands(eqn, values):
+            return [*map(Value, bind(eqn, [x.array for x in values], eqn.params))]
+        self.matcher.entry(stack)  # which then has matched
+        if rule is None or not _is_plain(eqn):
+            rule = rule_of(eqn)
+        return rule(self, eqn, stack, values, reached)
+
+    def _stands(self, eqn: Equation, values: Sequence[Value]) -> bool:
+        """Whether it is plain that an equation is as written: nothing near it is narrow."""
+        return (
+            self.is_of_products
+            and eqn.primitive.name not in ANY_DTYPES
+            and all(
+                dtype_of(value.array) == var.aval.dtype
+                and not (value.is_kept or value.is_fragile or hasattr(var, "val"))
+                for value, var in zip(values, eqn.invars)
+            )
+        )
+
+    # Jaxprs
+
+    def inner(
+        self,
+        jaxpr: Jaxpr,
+        stack: Stack,
+        types: Sequence[Type],
+        leads: Sequence[bool],
+        results: Sequence[DType | None] | None = None,
+    ) -> Inner:
+        """A jaxpr inside of an equation, for operands of these types.
+
+        Args:
+            jaxpr: closed or open.
+            stack: the equations around it.
+            types: those of its arguments.
+            leads: which of its results lead to a product.
+            results: the dtypes of its results; None for those that come out.
+        """
+        opened = open_jaxpr(jaxpr)
+        leads = [*leads] if self.plan.default == FLOW else []
+        around = key_of_line(stack) if self.plan.entries else None
+        key = id(opened), (*types,), (*leads,), results and (*results,), around
+        if key not in self.known:
+            before, products = self.changes, self.products
+            self.known[key] = self._inner(jaxpr, stack, types, leads, results)
+            self.changes, self.products = before, products
+            if len(self.known) > _MOST:
+                self.known.popitem(last=False)
+        found = self.known[key]
+        self.changes += found.is_changed
+        self.products += found.products
+        return found
+
+    def _inner(
+        self,
+        jaxpr: Jaxpr,
+        stack: Stack,
+        types: Sequence[Type],
+        leads: Sequence[bool],
+        results: Sequence[DType | None] | None,
+    ) -> Inner:
+        opened = open_jaxpr(jaxpr)
+        reached = self.reached(jaxpr, stack, leads)
+        made_types: list[Type] = []
+        before, products = self.changes, self.products
+
+        def function(*arrays):
+            values = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
+            made = self.run(jaxpr, values, stack, reached)
+            made = self.cast(made, opened.outvars, reached, results)
+            made_types[:] = [value.type for value in made]
+            return [value.array for value in made]
+
+        variables = zip(opened.invars, types)
+        avals = [retyped(var.aval, kind.dtype) for var, kind in variables]
+        with scope_for(*(kind.dtype for kind in types)):
+            traced = jax.make_jaxpr(function)(*avals)
+        is_changed = self.changes > before or any(
+            made.dtype != var.aval.dtype
+            for made, var in zip((*types, *made_types), (*opened.invars, *opened.outvars))
+            if is_float(var.aval)
+        )
+        return Inner(traced, made_types, is_changed, self.products - products, jaxpr)
+
+    def reached(self, jaxpr: Jaxpr, stack: Stack, leads: Sequence[bool]) -> Variables:
+        if self.plan.default != FLOW:
+            return frozenset()
+        return self.reach.variables(jaxpr, stack, leads)
+
+    def cast(
+        self,
+        values: Sequence[Value],
+        variables: Sequence[Any],
+        reached: Variables,
+        results: Sequence[DType | None] | None,
+    ) -> list[Value]:
+        """Results in the dtypes in which they leave a jaxpr."""
+        asked = [None] * len(values) if results is None else results
+        dtypes = [
+            self.settled(value, var, reached) if dtype is None else dtype
+            for value, var, dtype in zip(values, variables, asked)
+        ]
+        return [
+            value if dtype is None else value._replace(array=cast(value.array, dtype))
+            for value, dtype in zip(values, dtypes)
+        ]
+
+    def bound(
+        self,
+        eqn: Equation,
+        values: Sequence[Value],
+        inner: Sequence[Inner],
+        params: dict[str, Any],
+    ) -> list[Value]:
+        """The results of an equation with these jaxprs in place of its own."""
+        if not any(each.is_changed for each in inner):
+            params = {}
+        arrays = [value.array for value in values]
+        types = inner[0].types
+        with scope_for(*map(dtype_of, arrays), *(kind.dtype for kind in types)):
+            made = bind(eqn, arrays, {**eqn.params, **params})
+        return [Value(x, *kind[1:]) for x, kind in zip(made, types)]
+
+    # Calls
+
+    def call(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        name = _CALLS[eqn.primitive.name]
+        own = eqn.params[name]
+        # A buffer that is donated has room for a result of its own dtype.
+        is_donated = any(eqn.params.get("donated_invars", ()))
+        results = [var.aval.dtype for var in eqn.outvars] if is_donated else None
+        types, leads = _types(values), leading(eqn, reached)
+        inner = self.inner(own, stack, types, leads, results)
+        return self.bound(eqn, values, [inner], {name: like(own, inner.jaxpr)})
+
+    def branches(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        operands = values[1:]
+        types, leads = _types(operands), leading(eqn, reached)
+        own = eqn.params["branches"]
+        made = [self.inner(each, stack, types, leads) for each in own]
+        results = [_widest(each) for each in zip(*(x.types for x in made))]
+        if any([kind.dtype for kind in x.types] != results for x in made):
+            made = [self.inner(each, stack, types, leads, results) for each in own]
+        kinds = [_joined(each) for each in zip(*(x.types for x in made))]
+        made = [each._replace(types=kinds) for each in made]
+        jaxprs = (*(like(*each) for each in zip(own, (x.jaxpr for x in made))),)
+        return self.bound(eqn, values, made, {"branches": jaxprs})
+
+    # Loops
+
+    def scan(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        own, _, consts, carried = loop_parts(eqn)
+        # The cotangent of what the turns share is added up in its dtype.
+        outside = [_widened(v, var) for v, var in zip(values[:consts], eqn.invars)]
+        values = [*outside, *values[consts:]]
+        inner, values = self._body(eqn, stack, values, reached, consts, carried)
+        return self.bound(eqn, values, [inner], {"jaxpr": like(own, inner.jaxpr)})
+
+    def loop(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        own, before, consts, carried = loop_parts(eqn)
+        first = values[:before]
+        inner, rest = self._body(eqn, stack, values[before:], reached, consts, carried)
+        condition = eqn.params["cond_jaxpr"]
+        types = _types([*first, *rest[consts:]])
+        goes_on = self.inner(condition, stack, types, [False])
+        params = {
+            "body_jaxpr": like(own, inner.jaxpr),
+            "cond_jaxpr": like(condition, goes_on.jaxpr),
+        }
+        return self.bound(eqn, [*first, *rest], [inner, goes_on], params)
+
+    def _body(
+        self,
+        eqn: Equation,
+        stack: Stack,
+        values: list[Value],
+        reached: Variables,
+        consts: int,
+        carried: int,
+    ) -> tuple[Inner, list[Value]]:
+        """The body of a loop that takes what it gives, and its operands."""
+        body, last = loop_parts(eqn).body, consts + carried
+        leads = leading(eqn, reached)
+        leads = self.reach.turned(eqn, stack, leads) if self.plan.default == FLOW else leads
+        variables = open_jaxpr(body).invars[consts:last]
+        narrows = self.reached(body, stack, leads)
+        carry = [
+            value._replace(array=cast(value.array, dtype)) if dtype else value
+            for value, var in zip(values[consts:last], variables)
+            for dtype in [self.settled(value, var, narrows)]
+        ]
+        inside = lambda results: self.inner(
+            body, stack, _types([*values[:consts], *carry, *values[last:]]), leads, results
+        )
+        for attempt in range(_ATTEMPTS):
+            inner = inside(None)
+            pairs = [*zip(_types(carry), inner.types)]
+            if all(before.dtype == after.dtype for before, after in pairs):
+                break
+            # At last the wider of both, in which each is exact.
+            dtypes = [
+                after.dtype if attempt < _ATTEMPTS - 2 else _widest([before, after])
+                for before, after in pairs
+            ]
+            carry = [
+                value._replace(array=cast(value.array, dtype))
+                if is_float(value.array)
+                else value
+                for value, dtype in zip(carry, dtypes)
+            ]
+        else:
+            fixed = [dtype_of(value.array) for value in carry]
+            ends = [None] * (len(eqn.outvars) - carried)
+            inner = inside([*fixed, *ends])
+        return inner, [*values[:consts], *carry, *values[last:]]
+
+    # Shards
+
+    def shards(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        params, types = eqn.params, _types(values)
+        own, leads = params["jaxpr"], leading(eqn, reached)
+        opened, inside = open_jaxpr(own), self.reached(own, stack, leads)
+        key = id(opened), (*types,), (*leads,), key_of_line(stack)
+        if key not in self.known:
+            made_types: list[Type] = []
+            before, products = self.changes, self.products
+
+            def body(arrays):
+                given = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
+                made = self.run(own, given, stack, inside)
+                made = self.cast(made, opened.outvars, inside, None)
+                made_types[:] = [value.type for value in made]
+                return [value.array for value in made]
+
+            mapped = jax.shard_map(
+                body,
+                mesh=params["mesh"],
+                in_specs=([*params["in_specs"]],),
+                out_specs=[*params["out_specs"]],
+                axis_names={*manual_axes(eqn)},
+                check_vma=params["check_vma"],
+            )
+            traced = jax.make_jaxpr(mapped)([jax.typeof(v.array) for v in values])
+            is_changed = self.changes > before or any(
+                kind.dtype != var.aval.dtype
+                for kind, var in zip(types, eqn.invars)
+                if is_float(var.aval)
+            )
+            count = self.products - products
+            self.changes, self.products = before, products
+            self.known[key] = Inner(traced, made_types, is_changed, count, own)
+        inner = self.known[key]
+        self.changes += inner.is_changed
+        self.products += inner.products
+        if not inner.is_changed:
+            return self.bound(eqn, values, [inner], {})
+        made = evaluated(inner.jaxpr, [value.array for value in values])
+        return [Value(x, *kind[1:]) for x, kind in zip(made, inner.types)]
+
+
+# How often a loop is traced until what it carries has settled.
+_ATTEMPTS = 4
+
+
+def evaluated(jaxpr: Jaxpr, arrays: Sequence[Any]) -> list[Any]:
+    """The results of a closed jaxpr."""
+    with scope_for(*map(dtype_of, arrays)):
+        return [*jaxpr_as_fun(jaxpr)(*arrays)]
+
+
+def like(own: Jaxpr, made: Jaxpr) -> Jaxpr:
+    """A closed jaxpr as the parameter that stood in its place."""
+    return open_jaxpr(made) if open_jaxpr(own) is own else made
+
+
+def leading(eqn: Equation, reached: Variables) -> list[bool]:
+    """Which results of an equation lead to a product."""
+    return [var in reached for var in eqn.outvars]
+
+
+def _types(values: Sequence[Value]) -> list[Type]:
+    return [value.type for value in values]
+
+
+def _widest(types: Sequence[Type]) -> DType | None:
+    dtypes = [each.dtype for each in types]
+    wider = lambda a, b: b if is_narrower(a, b) else a
+    return functools.reduce(wider, dtypes) if len({*dtypes}) > 1 else dtypes[0]
+
+
+def _joined(types: Sequence[Type]) -> Type:
+    is_fragile = any(kind.is_held is False for kind in types)
+    is_kept = any(kind.is_kept for kind in types)
+    return Type(types[0].dtype, is_kept, False if is_fragile else None)
+
+
+def _widened(value: Value, var: Any) -> Value:
+    """A value that is not narrower than in the program."""
+    if not is_float(var.aval) or not is_narrower(dtype_of(value.array), var.aval.dtype):
+        return value
+    return value._replace(array=cast(value.array, var.aval.dtype))
+
+
+def _is_plain(eqn: Equation) -> bool:
+    """Whether an equation has no mutable references, of which no other type is made."""
+    variables = (*eqn.invars, *eqn.outvars)
+    return not any(hasattr(var.aval, "inner_aval") for var in variables)
+
+
+Inside.rules = {
+    **dict.fromkeys(_CALLS, Inside.call),
+    "cond": Inside.branches,
+    "scan": Inside.scan,
+    "while": Inside.loop,
+    "shard_map": Inside.shards,
+}

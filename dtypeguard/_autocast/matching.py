@@ -1,0 +1,223 @@
+"""From an equation to the entry of a plan, by the source of its line.
+
+The search writes entries by `key_of_line`, and `autocast` reads them by it, so that a plan
+that was found is a plan that matches.
+"""
+
+import ast
+import dataclasses
+import difflib
+import fnmatch
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .._lines.equations import calls_by_jaxpr, scope_of
+from .._program.graph import Stack
+from .._source.files import file_text, is_installed, short_path
+from .._source.syntax import expression
+from .plan import Entry, Plan, PlanError
+
+# Files at the root of a project.
+_ROOTS = "pyproject.toml", "setup.py", "setup.cfg", ".git"
+
+
+class Line(NamedTuple):
+    """Where an equation comes from, as plans name it.
+
+    Attributes:
+        place: the user's file and function; "" if no line of the user's led to it.
+        expression: the text of the expression; None if the source is not known.
+        scope: of `jax.named_scope`; "" outside of all.
+    """
+
+    place: str
+    expression: str | None
+    scope: str
+
+    def __str__(self) -> str:
+        return self.place if self.expression is None else f"{self.place}: {self.expression}"
+
+
+def key_of_line(stack: Stack) -> Line:
+    """The function and the expression of the user's that an equation comes from.
+
+    Lines in packages count for the user's line that calls them, and the backward pass of a
+    line for the line.
+
+    Args:
+        stack: the equation and those around it, inside out.
+    """
+    scope = "/".join(scope_of(stack))
+    for calls in calls_by_jaxpr(stack):
+        for call in calls:
+            if not is_installed(call[0].co_filename):
+                return Line(*_read(*call), scope)
+    return Line("", None, scope)
+
+
+@functools.lru_cache(10_000)
+def _read(code, instruction: int) -> tuple[str, str | None]:
+    names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
+    place = f"{file_name(code.co_filename)}:{'.'.join(names) or '<module>'}"
+    node = expression(code, instruction)
+    return place, None if node is None else ast.unparse(node)
+
+
+@functools.cache
+def file_name(file: str) -> str:
+    """A file as plans name it: relative to the root of its project.
+
+    All cells of a notebook are one file.
+    """
+    if file_text(file) != short_path(file):
+        return "<cell>"
+    folder = os.path.dirname(os.path.abspath(file))
+    while not any(os.path.exists(os.path.join(folder, name)) for name in _ROOTS):
+        if folder == os.path.dirname(folder):
+            folder = os.getcwd()
+            break
+        folder = os.path.dirname(folder)
+    name = os.path.relpath(file, folder)
+    name = os.path.basename(file) if name.startswith(os.pardir) else name
+    return name.replace(os.sep, "/")
+
+
+class Matcher:
+    """Finds the entry of each equation, and remembers which entries were found.
+
+    Args:
+        plan: the plan.
+    """
+
+    def __init__(self, plan: Plan):
+        self._entries = [
+            dataclasses.replace(x, expression=x.expression and _normal(x.expression))
+            for x in plan.entries
+        ]
+        self._given = plan.entries
+        self._known: dict[Line, Entry | None] = {}
+        self._found: set[int] = set()
+
+    def entry(self, stack: Stack) -> Entry | None:
+        """The entry of an equation: of its expression before that of its function."""
+        if not self._entries:
+            return None
+        line = key_of_line(stack)
+        if line not in self._known:
+            numbers = [n for n, x in enumerate(self._entries) if _matches(x, line)]
+            self._found.update(numbers)
+            best = max(numbers, key=self._weight, default=None)
+            self._known[line] = None if best is None else self._given[best]
+        return self._known[line]
+
+    def _weight(self, number: int) -> tuple[bool, int, int]:
+        entry = self._entries[number]
+        return entry.expression is not None, len(entry.place), len(entry.scope or "")
+
+    def check(self) -> None:
+        """Checks that each entry has matched an equation.
+
+        Raises:
+            ValueError: names all that did not, with the nearest line of the program.
+        """
+        missed = [x for n, x in enumerate(self._given) if n not in self._found]
+        if not missed:
+            return
+        lines = [line for line in self._known if line.place]
+        files = sorted({line.place.partition(":")[0] for line in lines})
+        if len(missed) == len(self._given) and not any(_is_near(x, lines) for x in missed):
+            raise PlanError(
+                f"The plan is of another program: none of its {len(missed)} entries is in "
+                f"this one, which computes in {', '.join(files) or 'no file of yours'}. "
+                f"Its first entry is {missed[0]}. Give autocast the plan of this function, "
+                "or write one with `dtypeguard plan`."
+            )
+        rows = [f"  {entry}: {_remedy(entry, lines)}" for entry in missed]
+        count = "1 entry" if len(missed) == 1 else f"{len(missed)} entries"
+        raise PlanError("\n".join([f"{count} of the plan matches nothing:", *rows]))
+
+
+def matched(plan: Plan, stacks: Iterable[Stack]) -> list[np.dtype | None]:
+    """The dtype that a plan's entries give each equation; None where none names it.
+
+    Args:
+        plan: the plan.
+        stacks: the equations, each with those around it, inside out.
+
+    Raises:
+        ValueError: if an entry matches none of them; names the nearest.
+    """
+    matcher = Matcher(plan)
+    entries = [matcher.entry(stack) for stack in stacks]
+    matcher.check()
+    return [None if entry is None else entry.dtype for entry in entries]
+
+
+def _matches(entry: Entry, line: Line) -> bool:
+    if entry.scope is not None and not _is_in_scope(entry.scope, line.scope):
+        return False
+    if entry.expression is not None and entry.expression != line.expression:
+        return False
+    return _is_place(entry.place, line.place)
+
+
+def _is_place(written: str, place: str) -> bool:
+    """Whether a place is the written one, or a function inside of that.
+
+    The root of the project may be another.
+    """
+    (file, _, function), (own, _, within) = (x.partition(":") for x in (written, place))
+    is_file = file == own or own.endswith(f"/{file}") or file.endswith(f"/{own}")
+    is_inside = not function or within == function or within.startswith(f"{function}.")
+    return bool(own) and is_file and is_inside
+
+
+def _is_in_scope(written: str, scope: str) -> bool:
+    names, inside = written.split("/"), scope.split("/")
+    fits = lambda start: all(map(fnmatch.fnmatchcase, inside[start:], names))
+    return any(fits(start) for start in range(len(inside) - len(names) + 1))
+
+
+@functools.lru_cache(1000)
+def _normal(text: str) -> str:
+    """The text of an expression without the writer's spaces, quotes and brackets."""
+    try:
+        return ast.unparse(ast.parse(text.strip())).strip()
+    except SyntaxError:
+        return text.strip()
+
+
+def _is_near(entry: Entry, lines: Sequence[Line]) -> bool:
+    """Whether a program has the file of an entry, or its expression."""
+    file = lambda place: place.partition(":")[0]
+    return any(
+        _is_place(file(entry.place), file(line.place))
+        or (entry.expression and _normal(entry.expression) == line.expression)
+        for line in lines
+    )
+
+
+def _remedy(entry: Entry, lines: Sequence[Line]) -> str:
+    """What to write in place of an entry that matches nothing."""
+    here = [line for line in lines if _is_place(entry.place, line.place)]
+    text = entry.expression and _normal(entry.expression)
+    same = [line for line in here if text in (None, line.expression)]
+    if same:
+        nearest = _nearest(entry.scope or "", sorted({line.scope for line in same}))
+        return f"the nearest scope there is {nearest!r}"
+    if here:
+        texts = sorted({line.expression for line in here if line.expression})
+        return f'the nearest there is "{_nearest(text or "", texts)}"'
+    if moved := sorted({x.place for x in lines if text and x.expression == text}):
+        place = _nearest(entry.place, moved)
+        return f'its expression is in "{place}" now: write that, or undo the renaming'
+    place = _nearest(entry.place, sorted({line.place for line in lines}))
+    return f'no such function computes anything; the nearest is "{place}"'
+
+
+def _nearest(text: str, texts: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(text, texts, 1, 0.0)), "")

@@ -1,0 +1,305 @@
+"""Products on narrow operands, whose gradients are added up in the dtype of the operands.
+
+A product of bfloat16 operands in JAX has gradients in bfloat16, and so has the all-reduce
+that a partitioner makes of the gradient of a weight. With a wide result it has wide
+products in its backward pass. `product` has neither: the derivative for an operand has the
+operand's own dtype, made by a product of narrow values that is added up in that dtype.
+
+It is JAX's own product of rounded operands, which policies of `jax.checkpoint` look for,
+without a derivative: `ROUND` has none. `RESULT` gives it one. Its tangents are of
+`TANGENT`, a product that is linear in one operand and defines its transpose.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._program.graph import open_jaxpr
+from .._program.meshes import as_dtype
+
+_RESULT = "preferred_element_type"
+# The primitives of JAX that are emitted so, by name.
+_PRIMITIVES = {each.name: each for each in (lax.dot_general_p, lax.conv_general_dilated_p)}
+ROUND, RESULT = Primitive("autocast_round"), Primitive("autocast_result")
+TANGENT, FAN_OUT = Primitive("autocast_tangent"), Primitive("autocast_fan_out")
+FAN_OUT.multiple_results = True
+
+
+class Product(NamedTuple):
+    """A product of JAX, in certain dtypes.
+
+    Attributes:
+        name: of JAX's primitive.
+        params: those of the primitive.
+        dtype: of its operands.
+        result: of what it returns.
+        axes: those of its operands over which it is mapped, the inner ones first.
+    """
+
+    name: str
+    params: tuple[tuple[str, Any], ...]
+    dtype: DType
+    result: DType
+    axes: tuple[tuple[int | None, ...], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.name} in {self.dtype}, to {self.result}"
+
+    def __call__(self, left: Leaf, right: Leaf) -> Leaf:
+        """The product of JAX, of operands in its dtype."""
+        params = {**dict(self.params), _RESULT: self.result}
+        function = lambda *pair: _bound(self.name, pair, params)
+        for axes in self.axes:
+            function = jax.vmap(function, in_axes=axes)
+        return function(left, right)
+
+    def of_narrow(self, *operands: Leaf) -> Leaf:
+        """The product of operands that are rounded first."""
+        return self(*(as_dtype(each, self.dtype) for each in operands))
+
+    def mapped(self, axes: Sequence[int | None]) -> "Product":
+        """The product that is mapped over one more axis, the first of its result."""
+        return self._replace(axes=(*self.axes, (*axes,)))
+
+
+def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
+    """A product of JAX, as XLA can run it on a CPU.
+
+    Of the batched products of bfloat16 with results in float32, XLA on a CPU refuses
+    those whose left operand has what is summed before the rest, and whose right one is
+    transposed as well: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12.
+    """
+    batched = params["dimension_numbers"][1] if name == "dot_general" else ((), ())
+    if not batched[0] or params[_RESULT] == operands[0].dtype:
+        return _PRIMITIVES[name].bind(*operands, **params)
+    summed = params["dimension_numbers"][0]
+    groups = zip((x.ndim for x in operands), summed, batched)
+    rest = [[n for n in range(ndim) if n not in (*a, *b)] for ndim, a, b in groups]
+    orders = [*batched[0], *rest[0], *summed[0]], [*batched[1], *summed[1], *rest[1]]
+    operands = [lax.transpose(x, order) for x, order in zip(operands, orders)]
+    first, count = (*range(len(batched[0])),), len(summed[0])
+    last = operands[0].ndim
+    ends = range(last - count, last), range(len(first), len(first) + count)
+    numbers = tuple(map(tuple, ends)), (first, first)
+    params = {**params, "dimension_numbers": numbers}
+    return _PRIMITIVES[name].bind(*operands, **params)
+
+
+def is_bilinear(eqn: Equation) -> bool:
+    """Whether `product` can emit an equation."""
+    return eqn.primitive.name in _PRIMITIVES
+
+
+def rounded(array: Leaf, dtype: DType) -> Leaf:
+    """An operand of a product in its dtype, without a derivative."""
+    return ROUND.bind(array, new_dtype=dtype)
+
+
+def product(
+    eqn: Equation, operands: Sequence[Leaf], narrow: Sequence[Leaf], result: DType
+) -> Leaf:
+    """The product of an equation, computed in another dtype.
+
+    Args:
+        eqn: the equation, of one of JAX's primitives for products.
+        operands: its operands, as they come.
+        narrow: the same, as `rounded` returns them.
+        result: the dtype of the result.
+    """
+    params = (*sorted(eqn.params.items()),)
+    of = Product(eqn.primitive.name, params, narrow[0].dtype, result)
+    return RESULT.bind(of(*narrow), *operands, *narrow, of=of)
+
+
+def _round_jvp(primals: Sequence[Leaf], _: object, *, new_dtype: DType):
+    made = as_dtype(*primals, new_dtype)
+    return made, ad.Zero(jax.typeof(made))
+
+
+def _round_batch(operands: Sequence[Leaf], axes: Sequence[int], *, new_dtype: DType):
+    return ROUND.bind(*operands, new_dtype=new_dtype), axes[0]
+
+
+def _result_of(value: Leaf, *_: Leaf, of: Product) -> Leaf:
+    return value
+
+
+def _result_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):
+    value, _, _, left, right = primals
+    _, of_left, of_right, _, _ = tangents
+    parts = [
+        TANGENT.bind(*pair, of=of)
+        for pair in ((of_left, right), (left, of_right))
+        if not any(type(each) is ad.Zero for each in pair)
+    ]
+    return value, functools.reduce(lax.add, parts) if parts else ad.Zero(jax.typeof(value))
+
+
+def _result_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
+    value, *others = operands
+    size = next(x.shape[n] for x, n in zip(operands, axes) if n is not None)
+    if axes[0] is None:  # the operands are mapped, but it does not depend on them
+        value = jnp.broadcast_to(value, (size, *value.shape))
+    else:
+        value = jnp.moveaxis(value, axes[0], 0)
+    pairs = [*zip((others[:2], others[2:]), (axes[1:3], axes[3:]))]
+    (left, right), places = pairs[0]
+    narrow, own = pairs[1]
+    # What is rounded is mapped as what it is rounded of.
+    moved = [
+        x if a == b or a is None or b is None else jnp.moveaxis(x, a, b)
+        for x, a, b in zip(narrow, own, places)
+    ]
+    return RESULT.bind(value, left, right, *moved, of=of.mapped(places)), 0
+
+
+def _tangent_of(*operands: Leaf, of: Product) -> Leaf:
+    return of.of_narrow(*operands)
+
+
+def _tangent_aval(*operands: Aval, of: Product) -> Aval:
+    avals = [each.update(dtype=of.dtype, weak_type=False) for each in operands]
+    return _aval_of(of, *avals)
+
+
+@functools.lru_cache(1000)
+def _aval_of(of: Product, *avals: Aval) -> Aval:
+    return jax.make_jaxpr(of)(*avals).out_avals[0]
+
+
+def _tangent_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):
+    parts = [
+        TANGENT.bind(*[*primals[:side], each, *primals[side + 1 :]], of=of)
+        for side, each in enumerate(tangents)
+        if type(each) is not ad.Zero
+    ]
+    return TANGENT.bind(*primals, of=of), functools.reduce(lax.add, parts)
+
+
+def _round_transpose(cotangent: Leaf, value: Leaf, *, new_dtype: DType):
+    if type(cotangent) is ad.Zero:
+        return [ad.Zero(value.aval)]
+    return [as_dtype(cotangent, value.aval.dtype)]
+
+
+def _result_transpose(
+    cotangent: Leaf,
+    value: Leaf,
+    left: Leaf,
+    right: Leaf,
+    narrow_left: Leaf,
+    narrow_right: Leaf,
+    *,
+    of: Product,
+):
+    """Of a product in a tangent, which is linear in one operand and in what it gives."""
+    is_left = ad.is_undefined_primal(left)
+    pair = (left, narrow_right) if is_left else (narrow_left, right)
+    return (None, *_tangent_transpose(cotangent, *pair, of=of), None, None)
+
+
+def _tangent_transpose(cotangent: Leaf, left: Leaf, right: Leaf, *, of: Product):
+    is_left = ad.is_undefined_primal(left)
+    linear, other = (left, right) if is_left else (right, left)
+    if type(cotangent) is ad.Zero:
+        made = ad.Zero(linear.aval)
+    else:
+        other, cotangent = (as_dtype(x, of.dtype) for x in (other, cotangent))
+        aval = linear.aval.update(dtype=of.dtype, weak_type=False)
+        jaxpr = _transposed(of, is_left, aval, jax.typeof(other), jax.typeof(cotangent))
+        made = _run(jaxpr, [other, cotangent], linear.aval.dtype)
+    return (made, None) if is_left else (None, made)
+
+
+@functools.lru_cache(1000)
+def _transposed(
+    of: Product, is_left: bool, linear: Aval, other: Aval, cotangent: Aval
+) -> Jaxpr:
+    """The derivative for one operand, of the other and the cotangent."""
+    of = of._replace(result=of.dtype)
+
+    def transposed(other, cotangent):
+        pair = lambda x: (x, other) if is_left else (other, x)
+        return jax.linear_transpose(lambda x: of(*pair(x)), linear)(cotangent)
+
+    return jax.make_jaxpr(transposed)(other, cotangent)
+
+
+def _run(jaxpr: Jaxpr, operands: Sequence[Leaf], result: DType) -> Leaf:
+    """Runs a jaxpr of one product and of moves, in which the product has this result."""
+    opened = open_jaxpr(jaxpr)
+    known = dict(zip(opened.invars, operands))
+    for eqn in opened.eqns:
+        values = [x.val if hasattr(x, "val") else known[x] for x in eqn.invars]
+        if is_bilinear(eqn):
+            made = _bound(eqn.primitive.name, values, {**eqn.params, _RESULT: result})
+        else:
+            made = eqn.primitive.bind(*values, **eqn.params)
+        known |= zip(eqn.outvars, made if eqn.primitive.multiple_results else [made])
+    return known[opened.outvars[0]]
+
+
+def _tangent_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
+    return TANGENT.bind(*operands, of=of.mapped(axes)), 0
+
+
+def fan_out(array: Leaf, count: int) -> list[Leaf]:
+    """The same narrow value several times; its cotangents are added up in float32."""
+    return FAN_OUT.bind(array, count=count)
+
+
+def _copies(array: Leaf, *, count: int) -> list[Leaf]:
+    return [array] * count
+
+
+def _fan_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, count: int):
+    (tangent,) = tangents
+    is_zero = type(tangent) is ad.Zero
+    made = [tangent] * count if is_zero else FAN_OUT.bind(tangent, count=count)
+    return [*primals] * count, made
+
+
+def _fan_transpose(cotangents: Sequence[Leaf], array: Leaf, *, count: int):
+    parts = [each for each in cotangents if type(each) is not ad.Zero]
+    if len(parts) < 2:
+        return parts or [ad.Zero(array.aval)]
+    wide = [as_dtype(each, jnp.dtype("float32")) for each in parts]
+    return [as_dtype(functools.reduce(lax.add, wide), parts[0].dtype)]
+
+
+def _fan_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, count: int):
+    return FAN_OUT.bind(*operands, count=count), [*axes] * count
+
+
+# By primitive: what it computes, its type, its derivative and how it is mapped.
+_DEFINED = {
+    ROUND: (
+        lambda x, *, new_dtype: as_dtype(x, new_dtype),
+        lambda aval, *, new_dtype: aval.update(dtype=new_dtype, weak_type=False),
+        _round_jvp,
+        _round_batch,
+    ),
+    RESULT: (_result_of, lambda aval, *_, of: aval, _result_jvp, _result_batch),
+    TANGENT: (_tangent_of, _tangent_aval, _tangent_jvp, _tangent_batch),
+    FAN_OUT: (_copies, lambda aval, *, count: [aval] * count, _fan_jvp, _fan_batch),
+}
+for _primitive, (_computed, _typed, _jvp, _batched) in _DEFINED.items():
+    _primitive.def_impl(_computed)
+    _primitive.def_abstract_eval(_typed)
+    ad.primitive_jvps[_primitive] = _jvp
+    batching.primitive_batchers[_primitive] = _batched
+    _lowering = mlir.lower_fun(_computed, multiple_results=_primitive.multiple_results)
+    mlir.register_lowering(_primitive, _lowering)
+ad.primitive_transposes |= {
+    ROUND: _round_transpose,
+    RESULT: _result_transpose,
+    TANGENT: _tangent_transpose,
+    FAN_OUT: _fan_transpose,
+}

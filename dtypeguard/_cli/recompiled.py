@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from .._carry.named import parameter
 from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
 from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import columns
@@ -290,8 +291,7 @@ def _shaped(leaf: LeafOfCall) -> str:
 def _remedy(path: str, call: CompiledCall) -> str:
     """What to do about a number that is a constant of the program."""
     if not call.wrapper:  # an array is no static argument
-        root = re.split(r"\W", path)[0]
-        out = f"take {root} out of static_argnums (or static_argnames) and "
+        out = f"take {parameter(path)} out of static_argnums (or static_argnames) and "
         return f"A static argument is a constant of the program: {out}give an array"
     text = "A Python number is a constant of the program: give an array"
     if call.wrapper == "equinox" and "." in path:

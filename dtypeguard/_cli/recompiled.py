@@ -140,7 +140,9 @@ class Recompiled:
             changes = _explained(call, before, now, values, types)
             changes = [x for x in changes if not (is_key(x.before) or x.is_of_weak)]
             if changes:
-                return [*_told(changes, name_of(call.function)), *advice(changes)]
+                told = _told(changes, name_of(call.function))
+                steps = (x if x.is_unseen else x._replace(origin=None) for x in changes)
+                return [*told, *advice([*steps])]  # any step may have given them back
         return []
 
     def _of_constants(self) -> list[str]:

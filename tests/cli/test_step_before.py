@@ -93,8 +93,8 @@ grad = jax.jit(jax.grad(convolved))
 
 @jax.jit
 def apply(params, grads):
-    rate = jnp.float32(0.1)
-    return jax.tree.map(lambda p, g: p - rate * g, params, grads)  # the update
+    less = lambda p, g: p - jnp.float32(0.1) * g  # the update
+    return jax.tree.map(less, params, grads)
 
 for _ in range(3):
     params = apply(params, grad(params, x))

@@ -29,10 +29,10 @@ def returned_as(leaves: Sequence[Fed], results: Sequence[str]) -> dict[str, int]
         leaves: of all arguments.
         results: the names of all results: `result[0]['w']`.
     """
-    names = [_words(name) for name in results]
+    names = [words(name) for name in results]
     ranked = []
     for leaf in leaves:
-        _, *inner = _words(leaf.path)
+        _, *inner = words(leaf.path)
         for number in leaf.results:
             outer, end = names[number], len(names[number]) - len(inner)
             if end < 0 or outer[end:] != inner:
@@ -48,7 +48,12 @@ def returned_as(leaves: Sequence[Fed], results: Sequence[str]) -> dict[str, int]
     return found
 
 
-def _words(path: str) -> list[str]:
+def parameter(path: str) -> str:
+    """The name of the parameter that a path begins with."""
+    return next(iter(words(path)), "")
+
+
+def words(path: str) -> list[str]:
     """The parts of a path without its signs, and without the `value` of a variable."""
     # JAX numbers the parts of a node without keys in two ways.
     words = re.findall(r"\w+", path.replace("<flat index ", "<"))

@@ -22,6 +22,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import spread
+from .._carry.named import parameter
 from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import type_name
@@ -143,7 +144,7 @@ def is_listed(call: CompiledCall) -> bool:
 def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
     """What a call compiles, and the leaves of its arguments by path."""
     named = _arguments(call)
-    traced = {re.split(r"\W", path)[0] for path in call.traced} & {*named} or {*named}
+    traced = {*map(parameter, call.traced)} & {*named} or {*named}
     pairs, treedef = tree_util.tree_flatten_with_path(spread(named))
     order = [name for name in named if name not in ("self", "cls")]
     names = list(named)  # a dict is flattened in the order of its keys
@@ -193,7 +194,7 @@ def _begun(
     """The lines that made the weakly typed leaves, and the static numbers."""
     begun: dict[str, Origin] = {}
     for place, (name, value) in enumerate(named.items()):
-        inside = [path for path in leaves if re.split(r"\W", path)[0] == name]
+        inside = [path for path in leaves if parameter(path) == name]
         weak = [path for path in inside if is_weak(values[path])]
         if weak and (line := first_line(call.callers[0], place, name, value)):
             begun |= dict.fromkeys(weak, line)

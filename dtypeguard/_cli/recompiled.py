@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from .._carry.named import parameter
 from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
 from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import columns
@@ -139,7 +140,9 @@ class Recompiled:
             changes = _explained(call, before, now, values, types)
             changes = [x for x in changes if not (is_key(x.before) or x.is_of_weak)]
             if changes:
-                return [*_told(changes, name_of(call.function)), *advice(changes)]
+                told = _told(changes, name_of(call.function))
+                steps = (x if x.is_unseen else x._replace(origin=None) for x in changes)
+                return [*told, *advice([*steps])]  # any step may have given them back
         return []
 
     def _of_constants(self) -> list[str]:
@@ -290,8 +293,7 @@ def _shaped(leaf: LeafOfCall) -> str:
 def _remedy(path: str, call: CompiledCall) -> str:
     """What to do about a number that is a constant of the program."""
     if not call.wrapper:  # an array is no static argument
-        root = re.split(r"\W", path)[0]
-        out = f"take {root} out of static_argnums (or static_argnames) and "
+        out = f"take {parameter(path)} out of static_argnums (or static_argnames) and "
         return f"A static argument is a constant of the program: {out}give an array"
     text = "A Python number is a constant of the program: give an array"
     if call.wrapper == "equinox" and "." in path:

@@ -6,7 +6,6 @@ asked later: no function of the user's is traced again.
 
 import ast
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._carry.named import Fed, returned_as
+from .._carry.named import Fed, parameter, returned_as, words
 from .._leaves.dtypes import is_python_number, is_weak
 from .._leaves.rows import type_name
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
@@ -99,8 +98,8 @@ def kept(
     if not types.keys() >= set(names):  # Equinox and Flax give them names of their own
         arguments = list(types)
         if wrapper == "flax":  # which sorts the leaves of each argument
-            parameters = [*dict.fromkeys(_words(path)[0] for path in types)]
-            place = lambda path: (parameters.index(_words(path)[0]), _words(path))
+            parameters = [*dict.fromkeys(map(parameter, types))]
+            place = lambda path: (parameters.index(parameter(path)), words(path))
             arguments = sorted(types, key=place)
         avals = [variable.aval for variable in inside.invars]
         avals = [type_name(aval) or str(aval.dtype) for aval in avals]  # keys have no name
@@ -142,10 +141,6 @@ def _without_arrays(param: Any) -> Any:
     if not held and all(new is old for new, old in pairs):
         return param
     return SimpleNamespace(jaxpr=stripped, consts=[None] * len(stripped.constvars))
-
-
-def _words(path: str) -> list[str]:
-    return re.findall(r"\w+", path)
 
 
 def _size(jaxpr: Jaxpr, most: int) -> int | None:

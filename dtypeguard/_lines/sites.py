@@ -4,7 +4,6 @@ import ast
 import contextlib
 import inspect
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak, kind
 from .._leaves.internals import PASSED_ON
 from .._leaves.types import Aval, Function, Leaf, PyTree
@@ -90,7 +90,7 @@ class Argument(NamedTuple):
     @property
     def base(self) -> str:
         """The name of the parameter."""
-        return re.split(r"[.\[]", self.name, maxsplit=1)[0]
+        return parameter(self.name)
 
     def with_text(self, file: str) -> "Argument":
         """The argument with the text of its expression, which a file has."""

@@ -76,9 +76,9 @@ def returned(code: CodeType) -> ast.expr | None:
 
 
 def renamed_before(file: str, name: str, line: int) -> int | None:
-    """The last line before another in its function that gives a value another name.
+    """The last line before another in its function from which a cast may be missing.
 
-    That is `h = x`, where a cast may have been taken out.
+    That is `h = x`, or a line that casts, in a branch that did not run.
     """
     module = parsed(file)
     functions = ast.FunctionDef, ast.AsyncFunctionDef
@@ -89,11 +89,17 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
         node.lineno
         for node in (ast.walk(inner) if inner else ())
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno < line
-        if isinstance(node.value, (ast.Name, ast.Subscript))
+        if isinstance(node.value, (ast.Name, ast.Subscript)) or is_cast(node.value)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name) and target.id == name
     ]
     return max(lines, default=None)
+
+
+def is_cast(node: ast.AST | None) -> bool:
+    """Whether an expression is a call of `astype` or the like."""
+    is_call = isinstance(node, ast.Call)
+    return is_call and ast.unparse(node.func).rpartition(".")[2] in CASTING
 
 
 def casts_in(code: CodeType) -> list[ast.Call]:
@@ -103,8 +109,7 @@ def casts_in(code: CodeType) -> list[ast.Call]:
     return [
         node
         for node in (ast.walk(module) if module else ())
-        if isinstance(node, ast.Call) and node.lineno in lines
-        if ast.unparse(node.func).rpartition(".")[2] in CASTING
+        if isinstance(node, ast.Call) and node.lineno in lines and is_cast(node)
     ]
 
 

@@ -1,6 +1,7 @@
 """Under `dtypeguard run`, an error that follows from the step before says so."""
 
 import re
+import sys
 import textwrap
 
 import jax
@@ -85,6 +86,27 @@ def test_the_call_that_gave_a_leaf_back_in_another_type(name, run, script):
     assert "dtypeguard.guard_step(step)" in note
     # A cast at the convolution would fail in the first step.
     assert "in place of" not in note
+
+
+TWO = """
+grad = jax.jit(jax.grad(convolved))
+
+@jax.jit
+def apply(params, grads):
+    less = lambda p, g: p - jnp.float32(0.1) * g  # the update
+    return jax.tree.map(less, params, grads)
+
+for _ in range(3):
+    params = apply(params, grad(params, x))
+"""
+
+
+def test_another_function_gave_the_leaf_back(run, script):
+    note, place = ran(TWO, run, script)
+    at = f", at {place}" if sys.version_info >= (3, 12) else ""  # where it is recorded
+    text = f"this one was given params['k'] as bfloat16, this one as float32{at}."
+    assert text in note
+    assert "dtypeguard.guard_step(step)" in note
 
 
 def test_a_first_call_has_none_before_it(run, script):

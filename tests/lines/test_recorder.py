@@ -298,3 +298,10 @@ def test_where_others_have_all_places_nothing_is_recorded():
     finally:
         for tool in (3, 4):
             sys.monitoring.free_tool_id(tool)
+
+
+def test_a_number_that_no_file_writes_out(program):
+    made = program("total = 128\nsize = total / 3  # the size\nother = size\n")
+    number = recorder().number("size", 128 / 3)
+    assert number.through[0].line == made.marked("the size")
+    assert recorder().number("size", 7.5) is None

@@ -31,7 +31,7 @@ from .._source.origin import Origin
 from .._source.syntax import evaluated, root
 from .begins import values_behind
 from .messages import names_a_type
-from .retyped import retyped, used_outside
+from .retyped import numbers_of, retyped, used_outside
 from .rewritten import changed, computed, evaluable
 
 # The first trials take place however long they take, more of them for so many seconds.
@@ -136,6 +136,14 @@ class Trials:
             types[output] == (given if number in places else before)[number]
             for number, output in enumerate(graph.outputs)
         )
+
+    def number(self, program: Program, line: Origin, number: float, place: int) -> Outcome:
+        """Whether an int of a carry stays one if a line writes a number without a point."""
+        graph, (carried,) = program.step, program.carried
+        old = dtype_of(carried.arrays[place])
+        changed = dict.fromkeys(numbers_of(graph, line, number), old)
+        types = retyped(graph, changed) if changed else None
+        return types and types[graph.outputs[place]] == old
 
     def expression(
         self,

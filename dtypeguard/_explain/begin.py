@@ -116,8 +116,8 @@ def dtype_on_line(
     ]
     named = named or [(None, call) for call in calls if key and _makes(call)]
     if len(named) != 1 and key:
-        made = [*map(ast.unparse, _items(node, key))]
-        named = [pair for pair in named if ast.unparse(pair[1]) in made]
+        made = {id(each) for each in _items(node, key)}
+        named = [pair for pair in named if id(pair[1]) in made]
     if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
         return None
     name, call = named[0]

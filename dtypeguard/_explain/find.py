@@ -14,10 +14,10 @@ from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .arguments import find_arguments, find_named
-from .begins import odd
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
+from .odd import odd
 from .read import Failure
 
 

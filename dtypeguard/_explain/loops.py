@@ -84,8 +84,8 @@ def _begins(
     call: ControlFlow, finding: Finding, leaves: Sequence[RefusedLeaf], trials: Trials
 ) -> bool | None:
     """Whether leaves come back as they come back now if they begin so."""
-    types = {leaf.place: leaf.values[1] for leaf in leaves}
-    if finding.program is None or None in types:
+    types = {leaf.place: leaf.values[1] for leaf in leaves if leaf.place is not None}
+    if finding.program is None or len(types) < len(leaves):
         return None
     return trials.begun(call.bodies["body"], finding.program, types)
 

@@ -78,7 +78,7 @@ def give_as_returned(
     if call.is_of_jax or len(leaves) < len(finding.leaves) or not all(map(is_own, lines)):
         return remedy
     # The first value is the user's.
-    types = {leaf.place: leaf.values[1] for leaf in leaves}
+    types = {leaf.place: leaf.values[1] for leaf in leaves if leaf.place is not None}
     text = begin_text(finding, leaves, "begin") if len(set(map(str, lines))) == 1 else ""
     if finding.program is None or " in place of " not in text:
         return remedy

@@ -4,6 +4,6 @@ May import `_lines` and below. Read `explain.py` first: a note is made in four s
 with the whole result of the one before. `read.py` makes one value of an error, with what
 `messages.py` reads in its message, `frames.py` in JAX's frames and `paths.py` in Flax's.
 `find.py` and `arguments.py` find the leaves that JAX refuses and their lines; `finding.py`
-says what a finding is. `choose.py` and `casts.py` choose what to write for each line, and
-`render.py` writes the note. What finds lines is in `_lines`.
+says what a finding is. `choose.py` chooses what to write for each line, among remedies that
+`trials.py` has tried, and `render.py` writes the note. What finds lines is in `_lines`.
 """

@@ -8,12 +8,12 @@ from .._leaves.rows import cast_text
 from .._leaves.types import DType
 from .._lines.sites import Argument, Site, arguments
 from .._source.files import is_installed, line_text, package
+from .begin import dtype_on_line
 from .casts import (
     ArgumentCast,
     atom,
     cast_of_users,
     casts_to_meet,
-    dtype_on_line,
     sentence,
     written,
 )

@@ -1,8 +1,7 @@
 """Writes the casts that an error over arguments or a result asks for, as source."""
 
 import ast
-from collections.abc import Iterable, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import numpy as np
 from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
-from .._lines.expressions import asks_for
 from .._lines.sites import Argument
 from .._source.files import line_text
 from .._source.origin import Origin
@@ -174,34 +172,3 @@ def atom(node: ast.AST, text: str) -> str:
 
 def _is_atom(node: ast.AST | None) -> bool:
     return node is None or isinstance(node, _ATOMS)
-
-
-def dtype_on_line(
-    line: Origin, old: DType, new: DType, frames: Iterable[FrameType]
-) -> tuple[str, str] | None:
-    """The call on a line that names a dtype, with another one, and as it is.
-
-    Args:
-        line: of the user's.
-        old: the dtype that the line may name, once.
-        new: the other one.
-        frames: of functions, of which one may know the names of the file.
-    """
-    frame = next((x for x in frames if x.f_code.co_filename == line.file), None)
-    node = statement(line.file, line.line)
-    if node is None or frame is None:
-        return None
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    named = [
-        (each, call)
-        for call in calls
-        for each in (call.func, *call.args, *(x.value for x in call.keywords))
-        if isinstance(each, (ast.Name, ast.Attribute, ast.Constant))
-        if asks_for(each, frame, old)
-    ]
-    if len(named) != 1:
-        return None
-    name, call = (text_of(each, line.file) for each in named[0])
-    if call.count(name) != 1 or len(call) > _LONG:
-        return None
-    return call.replace(name, dtype_text(new)), call

@@ -1,5 +1,6 @@
 """Second stage: finds the leaves that JAX refuses, and the lines behind their types."""
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 
@@ -13,10 +14,10 @@ from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .arguments import find_arguments, find_named
-from .begins import odd
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
+from .odd import odd
 from .read import Failure
 
 
@@ -74,7 +75,7 @@ def _in_loop(
             reasons = odd(program.step, drifts_meant, places)
         # No line in what JAX wrote is anything to the user.
         line = call.line if call.is_of_jax else None
-        begun = [_made(drift.begun, provenance) for drift in drifts_meant]
+        begun = [_made(drift.begun, call, provenance) for drift in drifts_meant]
         leaves = [
             RefusedLeaf(
                 number,
@@ -96,13 +97,24 @@ def _in_loop(
     return None
 
 
-def _made(line: Origin | None, provenance: TypeProvenance) -> Origin | None:
-    """The line of a first value; None for one that calls the package that has the loop.
+def _made(
+    line: Origin | None, call: ControlFlow, provenance: TypeProvenance
+) -> Origin | None:
+    """The line of a first value; None for one that only hands it on.
 
-    A package hands on what it is given: its line, and the call of it, say nothing.
+    That is the line of the loop if its arguments are variables, and that of a package which
+    calls the loop.
     """
-    is_of_call = line is not None and line.called_from and provenance.is_passed(line.users)
-    return None if is_of_call else line
+    if line is None:
+        return None
+    if line.called_from is not None:
+        return None if provenance.is_passed(line.users) else line
+    given = getattr(call.written, "args", ())
+    is_plain = given and not any(
+        isinstance(each, (ast.Call, ast.BinOp)) for x in given for each in ast.walk(x)
+    )
+    is_of_loop = call.line is not None and str(line) == str(call.line)
+    return None if is_plain and is_of_loop else line
 
 
 def _compared(call: ControlFlow) -> Iterator[Drift]:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from .._leaves.dtypes import dtype_of
-from .._leaves.groups import of_holders
+from .._leaves.dtypes import kind
 from .._leaves.internals import STATEFUL
-from .._leaves.rows import array_text, cast_text, lost, return_as, type_text
+from .._leaves.rows import cast_text, lost, return_as, type_text
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame
 from .._source.syntax import text_of
-from .casts import cast_on_line, dtype_on_line
+from .begin import begin_text, whole_floats
+from .casts import cast_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
@@ -51,10 +51,12 @@ def loop_remedies(call: ControlFlow, finding: Finding, trials: Trials) -> Iterat
     can_start = partial(_begins, call, finding, others, trials)
     outcome = can_start() if others else None
     for leaf in others:
-        yield Remedy([*_start_or_return(leaf, outcome)], [leaf])
+        yield Remedy([*_start_or_return(finding, leaf, outcome, trials)], [leaf])
 
 
-def _start_or_return(leaf: RefusedLeaf, can_start: bool | None) -> Iterator[Way]:
+def _start_or_return(
+    finding: Finding, leaf: RefusedLeaf, can_start: bool | None, trials: Trials
+) -> Iterator[Way]:
     """What to write for a leaf that no guard casts."""
     if leaf.is_reshaped:
         before, after = map(type_text, leaf.values)
@@ -63,16 +65,27 @@ def _start_or_return(leaf: RefusedLeaf, can_start: bool | None) -> Iterator[Way]
         return
     old, new = leaf.dtypes
     cast = return_as(old, new)
-    yield Way(f"start {leaf.path} as {new}{lost(old, new)}", lambda: can_start)
+    yield from _without_point(finding, leaf, trials)
+    yield Way(begin_text(finding, [leaf], "start"), lambda: can_start)
     yield Way(cast if can_start is not False else f"for {leaf.path} {cast}")
+
+
+def _without_point(finding: Finding, leaf: RefusedLeaf, trials: Trials) -> Iterator[Way]:
+    """To write 1 in place of 1.0 where that makes a float of an int."""
+    line, program = leaf.why.origin and leaf.why.origin.users, finding.program
+    kinds = tuple(map(kind, leaf.dtypes))
+    if line and program and leaf.place is not None and kinds == ("int", "float"):
+        for text in whole_floats(line):
+            if trials.number(program, line, float(text), leaf.place):
+                yield Way(f"at {line} write {int(float(text))} in place of {text}")
 
 
 def _begins(
     call: ControlFlow, finding: Finding, leaves: Sequence[RefusedLeaf], trials: Trials
 ) -> bool | None:
     """Whether leaves come back as they come back now if they begin so."""
-    types = {leaf.place: leaf.values[1] for leaf in leaves}
-    if finding.program is None or None in types:
+    types = {leaf.place: leaf.values[1] for leaf in leaves if leaf.place is not None}
+    if finding.program is None or len(types) < len(leaves):
         return None
     return trials.begun(call.bodies["body"], finding.program, types)
 
@@ -83,18 +96,7 @@ def _begin(
     """What to write where leaves begin in another dtype than the program has."""
     for new in dict.fromkeys(leaf.dtypes[1] for leaf in leaves):
         those = [leaf for leaf in leaves if leaf.dtypes[1] == new]
-        lines = [str(x.why.begun.users) for x in those if x.why.begun]
-        where = f"at {' and '.join(dict.fromkeys(lines))} " if lines else ""
-        name = those[0].path if len(those) == 1 else of_holders([x.path for x in those])
-        frames = [site.frame for site in finding.sites]
-        begun = {(x.why.begun.users, x.dtypes[0]) for x in those if x.why.begun}
-        found = [dtype_on_line(line, old, new, frames) for line, old in begun]
-        written = array_text(new)
-        carried = finding.program.carried[0].arrays if finding.program else ()
-        narrow = sum(dtype_of(x) in {old for _, old in begun} for x in carried)
-        if len(found) == 1 and found[0] and narrow == len(those):  # it makes no others
-            written = f"write {found[0][0]} in place of {found[0][1]}"
-        text = f"{where}begin {name} as {new}: {written}"
+        text = begin_text(finding, those, "begin")
         yield Remedy([Way(text, partial(_begins, call, finding, those, trials))], those)
 
 

@@ -12,6 +12,7 @@ from .._leaves.types import DType, Leaf
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
+from .begin import begin_text
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .remedies import Remedy, Way
@@ -72,7 +73,17 @@ def give_as_returned(
     # The wider type loses nothing, whichever of the two the loop starts with.
     is_narrowed = lambda old, new: fits(old, new) and old.itemsize > new.itemsize
     pairs = [pair[::-1] if is_meant or is_narrowed(*pair) else pair for pair in pairs]
-    return give(call, finding, pairs, trials)
+    remedy = give(call, finding, pairs, trials)
+    lines = [leaf.why.begun for leaf in leaves]
+    if call.is_of_jax or len(leaves) < len(finding.leaves) or not all(map(is_own, lines)):
+        return remedy
+    # The first value is the user's.
+    types = {leaf.place: leaf.values[1] for leaf in leaves if leaf.place is not None}
+    text = begin_text(finding, leaves, "begin") if len(set(map(str, lines))) == 1 else ""
+    if finding.program is None or " in place of " not in text:
+        return remedy
+    trial = partial(trials.begun, call.bodies["body"], finding.program, types)
+    return remedy._replace(ways=[Way(text, trial), *remedy.ways])
 
 
 def give(

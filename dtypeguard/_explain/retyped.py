@@ -10,9 +10,11 @@ from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import DType
 from .._lines.equations import is_explicit
 from .._lines.lines import line_of
-from .._program.graph import Equation, Graph
+from .._program.graph import SHAPES, Equation, Graph
 from .._source.origin import Origin
 
+# What passes on the type of its operand.
+_PASSING = {*SHAPES, "convert_element_type"}
 _KINDS = ("bool", "int", "float", "complex")
 
 
@@ -31,18 +33,19 @@ def retyped(graph: Graph, changed: Mapping[int, DType]) -> list[DType] | None:
 
     Returns:
         None where a loop in the program would come back in another type than it began, or
-        where the rules do not give the types that the program has.
+        where the rules do not say what becomes of a value.
     """
-    before, after = _pushed(graph, {}), _pushed(graph, changed)
+    pinned: set[int] = set()
+    before = _pushed(graph, {}, pinned)
+    after = before and _pushed(graph, changed, pinned)
     if before is None or after is None:
         return None
-    own = [dtype_of(aval) for aval in graph.avals]
-    known = [old.dtype == dtype for old, dtype in zip(before, own)]
-    moved = [
-        value if is_known else dtype
-        for value, is_known, dtype in zip((x.dtype for x in after), known, own)
-    ]
-    return moved if all(known[output] for output in graph.outputs) else None
+    moved = {value for value, pair in enumerate(zip(before, after)) if pair[0] != pair[1]}
+    for value in pinned:
+        equation = graph.made_by.get(value)
+        if equation is not None and moved.intersection(equation.inputs):
+            return None  # it is not known what becomes of it
+    return [each.dtype for each in after]
 
 
 def used_outside(graph: Graph, line: Origin, dtype: DType) -> list[int]:
@@ -59,15 +62,28 @@ def used_outside(graph: Graph, line: Origin, dtype: DType) -> list[int]:
     return [v for v in own & used if dtype_of(graph.avals[v]) == dtype]
 
 
-def _pushed(graph: Graph, changed: Mapping[int, DType]) -> list[_Type] | None:
+def _pushed(
+    graph: Graph, changed: Mapping[int, DType], pinned: set[int]
+) -> list[_Type] | None:
+    """The types of all values; None if a loop in the program does not keep its own.
+
+    Args:
+        graph: of the program.
+        changed: the dtypes that some values are given.
+        pinned: those that have another type than the rules say; added to if none changes.
+    """
     own = [_Type(dtype_of(aval), is_weak(aval)) for aval in graph.avals]
     types, order = list(own), graph.sources_first()
     for _ in range(3):  # a loop feeds values back
         is_settled = True
         for value in order:
             new = _of(graph, value, types, own)
-            if value in changed:
-                new = _Type(changed[value])
+            equation = graph.made_by.get(value)
+            computes = equation is not None and equation.primitive not in _PASSING
+            if not changed and computes and new.dtype != own[value].dtype:
+                pinned.add(value)
+            new = own[value] if value in pinned else new
+            new = _Type(changed[value]) if value in changed else new
             is_settled &= new == types[value]
             types[value] = new
         if is_settled:
@@ -83,7 +99,8 @@ def _of(graph: Graph, value: int, types: list[_Type], own: list[_Type]) -> _Type
         return _promoted(same) if same else own[value]
     given = [types[x] for x in equation.inputs]
     if equation.primitive == "convert_element_type":
-        return _converted(equation, given[0], own[value])
+        # An implicit one is there for an operand that may have changed.
+        return own[value] if is_explicit(equation.stack) else given[0]
     was = [own[x] for x in equation.inputs]
     makers = (graph.made_by.get(x) for x in equation.inputs)
     if not any(x and x.primitive == "convert_element_type" for x in makers):
@@ -101,13 +118,6 @@ def _is_number(graph: Graph, value: int) -> bool:
     return value in graph.values and not getattr(graph.avals[value], "shape", ())
 
 
-def _converted(equation: Equation, given: _Type, own: _Type) -> _Type:
-    if is_explicit(equation.stack):
-        return own
-    # An int beside a float gives way like a number.
-    return given if kind(given.dtype) == kind(own.dtype) else own._replace(is_weak=True)
-
-
 def _promoted(types: list[_Type]) -> _Type:
     """The type of what is computed from some types."""
     rank = lambda x: _KINDS.index(kind(x.dtype) or "bool")
@@ -122,3 +132,14 @@ def _promoted(types: list[_Type]) -> _Type:
     else:
         found = strong[0]
     return highest if rank(highest) > rank(found) else found
+
+
+def numbers_of(graph: Graph, line: Origin, number: float) -> list[int]:
+    """The places of a number in a program that a line of the user's writes out."""
+    found = []
+    for value, known in graph.values.items():
+        where = line_of(Equation("constant", (), graph.constants[value]))
+        is_there = where and (where.users.file, where.users.line) == (line.file, line.line)
+        if is_there and _is_number(graph, value) and float(known) == number:
+            found.append(value)
+    return found

@@ -29,7 +29,7 @@ def decorated(file: str, line: int, name: str) -> int | None:
     return max(found, default=None)
 
 
-def changed(node: ast.expr, texts: Mapping[ast.AST, str]) -> ast.expr:
+def changed(node: ast.expr, texts: Mapping[ast.expr, str]) -> ast.expr:
     """An expression with other text for parts of it, which are known by their places."""
     place = lambda x: (x.lineno, x.col_offset, x.end_lineno, x.end_col_offset)
     parts = {place(part): text for part, text in texts.items()}
@@ -66,4 +66,6 @@ def _replaced(
         def visit(self, node: ast.AST) -> ast.AST:
             return new(node) if is_it(node) else self.generic_visit(node)
 
-    return Replacing().visit(node)
+    found = Replacing().visit(node)
+    assert isinstance(found, ast.expr)
+    return found

@@ -1,15 +1,12 @@
 """Tries what a note may say to write, on types alone."""
 
 import ast
-import builtins
 import contextlib
-import functools
 import io
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType, MappingProxyType, ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +17,18 @@ from .._carry.modules import objects
 from .._carry.split import SplitTree
 from .._guard.guard_step import guard_step
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.dtypes import dtype_of, is_weak
 from .._leaves.types import Aval, DType, PyTree
 from .._lines.body import Body, difference
 from .._lines.retrace import traced_again
 from .._lines.sites import Argument, Site
 from .._program.trace import Program, strong_type
-from .._source.files import is_installed, is_users
 from .._source.origin import Origin
-from .._source.syntax import evaluated, root
-from .begins import values_behind
+from .._source.syntax import evaluated
 from .messages import names_a_type
-from .retyped import retyped, used_outside
+from .odd import values_behind
+from .pure import is_pure
+from .retyped import numbers_of, retyped, used_outside
 from .rewritten import changed, computed, evaluable
 
 # The first trials take place however long they take, more of them for so many seconds.
@@ -118,15 +115,15 @@ class Trials:
             to: what the lines cast to; None for the dtype of the leaf that they make.
         """
         graph, (carried,) = program.step, program.carried
-        changed: dict[int, DType] = {}
-        for number in places:
-            behind = values_behind(graph, graph.outputs[number])
-            for line in lines:
-                wide = dtype_of(graph.avals[graph.outputs[number]])
-                for value in used_outside(graph, line, wide):
-                    if to is not None or value in behind:
-                        own = dtype_of(carried.arrays[number]) if to is None else to
-                        changed.setdefault(value, own)
+        wide = {dtype_of(graph.avals[graph.outputs[number]]) for number in places}
+        made = {x for line in lines for y in wide for x in used_outside(graph, line, y)}
+        changed = dict.fromkeys(made, to)
+        for number in places if to is None else ():
+            own = dtype_of(carried.arrays[number])
+            changed |= dict.fromkeys(
+                made & values_behind(graph, graph.outputs[number]), own
+            )
+        changed = {value: dtype for value, dtype in changed.items() if dtype is not None}
         types = retyped(graph, changed) if changed else None
         if types is None:
             return None
@@ -137,10 +134,18 @@ class Trials:
             for number, output in enumerate(graph.outputs)
         )
 
+    def number(self, program: Program, line: Origin, number: float, place: int) -> Outcome:
+        """Whether an int of a carry stays one if a line writes a number without a point."""
+        graph, (carried,) = program.step, program.carried
+        old = dtype_of(carried.arrays[place])
+        changed = dict.fromkeys(numbers_of(graph, line, number), old)
+        types = retyped(graph, changed) if changed else None
+        return None if types is None else types[graph.outputs[place]] == old
+
     def expression(
         self,
         site: Site,
-        changes: Mapping[ast.AST, str] = MappingProxyType({}),
+        changes: Mapping[ast.expr, str] = MappingProxyType({}),
         *,
         known: Sequence[Argument] = (),
         x64: bool | None = None,
@@ -172,8 +177,8 @@ class Trials:
             for leaf in tree_util.tree_leaves([frame.f_locals.get(x) for x in read])
         )
         # What JAX traces has no effects.
-        is_pure = lambda call: is_traced or _is_pure(call, frame, names)
-        if (node := computed(node, sources, is_pure)) is None:
+        may_run = lambda call: is_traced or is_pure(call, frame, names)
+        if (node := computed(node, sources, may_run)) is None:
             return None
         read = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
         values = {name: known_values[name] for name in read & known_values.keys()}
@@ -246,52 +251,3 @@ def _type(leaf: Aval) -> jax.ShapeDtypeStruct:
     with contextlib.suppress(TypeError):  # older releases have no weak ones
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak(leaf))
     return strong_type(leaf)
-
-
-def _is_pure(call: ast.Call, frame: FrameType, names: Mapping[str, object]) -> bool:
-    """Whether a call is one of a package's functions, or a method of what cannot change.
-
-    Args:
-        call: in the source.
-        frame: whose variables it reads.
-        names: of functions that the source does not have.
-    """
-    called = call.func
-    if ast.unparse(called) in (*names, *_OURS) or isinstance(
-        getattr(called, "value", called), ast.Call
-    ):
-        return True  # what a call returns is judged by that call
-    function: Any = evaluated(called, frame)
-    if isinstance(called, ast.Attribute):
-        owner = evaluated(called.value, frame)
-        if owner is None and hasattr(jax.Array, called.attr):
-            return True  # what it computes is most likely an array
-        if not isinstance(owner, ModuleType):
-            holder = evaluated(root(called.value), frame)
-            return any(map(_is_fixed, (owner, holder, function)))
-        function = getattr(owner, called.attr, None)
-    elif function is None and isinstance(called, ast.Name):
-        function = getattr(builtins, called.id, None)
-    while isinstance(function, functools.partial):
-        function = function.func
-    if hasattr(function, "lower") or _is_fixed(function):
-        return True  # what is jitted has no effects
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
-    if file is None:
-        return (getattr(function, "__module__", None) or "").split(".")[0] in _PURE
-    return is_installed(file) or not is_users(file)
-
-
-def _is_fixed(owner: object) -> bool:
-    """Whether an object does not change: an array, a NamedTuple, a module of Equinox."""
-    options = getattr(type(owner), "__dataclass_params__", None)
-    names = {
-        f"{each.__module__.split('.')[0]}.{each.__name__}" for each in type(owner).__mro__
-    }
-    is_frozen = isinstance(owner, tuple) or getattr(options, "frozen", False)
-    return is_frozen or is_array(owner) or not names.isdisjoint(_FROZEN)
-
-
-_OURS = ("dtypeguard.guard", "dtypeguard.guard_step")
-_FROZEN = ("equinox.Module", "flax.Module")
-_PURE = ("jax", "jaxlib", "numpy", "builtins")

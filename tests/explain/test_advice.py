@@ -233,16 +233,17 @@ ADVICE = {
         ],
     ),
     an_int: (
-        "Start n as float32 (integers beyond 2**24 are rounded), or return "
-        "jnp.round(x).astype(jnp.int32) (the fraction is lost).",
+        "At HERE start n as float32: write jnp.float32(0) in place of jnp.int32(0) "
+        "(integers beyond 2**24 are rounded), or return jnp.round(x).astype(jnp.int32) "
+        "(the fraction is lost).",
         [
             [("jnp.int32(0)", "jnp.float32(0)")],
             [("n + 0.5", "jnp.round(n + 0.5).astype(jnp.int32)")],
         ],
     ),
     a_small_int: (
-        "Start n as float32, or return jnp.round(x).astype(jnp.int8) (the fraction is "
-        "lost).",
+        "At HERE start n as float32: write jnp.float32(0) in place of jnp.int8(0), or "
+        "return jnp.round(x).astype(jnp.int8) (the fraction is lost).",
         [
             [("jnp.int8(0)", "jnp.float32(0)")],
             [("n + 0.5", "jnp.round(n + 0.5).astype(jnp.int8)")],
@@ -260,8 +261,9 @@ ADVICE = {
         ],
     ),
     a_float: (
-        "Start z as complex64, or return jnp.real(x).astype(jnp.float32) (the imaginary "
-        "part is lost).",
+        "At HERE start z as complex64: write jnp.zeros(3, dtype=jnp.complex64) in place of "
+        "jnp.zeros(3), or return jnp.real(x).astype(jnp.float32) (the imaginary part is "
+        "lost).",
         [
             [("jnp.zeros(3)", "jnp.zeros(3, jnp.complex64)")],
             [("z + 1j", "jnp.real(z + 1j).astype(jnp.float32)")],

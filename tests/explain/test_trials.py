@@ -185,3 +185,64 @@ def test_the_flag_is_set_around_the_call_that_jax_traces(program, made, call):
     )
     with jax.enable_x64(True):
         program()
+
+
+def counted_with_a_point():
+    def body(n, x):
+        return n + 1.0, x
+
+    return lax.scan(body, jnp.int32(0), None, 2)[0]
+
+
+def beside_others():
+    def body(carry, x):
+        total = carry["total"] + jnp.sum(x)
+        return {"n": carry["n"] + 1, "total": total}, None
+
+    start = {"n": jnp.zeros((), int), "total": jnp.zeros((), int)}
+    return lax.scan(body, start, X)[0]["total"]
+
+
+def of_an_array():
+    def body(x, _):
+        return x * 0.5, None
+
+    return lax.scan(body, jnp.array([1, 0]), None, 2)[0]
+
+
+def of_variables():
+    params = {"w": jnp.ones(3, BF16)}
+    average = jax.tree.map(jnp.copy, params)
+    scale = jnp.ones(3)
+
+    def body(carry, _):
+        params, average = carry
+        average = jax.tree.map(lambda a, p: 0.99 * a + 0.01 * scale * p, average, params)
+        return (params, average), None
+
+    return lax.scan(body, (params, average), None, 2)[0][1]["w"]
+
+
+WRITTEN = {
+    counted_with_a_point: ("1.0", "1", jnp.int32),
+    beside_others: (
+        '"total": jnp.zeros((), int)',
+        '"total": jnp.zeros((), jnp.float32)',
+        F32,
+    ),
+    of_an_array: ("jnp.array([1, 0])", "jnp.array([1, 0], dtype=jnp.float32)", F32),
+    of_variables: (
+        "jax.tree.map(jnp.copy, params)",
+        "jax.tree.map(lambda x: x.astype(jnp.float32), jax.tree.map(jnp.copy, params))",
+        F32,
+    ),
+}
+
+
+@pytest.mark.parametrize("program", WRITTEN, ids=lambda program: program.__name__)
+def test_what_is_written_is_the_users_own_expression(program):
+    old, new, dtype = WRITTEN[program]
+    inside = [text.partition(": ")[2] or text for text in (new, old)]
+    inside = [new, old] if program is of_variables else inside
+    assert f"write {inside[0]} in place of {inside[1]}" in note_on(program)
+    assert applied(program, (old, new))().dtype == dtype

@@ -4,7 +4,7 @@ A cast of what comes back would round what they keep, or would change all the ot
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +18,7 @@ from .._program.graph import SHAPES, Graph
 _PART = re.compile(r"\[[^]]*\]|\.\w+")
 # What keeps the sign and the size of a value, as far as an average is concerned.
 _SAME = {*SHAPES, "convert_element_type", "copy", "select_n", "clamp"}
+_PASSING = {*_SAME, "add", "sub", "mul", "div"}
 _NEAR = 0.01  # 16 bits round 0.999 to 1
 _SLOW = 0.1  # an average that moves by more in a step loses little
 
@@ -35,9 +36,22 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
     """
     rare = _rare(graph, drifts)
     places = [paths.index(drift.path) for drift in drifts]
+    users: dict[int, list[int]] = {}
+    for value in graph.sources_first():
+        equation = graph.made_by.get(value)
+        passes = equation is None or equation.primitive in _PASSING
+        sources = equation.inputs if equation else graph.same.get(value, ())
+        for source in sources if passes else ():
+            users.setdefault(source, []).append(value)
+    rank = {value: number for number, value in enumerate(graph.sources_first())}
+
+    def is_kept_up(place: int) -> bool:
+        reached = _reached(graph.inputs[place], users, rank)
+        return _is_kept_up(graph, place, reached)
+
     return [
         "average"
-        if _is_kept_up(graph, place) and not _is_of_optimizer(drift)
+        if not _is_of_optimizer(drift) and is_kept_up(place)
         else "rare" * (drift.avals[0].dtype in rare)
         or "narrow" * _is_of_wider_param(graph, paths, place)
         for drift, place in zip(drifts, places)
@@ -87,23 +101,34 @@ def _is_of_wider_param(graph: Graph, paths: Sequence[str], number: int) -> bool:
     )
 
 
-def _is_kept_up(graph: Graph, number: int) -> bool:
+def _is_kept_up(graph: Graph, number: int, reached: Sequence[int]) -> bool:
     """Whether a leaf of 16 bits is an average or a running sum, which rounding stops.
 
     A running sum is a scalar plus something. An average is the leaf plus a part of its
     distance to something, or the leaf times a factor plus something, where that is times
     what the factor lacks to 1, or the factor is nearly 1.
     """
-    leaf, output = graph.inputs[number], graph.outputs[number]
-    aval = graph.avals[leaf]
+    aval = graph.avals[graph.inputs[number]]
     if kind(aval.dtype) != "float" or aval.dtype.itemsize > 2:
         return False
+    sums = {*_sums(graph, graph.inputs[number], reached)}
+    return bool(sums and sums & values_behind(graph, graph.outputs[number]))
+
+
+def _sums(graph: Graph, leaf: int, reached: Sequence[int]) -> Iterator[int]:
+    """The averages and sums that a program makes of a leaf.
+
+    Args:
+        graph: of the program.
+        leaf: an input.
+        reached: what sums and products make of it.
+    """
+    aval = graph.avals[leaf]
     least = 1 - 4 * float(jnp.finfo(aval.dtype).eps)
     own = {leaf}
     apart: dict[int, float | None] = {}  # its distance to something, and times what
     factors: dict[int, int] = {}  # by the value that is the leaf times a factor
-    behind = values_behind(graph, output)
-    for value in filter(behind.__contains__, graph.sources_first()):
+    for value in reached:
         equation = graph.made_by.get(value)
         inputs = equation.inputs if equation else tuple(graph.same.get(value, ()))
         name, given = equation.primitive if equation else "copy", {*inputs}
@@ -119,10 +144,10 @@ def _is_kept_up(graph: Graph, number: int) -> bool:
             factors |= zip([value], (x for x in inputs if x not in own))
         elif name in ("add", "sub") and own & given:
             if name == "add" and not aval.shape and not apart.keys() & given:
-                return True
+                yield value
             parts = [apart[x] for x in given if x in apart]
             if parts and (parts[0] is None or abs(parts[0]) <= _SLOW + _NEAR):
-                return True
+                yield value
             apart |= {value: 1.0} if name == "sub" else {}
         elif name in ("add", "sub") and factors.keys() & given:
             (scaled, *_), others = factors.keys() & given, given - factors.keys()
@@ -132,8 +157,19 @@ def _is_kept_up(graph: Graph, number: int) -> bool:
             if is_near_1 or (
                 is_slow and any(_lacks(graph, factors[scaled], x) for x in others)
             ):
-                return True
-    return False
+                yield value
+
+
+def _reached(
+    start: int, users: Mapping[int, Sequence[int]], rank: Mapping[int, int]
+) -> list[int]:
+    """What sums and products make of a value, each after what it is made of."""
+    seen, queue = {start}, [start]
+    for value in queue:
+        new = [user for user in users.get(value, ()) if user not in seen]
+        queue += new
+        seen.update(new)
+    return sorted(queue[1:], key=rank.__getitem__)
 
 
 def _lacks(graph: Graph, factor: int, value: int) -> bool:
@@ -177,8 +213,9 @@ def _passed_on(graph: Graph, value: int) -> int:
 def _number(graph: Graph, value: int) -> float | None:
     """The number that a value is; None if it is not known, or an array."""
     known = graph.values.get(_passed_on(graph, value))
-    is_number = known is not None and not np.ndim(known) and not isinstance(known, Tracer)
-    return float(known) if is_number and kind(dtype_of(known)) else None
+    if known is None or np.ndim(known) or isinstance(known, Tracer):
+        return None
+    return float(known) if kind(dtype_of(known)) in ("int", "float") else None
 
 
 def values_behind(graph: Graph, value: int) -> set[int]:

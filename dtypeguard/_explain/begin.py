@@ -1,0 +1,168 @@
+"""Writes how leaves are to begin in another dtype, at the user's own line."""
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from types import FrameType
+
+import numpy as np
+from jax import dtypes
+
+from .._leaves.dtypes import dtype_of, kind
+from .._leaves.groups import of_holders
+from .._leaves.rows import array_text, cast_text, dtype_text, lost
+from .._leaves.types import DType
+from .._lines.expressions import asks_for
+from .._source.origin import Origin
+from .._source.syntax import evaluated, statement, text_of
+from .finding import Finding, RefusedLeaf
+
+_LONG = 60  # an expression with more characters is not written out
+
+
+def begin_text(finding: Finding, leaves: Sequence[RefusedLeaf], word: str) -> str:
+    """What to write so that leaves begin in the type in which they come back.
+
+    Args:
+        finding: of the error.
+        leaves: of one type before and one after.
+        word: "begin" or "start".
+    """
+    old, new = leaves[0].dtypes
+    begun = dict.fromkeys(x.why.begun.users for x in leaves if x.why.begun)
+    where = f"at {' and '.join(map(str, begun))} " if begun else ""
+    name = leaves[0].path if len(leaves) == 1 else of_holders([x.path for x in leaves])
+    head, loss = f"{where}{word} {name} as {new}", lost(old, new)
+    carried = finding.program.carried[0].arrays if finding.program else ()
+    floats = [x for x in map(dtype_of, carried) if x == old]
+    ways: list[tuple[str, str] | None] = []
+    is_all = len(floats) == len(leaves)
+    if len(begun) == 1:
+        (line,), frames = begun, [site.frame for site in finding.sites]
+        key = re.findall(r"\w+", leaves[0].path)[-1] if len(leaves) == 1 else ""
+        if is_all or key:
+            ways.append(dtype_on_line(line, old, new, frames, key))
+        if word == "begin" and _is_tree(finding, leaves):
+            ways.append(_assigned(line, new))
+    if written := next(filter(None, ways), None):
+        return f"{head}: write {written[0]} in place of {written[1]}{loss}"
+    return f"{head}: {array_text(new)}" if word == "begin" else f"{head}{loss}"
+
+
+def _is_tree(finding: Finding, leaves: Sequence[RefusedLeaf]) -> bool:
+    """Whether leaves are all that a part of the carry has."""
+    if finding.program is None:
+        return False
+    (name, *_), (carried, *_) = finding.program.names, finding.program.carried
+    parts = [re.findall(r"\[[^]]*\]|\.\w+", leaf.path) for leaf in leaves]
+    depth = sum(len(set(each)) == 1 for each in zip(*parts))
+    holder = name + "".join(parts[0][:depth])
+    return sum(f"{name}{path}".startswith(holder) for path in carried.paths) == len(leaves)
+
+
+def _assigned(line: Origin, new: DType) -> tuple[str, str] | None:
+    """What a line assigns to a variable, with a cast of all its arrays, and as it is.
+
+    Args:
+        line: of the user's.
+        new: the dtype to cast to.
+    """
+    node = statement(line.file, line.line)
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        return None
+    text = text_of(node.value, line.file)
+    if not isinstance(node.value, ast.Call) or len(text) > _LONG:
+        return None
+    return f"jax.tree.map(lambda x: {cast_text(new)}, {text})", text
+
+
+def whole_floats(line: Origin) -> list[str]:
+    """The numbers on a line that are written with a point, and need none."""
+    node = statement(line.file, line.line)
+    numbers = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Constant)]
+    texts = [
+        text_of(x, line.file)
+        for x in numbers
+        if type(x.value) is float and x.value.is_integer()
+    ]
+    return texts if len(texts) == 1 else []
+
+
+def dtype_on_line(
+    line: Origin, old: DType, new: DType, frames: Iterable[FrameType], key: str = ""
+) -> tuple[str, str] | None:
+    """The call on a line that names a dtype, with another one, and as it is.
+
+    Args:
+        line: of the user's.
+        old: the dtype that the line may name, once.
+        new: the other one.
+        frames: of functions, of which one may know the names of the file.
+        key: of one leaf that it makes beside others, in a dict or as a keyword.
+    """
+    of_file = [x for x in frames if x.f_code.co_filename == line.file]
+    of_file.sort(key=lambda x: x.f_code.co_qualname != line.function)
+    frame = next(iter(of_file), None)
+    node = statement(line.file, line.line)
+    if node is None or frame is None:
+        return None
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    names = lambda x: asks_for(x, frame, old) or _is_pythons(x, frame, old)
+    named: list[tuple[ast.expr | None, ast.Call]] = [
+        (each, call)
+        for call in calls
+        for each in (call.func, *call.args, *(x.value for x in call.keywords))
+        if isinstance(each, (ast.Name, ast.Attribute, ast.Constant)) and names(each)
+    ]
+    named = named or [(None, call) for call in calls if key and _makes(call)]
+    if len(named) != 1 and key:
+        made = {id(each) for each in _items(node, key)}
+        named = [pair for pair in named if id(pair[1]) in made]
+    if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
+        return None
+    name, call = named[0]
+    text = text_of(call, line.file)
+    if len(text) > _LONG:
+        return None
+    if name is None:
+        return f"{text[:-1]}, dtype={dtype_text(new)})", text
+    old_text = text_of(name, line.file)
+    one = text.count(old_text) == 1
+    return (text.replace(old_text, dtype_text(new)), text) if one else None
+
+
+# Functions that make arrays, with how many arguments come before a dtype.
+_MAKERS = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "zeros_like": 1, "ones_like": 1}
+_MAKERS |= {"full": 2, "full_like": 2}
+
+
+def _makes(call: ast.Call) -> bool:
+    """Whether a call makes an array and leaves its dtype to JAX."""
+    function = call.func
+    is_named = any(each.arg == "dtype" for each in call.keywords)
+    count = _MAKERS.get(getattr(function, "attr", ""))
+    return count == len(call.args) and not is_named
+
+
+def _items(node: ast.AST, key: str) -> list[ast.expr]:
+    """What a statement writes out for a key of a dict, or for a keyword."""
+    found = [x.value for x in ast.walk(node) if isinstance(x, ast.keyword) if x.arg == key]
+    pairs = (zip(x.keys, x.values) for x in ast.walk(node) if isinstance(x, ast.Dict))
+    is_it = lambda name: isinstance(name, ast.Constant) and name.value == key
+    return found + [value for each in pairs for name, value in each if is_it(name)]
+
+
+def _is_repeated(node: ast.AST, call: ast.expr) -> bool:
+    """Whether a call in a statement is in a function, which may make several arrays."""
+    inside = ast.Lambda, ast.ListComp, ast.DictComp, ast.GeneratorExp
+    functions = (each for each in ast.walk(node) if isinstance(each, inside))
+    return any(call is each for function in functions for each in ast.walk(function))
+
+
+def _is_pythons(node: ast.expr, frame: FrameType, dtype: DType) -> bool:
+    """Whether an expression is `int`, `float` or `bool`, which stands for a dtype."""
+    types = {"int": int, "float": float, "bool": bool}
+    named = types.get(getattr(node, "id", ""))
+    if named is None or evaluated(node, frame) is not None:
+        return False
+    return kind(dtype) in types and dtypes.canonicalize_dtype(np.dtype(named)) == dtype

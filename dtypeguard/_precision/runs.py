@@ -27,8 +27,8 @@ from .._numbers.formats import Formats
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.plans import WIDE, Key, Plan
 from .._numbers.primitives import is_inexact
+from .._numbers.probes import Kept, Noted, Probes
 from .._numbers.program import Program
-from .._numbers.run import Noted, Probes
 from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 
@@ -125,12 +125,12 @@ class Runs:
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
         self.written = measures.written
         wide = plans.wide(self.program)
-        noted = Probes(decisions={})
-        self.exact = measures.run(wide, noted)
+        others: Noted = Kept()
+        self.exact = measures.run(wide, Probes(decisions=others))
         self._compiled = self._as_compiled()
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
-        compared = _compared(self.program, measures.decisions, noted.decisions or {})
+        compared = _compared(self.program, measures.decisions, others)
         self.turns_differ, self.decisions = compared
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(self.program.jaxpr)

@@ -69,10 +69,6 @@ class Probes:
     note: Callable[[Leaf], Leaf | None] = not_finite_in
 
     @property
-    def notes_any(self) -> bool:
-        return self.decisions is not None or self.finite is not None
-
-    @property
     def follows_or_notes(self) -> bool:
         """Whether it has to do with decisions."""
         return self.decisions is not None or self.given is not None

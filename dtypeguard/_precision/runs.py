@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._costs.work import operations, repetitions
-from .._leaves.compat import set_x64, x64_enabled
+from .._leaves.compat import as_function, set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
 from .._leaves.public import public
 from .._leaves.types import Equation, Jaxpr, Leaf
@@ -361,9 +361,7 @@ class Runs:
         program = self.program
         if program.formats.narrow is not None:  # there is no such program to compile
             return self.written
-        from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have
-
-        made = jax.jit(jaxpr_as_fun(program.jaxpr))(*self._arrays)
+        made = jax.jit(as_function(program.jaxpr))(*self._arrays)
         return [made[n] for n in self._measures.outputs]
 
 

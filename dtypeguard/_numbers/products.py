@@ -243,13 +243,13 @@ def products_named(name: object) -> Products:
     shown_as = "TF32" if default.dtype == "tensorfloat32" else default.dtype or "float32"
     more = f" in {default.passes} passes" if default.passes > 1 else ""
     begin = f"with {shown_as} products{more}"
-    if right in _DEVICES:
-        begin = f"as on {_DEVICES[right]} ({shown_as} products)"
+    if right in DEVICES:
+        begin = f"as on {DEVICES[right]} ({shown_as} products)"
     exempt = _EXEMPT.get(right, NONE_EXEMPT)
     return Products(right, begin, default, high, tuple(levels), exempt=exempt)
 
 
-_DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
+DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
 # Of a TPU, JAX's issue 16349 says so of a vector and a matrix. Of GPUs, XLA's source does:
 # `ShouldStrengthReduceDotToReduce`, and `xla_gpu_gemm_rewrite_size_threshold`.
 _ON_GPU = Exempt(vector=1e7, batched=True, any=100)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import custom_derivatives, lax
 
-from .types import Leaf, PyTree
+from .types import Function, Jaxpr, Leaf, PyTree
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -142,3 +142,10 @@ def traced_anew() -> Iterator[None]:
         return
     with set_xla_metadata(dtypeguard=str(next(_TRACES))):
         yield
+
+
+def as_function(jaxpr: Jaxpr) -> Function:
+    """A closed jaxpr as a function of its inputs, that returns a list."""
+    from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have
+
+    return jaxpr_as_fun(jaxpr)

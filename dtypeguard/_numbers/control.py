@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._leaves.types import Aval, Leaf
+from .._leaves.compat import as_function
+from .._leaves.types import Aval, Jaxpr, Leaf
 from .._program.graph import loop_parts, manual_axes
 from .._program.meshes import under_mesh
 from .arithmetic import Value
@@ -141,19 +142,21 @@ class Control:
             probes = self.probes.empty(self.probes.given)
             return self.noted(probes, node, block, operands)
 
+        # Each is traced once: in nested branches, twice would be 2^depth times.
+        functions = [functools.partial(branch, block) for block in node.inner]
+        traced = [jax.make_jaxpr(each, return_shape=True)() for each in functions]
         notes: list[Any] = [{}, {}]  # what some branch notes
-        if self.probes.notes_any:
-            for block in node.inner:
-                _, *noted = jax.eval_shape(functools.partial(branch, block))
-                notes = [{**x, **(new or {})} for x, new in zip(notes, noted)]
+        for _, (_, *noted) in traced:
+            notes = [{**x, **(new or {})} for x, new in zip(notes, noted)]
 
-        def filled(block: Block) -> tuple[Any, ...]:
+        def filled(program: Jaxpr, shapes: Any) -> tuple[Any, ...]:
             noted: list[Any]
-            made, *noted = branch(block)
+            leaves = as_function(program)()
+            made, *noted = jax.tree_util.tree_structure(shapes).unflatten(leaves)
             zeros = [jax.tree_util.tree_map(zeros_like, x) for x in notes]
             return made, *({**x, **(new or {})} for x, new in zip(zeros, noted))
 
-        branches = [functools.partial(filled, block) for block in node.inner]
+        branches = [functools.partial(filled, *each) for each in traced]
         made, *noted = lax.switch(index, branches)
         self.probes.add(*noted)
         return made

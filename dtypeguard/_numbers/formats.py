@@ -8,6 +8,15 @@ from .._leaves.dtypes import kind
 from .._leaves.types import DType, Equation
 from .products import Algorithm, Products
 
+# A number with so many binary digits was probably meant as it is, as integers are.
+_FEW_DIGITS = 4
+
+
+def has_few_digits(numbers: np.ndarray) -> np.ndarray:
+    """Which of some finite numbers have few binary digits."""
+    digits = np.ldexp(np.frexp(numbers)[0], _FEW_DIGITS)
+    return digits == np.round(digits)
+
 
 class Formats(NamedTuple):
     """The dtypes in which a program computes as written, and in wide types.

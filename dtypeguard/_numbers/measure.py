@@ -12,8 +12,9 @@ from .._leaves.types import Leaf
 from . import plans
 from .plans import Plan
 from .primitives import is_inexact, measured
+from .probes import Kept
 from .program import Program
-from .run import Probes, run
+from .run import Noted, Probes, run
 
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
@@ -50,9 +51,8 @@ class Measures:
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
-        noted = Probes(decisions={})
-        self.written = self.run(plans.written(program), noted)
-        self.decisions = noted.decisions or {}
+        self.decisions: Noted = Kept()
+        self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
         self.exact = self._outputs(())
         self._norms = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())

@@ -61,7 +61,7 @@ def is_inexact(value: Aval) -> bool:
 
 
 def measured(avals: Sequence[Aval]) -> list[int]:
-    """The places of the outputs that are measured: the floats, or else all numbers."""
+    """The places of the outputs that are measured: the floating ones; else all numbers."""
     floats = [n for n, aval in enumerate(avals) if is_inexact(aval)]
     is_number = lambda aval: kind(getattr(aval, "dtype", None)) in ("int", "uint", "bool")
     return floats or [n for n, aval in enumerate(avals) if is_number(aval)]

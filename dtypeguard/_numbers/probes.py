@@ -1,9 +1,11 @@
 """What a run notes beside its results, and which decisions it follows."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import UserDict
+from collections.abc import Callable, MutableMapping, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._leaves.types import Leaf
 from .arithmetic import Either, Value
@@ -11,9 +13,35 @@ from .nodes import Node
 from .primitives import is_inexact
 
 # By the number of the equation; of a loop, with an axis for its turns.
-Noted = dict[int, Leaf]
+Noted = MutableMapping[int, Leaf]
 # By the numbers of the equation and of the result; of what enters a body, by that of it.
 Counts = dict[tuple[int, int], Leaf]
+
+
+class Kept(UserDict[int, Leaf]):
+    """What a run notes, in few bytes: the decisions of a whole program are kept."""
+
+    def __setitem__(self, number: int, noted: Leaf):
+        is_whole = len(noted.sharding.device_set) == 1 and noted.size
+        pack = _PACKED.get(noted.dtype) if is_whole else None
+        self.data[number] = noted if pack is None else (pack(np.asarray(noted)), noted.aval)
+
+    def __getitem__(self, number: int) -> Leaf:
+        kept = self.data[number]
+        if not isinstance(kept, tuple):
+            return kept
+        array, like = kept
+        if like.dtype == bool:
+            array = np.unpackbits(array, count=like.size)
+        return jnp.asarray(array.reshape(like.shape), like.dtype)
+
+
+def _as_few_bytes(array: np.ndarray) -> np.ndarray:
+    ends = map(np.min_scalar_type, (array.min(), array.max()))
+    return array.astype(np.result_type(*ends))
+
+
+_PACKED = {np.dtype(bool): np.packbits, np.dtype(np.int32): _as_few_bytes}
 
 
 def not_finite_in(array: Leaf) -> Leaf | None:
@@ -41,10 +69,6 @@ class Probes:
     note: Callable[[Leaf], Leaf | None] = not_finite_in
 
     @property
-    def notes_any(self) -> bool:
-        return self.decisions is not None or self.finite is not None
-
-    @property
     def follows_or_notes(self) -> bool:
         """Whether it has to do with decisions."""
         return self.decisions is not None or self.given is not None
@@ -56,7 +80,8 @@ class Probes:
 
     def given_within(self, first: int, last: int) -> Noted | None:
         """The decisions that are given for equations in a range."""
-        return self.given and {n: x for n, x in self.given.items() if first <= n <= last}
+        given = self.given
+        return None if given is None else {n: given[n] for n in given if first <= n <= last}
 
     def given_inside(self, node: Node) -> Noted | None:
         """The decisions that are given for the turns of a loop."""
@@ -65,7 +90,7 @@ class Probes:
     def add(self, decisions: Noted | None, finite: Counts | None) -> None:
         """Adds what was noted inside."""
         if self.decisions is not None:
-            self.decisions |= decisions or {}
+            self.decisions.update(decisions or {})
         if self.finite is not None:
             self.finite |= finite or {}
 

@@ -7,6 +7,7 @@ added.
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -100,6 +101,38 @@ class Level(NamedTuple):
     dearer: float
 
 
+class Exempt(NamedTuple):
+    """The matrix products that a device does not round: XLA makes them multiply and add.
+
+    Attributes:
+        vector: those with a vector, if both have fewer elements together than this.
+        batched: whether with many vectors, each by a matrix of its own, as well.
+        any: those whose operands have fewer elements together than this.
+    """
+
+    vector: float = 0
+    batched: bool = False
+    any: float = 0
+
+    def has(self, eqn: Equation) -> bool:
+        """Whether an equation is one of them."""
+        if eqn.primitive.name != "dot_general":
+            return False
+        contracting, batch = eqn.params["dimension_numbers"]
+        shapes = [var.aval.shape for var in eqn.invars[:2]]
+        free = [
+            math.prod(n for axis, n in enumerate(shape) if axis not in (*used, *batched))
+            for shape, used, batched in zip(shapes, contracting, batch)
+        ]
+        # As XLA counts them: of one of a batch.
+        size = math.prod(shapes[0][axis] for axis in contracting[0]) * sum(free)
+        is_vector = 1 in free and (self.batched or not batch[0])
+        return size < self.any or (is_vector and size < self.vector)
+
+
+NONE_EXEMPT = Exempt()
+
+
 @dataclasses.dataclass(frozen=True)
 class Products:
     """What a device makes of products of float32 operands.
@@ -111,6 +144,7 @@ class Products:
         high: where it asks for `Precision.HIGH`.
         levels: what a program may ask for instead, the cheapest first.
         mended: what an equation does that is to be computed wider.
+        exempt: which of them it does not round.
     """
 
     name: str
@@ -119,6 +153,7 @@ class Products:
     high: Algorithm
     levels: tuple[Level, ...] = ()
     mended: Algorithm = FLOAT32
+    exempt: Exempt = NONE_EXEMPT
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """How an equation is computed; None if it is no product of such operands."""
@@ -127,16 +162,18 @@ class Products:
         asked = eqn.params.get("precision")
         if not isinstance(asked, (tuple, type(None))):  # it is left alone on both sides
             return ALGORITHMS.get(getattr(asked, "name", ""))
-        written = self._of_level(asked)
+        written = self._written(eqn, asked)
         return written if written is FLOAT32 or not is_wide else self.mended
 
     def rounds(self, eqn: Equation) -> bool:
         """Whether the operands of an equation are rounded."""
         asked = eqn.params.get("precision")
         is_level = isinstance(asked, (tuple, type(None)))
-        return _is_product(eqn) and is_level and self._of_level(asked) is not FLOAT32
+        return _is_product(eqn) and is_level and self._written(eqn, asked) is not FLOAT32
 
-    def _of_level(self, asked: tuple[lax.Precision, ...] | None) -> Algorithm:
+    def _written(self, eqn: Equation, asked: tuple[lax.Precision, ...] | None) -> Algorithm:
+        if self.exempt.has(eqn):
+            return FLOAT32
         # XLA takes the highest of both operands.
         level = max((each.value for each in asked or ()), default=0)
         return (self.default, self.high, FLOAT32)[level]
@@ -206,12 +243,17 @@ def products_named(name: object) -> Products:
     shown_as = "TF32" if default.dtype == "tensorfloat32" else default.dtype or "float32"
     more = f" in {default.passes} passes" if default.passes > 1 else ""
     begin = f"with {shown_as} products{more}"
-    if right in _DEVICES:
-        begin = f"as on {_DEVICES[right]} ({shown_as} products)"
-    return Products(right, begin, default, high, tuple(levels))
+    if right in DEVICES:
+        begin = f"as on {DEVICES[right]} ({shown_as} products)"
+    exempt = _EXEMPT.get(right, NONE_EXEMPT)
+    return Products(right, begin, default, high, tuple(levels), exempt=exempt)
 
 
-_DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
+DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
+# Of a TPU, JAX's issue 16349 says so of a vector and a matrix. Of GPUs, XLA's source does:
+# `ShouldStrengthReduceDotToReduce`, and `xla_gpu_gemm_rewrite_size_threshold`.
+_ON_GPU = Exempt(vector=1e7, batched=True, any=100)
+_EXEMPT = {"tpu": Exempt(vector=math.inf), "a100": _ON_GPU, "h100": _ON_GPU}
 _NAMED = {
     "tpu": "BF16_BF16_F32",
     "a100": "TF32_TF32_F32",

@@ -11,7 +11,7 @@ from .._lines.equations import calls_of, origin_of
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
-from .formats import Formats
+from .formats import Formats, has_few_digits
 from .lines import Lines
 from .nodes import (
     COMPUTED,
@@ -205,7 +205,7 @@ class Program:
             is_narrow = self.formats.narrow is None and 0 < bits(dtype) < 32
             if array is None or place in meant or not is_narrow:
                 continue
-            if is_inexact(var.aval) and not _has_few_digits(array):
+            if is_inexact(var.aval) and not _are_plain(array):
                 self.held.setdefault(origin_of(stack), str(dtype))
 
     def _combined(self, stack: Stack) -> dict[int, float]:
@@ -320,13 +320,8 @@ def _has(var: Any) -> bool:
     return hasattr(var.aval, "dtype")
 
 
-def _has_few_digits(array: Leaf) -> bool:
-    """Whether all numbers of an array are those of few binary digits, or not finite."""
+def _are_plain(array: Leaf) -> bool:
+    """Whether all numbers of an array have few binary digits, or are not finite."""
     values = np.asarray(array).astype(np.complex128)
     parts = np.concatenate([values.real.ravel(), values.imag.ravel()])
-    digits = np.frexp(parts[np.isfinite(parts)])[0] * 2**_FEW_DIGITS
-    return bool(np.all(digits == np.round(digits)))
-
-
-# A number with so many binary digits was probably meant as it is, as integers are.
-_FEW_DIGITS = 4
+    return bool(np.all(has_few_digits(parts[np.isfinite(parts)])))

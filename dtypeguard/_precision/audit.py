@@ -190,6 +190,7 @@ def audit_call(
         else:
             has_double = traced.has_float64
             found = line_losses(measures, runs, has_double, tolerance, show_status)
+        error_range = runs.error_range
         planned = None
         if tolerance is not None and inputs.budget and has_plan(formats):
             parts = subject, traced, prepared, graph, tolerance, inputs
@@ -210,6 +211,7 @@ def audit_call(
         decisions=runs.decisions,
         turns_differ=runs.turns_differ,
         compiled=runs.compiled,
+        error_range=error_range,
         once=runs.once,
         outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
         unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},

@@ -67,6 +67,9 @@ class PrecisionReport(Displayed):
             rounding causes.
         decisions: the lines that decide otherwise, those that do most often first.
         turns_differ: whether a loop turns another number of times than in wide types.
+        error_range: of a program in float32 that loses much, the least and the greatest
+            error of inputs that differ by a rounding, these among them; None if it is about
+            the same.
         compiled: the error as XLA compiles the program here: it may leave out a rounding
             that is undone at once.
         once: the error if the wide outputs were rounded once to the dtypes as written.
@@ -123,6 +126,7 @@ class PrecisionReport(Displayed):
     flipped: float = 0.0
     decisions: tuple[LineDecision, ...] = ()
     turns_differ: bool = False
+    error_range: tuple[float, float] | None = None
     compiled: float = math.nan
     once: float = math.nan
     explained: float | None = None
@@ -227,11 +231,18 @@ class PrecisionReport(Displayed):
                 f"{text}: {first.place} is the first that is not." if first else f"{text}."
             )
         begin = f"{self._setting} the outputs" if self._setting else "the outputs"
-        off = f"{begin} are {percent(self.error)} off"
+        least, most = self.error_range or (self.error, self.error)
+        error = percent(self.error)
+        if self.error_range:
+            error = f"{percent(least)} to {percent(most)}"
+        off = f"{begin} are {error} off"
         if self.is_of_integers:
             begin = f"{self._setting} " if self._setting else ""
-            off = f"{begin}{percent(self.error)} of the elements of the outputs differ"
-        if abs(self.compiled - self.error) > _MUCH * self.error:
+            off = f"{begin}{error} of the elements of the outputs differ"
+        if self.error_range:
+            off += ", by inputs that differ by a rounding"
+        more = _MUCH * self.error
+        if not least - more <= self.compiled <= most + more:
             off += f" ({percent(self.compiled)} as XLA compiles it here)"
         off += self._range()
         if self.tolerance is not None and self.error <= self.tolerance:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._costs.work import operations, repetitions
-from .._leaves.compat import set_x64, x64_enabled
+from .._leaves.compat import as_function, set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
 from .._leaves.public import public
 from .._leaves.types import Equation, Jaxpr, Leaf
@@ -27,8 +27,8 @@ from .._numbers.formats import Formats
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.plans import WIDE, Key, Plan
 from .._numbers.primitives import is_inexact
+from .._numbers.probes import Kept, Noted, Probes
 from .._numbers.program import Program
-from .._numbers.run import Noted, Probes
 from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 
@@ -41,6 +41,9 @@ _LEAST_PART = 0.1
 # powers of two.
 _LEAST_LOST = 0.001
 _LEFT_AT_MOST = 0.5
+# How many roundings of float32 an error is where a program is ill-conditioned; then errors
+# that are this far apart are told.
+_AMPLIFIED, _APART = 1e3, 1.2
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
 
 
@@ -125,12 +128,12 @@ class Runs:
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
         self.written = measures.written
         wide = plans.wide(self.program)
-        noted = Probes(decisions={})
-        self.exact = measures.run(wide, noted)
+        others: Noted = Kept()
+        self.exact = measures.run(wide, Probes(decisions=others))
         self._compiled = self._as_compiled()
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
-        compared = _compared(self.program, measures.decisions, noted.decisions or {})
+        compared = _compared(self.program, measures.decisions, others)
         self.turns_differ, self.decisions = compared
         self._work = self._widened_work(wide, is_any=True) or 1.0
         inside = open_jaxpr(self.program.jaxpr)
@@ -253,20 +256,28 @@ class Runs:
     @functools.cached_property
     def _elsewhere(self) -> list[tuple[list[Leaf], list[Leaf], float]]:
         """Inputs that differ by a rounding, the wide outputs, and the error as written."""
-        formats, found = self.program.formats, []
-        for shift in (0, 1):
-            arrays = [
-                rounded_otherwise(x, self._step(formats.written(x.dtype)), shift).astype(
-                    x.dtype
-                )
-                if is_inexact(x)
-                else x
-                for x in self._arrays
-            ]
-            exact = self._measures.run(plans.wide(self.program), arrays=arrays)
-            written = self._measures.run(plans.written(self.program), arrays=arrays)
-            found.append((arrays, exact, self._mean(self._distances(written, exact))))
-        return found
+        return [*map(self._moved, (0, 1))]
+
+    def _moved(self, shift: int) -> tuple[list[Leaf], list[Leaf], float]:
+        step = lambda x: self._step(self.program.formats.written(x.dtype))
+        move = lambda x: rounded_otherwise(x, step(x), shift).astype(x.dtype)
+        arrays = [move(x) if is_inexact(x) else x for x in self._arrays]
+        exact = self._measures.run(plans.wide(self.program), arrays=arrays)
+        written = self._measures.run(plans.written(self.program), arrays=arrays)
+        return arrays, exact, self._mean(self._distances(written, exact))
+
+    @functools.cached_property
+    def error_range(self) -> tuple[float, float] | None:
+        """The least and the greatest error of inputs that differ by a rounding.
+
+        None if it is about the same, and where that is not tried: in 16 bits, and where
+        little is lost.
+        """
+        is_much = _AMPLIFIED * np.finfo(np.float32).eps < self.total < math.inf
+        if self.program.formats.wide != np.float64 or not is_much:
+            return None
+        errors = [self.total, *(each[2] for each in (*self._elsewhere, self._moved(2)))]
+        return (min(errors), max(errors)) if max(errors) > _APART * min(errors) else None
 
     def _step(self, dtype: np.dtype) -> float:
         """The relative size of a rounding of an input."""
@@ -361,9 +372,7 @@ class Runs:
         program = self.program
         if program.formats.narrow is not None:  # there is no such program to compile
             return self.written
-        from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have
-
-        made = jax.jit(jaxpr_as_fun(program.jaxpr))(*self._arrays)
+        made = jax.jit(as_function(program.jaxpr))(*self._arrays)
         return [made[n] for n in self._measures.outputs]
 
 

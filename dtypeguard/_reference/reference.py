@@ -12,7 +12,7 @@ from .._leaves.rows import percent
 from .._leaves.types import Jaxpr
 from .._numbers.formats import Formats
 from .._numbers.primitives import is_inexact
-from .._numbers.products import Products, products_named
+from .._numbers.products import DEVICES, Products, products_named
 from .._numbers.subject import avals_in
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
@@ -24,7 +24,7 @@ from .runs import Call, numeric, run_of
 _SMALL = 1e-3
 _SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), np.dtype("float16")
-_DEVICES = {"tpu": "a TPU", "a100": "an A100"}
+_DEVICES = "tpu", "a100"  # an H100 computes as an A100 does
 
 
 class Judge:
@@ -76,13 +76,13 @@ class Judge:
         if name == SMALL:
             single = self._rounding(Formats(self._formats.wide, _SINGLE)).most[n]
             return self._made(n, array, times, self._apart(n, size, single))
-        devices = _DEVICES.items() if times > FAR and not self._formats.products else ()
-        for device, called in devices:
+        devices = _DEVICES if times > FAR and not self._formats.products else ()
+        for device in devices:
             products = products_named(device)
             if _has_rounded(self._call.program, products):
                 there = self._rounding(Formats(_SINGLE, is_own=True, products=products))
                 if there.beyond(n, off, grid)[0] <= EXPLAINS:
-                    why = _DEVICE.format(called=called, device=device)
+                    why = _DEVICE.format(called=DEVICES[device], device=device)
                     return self._made(n, array, times, why)
         return self._made(n, array, times, _why(name, times))
 

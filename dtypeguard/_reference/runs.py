@@ -11,7 +11,7 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
-from .._numbers.formats import Formats
+from .._numbers.formats import Formats, has_few_digits
 from .._numbers.primitives import is_inexact
 from .._numbers.program import Program
 from .._numbers.python_numbers import PythonNumbers
@@ -19,8 +19,6 @@ from .._numbers.run import run
 from .._numbers.sketches import Node, sketches
 
 _WIDE = Formats(np.dtype("float64"))
-# A number with so many binary digits was probably meant as it is, as integers are.
-_FEW_DIGITS = 4
 # One in eight moves up, and as many down: the variance is that of half a unit.
 _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
 
@@ -83,11 +81,8 @@ def moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
             return x
         dtype = np.complex128 if kind(x.dtype) == "complex" else np.float64
         flat = np.asarray(x).astype(dtype).ravel().view(np.float64)
-        digits, most = (
-            np.ldexp(np.frexp(flat)[0], _FEW_DIGITS),
-            float(jnp.finfo(x.dtype).max),
-        )
-        stays = (digits == np.round(digits)) | (flat == np.round(flat))
+        most = float(jnp.finfo(x.dtype).max)
+        stays = has_few_digits(flat) | (flat == np.round(flat))
         with np.errstate(over="ignore"):
             steps = np.clip(flat * eps * random.choice(_STEPS, flat.shape), -most, most)
             other = np.where(stays, flat, np.clip(flat + steps, -most, most))

@@ -8,7 +8,7 @@ from jax import lax
 from plans_run import Planned, assert_same
 
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._numbers import loops, plans
+from dtypeguard._numbers import loops, plans, run as run_module
 from dtypeguard._numbers.run import Probes, run
 
 pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
@@ -173,3 +173,20 @@ def assert_close(first, second, name):
         one, other = (np.asarray(x).astype(np.float64) for x in (one, other))
         rtol = 2e-6 if is_wide else 0
         np.testing.assert_allclose(one, other, rtol, rtol, err_msg=name)
+
+
+def test_nested_branches_are_traced_once(monkeypatch):
+    def nested(depth, h):
+        if not depth:
+            return jnp.sin(h)
+        more = lambda h: nested(depth - 1, h * 1.1)
+        return lax.cond(h[0] > depth, more, lambda h: h * 0.9, h)
+
+    f = lambda x, w: lax.scan(lambda h, row: (nested(6, h + row), None), x[0], x)[0]
+    program, arrays = Planned(f, X.astype(BF16), W), [X.astype(BF16), W]
+    entered, block = [], run_module._Run.block
+    count = lambda *args: [entered.append(1), block(*args)][1]
+    monkeypatch.setattr(run_module._Run, "block", count)
+    monkeypatch.setattr(loops, "_MOST_EAGER", 0)
+    run(program.program, plans.written(program.program), arrays, Probes(decisions={}))
+    assert len(entered) < 4 * 6

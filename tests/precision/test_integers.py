@@ -1,4 +1,4 @@
-"""Ints and bools that floats decide: how many differ from those in wide types."""
+"""Ints and bools that floats decide are counted: how many differ from wide ones."""
 
 import jax
 import jax.numpy as jnp

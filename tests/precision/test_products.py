@@ -100,7 +100,7 @@ def program(source, path):
     return module
 
 
-@pytest.mark.parametrize("device", products.DIGITS)
+@pytest.mark.parametrize("device", ["bfloat16", "tensorfloat32"])
 @pytest.mark.parametrize("name", SOURCES)
 def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_path):
     source = SOURCES[name]
@@ -116,7 +116,7 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     # To the letter: what is printed takes the place of the expression.
     assert report.fix == report.losses[:1]
     told = re.fullmatch(rf"On .*written.py:{number}, write (.*)\.", report.losses[0].remedy)
-    level = "HIGH" if device == "tpu" else "HIGHEST"
+    level = "HIGH" if device == "bfloat16" else "HIGHEST"
     assert told[1].endswith(f"precision=jax.lax.Precision.{level})")
     code, _, expression = line.partition("  # loses")
     expression = expression.removeprefix(": ") or code.partition(" = ")[2]
@@ -126,7 +126,7 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     left = products.off(device, mended.f, *mended.inputs)
     assert report.mended == pytest.approx(left, rel=0.25)
     assert left < 0.4 * error
-    if device != "tpu":
+    if device != "bfloat16":
         return
     with jax.default_matmul_precision("float32"):
         clean = audit_precision(written.f, *written.inputs, matmul_precision=device)
@@ -219,12 +219,46 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_a_product_is_rounded_wherever_it_stands(name):
     f, *args = PLACES[name]
-    report = audit_precision(f, *args, matmul_precision="tpu")
-    error = products.off("tpu", f, *args)
+    report = audit_precision(f, *args, matmul_precision="bfloat16")
+    error = products.off("bfloat16", f, *args)
     assert error > 1e-6
     assert report.error == pytest.approx(error, rel=0.1)
     assert report.not_examined == ()
     assert report.explained + report.flipped == pytest.approx(1, abs=0.05)
+
+
+V = normal(4, 16)
+BIG, LONG = normal(5, 3000, 3400), normal(6, 3400)
+NOT_ROUNDED = {
+    "a matrix and a vector": (jnp.dot, (A, V), ["tpu", "a100", "h100"]),
+    "a vector and a matrix": (jnp.dot, (V, A), ["tpu", "a100"]),
+    "two vectors": (jnp.dot, (V, V), ["tpu", "a100"]),
+    "a row": (jnp.dot, (A[:1], A), ["tpu", "a100"]),
+    "a column": (
+        lambda a, v: jnp.einsum("ij,jk->ik", a, v),
+        (A, V[:, None]),
+        ["tpu", "a100"],
+    ),
+    "vectors, each by its matrix": (
+        jax.vmap(jnp.dot),
+        (A.reshape(4, 8, 8), A[:4, :8]),
+        ["a100"],
+    ),
+    "small matrices": (jnp.dot, (A[:5, :9], A[:9, :5]), ["a100"]),  # 90 elements
+    "larger ones": (jnp.dot, (A[:5, :10], A[:10, :5]), []),  # 100
+    "a long vector": (jnp.dot, (BIG, LONG), ["tpu"]),  # 10 million elements
+    "one vector by many": (jax.vmap(jnp.dot, (None, 0)), (A, A), []),
+    "a convolution": (lambda x, w: lax.conv(x, w, (1, 1), "SAME"), (IMAGES, FILTERS), []),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ROUNDED)
+def test_what_a_device_makes_a_multiply_and_a_sum(name):
+    f, args, devices = NOT_ROUNDED[name]
+    for device in {"tpu", "a100", *devices}:
+        report = audit_precision(f, *args, matmul_precision=device)
+        assert (report.error == 0) == (device in devices), (device, report)
+    assert audit_precision(f, *args, matmul_precision="bfloat16").error > 0
 
 
 def complex_product(x, y):

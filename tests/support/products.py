@@ -7,7 +7,9 @@ from jax import lax
 
 from dtypeguard._program.graph import loop_parts
 
-DIGITS = {"tpu": 7, "a100": 10}  # of the operands: bfloat16, and TF32
+# Of the operands: bfloat16, and TF32.
+DIGITS = {"bfloat16": 7, "tensorfloat32": 10}
+DIGITS |= {"tpu": DIGITS["bfloat16"], "a100": DIGITS["tensorfloat32"]}
 
 
 def as_on(device, f, *args):

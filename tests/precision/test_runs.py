@@ -372,7 +372,8 @@ def test_cast_back_is_told_only_where_it_helps():
 
 
 def test_a_line_after_which_all_is_wide_is_no_fix():
-    losses = (_loss(0.2, 0.07), _loss(0.6, 0.9))
+    early = dataclasses.replace(_loss(0.2, 0.07), alone=0.04)
+    losses = (early, _loss(0.6, 0.9))
     report = PrecisionReport(
         error=0.1, explained=1.0, losses=losses, fix=losses[:1], mended=0.01, price=1.0
     )

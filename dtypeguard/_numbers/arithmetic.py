@@ -1,7 +1,7 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
 from .._program.meshes import as_dtype
 from . import primitives
-from .evaluate import evaluate, own_dtype, round_inwards, round_to, rounded_as
+from .evaluate import binding, evaluate, own_dtype, round_inwards, round_to, rounded_as
 from .formats import Formats
 from .nodes import Node
 from .primitives import is_inexact
 from .products import product
-from .propagate import ROUNDED, WIDE
+from .propagate import ROUNDED, WIDE, WRITTEN
 
 # What an equation raises that takes no operands of another dtype.
 REFUSALS = (TypeError, ValueError, NotImplementedError)
@@ -45,6 +45,7 @@ class Arithmetic:
     Args:
         formats: the dtypes of the program.
         unknown: gets the primitives that take no wider operands.
+        functions: gets what evaluates equations.
         is_traced: whether XLA compiles what is computed, and must leave out no rounding.
         scale: a power of two. If given, what a backward pass makes wide is rounded as if it
             were multiplied by this, as it is where the loss is.
@@ -54,10 +55,12 @@ class Arithmetic:
         self,
         formats: Formats,
         unknown: set[str],
+        functions: dict[object, Callable[..., list[Leaf]]],
         is_traced: bool = False,
         scale: float | None = None,
     ):
         self._formats, self._unknown = formats, unknown
+        self._functions = functions
         self._is_traced, self._scale = is_traced, scale
 
     # Values
@@ -168,7 +171,7 @@ class Arithmetic:
         number_of = lambda var, _: node.combined.get(id(var), var.val)
         is_meant = self._scale is None
         more = (number_of,) if is_meant else ()
-        return evaluate(node.eqn, operands, formats.widened, *more)
+        return self._evaluated(node, WIDE, operands, formats.widened, *more)
 
     def _written(
         self, node: Node, values: Sequence[Value], operands: list[Leaf]
@@ -184,7 +187,26 @@ class Arithmetic:
             return [
                 as_dtype(x, formats.written(x.dtype)) if is_inexact(x) else x for x in made
             ]
-        return evaluate(node.eqn, operands, formats.written)
+        return self._evaluated(node, WRITTEN, operands, formats.written)
+
+    def _evaluated(
+        self, node: Node, entry: int, operands: list[Leaf], *dtypes_and_numbers: Any
+    ) -> list[Leaf]:
+        """The results of an equation; outside of a trace, by a function that is compiled.
+
+        To bind a primitive takes twice as long as to call what JAX compiles of it.
+        """
+        if self._is_traced:
+            return evaluate(node.eqn, operands, *dtypes_and_numbers)
+        key = node.number, entry, self._formats, self._scale is None
+        if key not in self._functions:
+            made = binding(node.eqn, *dtypes_and_numbers)
+            try:
+                shared = self._functions.setdefault(made.key, jax.jit(made.run))
+            except TypeError:  # a parameter has no hash
+                shared = made.run
+            self._functions[key] = shared
+        return self._functions[key](*operands)
 
     def _rounded(
         self, node: Node, values: Sequence[Value], operands: list[Leaf]

@@ -1,5 +1,6 @@
 """Branches and shards of a program that is run by a plan, and what is compiled of it."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from .._leaves.types import Aval, Jaxpr, Leaf
 from .._program.graph import loop_parts, manual_axes
 from .._program.meshes import under_mesh
 from .arithmetic import Value
+from .decisions import kind_of
 from .formats import Formats
 from .nodes import Block, Node
 from .probes import Counts, Noted, Probes
@@ -107,15 +109,18 @@ class Control:
     def compiled(self, node: Node, operands: Sequence[Leaf]) -> list[Leaf]:
         """The results of a loop or of shards, compiled once for each of their plans."""
         first, probes = node.inner[0].first, self.probes
-        given = probes.given_within(first, node.number)
+        given = probes.given_within(first, node.number) or None
+        # Decisions are noted though nobody asks: that is one program less to compile.
+        notes = given is None and probes.finite is None and _decides(node)
+        notes |= probes.decisions is not None and _decides(node)
+        noted = dataclasses.replace(probes, decisions={} if notes else None)
         part = self.plan.part(first, node.number)
         types = (*map(jax.typeof, operands),)
-        notes = probes.decisions is None, probes.finite is None, given is None
-        key = node.number, part, self.formats, types, notes
+        key = node.number, part, self.formats, types, notes, probes.finite is None
         key = *key, (*(given or ()),), self.scale is None
 
         def function(operands, given, scale):
-            inside = probes.empty(given)
+            inside = noted.empty(given)
             runner = self.in_trace(inside)
             runner.scale = scale
             with under_mesh(node.eqn):
@@ -183,6 +188,12 @@ class Control:
         )(values)
         self.probes.add(None, counts)
         return made
+
+
+def _decides(node: Node) -> bool:
+    """Whether something inside of a loop or of shards decides, or the loop itself."""
+    inside = (each for block in node.inner for each in block.all_nodes())
+    return any(each.rule == "while" or kind_of(each) for each in (node, *inside))
 
 
 def split(values: Sequence[Leaf], *sizes: int) -> list[list[Leaf]]:

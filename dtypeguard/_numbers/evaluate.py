@@ -3,6 +3,7 @@
 import collections
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,13 +41,37 @@ def evaluate(
         number_of: the number that stands for a literal of a jaxpr inside the equation,
             which says how two numbers are combined.
     """
+    return binding(eqn, dtype_of, number_of).run(*operands)
+
+
+class Binding(NamedTuple):
+    """A primitive with its parameters.
+
+    Attributes:
+        key: the same for those that compute the same.
+        run: its results, of its operands.
+    """
+
+    key: object
+    run: Callable[..., list[Leaf]]
+
+
+def binding(
+    eqn: Equation, dtype_of: DtypeOf, number_of: NumberOf = lambda var, _: var.val
+) -> Binding:
+    """What evaluates an equation: see `evaluate`."""
+    primitive = eqn.primitive
     params = {k: _param(k, x, dtype_of, number_of) for k, x in eqn.params.items()}
-    if eqn.primitive.name == "convert_element_type":
+    if primitive.name == "convert_element_type":
         params["weak_type"] = False
-    bound = eqn.primitive.get_bind_params(params)
+    bound = primitive.get_bind_params(params)
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    made = eqn.primitive.bind(*functions, *operands, **params)
-    return made if eqn.primitive.multiple_results else [made]
+
+    def run(*operands: Leaf) -> list[Leaf]:
+        made = primitive.bind(*functions, *operands, **params)
+        return made if primitive.multiple_results else [made]
+
+    return Binding((primitive, *functions, *params.items()), run)
 
 
 def _param(name: str, value: Leaf, dtype_of: DtypeOf, number_of: NumberOf) -> object:

@@ -148,7 +148,7 @@ class Measures:
         return self.error([number])
 
     def about(self, number: int) -> float:
-        """The error if only this line rounds; a bound, if it causes next to nothing."""
+        """As `alone`, or a bound of that if it is next to nothing."""
         return self._bounds[number] if number in self._bounds else self.alone(number)
 
     def _find_small(self, lines: Sequence[int]) -> None:

@@ -46,6 +46,7 @@ class Program:
             in a dtype of 16 bits or less: whether that has rounded them is not known.
         compiled: its loops, by their plans.
         literals: the numbers in its equations, as values.
+        functions: what evaluates equations outside of loops.
         calls: the numbers of the calls that lead to each equation, if that is known.
 
     Args:
@@ -61,6 +62,7 @@ class Program:
         self.backward = set[np.dtype]()
         self.held, self._arrays = dict[Origin | None, str](), dict[Any, Leaf]()
         self.compiled, self.literals = dict[object, Any](), dict[object, Any]()
+        self.functions = dict[object, Any]()
         self.calls: dict[int, int] | None = None
         self._numbers = numbers
         if formats.narrow is not None:

@@ -72,7 +72,8 @@ class _Run(Loops):
         self.program, self.plan, self.probes = program, plan, probes
         self.formats = formats or program.formats
         self.scale, self.is_traced = scale, is_traced
-        self.arithmetic = Arithmetic(self.formats, program.unknown, is_traced, scale)
+        known = program.unknown, program.functions
+        self.arithmetic = Arithmetic(self.formats, *known, is_traced, scale)
 
     def in_trace(self, probes: Probes) -> "_Run":
         parts = self.program, self.plan, probes, self.formats, self.scale

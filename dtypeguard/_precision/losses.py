@@ -92,6 +92,8 @@ def line_losses(
         if number in important or number in fix:
             line, meant = measures.program.lines[number], measures.constant(number)
             alone = found.alone.get(number)
+            if alone is None and [*found.lines] == [number]:
+                alone = found.best
             mixed = alone.plan.mixed if keeps and alone and alone.plan else ()
             losses[number] = LineLoss(
                 origin=line.origin,

@@ -161,7 +161,7 @@ def product_losses(
 
 
 @public
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class ProductsReport(PrecisionReport):
     """What `audit_precision` with `matmul_precision` found; `print` it.
 

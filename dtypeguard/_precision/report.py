@@ -1,6 +1,7 @@
 """What an audit of precision found, as text, JSON and HTML."""
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -20,10 +21,11 @@ from .loss import STOCHASTICALLY, LineLoss
 from .marks import mark_of_decision, mark_of_loss, marks_of_cost, work_table
 from .plan_search import PlanSearch
 from .runs import LineDecision
+from .search import MOST_ALONE as _MOST_ALONE
 
 
 @public
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class PrecisionReport(Displayed):
     """What `dtypeguard.audit_precision` found; `print` it.
 
@@ -148,6 +150,13 @@ class PrecisionReport(Displayed):
     # What the figures mean, for reports of other runs than one in wide types.
     _off: ClassVar[str] = "|as written - wide| / |wide|"
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are the same; what is not a number is equal to itself."""
+        is_one = isinstance(other, PrecisionReport) and type(self) is type(other)
+        return _fields(self) == _fields(other) if is_one else NotImplemented
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]: some fields are dicts
+
     @property
     def is_spread(self) -> bool:
         """Whether the error is spread over many lines, and not even a few stand out."""
@@ -261,7 +270,9 @@ class PrecisionReport(Displayed):
             )
         if not self.fix:
             is_open = bool(self.losses) and self.loss_scale is None
-            return f"{off}, and no line helps." if is_open else f"{off}."
+            helps = any(loss.left < _HALF for loss in self.losses)  # at a price
+            where = f" but where all becomes {self._become}" * helps
+            return f"{off}, and no line helps{where}." if is_open else f"{off}."
         if not self._is_cause:
             return f"{off}."
         if len(self.fix) == 1:
@@ -280,6 +291,12 @@ class PrecisionReport(Displayed):
         alone = max((loss.alone for loss in self.fix), default=0.0)
         is_most = sum(loss.share for loss in self.fix) > _MOST_OF_IT * explained
         return is_most or alone > _NEARLY_ALL * self.error
+
+    @property
+    def _makes_all_wide(self) -> bool:
+        """Whether the fix helps since nearly all that comes after is wide as well."""
+        is_all = self.price > _EXPENSIVE and self.keeps and self.tolerance is None
+        return is_all and not self._is_cause
 
     def _range(self) -> str:
         """What happens where the range of a dtype is too small."""
@@ -315,11 +332,13 @@ class PrecisionReport(Displayed):
         is_named = self.flipped <= 0.5 and not self.is_spread and self._is_cause
         if is_named:  # by the first sentence
             lines = "it" if count == 1 else f"these {lines}"
+        elif count == 1:
+            lines = self.fix[0].place
         begin = f"With {lines} {self._widened} it is {percent(self.mended)}"
         if self.price > _EXPENSIVE:
-            begin += (
-                f", and {percent(self.price)} of the matrix products become {self._become}"
-            )
+            and_so = ", but so" if self._makes_all_wide else ", and"
+            begin += f"{and_so} {percent(self.price)} of the matrix products become "
+            begin += self._become
         if self.tolerance is None:
             return [f"{begin}."]
         allowed = f"your {percent(self.tolerance)}"
@@ -327,14 +346,33 @@ class PrecisionReport(Displayed):
             return [f"{begin}, within {allowed}."]
         return [f"{begin}: no choice of lines reaches {allowed}."]
 
-    def _legend(self) -> str:
+    @functools.cached_property
+    def _legend(self) -> list[str]:
+        """What the columns are, on the first report of a process that has them."""
         off = "the share of elements that differ" if self.is_of_integers else self._off
+        share = "of its square"
+        if self._is_decided:
+            share += " less that of decisions"
         text = (
-            f"Off is {off}, the root mean square over the outputs; share: of its "
-            "square; alone: off if only this line rounds; left: of the square with only "
+            f"Off is {off}, the root mean square over the outputs; share: {share}"
+            "; alone: off if only this line rounds; left: of the square with only "
             f"this line {self._widened}"
         )
-        return f"{text}."
+        is_new = text not in _LEGENDS
+        _LEGENDS.add(text)
+        return [f"{text}."] * is_new
+
+    @property
+    def _is_decided(self) -> bool:
+        """Whether decisions that flipped cause most of the error."""
+        return self.flipped > _MOSTLY
+
+    @property
+    def _shown(self) -> Sequence[LineLoss]:
+        """The losses of the table: where decisions matter, few have a share."""
+        if not self._is_decided:
+            return self.losses
+        return [x for n, x in enumerate(self.losses) if n < _MOST_ALONE or x in self.fix]
 
     def _decided(self) -> list[str]:
         """What decisions that flipped cause, and where."""
@@ -411,6 +449,8 @@ class PrecisionReport(Displayed):
         for cost in self.costs[:_MOST_ROWS]:
             if place_of(cost.cause) in mended or cost.harm > _MOST_HARM * self.error > 0:
                 continue  # what is to be wide is not to be narrow
+            if percent(cost.saves) == "0%":
+                continue
             saves = f" It saves {percent(cost.saves)}"
             if cost.share - cost.saves > 0.005 and cost.others:
                 more = percent(cost.share - cost.saves)
@@ -425,26 +465,35 @@ class PrecisionReport(Displayed):
             return []
         head = ("share", "alone", "left", "pass", "line", "scope", "rounds to", "")
         rows: list[Sequence[str]] = [head]
-        for loss in self.losses:
+        # Beside decisions, shares are those in what rounding alone causes.
+        by_rounding = 1 - self.flipped if self._is_decided and self.flipped < 1 else 1.0
+        for loss in self._shown:
             code = loss.origin.code if loss.origin else ""
             dtypes = ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant))
-            share = "cancels" if loss.share < -0.01 else f"{100 * max(loss.share, 0):.0f}%"
+            part = loss.share / by_rounding
+            share = "cancels" if part < -0.01 else f"{100 * max(part, 0):.0f}%"
             left = "" if math.isnan(loss.left) else f"{loss.left:.2f}"
             alone, way = percent(loss.alone), loss.of_pass
-            rows.append((share, alone, left, way, loss.place, loss.scope, dtypes, code))
+            scope = _shortened(loss.scope)
+            rows.append((share, alone, left, way, loss.place, scope, dtypes, code))
         left_out = {3} if not any(loss.backward > 0 for loss in self.losses) else set()
         left_out |= {5} if not any(loss.scope for loss in self.losses) else set()
         return columns(
             [[x for n, x in enumerate(row) if n not in left_out] for row in rows]
         )
 
+    def _rows_left_out(self) -> list[str]:
+        more = len(self.losses) - len(self._shown)
+        return [f"{more} more lines are in to_json()."] * bool(more)
+
     def __str__(self) -> str:
         if self._is_beside_rounding:
             return "\n".join([f"precision: {self.headline}", *self._compared()])
         lines = [" ".join([f"precision: {self.headline}", *self._answer()])]
         lines += self._compared()
-        lines += [f"  {row}" for row in (*self.rows(), *self._decided())]
-        lines += [self._legend()] * bool(self.losses)
+        table = *self.rows(), *self._rows_left_out(), *self._decided()
+        lines += [f"  {row}" for row in table]
+        lines += self._legend if self.losses else []
         lines += [
             *self._scaling(),
             *self._advice(),
@@ -468,7 +517,7 @@ class PrecisionReport(Displayed):
 
     def _advice(self) -> list[str]:
         """What to write for each line of the fix; nothing where no line stands out."""
-        fix = () if self.is_spread else self.fix
+        fix = () if self.is_spread or self._makes_all_wide else self.fix
         return list(dict.fromkeys(loss.remedy for loss in fix))
 
     def _left(self) -> list[str]:
@@ -482,11 +531,11 @@ class PrecisionReport(Displayed):
         if not self.price_if_kept > 0:
             return [f"{told}."]
         told += f", and {percent(self.price)} of the matrix products become {self._become}."
-        if math.isnan(self.left_if_cast):
-            return [told]
         other, left, price = "Kept so", self.left_if_kept, self.price_if_kept
         if self.keeps:
             other, left, price = "Cast back after", self.left_if_cast, self.price_if_cast
+        if not left < _HALF:  # not a number where it was not run
+            return [told]
         become = f"{percent(price)} become {self._become}"
         return [f"{told} {other}, {percent(left)} is left, and {become}."]
 
@@ -607,6 +656,12 @@ class PrecisionReport(Displayed):
         return body, html.STYLE
 
 
+# The legends that this process has printed.
+_LEGENDS = set[str]()
+# What leaves less than this part of the squared error helps.
+_HALF = 0.5
+# From this share of the squared error on, it is decisions that matter.
+_MOSTLY = 0.5
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
 # The share of what lines explain from which on those of a fix are its cause.
@@ -621,12 +676,25 @@ _MOST_HARM = 0.5
 _ABOUT = 1.25
 # From this share of the squared error on, beside a reference, decisions are named.
 _LEAST_FLIPPED = 0.01
+# Of a scope that is shown.
+_LONGEST = 40
 # Of the lines that decide.
 _MOST_DECISIONS = 5
 # Of the table of costs.
 _MOST_ROWS = 10
 # The part of the squared error from which on an output hides those of the others.
 _NEARLY_ALL = 0.9
+
+
+def _fields(report: PrecisionReport) -> str:
+    """The fields of a report as text, in which what is not a number equals itself."""
+    names = (field.name for field in dataclasses.fields(report))
+    return repr({name: getattr(report, name) for name in names})
+
+
+def _shortened(scope: str) -> str:
+    """A scope that leaves room for the rest of its line."""
+    return scope if len(scope) <= _LONGEST else f"...{scope[3 - _LONGEST :]}"
 
 
 def _code(origin: Origin | None) -> str:

@@ -86,6 +86,13 @@ def find(
     most = _most(bound.error)
     alone = {n: _of(runs, [n], bound.error, casts=left([n]) <= most) for n in few}
     wide = {number: each.kept for number, each in alone.items()}
+    if not bound.is_tolerance:  # to keep inputs wide is no more than to compute all so
+        lines, most_price = runs.program.lines, runs.most_price
+        dear = [n for n in alone if lines[n].origin is None and wide[n].price > most_price]
+        alone = {n: each for n, each in alone.items() if n not in dear}
+        order = [n for n in order if n not in dear]
+        if not alone:
+            return NOTHING._replace(kept=runs.nothing, alone=wide)
     if not few or runs.total <= bound.error:
         return NOTHING._replace(kept=runs.nothing, alone=wide)
     tried = [*alone.values()]
@@ -136,7 +143,6 @@ def _candidates(
     """
     by_price = sorted(alone.values(), key=lambda each: each.best.price)
     dear = {number for number, each in alone.items() if each.kept.price > runs.most_price}
-    dear -= {number for number in dear if runs.program.lines[number].origin is None}
 
     def of(lines: Collection[int]) -> Found:
         in_order = [number for number in order if number in lines]

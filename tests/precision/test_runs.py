@@ -1,6 +1,9 @@
 """The error of a report is that of plain runs, each with its own decisions."""
 
+import dataclasses
 import functools
+import math
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dtypeguard import audit_precision
+from dtypeguard import LineCost, LineLoss, PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
 
 pytestmark = [
@@ -338,3 +341,70 @@ def test_an_ill_conditioned_program_has_a_range(noise):
     assert least <= report.error <= most
     assert "% to " in report.headline
     assert "% off, by inputs that differ by a rounding" in report.headline
+
+
+def test_a_report_equals_itself_after_pickling():
+    report = audit_precision(lambda x: jnp.cumsum(x), jnp.ones(300, jnp.bfloat16))
+    costs = audit_precision(jnp.tanh, jax.ShapeDtypeStruct((3,), jnp.bfloat16))
+    for each in (report, costs, PrecisionReport()):
+        assert pickle.loads(pickle.dumps(each)) == each
+    assert report != costs
+    assert report != "a report"
+
+
+def test_the_legend_of_a_table_is_printed_once():
+    report = audit_precision(lambda x: jnp.cumsum(x), jnp.ones(300, jnp.bfloat16))
+    again = dataclasses.replace(report, lines=report.lines + 1)
+    first = str(report)
+    assert "Off is" not in str(again)
+    assert str(report) == first  # whichever it is
+    assert str(again) == str(again)
+
+
+def _loss(share, left=math.nan, **more):
+    return LineLoss(None, share, 0.1, left, ("bfloat16",), None, "Do.", **more)
+
+
+def test_where_decisions_matter_shares_are_those_of_rounding_and_rows_are_few():
+    losses = tuple(_loss(0.001 * n, scope="abc/" * 60) for n in range(30, 0, -1))
+    report = PrecisionReport(error=0.1, flipped=0.9, losses=losses, fix=losses[-1:])
+    rows = report.rows()
+    assert len(rows) == 10  # with the fix
+    assert rows[1].startswith("30%")
+    assert max(map(len, rows)) < 120
+    assert "21 more lines are in to_json()." in str(report)
+
+
+def test_cast_back_is_told_only_where_it_helps():
+    losses = (_loss(1.0, 0.1),)
+    make = lambda left: PrecisionReport(
+        error=0.1,
+        explained=1.0,
+        losses=losses,
+        fix=losses,
+        left=0.1,
+        price=0.3,
+        price_if_kept=0.3,
+        left_if_cast=left,
+        price_if_cast=0.0,
+    )
+    assert "Cast back after, 20% is left" in str(make(0.2))
+    assert "Cast back" not in str(make(1.83))
+
+
+def test_a_line_after_which_all_is_wide_is_no_fix():
+    early = dataclasses.replace(_loss(0.2, 0.07), alone=0.04)
+    losses = (early, _loss(0.6, 0.9))
+    report = PrecisionReport(
+        error=0.1, explained=1.0, losses=losses, fix=losses[:1], mended=0.01, price=1.0
+    )
+    first, *rest = str(report).splitlines()
+    assert "it is 1%, but so 100% of the matrix products become" in first
+    assert "Do." not in rest
+
+
+def test_a_cost_that_saves_nothing_is_not_advised():
+    make = lambda saves: LineCost(None, "x", 0.5, saves, 0.0, False, remedy="Cast.")
+    report = PrecisionReport(error=0.1, costs=(make(0.5), make(0.001)))
+    assert str(report).count("Cast. It saves 50%") == 1
+    assert "It saves 0%" not in str(report)

@@ -24,8 +24,7 @@ from autocast_programs import SUBJECTS, Subject
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._costs.kept import bytes_kept
-from dtypeguard._costs.work import work_of
+from dtypeguard._costs.by_plan import bytes_kept, wide_share
 from dtypeguard._leaves.rows import percent
 from dtypeguard._precision.candidates import Candidate, candidates_in
 from dtypeguard._precision.planned import Inputs, _traced, _trials, search
@@ -121,7 +120,7 @@ class Bench:
         by_hand = jax.jit(lambda *args: self._error(f(*args), self.subject.gradient(*args)))
         errors = [float(by_hand(*args)) for args in (self.args, *self.unseen)]
         return Row(
-            1 - work_of(graph, NARROW).wide,
+            1 - wide_share(graph, NARROW),
             bytes_kept(graph),
             promised,
             (errors[0], max(errors[1:])),

@@ -145,7 +145,7 @@ def characters() -> Training:
         return norm(x) @ params["last"]
 
     data = split(rows[cut:]), split(rows[:cut])
-    return Training(init, forward, data, 32, 600, 3e-3)
+    return Training(init, forward, data, 32, 400, 3e-3)
 
 
 TRAININGS = {

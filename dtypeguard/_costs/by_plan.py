@@ -30,8 +30,9 @@ def wide_share(graph: Graph, narrow: DType) -> float:
 def _rounded_itemsize(graph: Graph, value: int) -> float:
     """The bytes of each number of a value, or of what it is a copy of."""
     made, size = graph.made_by.get(value), _itemsize(graph, value)
-    is_copy = made is not None and made.primitive == "convert_element_type"
-    return min(size, _itemsize(graph, made.inputs[0])) if is_copy else size
+    if made is None or made.primitive != "convert_element_type":
+        return size
+    return min(size, _itemsize(graph, made.inputs[0]))
 
 
 def bytes_kept(graph: Graph) -> float:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -104,6 +104,22 @@ def search(
     found = Planning(trials, bare, show_status).search()
     updates = tuple(traced.paths[number] for number in trials.updated)
     return dataclasses.replace(found, updates=updates)
+
+
+def search_if_asked(
+    subject: Subject,
+    traced: Traced,
+    prepared: Prepared,
+    graph: Graph,
+    tolerance: float | None,
+    inputs: Inputs,
+    *options: Any,
+) -> PlanSearch | None:
+    """The same, or None for an audit without a tolerance, or in dtypes without plans."""
+    formats = prepared.measures.program.formats
+    if tolerance is None or not inputs.budget or not has_plan(formats):
+        return None
+    return search(subject, traced, prepared, graph, tolerance, inputs, *options)
 
 
 def plan_call(

@@ -10,7 +10,14 @@ from jax.extend.core import jaxpr_as_fun
 
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
-from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .._program.graph import (
+    PRODUCTS as OF_PRODUCTS,
+    Stack,
+    loop_parts,
+    manual_axes,
+    open_jaxpr,
+)
+from .asked import asks_for_float32
 from .emit import ANY_DTYPES, Emitter, bind, rule_of
 from .matching import key_of_line
 from .plan import FLOW, PRODUCTS
@@ -73,7 +80,14 @@ class Inside(Emitter):
         self.matcher.entry(stack)  # which then has matched
         if rule is None or not _is_plain(eqn):
             rule = rule_of(eqn)
-        return rule(self, eqn, stack, values, reached)
+        may_ask = name in OF_PRODUCTS or not self.is_of_products
+        if not (may_ask and name not in self.rules and asks_for_float32(stack)):
+            return rule(self, eqn, stack, values, reached)
+        asked = [x._replace(is_kept=is_float(x.array)) for x in values]
+        made = rule(self, eqn, stack, asked, reached)
+        # The source may cast back as well, which leaves no equation either.
+        is_kept = any(value.is_kept for value in values)
+        return [value._replace(is_kept=value.is_kept and is_kept) for value in made]
 
     def _stands(self, eqn: Equation, values: Sequence[Value]) -> bool:
         """Whether it is plain that an equation is as written: nothing near it is narrow."""

@@ -196,6 +196,37 @@ def test_own_casts_stay():
     ]
 
 
+def attention(w, x):
+    scores = (x @ w).astype(jnp.float32)
+    return jax.nn.softmax(scores) @ w
+
+
+def test_casts_that_change_nothing_stay():
+    cast = dtypeguard.autocast(attention, _FLOW)
+    eqns = {e.primitive.name: e for e in _equations(jax.make_jaxpr(cast)(_W, _X))}
+    assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
+    assert _dots(cast, _W, _X) == [_NARROW, _NARROW]
+    assert str(*cast.kept).endswith(
+        ":attention: jax.nn.softmax(scores): kept by its own cast"
+    )
+
+
+def test_dtype_of_a_module_stays():
+    nn = need("flax.linen")
+
+    class Net(nn.Module):
+        def setup(self):
+            self.head = nn.Dense(4, dtype=jnp.float32)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.head(nn.Dense(8)(x))
+
+    params = Net().init(jax.random.key(0), _X)
+    cast = dtypeguard.autocast(Net().apply, jnp.bfloat16)
+    assert _dots(cast, params, _X) == [_NARROW, _WIDE]
+
+
 def test_result_that_is_asked_for():
     f = lambda w, x: jnp.dot(x, w, preferred_element_type=jnp.float32)
     cast = dtypeguard.autocast(f, jnp.bfloat16)

@@ -78,8 +78,9 @@ def _has_dtype(node: ast.Call, file: str) -> bool:
         return True
     if isinstance(node.func, ast.Call):
         return _has_dtype(node.func, file)
-    is_own = isinstance(node.func, ast.Attribute) and _last(node.func.value) == "self"
-    made = [*_assigned_to_self(file, node.func.attr)] if is_own else []
+    if not isinstance(node.func, ast.Attribute) or _last(node.func.value) != "self":
+        return False
+    made = [*_assigned_to_self(file, node.func.attr)]
     return bool(made) and all(_has_dtype(each, file) for each in made)
 
 
@@ -87,10 +88,11 @@ def _assigned_to_self(file: str, attribute: str) -> Iterator[ast.Call]:
     """The calls whose results a file assigns to an attribute of `self`."""
     module = parsed(file)
     for node in ast.walk(module) if module else ():
-        of_call = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        targets = [ast.unparse(x) for x in node.targets] if of_call else []
-        if f"self.{attribute}" in targets:
-            yield node.value
+        value = node.value if isinstance(node, ast.Assign) else None
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        is_own = f"self.{attribute}" in map(ast.unparse, targets)
+        if is_own and isinstance(value, ast.Call):
+            yield value
 
 
 def _is_dtype(node: ast.expr) -> bool:

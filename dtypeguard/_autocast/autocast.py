@@ -16,8 +16,8 @@ from .._leaves.compat import CAN_AUTOCAST, HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .calls import Call, Traces
-from .custom import Custom
-from .emit import Kept
+from .decide import Kept
+from .held import Held
 from .inside import Known
 from .matching import Matcher
 from .plan import PRODUCTS, Plan, PlanError
@@ -99,7 +99,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
     def function(*args, **kwargs):
         return calls(args, kwargs)
 
-    function.plan, function.kept = checked, calls.kept  # pyright: ignore[reportFunctionMemberAccess]
+    vars(function).update(plan=checked, kept=calls.kept)
     return function
 
 
@@ -168,13 +168,13 @@ class _Autocast:
 
     def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
         """The results of a jaxpr, of its constants and its arguments, by the plan."""
-        emitter = Custom(self._inner, self._plan, self._matcher, self.kept)
+        emitter = Held(self._inner, self._plan, self._matcher, self.kept)
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
         made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
         self._check(emitter)
         return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
 
-    def _check(self, emitter: Custom) -> None:
+    def _check(self, emitter: Held) -> None:
         self._matcher.check()
         is_bare = self._plan.default == PRODUCTS and not self._plan.entries
         if is_bare and not emitter.products:

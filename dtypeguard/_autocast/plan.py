@@ -228,7 +228,7 @@ def _entries(
 
 
 def _read_dtype(name: str, key: str, value: object, allowed: Sequence[str]) -> np.dtype:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise PlanError(f"{name} has {key} = {value!r}. Write one of {', '.join(allowed)}.")
     return jnp.dtype(value)
 

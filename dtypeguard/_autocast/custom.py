@@ -41,7 +41,7 @@ class Custom(Loops):
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
     ) -> list[Value]:
         types = [value.type for value in values]
-        own = eqn.params.get("call_jaxpr") or eqn.params["fun_jaxpr"]
+        own = eqn.params["call_jaxpr"]
         inner = self.inner(own, stack, types, leading(eqn, reached))
         _, forward, backward = _functions(eqn)
         count = len(eqn.outvars)
@@ -229,5 +229,4 @@ Custom.rules = {
     **Loops.rules,
     "custom_jvp_call": Custom.custom_jvp,
     "custom_vjp_call": Custom.custom_vjp,
-    "custom_vjp_call_jaxpr": Custom.custom_vjp,
 }

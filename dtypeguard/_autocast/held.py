@@ -49,7 +49,7 @@ class Held(Custom):
         if any(made.params.get(name) for name in _FURTHER):
             return self.written(eqn, stack, values, frozenset())
         # What the function closes over has no cotangents.
-        is_closed = "bwd_accums" in made.params
+        is_closed = hasattr(made, "bwd_accums")
 
         def run(*arrays):
             args = tree_util.tree_unflatten(made.in_tree, arrays)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST, HAS_X64_SCOPE, set_x64, x64_enabled
+from .._leaves.compat import CAN_AUTOCAST, set_x64, x64_enabled
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .calls import Call, Traces
@@ -72,6 +72,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
         TypeError: if `f` is no function, or the dtype no narrow floating one.
         ValueError: if the file of the plan does not exist or is damaged. From the function,
             if an entry of the plan matches none of its lines, or it has no product.
+        NotImplementedError: if JAX is older than 0.7.2.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -92,7 +93,11 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
             "plan: autocast(step, jnp.bfloat16)."
         )
-    _check_release(checked)
+    if not CAN_AUTOCAST:
+        raise NotImplementedError(
+            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            "pip install -U jax."
+        )
     calls = _Autocast(f, checked)
 
     @functools.wraps(f, updated=())
@@ -124,20 +129,6 @@ def _is_path(text: str) -> bool:
     except TypeError:
         return True
     return False
-
-
-def _check_release(plan: Plan) -> None:
-    if not CAN_AUTOCAST:
-        raise NotImplementedError(
-            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
-            "pip install -U jax."
-        )
-    is_wide = any(entry.dtype == FLOAT64 for entry in plan.entries)
-    if is_wide and not (HAS_X64_SCOPE or x64_enabled()):
-        raise NotImplementedError(
-            f"The plan has float64, which needs JAX 0.7.2 or later, and this is "
-            f"{jax.__version__}. Write pip install -U jax, or turn jax_enable_x64 on."
-        )
 
 
 class _Autocast:

@@ -76,8 +76,9 @@ class Inside(Emitter):
         if rule is None and self._stands(eqn, values):
             return [*map(Value, bind(eqn, [x.array for x in values], eqn.params))]
         self.matcher.entry(stack)  # which then has matched
-        if rule is None or not _is_plain(eqn):
-            rule = rule_of(eqn)
+        if not _is_plain(eqn):
+            return self.written(eqn, stack, values, reached)
+        rule = rule or rule_of(eqn)
         may_ask = name in OF_PRODUCTS or not self.is_of_products
         if not (may_ask and name not in self.rules and asks_for_float32(stack)):
             return rule(self, eqn, stack, values, reached)

@@ -270,6 +270,18 @@ def test_callbacks_get_what_they_expect():
     assert jnp.allclose(cast(_W, _X), f(_W, _X), atol=0.1)
 
 
+def test_references_stay():
+    def f(w, x):
+        ref = jax.new_ref(jnp.zeros_like(x))
+        ref[...] = x @ w
+        return ref[...] @ w
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("needs jax.new_ref")
+    cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
+    assert jnp.allclose(jax.jit(cast)(_W, _X), f(_W, _X), atol=0.1)
+
+
 # Constants of float32
 
 
@@ -436,6 +448,12 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
+
+
+def test_older_release(monkeypatch):
+    monkeypatch.setattr("dtypeguard._autocast.autocast.CAN_AUTOCAST", False)
+    with pytest.raises(NotImplementedError, match=r"needs JAX 0.7.2 .*pip install -U jax"):
+        dtypeguard.autocast(layer, jnp.bfloat16)
 
 
 def test_function_without_products():

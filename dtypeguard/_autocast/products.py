@@ -120,7 +120,7 @@ def product(
 
 
 def _round_jvp(primals: Sequence[Leaf], _: object, *, new_dtype: DType):
-    made = as_dtype(*primals, new_dtype)
+    made = as_dtype(primals[0], new_dtype)
     return made, ad.Zero(jax.typeof(made))
 
 

@@ -24,8 +24,7 @@ from autocast_programs import SUBJECTS, Subject
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._costs.kept import bytes_kept
-from dtypeguard._costs.work import work_of
+from dtypeguard._costs.by_plan import bytes_kept, wide_share
 from dtypeguard._leaves.rows import percent
 from dtypeguard._precision.candidates import Candidate, candidates_in
 from dtypeguard._precision.planned import Inputs, _traced, _trials, search
@@ -118,10 +117,14 @@ class Bench:
         seconds: float,
     ) -> Row:
         graph = Graph(jax.make_jaxpr(f)(*self.args))
-        by_hand = jax.jit(lambda *args: self._error(f(*args), self.subject.gradient(*args)))
-        errors = [float(by_hand(*args)) for args in (self.args, *self.unseen)]
+        by_hand = lambda *args: self._error(f(*args), self.subject.gradient(*args))
+        inputs = self.args, *self.unseen
+        try:
+            errors = [float(jax.jit(by_hand)(*args)) for args in inputs]
+        except jax.errors.JaxRuntimeError:  # `BF16 x BF16 = F32`, which a CPU does not have
+            errors = [float(by_hand(*args)) for args in inputs]
         return Row(
-            1 - work_of(graph, NARROW).wide,
+            1 - wide_share(graph, NARROW),
             bytes_kept(graph),
             promised,
             (errors[0], max(errors[1:])),

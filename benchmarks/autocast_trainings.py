@@ -45,7 +45,7 @@ class Training(NamedTuple):
     size: int
     steps: int
     rate: float
-    tolerance: float = 0.02
+    tolerance: float = 0.05
 
 
 def normal(key: jax.Array, *shape: int) -> jax.Array:
@@ -72,7 +72,7 @@ def mlp() -> Training:
         w, b = params[-1]
         return x @ w + b
 
-    return Training(init, forward, digits(), 128, 400, 3e-3)
+    return Training(init, forward, digits(), 64, 300, 3e-3)
 
 
 def convolutions() -> Training:
@@ -97,7 +97,7 @@ def convolutions() -> Training:
         centered = x - jnp.mean(x, (0, 1, 2))
         return centered * jax.lax.rsqrt(jnp.mean(centered**2, (0, 1, 2)) + 1e-5)
 
-    return Training(init, forward, digits(), 128, 300, 3e-3)
+    return Training(init, forward, digits(), 64, 200, 3e-3)
 
 
 def characters() -> Training:
@@ -145,7 +145,7 @@ def characters() -> Training:
         return norm(x) @ params["last"]
 
     data = split(rows[cut:]), split(rows[:cut])
-    return Training(init, forward, data, 32, 600, 3e-3)
+    return Training(init, forward, data, 16, 300, 3e-3)
 
 
 TRAININGS = {

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST, HAS_X64_SCOPE, set_x64, x64_enabled
+from .._leaves.compat import CAN_AUTOCAST, set_x64, x64_enabled
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .calls import Call, Traces
-from .custom import Custom
-from .emit import Kept
+from .decide import Kept
+from .held import Held
 from .inside import Known
 from .matching import Matcher
 from .plan import PRODUCTS, Plan, PlanError
@@ -72,6 +72,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
         TypeError: if `f` is no function, or the dtype no narrow floating one.
         ValueError: if the file of the plan does not exist or is damaged. From the function,
             if an entry of the plan matches none of its lines, or it has no product.
+        NotImplementedError: if JAX is older than 0.7.2.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -92,14 +93,18 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
             "plan: autocast(step, jnp.bfloat16)."
         )
-    _check_release(checked)
+    if not CAN_AUTOCAST:
+        raise NotImplementedError(
+            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            "pip install -U jax."
+        )
     calls = _Autocast(f, checked)
 
     @functools.wraps(f, updated=())
     def function(*args, **kwargs):
         return calls(args, kwargs)
 
-    function.plan, function.kept = checked, calls.kept  # pyright: ignore[reportFunctionMemberAccess]
+    vars(function).update(plan=checked, kept=calls.kept)
     return function
 
 
@@ -124,20 +129,6 @@ def _is_path(text: str) -> bool:
     except TypeError:
         return True
     return False
-
-
-def _check_release(plan: Plan) -> None:
-    if not CAN_AUTOCAST:
-        raise NotImplementedError(
-            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
-            "pip install -U jax."
-        )
-    is_wide = any(entry.dtype == FLOAT64 for entry in plan.entries)
-    if is_wide and not (HAS_X64_SCOPE or x64_enabled()):
-        raise NotImplementedError(
-            f"The plan has float64, which needs JAX 0.7.2 or later, and this is "
-            f"{jax.__version__}. Write pip install -U jax, or turn jax_enable_x64 on."
-        )
 
 
 class _Autocast:
@@ -168,13 +159,13 @@ class _Autocast:
 
     def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
         """The results of a jaxpr, of its constants and its arguments, by the plan."""
-        emitter = Custom(self._inner, self._plan, self._matcher, self.kept)
+        emitter = Held(self._inner, self._plan, self._matcher, self.kept)
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
         made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
         self._check(emitter)
         return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
 
-    def _check(self, emitter: Custom) -> None:
+    def _check(self, emitter: Held) -> None:
         self._matcher.check()
         is_bare = self._plan.default == PRODUCTS and not self._plan.entries
         if is_bare and not emitter.products:

@@ -132,7 +132,7 @@ class Traces:
                 self._functions.popitem(last=False)
         function, returned = self._functions[key]
         # JAX keeps the trace, and knows on what else it depends.
-        jaxpr = function.trace(call.arrays).jaxpr
+        jaxpr = function.trace(call.arrays).jaxpr  # pyright: ignore[reportFunctionMemberAccess]: of `jax.jit`
         if jaxpr.consts:  # arrays that the function holds, which may be others next time
             del self._functions[key]
         return jaxpr, returned[_types(call.arrays)]

@@ -3,7 +3,7 @@
 Their rules are emitted by the plan as well, where an outer gradient runs them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,17 +13,17 @@ from jax import custom_derivatives, tree_util
 from jax.interpreters import ad
 
 from .._leaves.types import Equation, Function, Leaf
-from .._program.expand import expanded
 from .._program.graph import Stack
 from .._source.files import is_users
-from .inside import Inner, Inside, evaluated, leading
+from .inside import Inner, evaluated, leading
+from .loops import Loops
 from .reach import Variables
 from .values import Type, Value, cast, is_float
 
 _FLOAT0 = jax.dtypes.float0
 
 
-class Custom(Inside):
+class Custom(Loops):
     """Emits all equations, `custom_jvp` and `custom_vjp` among them."""
 
     def custom_jvp(
@@ -34,14 +34,14 @@ class Custom(Inside):
         if not inner.is_changed and not _is_of_users(own):
             return self.bound(eqn, values, [inner], {})
         _, derivative = _functions(eqn)
-        rule = self._derivative(derivative, eqn, stack, types, inner)
-        return self._of_function(_with_jvp(inner, rule), values, inner)
+        rule = self.derivative(derivative, eqn, stack, types, inner)
+        return self.of_function(with_jvp(inner, rule), values, inner)
 
     def custom_vjp(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
     ) -> list[Value]:
         types = [value.type for value in values]
-        own = eqn.params.get("call_jaxpr") or eqn.params["fun_jaxpr"]
+        own = eqn.params["call_jaxpr"]
         inner = self.inner(own, stack, types, leading(eqn, reached))
         _, forward, backward = _functions(eqn)
         count = len(eqn.outvars)
@@ -59,9 +59,9 @@ class Custom(Inside):
         def back(kept, cotangents):
             return backward.call_wrapped(*kept, *cotangents)
 
-        return self._with_vjp(eqn, stack, values, inner, run, back)
+        return self.with_vjp(eqn, stack, values, inner, run, back)
 
-    def _with_vjp(
+    def with_vjp(
         self,
         eqn: Equation,
         stack: Stack,
@@ -124,15 +124,15 @@ class Custom(Inside):
             )
 
         function.defvjp(forward, backward)
-        return self._of_function(function, values, inner)
+        return self.of_function(function, values, inner)
 
-    def _of_function(
+    def of_function(
         self, function: Function, values: Sequence[Value], inner: Inner
     ) -> list[Value]:
         made = function(*(value.array for value in values))
         return [Value(x, *kind[1:]) for x, kind in zip(made, inner.types)]
 
-    def _derivative(
+    def derivative(
         self,
         derivative: Any,
         eqn: Equation,
@@ -188,80 +188,8 @@ class Custom(Inside):
         reached = self.reached(jaxpr, stack, leads)
         return self.run(jaxpr, values, stack, reached), [*jaxpr.out_avals]
 
-    # What JAX holds in objects, with `jax_remat3` and the like
 
-    def held(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        made, jaxpr = eqn.params["_prim"], expanded(eqn)
-        rule = _HELD.get(type(made).__name__)
-        if rule is None or jaxpr is None:
-            return self.written(eqn, stack, values, reached)
-        types = [value.type for value in values]
-        inner = self.inner(jaxpr, stack, types, leading(eqn, reached))
-        return rule(self, eqn, stack, values, inner)
-
-    def remat(
-        self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
-    ) -> list[Value]:
-        if not inner.is_changed:
-            return self.bound(eqn, values, [inner], {})
-        params = eqn.params["_prim"].params
-        options = {name: params[name] for name in _OF_REMAT if name in params}
-        function = jax.checkpoint(lambda *x: evaluated(inner.jaxpr, x), **options)
-        return self._of_function(function, values, inner)
-
-    def held_vjp(
-        self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
-    ) -> list[Value]:
-        made = eqn.params["_prim"]
-        if any(made.params.get(name) for name in _FURTHER):
-            return self.written(eqn, stack, values, frozenset())
-        # What the function closes over has no cotangents.
-        is_closed = "bwd_accums" in made.params
-
-        def run(*arrays):
-            args = tree_util.tree_unflatten(made.in_tree, arrays)
-            nonzeros = tree_util.tree_unflatten(made.in_tree, [True] * len(arrays))
-            if is_closed:
-                nothing = tree_util.tree_map(lambda _: False, nonzeros[:2])
-                nonzeros = *nothing, *nonzeros[2:]
-            results, kept, *_ = made.vjp_fwd(nonzeros, *args)
-            return tree_util.tree_leaves(results), kept
-
-        def back(kept, cotangents):
-            given = tree_util.tree_unflatten(made.out_tree, cotangents)
-            if is_closed:
-                others = tree_util.tree_map(lambda _: None, made.in_avals[:2])
-                moved = *others, *made.bwd(kept, given)[0]
-            else:
-                moved = made.vjp_bwd_retval(kept, given)
-            return made.in_tree.flatten_up_to(moved)
-
-        return self._with_vjp(eqn, stack, values, inner, run, back)
-
-    def held_jvp(
-        self, eqn: Equation, stack: Stack, values: list[Value], inner: Inner
-    ) -> list[Value]:
-        made = eqn.params["_prim"]
-        if not inner.is_changed:
-            return self.bound(eqn, values, [inner], {})
-
-        class Derivative:
-            @staticmethod
-            def call_wrapped(*arrays):
-                half = len(arrays) // 2
-                of = lambda x: tree_util.tree_unflatten(made.in_tree, x)
-                results, moved = made.jvp(of(arrays[:half]), of(arrays[half:]))
-                flat = tree_util.tree_leaves(results)
-                return [*flat, *made.out_tree.flatten_up_to(moved)]
-
-        types = [value.type for value in values]
-        rule = self._derivative(Derivative, eqn, stack, types, inner)
-        return self._of_function(_with_jvp(inner, rule), values, inner)
-
-
-def _with_jvp(inner: Inner, rule: Function) -> Function:
+def with_jvp(inner: Inner, rule: Function) -> Function:
     function = jax.custom_jvp(lambda *arrays: evaluated(inner.jaxpr, arrays))
     function.defjvp(rule)
     return function
@@ -297,18 +225,8 @@ def _instantiated(value: Any, like: Any) -> Any:
     return jnp.zeros(shape, dtype if jnp.issubdtype(dtype, np.inexact) else np.float32)
 
 
-_OF_REMAT = "policy", "prevent_cse"
-# What a rule of a derivative may have beside two functions.
-_FURTHER = "remat_rules", "bwd_accums", "with_logs", "generic_batching"
-_HELD: dict[str, Callable[..., list[Value]]] = {
-    "RematTraced": Custom.remat,
-    "CustomVJPTraced": Custom.held_vjp,
-    "CustomJVPTraced": Custom.held_jvp,
-}
 Custom.rules = {
-    **Inside.rules,
+    **Loops.rules,
     "custom_jvp_call": Custom.custom_jvp,
     "custom_vjp_call": Custom.custom_vjp,
-    "custom_vjp_call_jaxpr": Custom.custom_vjp,
-    "call_hi_primitive": Custom.held,
 }

@@ -5,30 +5,28 @@ and effects. One that computes as written is bound exactly as it stands; what ho
 equations is in `inside.py`.
 """
 
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend import source_info_util
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._lines.equations import is_backward, is_explicit, is_following, is_of_sampler
+from .._lines.equations import is_backward, is_explicit, is_following
 from .._numbers import primitives
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import evaluate
 from .._numbers.nodes import has_no_wide_form
 from .._program.graph import PRODUCTS, Stack, open_jaxpr
-from .matching import Matcher, key_of_line
-from .plan import ALL, Plan
-from .products import fan_out, is_bilinear, product, rounded
-from .reach import Reach, Variables
+from .binding import Values, bind, in_context
+from .decide import CONSTANT, Decisions, Kept, has_floats
+from .matching import Matcher
+from .plan import Plan
+from .products import is_bilinear, product, rounded
+from .reach import Variables
 from .values import (
     FLOAT32,
     Value,
@@ -46,37 +44,18 @@ SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
-_ASKS_FOR_RESULT = "preferred_element_type"
-_CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
-_RESULT = "the dtype of its result, by preferred_element_type"
-_CONSTANT = "by a constant that {} does not hold"
 
 
-class Kept(NamedTuple):
-    """A line that computes as written though a plan makes it narrow, and what keeps it."""
-
-    line: str
-    by: str
-
-    def __str__(self) -> str:
-        return f"{self.line}: kept {self.by}"
-
-
-class Emitter:
+class Emitter(Decisions):
     """Emits a program by a plan.
 
     Attributes:
-        plan: the plan.
-        matcher: finds the entries of equations.
-        reach: what leads to a product.
-        kept: the lines that compute as written though the plan makes them narrow.
         products: how many products there are, narrow or not.
         changes: how many equations have been emitted in other dtypes than written.
     """
 
     def __init__(self, plan: Plan, matcher: Matcher, kept: dict[Kept, None]):
-        self.plan, self.matcher, self.kept = plan, matcher, kept
-        self.reach = Reach()
+        super().__init__(plan, matcher, kept)
         self.products = self.changes = 0
         self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
 
@@ -94,7 +73,7 @@ class Emitter:
             reached: its variables that lead to a product.
         """
         opened = open_jaxpr(jaxpr)
-        known = _Values(opened)
+        known = Values(opened)
         variables = *opened.constvars, *opened.invars
         if len(values) < len(variables):
             values = [*map(Value, jaxpr.consts), *values]
@@ -103,14 +82,14 @@ class Emitter:
         outside, self._rounded = self._rounded, {}
         for eqn in opened.eqns:
             operands = [self._read(known, var) for var in eqn.invars]
-            with _context(eqn):
+            with in_context(eqn):
                 made = self.equation(eqn, (eqn, *outer), operands, reached)
                 for var, value in zip(eqn.outvars, made):
                     known.put(var, value)
         self._rounded = outside
         return [self._read(known, var) for var in opened.outvars]
 
-    def _read(self, known: "_Values", var: Any) -> Value:
+    def _read(self, known: "Values", var: Any) -> Value:
         if not hasattr(var, "val"):
             return known.get(var)
         number = (
@@ -153,11 +132,11 @@ class Emitter:
         values: list[Value],
         reached: Variables,
     ) -> list[Value]:
+        variables = *eqn.invars, *eqn.outvars
+        if all(var.aval.dtype == dtype for var in variables if is_float(var.aval)):
+            return self.written(eqn, stack, values, reached)
         of = lambda x: dtype if kind(x) == "float" else x
-        pairs = zip(values, eqn.invars)
-        operands = [
-            cast(v.array, of(dtype_of(v.array) or var.aval.dtype)) for v, var in pairs
-        ]
+        operands = [cast(value.array, of(dtype_of(value.array))) for value in values]
         try:
             with scope_for(dtype):
                 made = evaluate(eqn, operands, of)
@@ -180,9 +159,9 @@ class Emitter:
             made = self.written(eqn, stack, values, reached)
             return [Value(x.array, is_held=is_float(x.array) or None) for x in made]
         if len(dtypes) == 1:
-            made = self._in(*dtypes, eqn, stack, values, reached)
+            made = self._in(dtypes.pop(), eqn, stack, values, reached)
         elif is_fragile:
-            self.keep(stack, _CONSTANT.format(self.plan.narrow))
+            self.keep(stack, CONSTANT.format(self.plan.narrow))
             made = self.written(eqn, stack, values, reached)
         else:
             return self.computed(eqn, stack, values, reached)
@@ -206,7 +185,7 @@ class Emitter:
     ) -> list[Value]:
         """As written but where an entry says more."""
         entry = self.matcher.entry(stack)
-        if entry is None or not _has_floats(eqn):
+        if entry is None or not has_floats(eqn):
             return self.written(eqn, stack, values, reached)
         return self._in(entry.dtype, eqn, stack, values, reached)
 
@@ -246,7 +225,7 @@ class Emitter:
     ) -> list[Value]:
         """A product or a convolution."""
         self.products += 1
-        dtype = self._dtype_of_product(eqn, stack, values)
+        dtype = self.dtype_of_product(eqn, stack, values)
         if dtype is None:
             made = self.written(eqn, stack, values, reached)
             return [Value(x.array) for x in made]
@@ -255,7 +234,7 @@ class Emitter:
         if is_narrower(dtype, FLOAT32):
             # A gradient that leads to no product may be added up over devices.
             is_gradient = is_backward(stack) and out not in reached
-            if is_gradient or self._asks_for_result(eqn, stack):
+            if is_gradient or self.asks_for_result(stack):
                 result = out.aval.dtype
         if not is_narrower(dtype, FLOAT32) or not is_bilinear(eqn):
             return self._in(dtype, eqn, stack, values, reached)
@@ -272,82 +251,6 @@ class Emitter:
         if key not in self._rounded:
             self._rounded[key] = array, rounded(array, dtype)
         return self._rounded[key][1]
-
-    def _dtype_of_product(
-        self, eqn: Equation, stack: Stack, values: list[Value]
-    ) -> DType | None:
-        entry = self.matcher.entry(stack)
-        if entry is not None and not is_narrower(entry.dtype, FLOAT32):
-            return entry.dtype if _has_floats(eqn) else None
-        dtype = self.plan.narrow if entry is None else entry.dtype
-        if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
-            return None
-        if is_of_sampler(stack):
-            return None
-        if asks_for_precision(eqn):
-            return self.keep(stack, _OWN_PRECISION)
-        if any(value.is_kept for value in values):
-            return self.keep(stack, _CAST)
-        if any(value.is_fragile for value in values):
-            return self.keep(stack, _CONSTANT.format(dtype))
-        return dtype
-
-    def _asks_for_result(self, eqn: Equation, stack: Stack) -> bool:
-        line = key_of_line(stack)
-        is_asked = _ASKS_FOR_RESULT in (line.expression or "")
-        if is_asked:
-            self.keep(stack, _RESULT)
-        return is_asked
-
-    # Decisions
-
-    def keep(self, stack: Stack, by: str) -> None:
-        """Notes a line that computes as written."""
-        self.kept[Kept(str(key_of_line(stack)) or "inside JAX", by)] = None
-
-    def dtype_for(
-        self, eqn: Equation, stack: Stack, values: Sequence[Value], reached: Variables
-    ) -> DType | None:
-        """What an equation computes in; None if as written."""
-        entry = self.matcher.entry(stack)
-        if not _has_floats(eqn):
-            return None
-        if entry is None and not self._is_narrow(eqn, values, reached):
-            return None
-        if is_of_sampler(stack):
-            return None
-        dtype = self.plan.narrow if entry is None else entry.dtype
-        if not is_narrower(dtype, FLOAT32):
-            return dtype
-        if any(value.is_kept for value in values):
-            return self.keep(stack, _CAST)
-        if any(value.is_fragile for value in values):
-            return self.keep(stack, _CONSTANT.format(dtype))
-        return dtype
-
-    def _is_narrow(
-        self, eqn: Equation, values: Sequence[Value], reached: Variables
-    ) -> bool:
-        """Whether the default of the plan makes an equation narrow."""
-        narrow = self.plan.narrow
-        avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
-        if any(x.dtype not in (FLOAT32, narrow) for x in avals if is_float(x)):
-            return False
-        if self.plan.default == ALL:
-            return any(is_float(value.array) for value in values)
-        if not any(var in reached for var in eqn.outvars):
-            return False
-        return any(dtype_of(value.array) == narrow for value in values)
-
-    def settled(self, value: Value, var: Any, reached: Variables) -> DType | None:
-        """The dtype of a result where it leaves a function, a branch or a loop."""
-        if not is_float(var.aval):
-            return None
-        dtype, written = dtype_of(value.array), var.aval.dtype
-        if not is_narrower(dtype, written):
-            return dtype
-        keeps = not hasattr(var, "val") and var in reached
-        return dtype if keeps or self.plan.default == ALL else written
 
 
 def rule_of(eqn: Equation) -> Callable[..., list[Value]]:
@@ -386,67 +289,6 @@ _RULES: dict[str, Callable[..., list[Value]]] = {
 
 # These may have other dtypes though no operand has.
 ANY_DTYPES = frozenset([*PRODUCTS, "convert_element_type"])
-
-
-class _Values:
-    """The values of a jaxpr, each as long as something uses it.
-
-    The uses of a narrow value have cotangents of their own, which are added up wide.
-    """
-
-    def __init__(self, jaxpr: Jaxpr):
-        used = [var for eqn in jaxpr.eqns for var in eqn.invars]
-        every = (*used, *jaxpr.outvars)
-        self._left = Counter(var for var in every if not hasattr(var, "val"))
-        self._known: dict[Any, Value] = {}
-        self._copies: dict[Any, Iterator[Leaf]] = {}
-
-    def put(self, var: Any, value: Value) -> None:
-        count = self._left[var]
-        if not count:
-            return
-        self._known[var] = value
-        written, dtype = var.aval, dtype_of(value.array)
-        if count > 1 and is_float(written) and is_narrower(dtype, written.dtype):
-            self._copies[var] = iter(fan_out(value.array, count))
-
-    def get(self, var: Any) -> Value:
-        value = self._known[var]
-        if var in self._copies:
-            value = value._replace(array=next(self._copies[var]))
-        self._left[var] -= 1
-        if not self._left[var]:
-            del self._known[var]
-            self._copies.pop(var, None)
-        return value
-
-
-def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
-    """The results of an equation with these parameters."""
-    bound = eqn.primitive.get_bind_params(params)
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    made = eqn.primitive.bind(*functions, *operands, **params)
-    return [*made] if eqn.primitive.multiple_results else [made]
-
-
-@contextlib.contextmanager
-def _context(eqn: Equation) -> Iterator[None]:
-    """The line, the scopes, the mesh and what else an equation was traced with."""
-    info = eqn.source_info
-    names = source_info_util.current_name_stack() + info.name_stack
-    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
-        yield
-
-
-def asks_for_precision(eqn: Equation) -> bool:
-    """Whether a product asks for more than the precision by default."""
-    precision = eqn.params.get("precision")
-    each = precision if isinstance(precision, tuple) else (precision,)
-    return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
-
-
-def _has_floats(eqn: Equation) -> bool:
-    return any(is_float(var.aval) for var in eqn.outvars)
 
 
 def _bits(dtype: DType) -> dict[str, int] | None:

@@ -10,7 +10,12 @@ from jax.extend.core import jaxpr_as_fun
 
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
-from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .._program.graph import (
+    PRODUCTS as OF_PRODUCTS,
+    Stack,
+    open_jaxpr,
+)
+from .asked import asks_for_float32
 from .emit import ANY_DTYPES, Emitter, bind, rule_of
 from .matching import key_of_line
 from .plan import FLOW, PRODUCTS
@@ -71,9 +76,17 @@ class Inside(Emitter):
         if rule is None and self._stands(eqn, values):
             return [*map(Value, bind(eqn, [x.array for x in values], eqn.params))]
         self.matcher.entry(stack)  # which then has matched
-        if rule is None or not _is_plain(eqn):
-            rule = rule_of(eqn)
-        return rule(self, eqn, stack, values, reached)
+        if not _is_plain(eqn):
+            return self.written(eqn, stack, values, reached)
+        rule = rule or rule_of(eqn)
+        may_ask = name in OF_PRODUCTS or not self.is_of_products
+        if not (may_ask and name not in self.rules and asks_for_float32(stack)):
+            return rule(self, eqn, stack, values, reached)
+        asked = [x._replace(is_kept=is_float(x.array)) for x in values]
+        made = rule(self, eqn, stack, asked, reached)
+        # The source may cast back as well, which leaves no equation either.
+        is_kept = any(value.is_kept for value in values)
+        return [value._replace(is_kept=value.is_kept and is_kept) for value in made]
 
     def _stands(self, eqn: Equation, values: Sequence[Value]) -> bool:
         """Whether it is plain that an equation is as written: nothing near it is narrow."""
@@ -201,7 +214,7 @@ class Inside(Emitter):
         # A buffer that is donated has room for a result of its own dtype.
         is_donated = any(eqn.params.get("donated_invars", ()))
         results = [var.aval.dtype for var in eqn.outvars] if is_donated else None
-        types, leads = _types(values), leading(eqn, reached)
+        types, leads = types_of(values), leading(eqn, reached)
         inner = self.inner(own, stack, types, leads, results)
         return self.bound(eqn, values, [inner], {name: like(own, inner.jaxpr)})
 
@@ -209,137 +222,16 @@ class Inside(Emitter):
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
     ) -> list[Value]:
         operands = values[1:]
-        types, leads = _types(operands), leading(eqn, reached)
+        types, leads = types_of(operands), leading(eqn, reached)
         own = eqn.params["branches"]
         made = [self.inner(each, stack, types, leads) for each in own]
-        results = [_widest(each) for each in zip(*(x.types for x in made))]
+        results = [widest(each) for each in zip(*(x.types for x in made))]
         if any([kind.dtype for kind in x.types] != results for x in made):
             made = [self.inner(each, stack, types, leads, results) for each in own]
         kinds = [_joined(each) for each in zip(*(x.types for x in made))]
         made = [each._replace(types=kinds) for each in made]
         jaxprs = (*(like(*each) for each in zip(own, (x.jaxpr for x in made))),)
         return self.bound(eqn, values, made, {"branches": jaxprs})
-
-    # Loops
-
-    def scan(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        own, _, consts, carried = loop_parts(eqn)
-        # The cotangent of what the turns share is added up in its dtype.
-        outside = [_widened(v, var) for v, var in zip(values[:consts], eqn.invars)]
-        values = [*outside, *values[consts:]]
-        inner, values = self._body(eqn, stack, values, reached, consts, carried)
-        return self.bound(eqn, values, [inner], {"jaxpr": like(own, inner.jaxpr)})
-
-    def loop(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        own, before, consts, carried = loop_parts(eqn)
-        first = values[:before]
-        inner, rest = self._body(eqn, stack, values[before:], reached, consts, carried)
-        condition = eqn.params["cond_jaxpr"]
-        types = _types([*first, *rest[consts:]])
-        goes_on = self.inner(condition, stack, types, [False])
-        params = {
-            "body_jaxpr": like(own, inner.jaxpr),
-            "cond_jaxpr": like(condition, goes_on.jaxpr),
-        }
-        return self.bound(eqn, [*first, *rest], [inner, goes_on], params)
-
-    def _body(
-        self,
-        eqn: Equation,
-        stack: Stack,
-        values: list[Value],
-        reached: Variables,
-        consts: int,
-        carried: int,
-    ) -> tuple[Inner, list[Value]]:
-        """The body of a loop that takes what it gives, and its operands."""
-        body, last = loop_parts(eqn).body, consts + carried
-        leads = leading(eqn, reached)
-        leads = self.reach.turned(eqn, stack, leads) if self.plan.default == FLOW else leads
-        variables = open_jaxpr(body).invars[consts:last]
-        narrows = self.reached(body, stack, leads)
-        carry = [
-            value._replace(array=cast(value.array, dtype)) if dtype else value
-            for value, var in zip(values[consts:last], variables)
-            for dtype in [self.settled(value, var, narrows)]
-        ]
-        inside = lambda results: self.inner(
-            body, stack, _types([*values[:consts], *carry, *values[last:]]), leads, results
-        )
-        for attempt in range(_ATTEMPTS):
-            inner = inside(None)
-            pairs = [*zip(_types(carry), inner.types)]
-            if all(before.dtype == after.dtype for before, after in pairs):
-                break
-            # At last the wider of both, in which each is exact.
-            dtypes = [
-                after.dtype if attempt < _ATTEMPTS - 2 else _widest([before, after])
-                for before, after in pairs
-            ]
-            carry = [
-                value._replace(array=cast(value.array, dtype))
-                if is_float(value.array)
-                else value
-                for value, dtype in zip(carry, dtypes)
-            ]
-        else:
-            fixed = [dtype_of(value.array) for value in carry]
-            ends = [None] * (len(eqn.outvars) - carried)
-            inner = inside([*fixed, *ends])
-        return inner, [*values[:consts], *carry, *values[last:]]
-
-    # Shards
-
-    def shards(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        params, types = eqn.params, _types(values)
-        own, leads = params["jaxpr"], leading(eqn, reached)
-        opened, inside = open_jaxpr(own), self.reached(own, stack, leads)
-        key = id(opened), (*types,), (*leads,), key_of_line(stack)
-        if key not in self.known:
-            made_types: list[Type] = []
-            before, products = self.changes, self.products
-
-            def body(arrays):
-                given = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
-                made = self.run(own, given, stack, inside)
-                made = self.cast(made, opened.outvars, inside, None)
-                made_types[:] = [value.type for value in made]
-                return [value.array for value in made]
-
-            mapped = jax.shard_map(
-                body,
-                mesh=params["mesh"],
-                in_specs=([*params["in_specs"]],),
-                out_specs=[*params["out_specs"]],
-                axis_names={*manual_axes(eqn)},
-                check_vma=params["check_vma"],
-            )
-            traced = jax.make_jaxpr(mapped)([jax.typeof(v.array) for v in values])
-            is_changed = self.changes > before or any(
-                kind.dtype != var.aval.dtype
-                for kind, var in zip(types, eqn.invars)
-                if is_float(var.aval)
-            )
-            count = self.products - products
-            self.changes, self.products = before, products
-            self.known[key] = Inner(traced, made_types, is_changed, count, own)
-        inner = self.known[key]
-        self.changes += inner.is_changed
-        self.products += inner.products
-        if not inner.is_changed:
-            return self.bound(eqn, values, [inner], {})
-        made = evaluated(inner.jaxpr, [value.array for value in values])
-        return [Value(x, *kind[1:]) for x, kind in zip(made, inner.types)]
-
-
-# How often a loop is traced until what it carries has settled.
-_ATTEMPTS = 4
 
 
 def evaluated(jaxpr: Jaxpr, arrays: Sequence[Any]) -> list[Any]:
@@ -358,11 +250,11 @@ def leading(eqn: Equation, reached: Variables) -> list[bool]:
     return [var in reached for var in eqn.outvars]
 
 
-def _types(values: Sequence[Value]) -> list[Type]:
+def types_of(values: Sequence[Value]) -> list[Type]:
     return [value.type for value in values]
 
 
-def _widest(types: Sequence[Type]) -> DType | None:
+def widest(types: Sequence[Type]) -> DType | None:
     dtypes = [each.dtype for each in types]
     wider = lambda a, b: b if is_narrower(a, b) else a
     return functools.reduce(wider, dtypes) if len({*dtypes}) > 1 else dtypes[0]
@@ -374,23 +266,10 @@ def _joined(types: Sequence[Type]) -> Type:
     return Type(types[0].dtype, is_kept, False if is_fragile else None)
 
 
-def _widened(value: Value, var: Any) -> Value:
-    """A value that is not narrower than in the program."""
-    if not is_float(var.aval) or not is_narrower(dtype_of(value.array), var.aval.dtype):
-        return value
-    return value._replace(array=cast(value.array, var.aval.dtype))
-
-
 def _is_plain(eqn: Equation) -> bool:
     """Whether an equation has no mutable references, of which no other type is made."""
     variables = (*eqn.invars, *eqn.outvars)
     return not any(hasattr(var.aval, "inner_aval") for var in variables)
 
 
-Inside.rules = {
-    **dict.fromkeys(_CALLS, Inside.call),
-    "cond": Inside.branches,
-    "scan": Inside.scan,
-    "while": Inside.loop,
-    "shard_map": Inside.shards,
-}
+Inside.rules = {**dict.fromkeys(_CALLS, Inside.call), "cond": Inside.branches}

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import jax
 
 from .._leaves.types import Jaxpr
-from .custom import Custom
+from .held import Held
 from .matching import Matcher
 from .plan import Plan
 from .values import Value, cast, is_float
@@ -20,9 +20,10 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     matcher = Matcher(plan)
 
     def function(*arrays):
-        emitter = Custom(OrderedDict(), plan, matcher, {})
+        emitter = Held(OrderedDict(), plan, matcher, {})
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
-        made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
+        given = [*map(Value, (*jaxpr.consts, *arrays))]
+        made = emitter.run(jaxpr, given, (), reached)
         pairs = zip(made, jaxpr.out_avals)
         return [cast(x.array, v.dtype) if is_float(v) else x.array for x, v in pairs]
 

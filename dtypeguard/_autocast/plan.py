@@ -99,6 +99,13 @@ class Plan:
     share: float | None = None
     measured: str = ""
 
+    def __post_init__(self):
+        object.__setattr__(self, "narrow", narrow_dtype(self.narrow))
+        if self.default not in DEFAULTS:
+            raise PlanError(
+                f"Plan got default={self.default!r}. Write one of {', '.join(DEFAULTS)}."
+            )
+
     @classmethod
     def of(cls, dtype: DType) -> "Plan":
         """The plan without a measurement: products in a dtype, all else as written.
@@ -106,7 +113,7 @@ class Plan:
         Raises:
             TypeError: if it is no floating dtype of at most 32 bits.
         """
-        return cls(narrow_dtype(dtype))
+        return cls(dtype)
 
     def text(self) -> str:
         """The plan as TOML."""
@@ -221,7 +228,7 @@ def _entries(
 
 
 def _read_dtype(name: str, key: str, value: object, allowed: Sequence[str]) -> np.dtype:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise PlanError(f"{name} has {key} = {value!r}. Write one of {', '.join(allowed)}.")
     return jnp.dtype(value)
 

@@ -11,7 +11,7 @@ without a derivative: `ROUND` has none. `RESULT` gives it one. Its tangents are 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,8 +54,16 @@ class Product(NamedTuple):
 
     def __call__(self, left: Leaf, right: Leaf) -> Leaf:
         """The product of JAX, of operands in its dtype."""
+        return self._mapped_call(_bound, left, right)
+
+    def plainly(self, left: Leaf, right: Leaf) -> Leaf:
+        """The same as one product and moves alone, which `_run` runs."""
+        bind = lambda name, pair, params: _PRIMITIVES[name].bind(*pair, **params)
+        return self._mapped_call(bind, left, right)
+
+    def _mapped_call(self, bind: Callable[..., Leaf], left: Leaf, right: Leaf) -> Leaf:
         params = {**dict(self.params), _RESULT: self.result}
-        function = lambda *pair: _bound(self.name, pair, params)
+        function = lambda *pair: bind(self.name, pair, params)
         for axes in self.axes:
             function = jax.vmap(function, in_axes=axes)
         return function(left, right)
@@ -70,26 +78,19 @@ class Product(NamedTuple):
 
 
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
-    """A product of JAX, as XLA can run it on a CPU.
+    """A product of JAX, as XLA can run it.
 
-    Of the batched products of bfloat16 with results in float32, XLA on a CPU refuses
-    those whose left operand has what is summed before the rest, and whose right one is
-    transposed as well: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12.
+    On a CPU, XLA refuses some batched products of bfloat16 by the layout of their operands
+    if their results are in float32, or become so: `BF16 x BF16 = F32`, in JAX 0.10 and
+    0.12. Of the same numbers in float32 it computes the same.
     """
-    batched = params["dimension_numbers"][1] if name == "dot_general" else ((), ())
-    if not batched[0] or params[_RESULT] == operands[0].dtype:
+    is_batched = name == "dot_general" and bool(params["dimension_numbers"][1][0])
+    if not is_batched or jax.default_backend() != "cpu":
         return _PRIMITIVES[name].bind(*operands, **params)
-    summed = params["dimension_numbers"][0]
-    groups = zip((x.ndim for x in operands), summed, batched)
-    rest = [[n for n in range(ndim) if n not in (*a, *b)] for ndim, a, b in groups]
-    orders = [*batched[0], *rest[0], *summed[0]], [*batched[1], *summed[1], *rest[1]]
-    operands = [lax.transpose(x, order) for x, order in zip(operands, orders)]
-    first, count = (*range(len(batched[0])),), len(summed[0])
-    last = operands[0].ndim
-    ends = range(last - count, last), range(len(first), len(first) + count)
-    numbers = tuple(map(tuple, ends)), (first, first)
-    params = {**params, "dimension_numbers": numbers}
-    return _PRIMITIVES[name].bind(*operands, **params)
+    wide, result = jnp.dtype("float32"), params[_RESULT]
+    operands = [as_dtype(each, wide) for each in operands]
+    made = _PRIMITIVES[name].bind(*operands, **{**params, _RESULT: wide})
+    return as_dtype(made, result)
 
 
 def is_bilinear(eqn: Equation) -> bool:
@@ -119,7 +120,7 @@ def product(
 
 
 def _round_jvp(primals: Sequence[Leaf], _: object, *, new_dtype: DType):
-    made = as_dtype(*primals, new_dtype)
+    made = as_dtype(primals[0], new_dtype)
     return made, ad.Zero(jax.typeof(made))
 
 
@@ -227,7 +228,7 @@ def _transposed(
 
     def transposed(other, cotangent):
         pair = lambda x: (x, other) if is_left else (other, x)
-        return jax.linear_transpose(lambda x: of(*pair(x)), linear)(cotangent)
+        return jax.linear_transpose(lambda x: of.plainly(*pair(x)), linear)(cotangent)
 
     return jax.make_jaxpr(transposed)(other, cotangent)
 

@@ -55,8 +55,9 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 
-# Older ones have no `jax.shard_map`, whose body is emitted again.
-CAN_AUTOCAST = _JAX >= (0, 7)
+# Older ones do not lower 64-bit types in a program with x64 off, or have no
+# `jax.shard_map`, whose body is emitted again.
+CAN_AUTOCAST = jax.__version_info__ >= (0, 7, 2)
 
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"

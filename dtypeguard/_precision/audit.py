@@ -21,7 +21,7 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .losses import line_losses
-from .planned import BUDGET, ONE_INPUT, Inputs, has_plan, inputs_of, search
+from .planned import BUDGET, ONE_INPUT, Inputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .report import PrecisionReport
@@ -191,10 +191,8 @@ def audit_call(
             has_double = traced.has_float64
             found = line_losses(measures, runs, has_double, tolerance, show_status)
         error_range = runs.error_range
-        planned = None
-        if tolerance is not None and inputs.budget and has_plan(formats):
-            parts = subject, traced, prepared, graph, tolerance, inputs
-            planned = search(*parts, found.loss_scale, show_status)
+        parts = subject, traced, prepared, graph, tolerance, inputs
+        planned = search_if_asked(*parts, found.loss_scale, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)

@@ -10,6 +10,7 @@ import numpy as np
 from .._autocast.matching import Line, key_of_line
 from .._autocast.plan import Entry
 from .._costs.work import operations, repetitions
+from .._lines.equations import calls_of
 from .._numbers.nodes import Node
 from .._numbers.plans import wide
 from .._numbers.program import Program
@@ -142,11 +143,10 @@ def _candidate(
 
 
 def _layers(nodes: Sequence[Node]) -> int:
-    """How many times the commonest equation of a line is computed."""
+    """How many times the commonest call of a line is made."""
     counts = defaultdict[tuple[object, ...], float](float)
     for node in nodes:
-        shapes = (getattr(var.aval, "shape", ()) for var in node.eqn.invars)
-        counts[node.name, *shapes] += repetitions(node.stack)
+        counts[node.name, calls_of(node.stack)] += repetitions(node.stack)
     return int(max(counts.values()))
 
 

@@ -4,13 +4,15 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._autocast.plan import Plan
 from .._leaves.arguments import shown
+from .._leaves.compat import CAN_AUTOCAST
 from .._leaves.rows import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
@@ -70,8 +72,8 @@ def inputs_of(
 
 
 def has_plan(formats: Formats) -> bool:
-    """Whether there are plans in these dtypes."""
-    return formats.narrow in _NARROW and formats.wide == np.float32
+    """Whether there are plans in these dtypes, in this release of JAX."""
+    return CAN_AUTOCAST and formats.narrow in _NARROW and formats.wide == np.float32
 
 
 _NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")
@@ -104,6 +106,22 @@ def search(
     found = Planning(trials, bare, show_status).search()
     updates = tuple(traced.paths[number] for number in trials.updated)
     return dataclasses.replace(found, updates=updates)
+
+
+def search_if_asked(
+    subject: Subject,
+    traced: Traced,
+    prepared: Prepared,
+    graph: Graph,
+    tolerance: float | None,
+    inputs: Inputs,
+    *options: Any,
+) -> PlanSearch | None:
+    """The same, or None for an audit without a tolerance, or in dtypes without plans."""
+    formats = prepared.measures.program.formats
+    if tolerance is None or not inputs.budget or not has_plan(formats):
+        return None
+    return search(subject, traced, prepared, graph, tolerance, inputs, *options)
 
 
 def plan_call(
@@ -182,6 +200,11 @@ def _traced(
     narrow: DType,
     show_status: Show,
 ) -> tuple[Subject, Traced, Formats, Graph]:
+    if not CAN_AUTOCAST:
+        raise NotImplementedError(
+            f"Plans need JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            "pip install -U jax."
+        )
     subject = Subject(f, args, kwargs, None)
     subject.check_values("a plan", "measure")
     show_status("tracing")

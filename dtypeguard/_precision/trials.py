@@ -10,8 +10,7 @@ import numpy as np
 from .._autocast.matching import Matcher
 from .._autocast.narrowed import narrowed
 from .._autocast.plan import PRODUCTS, Plan
-from .._costs.kept import bytes_kept
-from .._costs.work import work_of
+from .._costs.by_plan import bytes_kept, wide_share
 from .._leaves.types import Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
@@ -131,7 +130,7 @@ class Trials:
     def cost(self, plan: Plan) -> Cost:
         """What a plan costs."""
         graph = Graph(self._by_plan(plan).jaxpr)
-        return Cost(work_of(graph, plan.narrow).wide, bytes_kept(graph))
+        return Cost(wide_share(graph, plan.narrow), bytes_kept(graph))
 
     def _by_plan(self, plan: Plan) -> Program:
         """The program that `autocast` makes by a plan."""

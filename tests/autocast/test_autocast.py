@@ -196,6 +196,37 @@ def test_own_casts_stay():
     ]
 
 
+def attention(w, x):
+    scores = (x @ w).astype(jnp.float32)
+    return jax.nn.softmax(scores) @ w
+
+
+def test_casts_that_change_nothing_stay():
+    cast = dtypeguard.autocast(attention, _FLOW)
+    eqns = {e.primitive.name: e for e in _equations(jax.make_jaxpr(cast)(_W, _X))}
+    assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
+    assert _dots(cast, _W, _X) == [_NARROW, _NARROW]
+    assert str(*cast.kept).endswith(
+        ":attention: jax.nn.softmax(scores): kept by its own cast"
+    )
+
+
+def test_dtype_of_a_module_stays():
+    nn = need("flax.linen")
+
+    class Net(nn.Module):
+        def setup(self):
+            self.head = nn.Dense(4, dtype=jnp.float32)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.head(nn.Dense(8)(x))
+
+    params = Net().init(jax.random.key(0), _X)
+    cast = dtypeguard.autocast(Net().apply, jnp.bfloat16)
+    assert _dots(cast, params, _X) == [_NARROW, _WIDE]
+
+
 def test_result_that_is_asked_for():
     f = lambda w, x: jnp.dot(x, w, preferred_element_type=jnp.float32)
     cast = dtypeguard.autocast(f, jnp.bfloat16)
@@ -237,6 +268,18 @@ def test_callbacks_get_what_they_expect():
 
     cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
     assert jnp.allclose(cast(_W, _X), f(_W, _X), atol=0.1)
+
+
+def test_references_stay():
+    def f(w, x):
+        ref = jax.new_ref(jnp.zeros_like(x))
+        ref[...] = x @ w
+        return ref[...] @ w
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("needs jax.new_ref")
+    cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
+    assert jnp.allclose(jax.jit(cast)(_W, _X), f(_W, _X), atol=0.1)
 
 
 # Constants of float32
@@ -405,6 +448,12 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
+
+
+def test_older_release(monkeypatch):
+    monkeypatch.setattr("dtypeguard._autocast.autocast.CAN_AUTOCAST", False)
+    with pytest.raises(NotImplementedError, match=r"needs JAX 0.7.2 .*pip install -U jax"):
+        dtypeguard.autocast(layer, jnp.bfloat16)
 
 
 def test_function_without_products():

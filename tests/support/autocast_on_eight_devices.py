@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P  # noqa: E402
 
 from dtypeguard import Plan, autocast  # noqa: E402
 
+jax.config.update("jax_enable_compilation_cache", False)  # which dumps nothing
 BF16 = jnp.dtype("bfloat16")
 COLLECTIVE = re.compile(r"= \(?(\w+)\[[\d,]*\].* (all-reduce|reduce-scatter|all-gather)\(")
 # Whole parameters and a split batch; or the parameters are split as well.

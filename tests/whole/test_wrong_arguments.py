@@ -408,6 +408,24 @@ audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpu', narrow=jnp.bfloat1
 audit_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.float32), matmul_precision='tpu')
     TypeError: got matmul_precision and a jax.ShapeDtypeStruct, which has no values to
     round. Give it arrays
+autocast(jnp.sin)
+    TypeError: autocast got neither a plan nor a dtype. Write one of them:
+    autocast(step, jnp.bfloat16)
+autocast(jnp.sin, jnp.bfloat16, dtype=jnp.bfloat16)
+    TypeError: autocast got a plan and a dtype. Write one of them
+autocast(jnp.sin, jnp.int8)
+    TypeError: which is no narrow floating dtype. Write jnp.bfloat16, jnp.float16
+autocast(3, jnp.bfloat16)
+    TypeError: autocast got 3. Give it a function of arrays first, and then a plan
+autocast(jnp.sin, 'no.plan')
+    PlanError: no.plan does not exist. `dtypeguard plan FILE.py:FUNCTION --out no.plan`
+autocast(jnp.sin, jnp.bfloat16)(jnp.ones(2))
+    PlanError: found no product in sin, so nothing of it is narrow. Give it the function
+    that multiplies
+Plan(jnp.float32)
+    TypeError: which is no narrow floating dtype
+Plan(jnp.bfloat16, 'some')
+    PlanError: got default='some'. Write one of products, flow, all
 audit_precision(lambda x: {'a': jnp.log(x)}, -jnp.ones(2, jnp.bfloat16))
     ValueError: ['a'] of ... is not finite in float32 either. First ... is not. Give it
     arguments for which all are finite

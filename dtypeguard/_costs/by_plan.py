@@ -1,4 +1,4 @@
-"""The bytes that a program keeps for the backward pass of a gradient."""
+"""What a program by a plan costs: the share of wide products, and the bytes it keeps."""
 
 import math
 from collections.abc import Iterator
@@ -6,11 +6,33 @@ from collections.abc import Iterator
 from .._leaves.types import DType
 from .._lines.equations import is_transposed
 from .._program.graph import Graph
-from .work import equations
+from .work import equations, operations, repetitions
 
 # What `autocast` adds that computes nothing: its result is its first operand.
 _SAME = "autocast_fan_out", "autocast_result"
 _CASTS = "convert_element_type", "autocast_round"
+
+
+def wide_share(graph: Graph, narrow: DType) -> float:
+    """The share of the multiply-adds that are on operands wider than a dtype.
+
+    An operand that is rounded first is narrow, though a CPU is given it in float32.
+    """
+    wide = total = 0.0
+    for equation, _ in equations(graph):
+        if count := operations(equation.stack[0]) * repetitions(equation.stack):
+            sizes = (_rounded_itemsize(graph, value) for value in equation.inputs[:2])
+            total += count
+            wide += count * (max(sizes) > narrow.itemsize)
+    return wide / total if total else 0.0
+
+
+def _rounded_itemsize(graph: Graph, value: int) -> float:
+    """The bytes of each number of a value, or of what it is a copy of."""
+    made, size = graph.made_by.get(value), _itemsize(graph, value)
+    if made is None or made.primitive != "convert_element_type":
+        return size
+    return min(size, _itemsize(graph, made.inputs[0]))
 
 
 def bytes_kept(graph: Graph) -> float:

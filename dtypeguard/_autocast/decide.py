@@ -1,0 +1,129 @@
+"""Decides what each equation of a program computes in, by a plan."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from .._leaves.types import DType, Equation
+from .._lines.equations import is_of_sampler
+from .._program.graph import Stack
+from .matching import Matcher, key_of_line
+from .plan import ALL, Plan
+from .reach import Reach, Variables
+from .values import FLOAT32, Value, dtype_of, is_float, is_narrower
+
+_ASKS_FOR_RESULT = "preferred_element_type"
+_CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
+_RESULT = "the dtype of its result, by preferred_element_type"
+CONSTANT = "by a constant that {} does not hold"
+
+
+class Kept(NamedTuple):
+    """A line that computes as written though a plan makes it narrow, and what keeps it."""
+
+    line: str
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: kept {self.by}"
+
+
+class Decisions:
+    """What a plan says of equations.
+
+    Attributes:
+        plan: the plan.
+        matcher: finds the entries of equations.
+        reach: what leads to a product.
+        kept: the lines that compute as written though the plan makes them narrow.
+    """
+
+    def __init__(self, plan: Plan, matcher: Matcher, kept: dict[Kept, None]):
+        self.plan, self.matcher, self.kept = plan, matcher, kept
+        self.reach = Reach()
+
+    def keep(self, stack: Stack, by: str) -> None:
+        """Notes a line that computes as written."""
+        self.kept[Kept(str(key_of_line(stack)) or "inside JAX", by)] = None
+
+    def dtype_for(
+        self, eqn: Equation, stack: Stack, values: Sequence[Value], reached: Variables
+    ) -> DType | None:
+        """What an equation computes in; None if as written."""
+        entry = self.matcher.entry(stack)
+        if not has_floats(eqn):
+            return None
+        if entry is None and not self._is_narrow(eqn, values, reached):
+            return None
+        if is_of_sampler(stack):
+            return None
+        dtype = self.plan.narrow if entry is None else entry.dtype
+        if not is_narrower(dtype, FLOAT32):
+            return dtype
+        if any(value.is_kept for value in values):
+            return self.keep(stack, _CAST)
+        if any(value.is_fragile for value in values):
+            return self.keep(stack, CONSTANT.format(dtype))
+        return dtype
+
+    def _is_narrow(
+        self, eqn: Equation, values: Sequence[Value], reached: Variables
+    ) -> bool:
+        """Whether the default of the plan makes an equation narrow."""
+        narrow = self.plan.narrow
+        avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
+        if any(x.dtype not in (FLOAT32, narrow) for x in avals if is_float(x)):
+            return False
+        if self.plan.default == ALL:
+            return any(is_float(value.array) for value in values)
+        if not any(var in reached for var in eqn.outvars):
+            return False
+        return any(dtype_of(value.array) == narrow for value in values)
+
+    def settled(self, value: Value, var: Any, reached: Variables) -> DType | None:
+        """The dtype of a result where it leaves a function, a branch or a loop."""
+        if not is_float(var.aval):
+            return None
+        dtype, written = dtype_of(value.array), var.aval.dtype
+        if not is_narrower(dtype, written):
+            return dtype
+        keeps = not hasattr(var, "val") and var in reached
+        return dtype if keeps or self.plan.default == ALL else written
+
+    def dtype_of_product(
+        self, eqn: Equation, stack: Stack, values: list[Value]
+    ) -> DType | None:
+        entry = self.matcher.entry(stack)
+        if entry is not None and not is_narrower(entry.dtype, FLOAT32):
+            return entry.dtype if has_floats(eqn) else None
+        dtype = self.plan.narrow if entry is None else entry.dtype
+        if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
+            return None
+        if is_of_sampler(stack):
+            return None
+        if asks_for_precision(eqn):
+            return self.keep(stack, _OWN_PRECISION)
+        if any(value.is_kept for value in values):
+            return self.keep(stack, _CAST)
+        if any(value.is_fragile for value in values):
+            return self.keep(stack, CONSTANT.format(dtype))
+        return dtype
+
+    def asks_for_result(self, stack: Stack) -> bool:
+        line = key_of_line(stack)
+        is_asked = _ASKS_FOR_RESULT in (line.expression or "")
+        if is_asked:
+            self.keep(stack, _RESULT)
+        return is_asked
+
+
+def asks_for_precision(eqn: Equation) -> bool:
+    """Whether a product asks for more than the precision by default."""
+    precision = eqn.params.get("precision")
+    each = precision if isinstance(precision, tuple) else (precision,)
+    return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
+
+
+def has_floats(eqn: Equation) -> bool:
+    return any(is_float(var.aval) for var in eqn.outvars)

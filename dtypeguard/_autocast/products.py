@@ -52,7 +52,7 @@ class Product(NamedTuple):
     def __repr__(self) -> str:
         return f"{self.name} in {self.dtype}, to {self.result}"
 
-    def __call__(self, left: Leaf, right: Leaf) -> Leaf:
+    def of(self, left: Leaf, right: Leaf) -> Leaf:
         """The product of JAX, of operands in its dtype."""
         params = {**dict(self.params), _RESULT: self.result}
         function = lambda *pair: _PRIMITIVES[self.name].bind(*pair, **params)
@@ -62,7 +62,7 @@ class Product(NamedTuple):
 
     def of_narrow(self, *operands: Leaf) -> Leaf:
         """The product of operands that are rounded first."""
-        return self(*(as_dtype(each, self.dtype) for each in operands))
+        return self.of(*(as_dtype(each, self.dtype) for each in operands))
 
     def mapped(self, axes: Sequence[int | None]) -> "Product":
         """The product that is mapped over one more axis, the first of its result."""
@@ -92,7 +92,7 @@ def product(
     """
     params = (*sorted(eqn.params.items()),)
     of = Product(eqn.primitive.name, params, narrow[0].dtype, result)
-    return RESULT.bind(of(*narrow), *operands, *narrow, of=of)
+    return RESULT.bind(of.of(*narrow), *operands, *narrow, of=of)
 
 
 def _round_jvp(primals: Sequence[Leaf], _: object, *, new_dtype: DType):
@@ -148,7 +148,7 @@ def _tangent_aval(*operands: Aval, of: Product) -> Aval:
 
 @functools.lru_cache(1000)
 def _aval_of(of: Product, *avals: Aval) -> Aval:
-    return jax.make_jaxpr(of)(*avals).out_avals[0]
+    return jax.make_jaxpr(of.of)(*avals).out_avals[0]
 
 
 def _tangent_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):
@@ -204,7 +204,7 @@ def _transposed(
 
     def transposed(other, cotangent):
         pair = lambda x: (x, other) if is_left else (other, x)
-        return jax.linear_transpose(lambda x: of(*pair(x)), linear)(cotangent)
+        return jax.linear_transpose(lambda x: of.of(*pair(x)), linear)(cotangent)
 
     return jax.make_jaxpr(transposed)(other, cotangent)
 

@@ -52,7 +52,7 @@ class Product(NamedTuple):
     def __repr__(self) -> str:
         return f"{self.name} in {self.dtype}, to {self.result}"
 
-    def __call__(self, left: Leaf, right: Leaf) -> Leaf:
+    def of(self, left: Leaf, right: Leaf) -> Leaf:
         """The product of JAX, of operands in its dtype."""
         return self._mapped_call(_bound, left, right)
 
@@ -70,7 +70,7 @@ class Product(NamedTuple):
 
     def of_narrow(self, *operands: Leaf) -> Leaf:
         """The product of operands that are rounded first."""
-        return self(*(as_dtype(each, self.dtype) for each in operands))
+        return self.of(*(as_dtype(each, self.dtype) for each in operands))
 
     def mapped(self, axes: Sequence[int | None]) -> "Product":
         """The product that is mapped over one more axis, the first of its result."""
@@ -116,7 +116,7 @@ def product(
     """
     params = (*sorted(eqn.params.items()),)
     of = Product(eqn.primitive.name, params, narrow[0].dtype, result)
-    return RESULT.bind(of(*narrow), *operands, *narrow, of=of)
+    return RESULT.bind(of.of(*narrow), *operands, *narrow, of=of)
 
 
 def _round_jvp(primals: Sequence[Leaf], _: object, *, new_dtype: DType):
@@ -172,7 +172,7 @@ def _tangent_aval(*operands: Aval, of: Product) -> Aval:
 
 @functools.lru_cache(1000)
 def _aval_of(of: Product, *avals: Aval) -> Aval:
-    return jax.make_jaxpr(of)(*avals).out_avals[0]
+    return jax.make_jaxpr(of.of)(*avals).out_avals[0]
 
 
 def _tangent_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, of: Product):

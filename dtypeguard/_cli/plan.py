@@ -13,7 +13,7 @@ from .._precision.plan_check import PlanCheck
 from .._precision.plan_search import PlanSearch
 from .._precision.planned import Inputs, check_call, plan_call
 from .arguments import report_files
-from .forms import Finding, Found
+from .forms import Annotation, FormedReport
 from .inputs import as_usage_error, load_inputs
 from .load import PLAN_FORMS, UsageError, load
 from .precision import dtype_of
@@ -44,7 +44,7 @@ def plan(options: argparse.Namespace) -> int:
         text += f"\n{options.out} is written."
     elif not report_files(options):
         text += f"\n\n{found.plan.text()}"
-    deliver(Found(text, _findings(found), found.data), options)
+    deliver(FormedReport(text, _annotations(found), found.data), options)
     return CLEAN if found.is_within else DRIFT
 
 
@@ -99,12 +99,12 @@ def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, Inputs]:
     return f, args, kwargs, inputs
 
 
-def _findings(found: PlanSearch) -> list[Finding]:
+def _annotations(found: PlanSearch) -> list[Annotation]:
     level = "notice" if found.is_within else "error"
-    return [Finding(None, "plan", found.headline, level)]
+    return [Annotation(None, "plan", found.headline, level)]
 
 
-def _of_check(found: PlanCheck) -> Found:
+def _of_check(found: PlanCheck) -> FormedReport:
     """A check in the forms of what commands find."""
     level = "notice" if found.is_within else "error"
-    return Found(str(found), [Finding(None, "plan", str(found), level)], found.data)
+    return FormedReport(str(found), [Annotation(None, "plan", str(found), level)], found.data)

@@ -152,8 +152,9 @@ class PrecisionReport(Displayed):
 
     def __eq__(self, other: object) -> bool:
         """Whether all fields are the same; what is not a number is equal to itself."""
-        is_one = isinstance(other, PrecisionReport) and type(self) is type(other)
-        return _fields(self) == _fields(other) if is_one else NotImplemented
+        if not isinstance(other, PrecisionReport) or type(self) is not type(other):
+            return NotImplemented
+        return _fields(self) == _fields(other)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]: some fields are dicts
 

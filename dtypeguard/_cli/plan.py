@@ -107,4 +107,6 @@ def _annotations(found: PlanSearch) -> list[Annotation]:
 def _of_check(found: PlanCheck) -> FormedReport:
     """A check in the forms of what commands find."""
     level = "notice" if found.is_within else "error"
-    return FormedReport(str(found), [Annotation(None, "plan", str(found), level)], found.data)
+    return FormedReport(
+        str(found), [Annotation(None, "plan", str(found), level)], found.data
+    )

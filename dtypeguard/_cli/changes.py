@@ -1,4 +1,4 @@
-"""A leaf whose type changed between two calls of a compiled function, and what to write."""
+"""Leaves whose types changed between calls of a compiled function, and what to write."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import fits
-from .._leaves.rows import cast_text, lost, return_as
+from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
+from .._leaves.rows import cast_text, columns, lost, return_as
 from .._leaves.types import DType
 from .._source.origin import Origin, Why
 
@@ -64,6 +65,55 @@ class TypeChange(NamedTuple):
 def advice(changes: Sequence[TypeChange]) -> list[str]:
     """What to write; a sentence a line."""
     return list(dict.fromkeys(_sentences(changes)))
+
+
+def told_before(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
+    """What a call before was given and gave back, a sentence for each cause."""
+    for group in grouped(changes, lambda x: (x.is_returned, x.before, x.after, x.origin)):
+        first = group[0]
+        path = first.path if len(group) == 1 else of_holders([x.path for x in group])
+        given = f"The call of {name} before this one was given {path} as {first.before}"
+        if first.is_returned:
+            given += f" and gave {'it' if len(group) == 1 else 'them'} back"
+        line = first.cause or first.origin
+        place = f", at {line.users}" if line else ""
+        yield f"{given}{'' if first.is_returned else ', this one'} as {first.after}{place}."
+
+
+def rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
+    """A row for each leaf, or one for the many of a cause; those with lines first."""
+    cause = lambda x: users_line(x.cause or x.origin or x.begun)
+    key = lambda x: (x.is_returned, x.before, x.after, cause(x))
+    # What follows from another leaf is forced by the line that promotes that.
+    promoted = {users_line(x.origin) for x in changes if x.cause}
+    follows = lambda x: (
+        not x.is_returned,
+        x.cause is not None and users_line(x.cause) in promoted,
+    )
+    groups = grouped(sorted(changes, key=follows), key)
+    shown = groups if is_whole else groups[:CAUSES]
+    made: list[tuple[str, ...]] = []
+    below: dict[int, str] = {}
+    for group in shown:
+        if is_whole or len(group) <= FEW:
+            made += [change.row for change in group]
+            continue
+        paths = [change.path for change in group]
+        made.append((of_holders(paths), *group[0].row[1:]))
+        below[len(made) - 1] = f"      {', '.join(examples(paths))}"
+    lines = []
+    for number, line in enumerate(columns(made)):
+        lines += [f"    {line}", *([below[number]] if number in below else [])]
+    more = [f"    {text}" for text in and_more(len(groups) - len(shown))]
+    named = [(x.origin, x.cause) for group in shown for x in group]
+    users = dict.fromkeys(line.users for pair in named for line in pair if line)
+    code = columns([(str(line), line.code) for line in users if line.code][: 2 * CAUSES])
+    return [*lines, *more, *(f"    {line}" for line in code)]
+
+
+def users_line(line: Origin | None) -> str:
+    """The line of the user's own that led to another; empty if there is none."""
+    return str(line.users) if line else ""
 
 
 def is_key(type_name: str) -> bool:

@@ -13,13 +13,12 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._carry.named import parameter
-from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
+from .._leaves.groups import FEW
 from .._leaves.internals import COMPILING, STATEFUL
-from .._leaves.rows import columns
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._source.origin import Origin, callers, release
-from .changes import TypeChange, advice, is_key
+from .changes import TypeChange, advice, is_key, rows, told_before, users_line
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -110,7 +109,7 @@ class Recompiled:
             )
         for function in changed:
             changes = list(function.changes.values())
-            lines += [f"  {function.name}", *_rows(changes, is_whole)]
+            lines += [f"  {function.name}", *rows(changes, is_whole)]
         lines += advice([change for each in changed for change in each.changes.values()])
         return [*lines, *self._of_constants()]
 
@@ -140,7 +139,7 @@ class Recompiled:
             changes = _explained(call, before, now, values, types)
             changes = [x for x in changes if not (is_key(x.before) or x.is_of_weak)]
             if changes:
-                told = _told(changes, name_of(call.function))
+                told = told_before(changes, name_of(call.function))
                 steps = (x if x.is_unseen else x._replace(origin=None) for x in changes)
                 return [*told, *advice([*steps])]  # any step may have given them back
         return []
@@ -333,55 +332,10 @@ def _explained(
             change = change._replace(is_returned=True, origin=origin, cause=cause)
         elif lines is not None:
             made = lines.of_value(values[path])
-            if _users(made) not in (before.caller, now.caller):  # not in the call itself
+            if users_line(made) not in (
+                before.caller,
+                now.caller,
+            ):  # not in the call itself
                 change = change._replace(origin=made)
         changes.append(change)
     return changes
-
-
-def _told(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
-    """What a call before was given and gave back, a sentence for each cause."""
-    for group in grouped(changes, lambda x: (x.is_returned, x.before, x.after, x.origin)):
-        first = group[0]
-        path = first.path if len(group) == 1 else of_holders([x.path for x in group])
-        given = f"The call of {name} before this one was given {path} as {first.before}"
-        if first.is_returned:
-            given += f" and gave {'it' if len(group) == 1 else 'them'} back"
-        line = first.cause or first.origin
-        place = f", at {line.users}" if line else ""
-        yield f"{given}{'' if first.is_returned else ', this one'} as {first.after}{place}."
-
-
-def _rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
-    """A row for each leaf, or one for the many of a cause; those with lines first."""
-    cause = lambda x: _users(x.cause or x.origin or x.begun)
-    key = lambda x: (x.is_returned, x.before, x.after, cause(x))
-    # What follows from another leaf is forced by the line that promotes that.
-    promoted = {_users(x.origin) for x in changes if x.cause}
-    follows = lambda x: (
-        not x.is_returned,
-        x.cause is not None and _users(x.cause) in promoted,
-    )
-    groups = grouped(sorted(changes, key=follows), key)
-    shown = groups if is_whole else groups[:CAUSES]
-    rows: list[tuple[str, ...]] = []
-    below: dict[int, str] = {}
-    for group in shown:
-        if is_whole or len(group) <= FEW:
-            rows += [change.row for change in group]
-            continue
-        paths = [change.path for change in group]
-        rows.append((of_holders(paths), *group[0].row[1:]))
-        below[len(rows) - 1] = f"      {', '.join(examples(paths))}"
-    lines = []
-    for number, line in enumerate(columns(rows)):
-        lines += [f"    {line}", *([below[number]] if number in below else [])]
-    more = [f"    {text}" for text in and_more(len(groups) - len(shown))]
-    named = [(x.origin, x.cause) for group in shown for x in group]
-    users = dict.fromkeys(line.users for pair in named for line in pair if line)
-    code = columns([(str(line), line.code) for line in users if line.code][: 2 * CAUSES])
-    return [*lines, *more, *(f"    {line}" for line in code)]
-
-
-def _users(line: Origin | None) -> str:
-    return str(line.users) if line else ""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
     from ._precision.audit import audit_precision as audit_precision
     from ._precision.loss import LineLoss as LineLoss
+    from ._precision.plan_search import PlanSearch as PlanSearch
     from ._precision.products import ProductsReport as ProductsReport
     from ._precision.report import PrecisionReport as PrecisionReport
     from ._precision.runs import LineDecision as LineDecision
@@ -65,6 +66,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_precision.products": ("ProductsReport",),
         "_reference.difference": ("Difference", "Divergence"),
         "_precision.loss": ("LineLoss",),
+        "_precision.plan_search": ("PlanSearch",),
         "_precision.report": ("PrecisionReport",),
         "_precision.runs": ("LineDecision",),
         "_rounding.apply": ("apply_updates",),

@@ -14,7 +14,13 @@ from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
-from ._leaves.arguments import check_arrays, check_extra_args, check_kwargs, shown
+from ._leaves.arguments import (
+    check_arrays,
+    check_extra_args,
+    check_kwargs,
+    check_number,
+    shown,
+)
 from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.progress import check_progress, counted, status
 from ._leaves.rows import columns
@@ -22,6 +28,7 @@ from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, lock_of
 from ._lock.text import text_of, write
 from ._precision.audit import audit_precision
+from ._precision.planned import check_call, inputs_of
 from ._program.trace import TraceFailed
 from ._sweep.contract import (
     RULES as _RULES,
@@ -331,6 +338,55 @@ def check_lock(
         locked.update()
     elif not locked.holds:
         raise AssertionError(locked.report(how))
+
+
+def check_plan(
+    step: Function,
+    /,
+    *args: PyTree,
+    path: str | os.PathLike[str],
+    kwargs: Mapping[str, Any] | None = None,
+    tolerance: float | None = None,
+    held_out: Sequence[tuple[PyTree, ...]] = (),
+) -> None:
+    """Checks that a function by the plan of a file is within the tolerance of the plan.
+
+    The function runs by the plan and in wide types, as when the plan was searched.
+
+    Args:
+        step: the function that [`dtypeguard.autocast`][] is given, without a plan.
+        *args: its arguments.
+        path: of the plan.
+        kwargs: its arguments by name.
+        tolerance: the relative error that is allowed; by default that of the plan.
+        held_out: tuples of more arguments, on which it has to be within it as well.
+
+    Raises:
+        AssertionError: if it is not; names the error, the tolerance and the narrow lines
+            that lose most.
+        ValueError: if the file is no plan, or an entry matches nothing in the function;
+            names the nearest line.
+        TypeError: if an argument is of the wrong type.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dtypeguard.testing import check_plan
+        >>> try:
+        ...     check_plan(jnp.tanh, jnp.ones(3), path="tanh.plan")
+        ... except ValueError as error:
+        ...     print(str(error).partition(". ")[0])
+        tanh.plan does not exist
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    check_kwargs("check_plan", {} if kwargs is None else kwargs)
+    if tolerance is not None:
+        right = "write a relative error from 0 up, such as 0.02"
+        check_number("check_plan", "tolerance", tolerance, lambda x: x >= 0, right)
+    inputs = inputs_of("check_plan", (), held_out, kwargs)
+    with status() as show_status:
+        found = check_call(step, args, kwargs, path, tolerance, inputs, show_status)
+    if not found.is_within:
+        raise AssertionError(str(found))
 
 
 def _check_bound(name: str, value: object, what: str, example: float) -> None:

@@ -11,7 +11,7 @@ without a derivative: `ROUND` has none. `RESULT` gives it one. Its tangents are 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,8 +54,16 @@ class Product(NamedTuple):
 
     def of(self, left: Leaf, right: Leaf) -> Leaf:
         """The product of JAX, of operands in its dtype."""
+        return self._mapped_call(_bound, left, right)
+
+    def plainly(self, left: Leaf, right: Leaf) -> Leaf:
+        """The same as one product and moves alone, which `_run` runs."""
+        bind = lambda name, pair, params: _PRIMITIVES[name].bind(*pair, **params)
+        return self._mapped_call(bind, left, right)
+
+    def _mapped_call(self, bind: Callable[..., Leaf], left: Leaf, right: Leaf) -> Leaf:
         params = {**dict(self.params), _RESULT: self.result}
-        function = lambda *pair: _PRIMITIVES[self.name].bind(*pair, **params)
+        function = lambda *pair: bind(self.name, pair, params)
         for axes in self.axes:
             function = jax.vmap(function, in_axes=axes)
         return function(left, right)
@@ -67,6 +75,22 @@ class Product(NamedTuple):
     def mapped(self, axes: Sequence[int | None]) -> "Product":
         """The product that is mapped over one more axis, the first of its result."""
         return self._replace(axes=(*self.axes, (*axes,)))
+
+
+def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
+    """A product of JAX, as XLA can run it.
+
+    On a CPU, XLA refuses some batched products of bfloat16 by the layout of their operands
+    if their results are in float32, or become so: `BF16 x BF16 = F32`, in JAX 0.10 and
+    0.12. Of the same numbers in float32 it computes the same.
+    """
+    is_batched = name == "dot_general" and bool(params["dimension_numbers"][1][0])
+    if not is_batched or jax.default_backend() != "cpu":
+        return _PRIMITIVES[name].bind(*operands, **params)
+    wide, result = jnp.dtype("float32"), params[_RESULT]
+    operands = [as_dtype(each, wide) for each in operands]
+    made = _PRIMITIVES[name].bind(*operands, **{**params, _RESULT: wide})
+    return as_dtype(made, result)
 
 
 def is_bilinear(eqn: Equation) -> bool:
@@ -204,7 +228,7 @@ def _transposed(
 
     def transposed(other, cotangent):
         pair = lambda x: (x, other) if is_left else (other, x)
-        return jax.linear_transpose(lambda x: of.of(*pair(x)), linear)(cotangent)
+        return jax.linear_transpose(lambda x: of.plainly(*pair(x)), linear)(cotangent)
 
     return jax.make_jaxpr(transposed)(other, cotangent)
 
@@ -215,8 +239,10 @@ def _run(jaxpr: Jaxpr, operands: Sequence[Leaf], result: DType) -> Leaf:
     known = dict(zip(opened.invars, operands))
     for eqn in opened.eqns:
         values = [x.val if hasattr(x, "val") else known[x] for x in eqn.invars]
-        params = {**eqn.params, _RESULT: result} if is_bilinear(eqn) else eqn.params
-        made = eqn.primitive.bind(*values, **params)
+        if is_bilinear(eqn):
+            made = _bound(eqn.primitive.name, values, {**eqn.params, _RESULT: result})
+        else:
+            made = eqn.primitive.bind(*values, **eqn.params)
         known |= zip(eqn.outvars, made if eqn.primitive.multiple_results else [made])
     return known[opened.outvars[0]]
 

@@ -2,25 +2,26 @@
 
 import argparse
 import difflib
-import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .. import __version__
 from .._demo.names import NAMES
-from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PRECISION_FORMS, UsageError
+from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PLAN_FORMS, PRECISION_FORMS, UsageError
+from .plan_options import add_plan
 from .run import HELP
+from .values import add_report, error, file, places, positive
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
 _SWEEP, _OF_SWEEP = "dtypeguard sweep", ("filter", "jobs")
 
 
-_PRINTED = "text", "json", "markdown", "html", "github"
 _FORMS = {
     "precision": PRECISION_FORMS,
+    "plan": PLAN_FORMS,
     "lock": LOCK_FORMS,
     "docs": DOCS_FORMS,
     "demo": "Write for example: dtypeguard demo prodigy",
@@ -74,7 +75,7 @@ def _meant(command: str) -> str:
     others = {"check": "audit", "explain": "run", "measure": "precision", "try": "demo"}
     if command.endswith(".py"):
         return f"Did you mean dtypeguard run {command}?"
-    words = ("audit", "demo", "docs", "lock", "precision", "run", "sweep")
+    words = ("audit", "demo", "docs", "lock", "plan", "precision", "run", "sweep")
     close = difflib.get_close_matches(command, words, 1)
     meant = others.get(command) or next(iter(close), "")
     return f"Did you mean dtypeguard {meant}?" if meant else ""
@@ -141,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--carry",
         metavar="WHICH",
-        type=_places,
+        type=places,
         default=0,
         help="the argument that comes back, by position or name, or several: 0,1 or "
         "params,opt_state (default: 0)",
@@ -149,12 +150,12 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--returned",
         metavar="WHICH",
-        type=_places,
+        type=places,
         help="the item of the result that it comes back as, or as many (default: the "
         "result itself if it has the same tree, else the first items)",
     )
     _add_sweep(audit.add_argument_group("deprecated: dtypeguard sweep"))
-    _add_report(audit, "json", "markdown")
+    add_report(audit, "json", "markdown")
     sweep = commands.add_parser(
         "sweep",
         help="every optimizer of your optax, bare and guarded, in all configurations",
@@ -165,8 +166,9 @@ def parser() -> argparse.ArgumentParser:
         epilog="Example: dtypeguard sweep --filter adam",
     )
     _add_sweep(sweep)
-    _add_report(sweep, "json", printed=("text", "json"))
+    add_report(sweep, "json", printed=("text", "json"))
     _add_precision(commands.add_parser)
+    add_plan(commands.add_parser)
     _add_lock(commands.add_parser)
     docs = commands.add_parser(
         "docs",
@@ -213,15 +215,15 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     products = "round float32 products as another device does: tpu, a100, bfloat16, ..."
     add("--matmul-precision", metavar="NAME", help=products)
     bound = "the relative error that the lines to compute wider have to reach"
-    add("--tolerance", metavar="X", type=_error, help=bound)
-    add("--max-error", metavar="X", type=_error, help="exit 1 if the error is above")
+    add("--tolerance", metavar="X", type=error, help=bound)
+    add("--max-error", metavar="X", type=error, help="exit 1 if the error is above")
     reference = (
         "what the outputs should be: an .npz file with an array for each path of an "
     )
     reference += "output ('out' for the only one), or FILE.py:NAME of such a tree or of a "
     reference += "function; exit 1 if one is another computation"
     add("--reference", metavar="FILE", help=reference)
-    _add_report(precision, "json")
+    add_report(precision, "json")
 
 
 def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -246,67 +248,23 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "jax.ShapeDtypeStructs suffice",
     )
     form = lock.add_mutually_exclusive_group().add_argument
-    form("--out", metavar="FILE", type=_file, help="write a new lock (default: print it)")
-    form("--check", metavar="FILE", type=_file, help="exit 1 if the step is not as locked")
+    form("--out", metavar="FILE", type=file, help="write a new lock (default: print it)")
+    form("--check", metavar="FILE", type=file, help="exit 1 if the step is not as locked")
     update = "write the lock anew and print what changed"
-    form("--update", metavar="FILE", type=_file, help=update)
+    form("--update", metavar="FILE", type=file, help=update)
     which = "that comes back, by position or name, or several: 0,1 (default: 0, if it does)"
-    add("--carry", metavar="WHICH", type=_places, default=0, help=f"the argument {which}")
+    add("--carry", metavar="WHICH", type=places, default=0, help=f"the argument {which}")
     which = "the item of the result that it comes back as, or as many"
-    add("--returned", metavar="WHICH", type=_places, help=which)
+    add("--returned", metavar="WHICH", type=places, help=which)
     add("--x64", action="store_true", help="turn jax_enable_x64 on")
-    _add_report(lock, "json")
+    add_report(lock, "json")
 
 
 def _add_sweep(group: Any) -> None:
     add, pattern = group.add_argument, "only optimizers whose name contains this"
     help = f"{pattern}; * and ? match anything"
     add("--filter", metavar="PATTERN", default="", help=help)
-    add("--jobs", metavar="N", type=_positive, help="worker processes (default: by size)")
-
-
-def _add_report(
-    command: argparse.ArgumentParser, *forms: str, printed: Sequence[str] = _PRINTED
-) -> None:
-    add = command.add_argument_group("the report").add_argument
-    help = f"what is printed: {', '.join(printed)} (default: text"
-    help += "; where GITHUB_ACTIONS is set github, annotations of lines" * (
-        len(printed) > 2
-    )
-    add("--format", metavar="FORM", choices=printed, help=f"{help})")
-    for form in forms:
-        to = f"as {form}: to FILE, or printed"
-        add(f"--{form}", metavar="FILE", nargs="?", const="-", help=to)
-    add("--html", metavar="FILE", help="write one self-contained page")
-
-
-def _file(text: str) -> str:
-    if not text:  # of a variable that is not set
-        raise argparse.ArgumentTypeError("'' names no file")
-    return text
-
-
-def _error(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a relative error: write a number from 0 up, such as 1e-3"
-        )
-    return number
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, 3, ...")
-    return int(text)
-
-
-def _places(text: str) -> int | str | tuple[int | str, ...]:
-    places = [int(x) if x.lstrip("-").isdecimal() else x for x in text.split(",")]
-    return places[0] if len(places) == 1 else tuple(places)
+    add("--jobs", metavar="N", type=positive, help="worker processes (default: by size)")
 
 
 def check_options(arguments: argparse.Namespace) -> None:

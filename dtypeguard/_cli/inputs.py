@@ -74,11 +74,16 @@ def takes(function: Any, args: Args, kwargs: Kwargs) -> bool:
 
 
 @contextlib.contextmanager
-def as_usage_error(what: str) -> Iterator[None]:
-    """Makes a usage error of whatever is raised, with the line of the user's that did."""
+def as_usage_error(what: str, *passed: type[Exception]) -> Iterator[None]:
+    """Makes a usage error of whatever is raised, with the line of the user's that did.
+
+    Args:
+        what: how its message begins.
+        *passed: errors that are raised as they are.
+    """
     try:
         yield
-    except UsageError:
+    except (UsageError, *passed):
         raise
     except Exception as error:
         origin = origin_of_error(error)

@@ -16,6 +16,11 @@ PRECISION_FORMS = (
     "Write for example: dtypeguard precision my_script.py:loss --inputs my_script.py:inputs"
 )
 
+PLAN_FORMS = (
+    "Write for example: dtypeguard plan train.py:step --inputs train.py:inputs --narrow "
+    "bfloat16 --tolerance 0.02 --out train.plan"
+)
+
 LOCK_FORMS = (
     "Write for example: dtypeguard lock my_script.py:step --inputs my_script.py:inputs "
     "--check step.lock"

@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard demo`, `run`, `audit`, `precision`, `lock`, `sweep`, ...
+"""The command line: `dtypeguard demo`, `run`, `audit`, `precision`, `plan`, `lock`, ...
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
@@ -18,6 +18,7 @@ _COMMANDS = {
     "demo": ("demo", "demo"),
     "audit": ("reports", "report"),
     "precision": ("reports", "report"),
+    "plan": ("plan", "plan"),
     "lock": ("lock", "lock"),
     "sweep": ("sweep", "swept"),
     "docs": ("docs", "docs"),
@@ -56,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Of `audit`, 0 if the optimizer or step is clean, else 1. Of `sweep` and `demo`, 1 if
         anything fails although guarded, else 0. Of `precision`, 1 if an output is not
-        finite as written, or if the error is above `--max-error`, else 0. Of `lock
-        --check`, 1 if the step is not as locked, else 0. Of `run`, 1 if the script raises,
+        finite as written, or if the error is above `--max-error`, else 0. Of `plan`, 1 if
+        the function by the plan is not within the tolerance, else 0. Of `lock --check`, 1
+        if the step is not as locked, else 0. Of `run`, 1 if the script raises,
         else 0. 2 for wrong usage.
     """
     argv = sys.argv[1:] if argv is None else argv

@@ -29,7 +29,7 @@ def audit_function(
         UsageError: if the target, its inputs or an option cannot be used.
     """
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
-    wide, narrow = (_dtype(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
+    wide, narrow = (dtype_of(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
     f = load(options.target, modules, PRECISION_FORMS)
     inputs = load_inputs(options.inputs, options.target, modules)
     with as_usage_error(f"{options.inputs} cannot be called"):
@@ -75,7 +75,7 @@ def _reference(name: str | None, modules: dict[str, ModuleType]) -> PyTree:
         ) from error
 
 
-def _dtype(option: str, name: str | None) -> DType:
+def dtype_of(option: str, name: str | None) -> DType:
     """The dtype of an option. Whether it suits the program is for the audit to say."""
     if name is None:
         return None

@@ -204,11 +204,16 @@ def is_backward(stack: Sequence[Equation]) -> bool:
         outer.primitive.name in REPEATING and inner and inner[0].name == REPEATED
         for inner, outer in zip(scopes, stack[1:])
     )
-    every = itertools.chain.from_iterable(scopes)
-    is_transposed = any(
-        type(x).__name__ == "Transform" and x.name == TRANSPOSED for x in every
-    )
-    return is_transposed and not is_repeated
+    return is_transposed(stack) and not is_repeated
+
+
+def is_transposed(stack: Sequence[Equation]) -> bool:
+    """Whether an equation runs in the backward pass of a gradient.
+
+    What `jax.checkpoint` computes again does.
+    """
+    every = itertools.chain.from_iterable(map(_scopes, stack))
+    return any(type(x).__name__ == "Transform" and x.name == TRANSPOSED for x in every)
 
 
 def scope_of(stack: Sequence[Equation]) -> tuple[str, ...]:

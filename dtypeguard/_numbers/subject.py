@@ -88,7 +88,7 @@ class Subject:
             )
         check_kwargs("audit_precision", {} if kwargs is None else kwargs)
         self.f, self._x64 = f, x64
-        self.given = SplitTree(spread((args, dict(kwargs or {}))), static=(bool, int))
+        self.given = self.other(args, kwargs or {})
         check_arrays("audit_precision", "args", list(self.given.arrays))
         if any(isinstance(leaf, Tracer) for leaf in self.given.arrays):
             raise TypeError(
@@ -97,6 +97,10 @@ class Subject:
             )
         is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
         self.has_values = not any(map(is_shape, self.given.arrays))
+
+    def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
+        """Arguments by position and by name, with the arrays apart."""
+        return SplitTree(spread((args, dict(kwargs))), static=(bool, int))
 
     def check_values(self, option: str, what: str) -> None:
         """Raises a TypeError if an option needs values, and there are none."""

@@ -1,11 +1,9 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,23 +11,18 @@ from .._costs.costs import Figures, figures_of, input_names, line_costs
 from .._costs.flow import Flow
 from .._costs.work import work_of
 from .._leaves.arguments import check_number, shown
-from .._leaves.compat import set_x64
-from .._leaves.dtypes import is_wide
 from .._leaves.progress import check_progress, status
 from .._leaves.public import public
 from .._leaves.types import Args, DType, Function, PyTree
-from .._lines.equations import origin_of
-from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
-from .._numbers.measure import Measures
 from .._numbers.products import products_named
-from .._numbers.program import Program
 from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
-from .._source.origin import Origin
 from .losses import line_losses
+from .planned import BUDGET, ONE_INPUT, Inputs, inputs_of, search_if_asked
+from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .report import PrecisionReport
 from .runs import Runs
@@ -48,6 +41,9 @@ def audit_precision(
     matmul_precision: object = None,
     reference: PyTree = None,
     progress: bool | None = None,
+    also: Sequence[Args] = (),
+    held_out: Sequence[Args] = (),
+    budget: int = BUDGET,
 ) -> PrecisionReport:
     """Measures which lines of a function lose precision, and which to compute wider.
 
@@ -77,7 +73,8 @@ def audit_precision(
             has the lines that must stay wide. Costs are what is wider than this; by default
             wider than the commonest floating dtype of the inputs.
         tolerance: the relative error that `fix` has to reach; by default what leaves a
-            tenth of the squared error.
+            tenth of the squared error. With `narrow`, `plan` and `search` have the plan
+            within it, for [`dtypeguard.autocast`][].
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
         matmul_precision: if given, the program is compared with itself, its products and
             convolutions of float32 operands rounded as another device rounds them: "tpu"
@@ -90,6 +87,11 @@ def audit_precision(
             function of the same arguments. `PrecisionReport.differences` has the verdicts.
         progress: whether to show what it is at; None for on a terminal and in a notebook
             alone.
+        also: tuples of more arguments, of the same types and shapes: the plan is within the
+            tolerance on these as well.
+        held_out: tuples of arguments that the search for the plan does not see. Their
+            errors stand beside the others.
+        budget: how many runs this search may make; 0 for no plan.
 
     Returns:
         A `PrecisionReport`; print it. With `matmul_precision`, a `ProductsReport`.
@@ -121,9 +123,10 @@ def audit_precision(
         of mantissa.
     """
     check_progress("audit_precision", progress)
+    inputs = inputs_of("audit_precision", also, held_out, kwargs, budget)
     with status(progress) as show_status:
         options = wide, narrow, tolerance, x64, matmul_precision, reference, show_status
-        return audit_call(f, args, kwargs, *options)
+        return audit_call(f, args, kwargs, *options, inputs)
 
 
 def audit_call(
@@ -137,6 +140,7 @@ def audit_call(
     matmul_precision: object = None,
     reference: PyTree = None,
     show_status: Callable[[str], None] = lambda _: None,
+    inputs: Inputs = ONE_INPUT,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
     if tolerance is not None:
@@ -173,23 +177,10 @@ def audit_call(
     if not subject.has_values:
         costs = line_costs(figures, lambda *_: math.nan)
         return PrecisionReport(**formats.names, work=work, costs=costs)
-    program, paths = traced.program, traced.paths
-    needs_x64 = formats.wide == np.float64 or any(map(is_wide, traced.avals))
-    on = set_x64(True) if needs_x64 else contextlib.nullcontext()
-    with on, jax.disable_jit(False):
-        show_status("compiling")
-        given = zip(subject.given.arrays, program.in_avals)
-        arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-        measures = Measures(Program(program, formats, traced.numbers), arrays)
-        first_bad = _checked(f, measures, subject.given.paths, paths)
-        show_status("running it plainly")
-        make_runs = Runs if products is None else ProductRuns
-        runs = make_runs(measures)
-        vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
-        left_out = [*vanishing] if len(vanishing) < len(paths) else []
-        if left_out:
-            measures.leave_out(left_out)
-            runs.leave_out(left_out)
+    paths = traced.paths
+    with running(traced, formats):
+        prepared = prepare(f, subject, traced, formats, show_status)
+        measures, runs, left_out = prepared.measures, prepared.runs, prepared.left_out
         make: Callable[..., PrecisionReport] = PrecisionReport
         if isinstance(runs, ProductRuns):
             found = product_losses(measures, runs, tolerance, show_status)
@@ -197,12 +188,14 @@ def audit_call(
         else:
             has_double = traced.has_float64
             found = line_losses(measures, runs, has_double, tolerance, show_status)
+        parts = subject, traced, prepared, graph, tolerance, inputs
+        planned = search_if_asked(*parts, found.loss_scale, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
-        stuck = unmoved(graph, arrays, runs.written, runs.exact) if work else {}
+        stuck = unmoved(graph, measures.arrays, runs.written, runs.exact) if work else {}
         show_status("comparing with the reference")
-        compared = {} if compare is None else compare(arrays)
+        compared = {} if compare is None else compare(measures.arrays)
     errors = dict(zip(paths, runs.by_output))
     return make(
         **found._asdict(),
@@ -221,68 +214,13 @@ def audit_call(
         tolerance=tolerance,
         not_examined=tuple(sorted(measures.program.unknown)),
         held=tuple(measures.program.held),
-        vanishing={paths[n]: error for n, error in vanishing.items()},
-        not_finite=first_bad,
+        vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
+        not_finite=prepared.not_finite,
         work=work,
         costs=costs,
+        plan=None if planned is None else planned.plan,
+        search=planned,
     )
-
-
-def _checked(
-    f: Function, measures: Measures, given: Sequence[str], outputs: Sequence[str]
-) -> Origin | None:
-    """The line that makes the first value that is not finite as written, if there is one.
-
-    Raises:
-        ValueError: if a value is not finite in wide types either, or the program returns
-            other numbers each time.
-    """
-    unknown = measures.program.unknown
-    if unknown and not measures.is_repeatable():
-        raise ValueError(
-            f"audit_precision: {shown(f)} returns other numbers each time it runs on "
-            f"the same arguments, and {', '.join(sorted(unknown))} runs as written. Draw "
-            "random numbers with jax.random and a key, and let a callback return the same "
-            "for the same arguments."
-        )
-    wrong = [p for p, x in zip(outputs, measures.exact) if not jnp.isfinite(x).all()]
-    if math.isfinite(measures.total) and not wrong:
-        return None
-    written, in_wide = not_finite(measures)
-    if in_wide:
-        raise ValueError(
-            f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
-            f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
-            f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
-            "finite."
-        )
-    program = measures.program.jaxpr.jaxpr
-    returned = {*program.invars}  # an infinite input that is given back is as it should be
-    made = zip(outputs, measures.exact, program.outvars)
-    none = [
-        p
-        for p, x, v in made
-        if x.size and not jnp.isfinite(x).any() and (hasattr(v, "val") or v not in returned)
-    ]
-    if none and none == wrong and not written:  # no mask, but a constant that reaches all
-        raise ValueError(
-            f"audit_precision: {', '.join(filter(None, none)) or 'the output'} of "
-            f"{shown(f)} has no finite number in {measures.program.formats.wide} either, "
-            "since a constant of it has none. Give it a finite one."
-        )
-    return origin_of(written[0].stack) if written else None
-
-
-def _cause(birth: Birth, paths: Sequence[str]) -> str:
-    """The input or the line of source whose value is not finite."""
-    if birth.number is not None:
-        path = paths[birth.number]
-        return f"the input {path.replace('[0]', 'args', 1).replace('[1]', 'kwargs', 1)}"
-    made = birth.stack[0].primitive.name
-    origin = origin_of(birth.stack)
-    if origin is None:
-        return f"what {made} makes, inside JAX,"
-    return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
 
 
 def _again(subject: Subject, flow: Flow, inputs: Collection[int]) -> Flow | None:

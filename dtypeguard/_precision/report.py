@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
+from .._autocast.plan import Plan
 from .._costs.costs import LineCost
 from .._costs.work import Work
 from .._leaves.page import Displayed, document, html_table
@@ -17,6 +18,7 @@ from .._source.origin import Origin, place_of
 from . import html
 from .loss import STOCHASTICALLY, LineLoss
 from .marks import mark_of_decision, mark_of_loss, marks_of_cost, work_table
+from .plan_search import PlanSearch
 from .runs import LineDecision
 
 
@@ -91,6 +93,9 @@ class PrecisionReport(Displayed):
         differences: from the reference, an entry for each output that it has.
         divergence: where a reference that is a function begins to differ; None if rounding
             explains all, or there is no such function.
+        plan: with `narrow` and `tolerance`, which lines stay wide where all else is narrow,
+            for [`dtypeguard.autocast`][].
+        search: how that was found, with what each line costs; `print` it.
     """
 
     error: float = math.nan
@@ -130,6 +135,8 @@ class PrecisionReport(Displayed):
     vanishing: dict[str, float] = dataclasses.field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     divergence: Divergence | None = None
+    plan: Plan | None = dataclasses.field(default=None, repr=False)
+    search: PlanSearch | None = dataclasses.field(default=None, repr=False)
 
     # What the figures mean, for reports of other runs than one in wide types.
     _off: ClassVar[str] = "|as written - wide| / |wide|"
@@ -427,6 +434,8 @@ class PrecisionReport(Displayed):
             *self._costs(),
             *self._notes(),
         ]
+        if self.search is not None:
+            lines.append(f"For dtypeguard.autocast, a {self.search.headline}")
         return "\n".join(lines)
 
     def _compared(self) -> list[str]:

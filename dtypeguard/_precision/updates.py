@@ -38,6 +38,13 @@ def unmoved(
     return shares
 
 
+def updated_inputs(graph: Graph) -> dict[int, int]:
+    """The input to which each floating output adds, by the numbers of both."""
+    floats = [each for each in graph.outputs if is_inexact(graph.avals[each])]
+    found = ((n, next(_updated(graph, value), None)) for n, value in enumerate(floats))
+    return {number: place for number, place in found if place is not None}
+
+
 def _updated(graph: Graph, output: int) -> Iterator[int]:
     """The inputs to which an output adds."""
     shape = getattr(graph.avals[output], "shape", None)

@@ -1,0 +1,181 @@
+"""Runs of a program by a plan, against the same in wide types, on several inputs."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._autocast.matching import Matcher
+from .._autocast.narrowed import narrowed
+from .._autocast.plan import PRODUCTS, Plan
+from .._costs.by_plan import bytes_kept, wide_share
+from .._leaves.types import Leaf
+from .._numbers import plans
+from .._numbers.formats import Formats
+from .._numbers.measure import Measures, distance, size_of
+from .._numbers.primitives import is_inexact
+from .._numbers.program import Program
+from .._numbers.python_numbers import PythonNumbers
+from .._numbers.run import run
+from .._program.graph import Graph
+from .candidates import Candidate
+from .choosing import Spent
+from .updates import updated_inputs
+
+
+class Inputs(NamedTuple):
+    """Arrays that a program is run on.
+
+    Attributes:
+        arrays: its inputs.
+        exact: its floating outputs in wide types.
+        sizes: what the error of each is relative to; infinity where it does not count.
+    """
+
+    arrays: list[Leaf]
+    exact: list[Leaf]
+    sizes: list[float]
+
+
+class Cost(NamedTuple):
+    """What a plan costs.
+
+    Attributes:
+        wide: the share of the multiply-adds that stays wide.
+        kept: the bytes that are kept for the backward pass.
+    """
+
+    wide: float
+    kept: float
+
+
+class Trials:
+    """Runs of a program by plans.
+
+    The error of an output is relative to its norm; that of an input with an update, such as
+    params, to the norm of the update: rounded to bfloat16, new params are nearly right, and
+    the update is gone.
+
+    Attributes:
+        count: how many runs were made.
+        seconds: how long they took.
+        updated: the outputs that are an input with an update, each with that input.
+
+    Args:
+        measures: of the program as if all of it were narrow.
+        graph: of the same.
+        given: its inputs, for each of the several that are searched on.
+        held_out: inputs that the search does not see.
+        left_out: the outputs that do not count.
+        budget: how many runs the search may make.
+    """
+
+    def __init__(
+        self,
+        measures: Measures,
+        graph: Graph,
+        given: Sequence[Sequence[Leaf]],
+        held_out: Sequence[Sequence[Leaf]],
+        left_out: Sequence[int],
+        budget: int,
+    ):
+        self.measures, self.program = measures, measures.program
+        self.count, self.seconds = 0, 0.0
+        self._graph, self._left_out, self._budget = graph, left_out, budget
+        self.updated = updated_inputs(graph)
+        self._last: tuple[Plan, Program] | None = None
+        nodes = self.program.block.all_nodes()
+        self._stacks = {node.number: node.stack for node in nodes}
+        self._given = [*map(self._inputs, given)]
+        self._held_out = [*map(self._inputs, held_out)]
+
+    def alone(self, candidate: Candidate) -> float:
+        """The error if this alone rounds, on the first inputs."""
+        self._spend()
+        plan = candidate.rounding(self.program)
+        return self._error_on(self._given[0], self.program, plan)
+
+    def error(self, plan: Plan, is_asked: bool = False) -> float:
+        """The greatest error of a plan on the inputs of the search.
+
+        Args:
+            plan: the plan.
+            is_asked: whether the budget is no limit.
+        """
+        errors = []
+        for inputs in self._given:
+            if not is_asked:
+                self._spend()
+            errors.append(self._error_of(plan, inputs))
+        return max(errors)
+
+    def held_out(self, plan: Plan) -> float | None:
+        """The greatest error of a plan on what is held out; None if nothing is."""
+        errors = [self._error_of(plan, inputs) for inputs in self._held_out]
+        return max(errors, default=None)
+
+    def _spend(self) -> None:
+        if self.count >= self._budget:
+            raise Spent
+
+    def has_narrow(self, plan: Plan, candidate: Candidate) -> bool:
+        """Whether a plan has some of a line narrow."""
+        entry = Matcher(plan).entry(self._stacks[min(candidate.numbers)])
+        if entry is not None:
+            return entry.dtype.itemsize < self.program.formats.wide.itemsize
+        return plan.default != PRODUCTS or candidate.has_products
+
+    def cost(self, plan: Plan) -> Cost:
+        """What a plan costs."""
+        graph = Graph(self._by_plan(plan).jaxpr)
+        return Cost(wide_share(graph, plan.narrow), bytes_kept(graph))
+
+    def _by_plan(self, plan: Plan) -> Program:
+        """The program that `autocast` makes by a plan."""
+        if self._last is None or self._last[0] != plan:
+            made = narrowed(self.program.jaxpr, plan)
+            program = Program(made, Formats(self.program.formats.wide), PythonNumbers())
+            self._last = plan, program
+        return self._last[1]
+
+    def _error_of(self, plan: Plan, inputs: Inputs) -> float:
+        program, scale = self._by_plan(plan), plan.loss_scale
+        if scale is None:
+            return self._error_on(inputs, program, plans.written(program))
+        is_wide = lambda node, has_wide: node.is_backward or has_wide
+        as_scaled = plans.chosen_wide(program, is_wide)
+        return self._error_on(inputs, program, as_scaled, scale=np.float32(scale))
+
+    def _error_on(
+        self, inputs: Inputs, program: Program, plan: plans.Plan, **options: Any
+    ) -> float:
+        started = time.monotonic()
+        made = run(program, plan, inputs.arrays, **options)
+        floats = [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
+        self.count += 1
+        error = error_between(floats, inputs.exact, inputs.sizes)
+        self.seconds += time.monotonic() - started
+        return error
+
+    def _inputs(self, arrays: Sequence[Leaf]) -> Inputs:
+        exact = self.measures.run(plans.wide(self.program), arrays=arrays)
+        sizes = [size_of(x) or 1.0 for x in exact]
+        for number, place in self.updated.items():
+            change = distance(arrays[place].astype(exact[number].dtype), exact[number])
+            sizes[number] = min(change or math.inf, sizes[number])
+        for number in self._left_out:
+            sizes[number] = math.inf
+        return Inputs([*arrays], exact, sizes)
+
+
+def error_between(
+    made: Sequence[Leaf], exact: Sequence[Leaf], sizes: Sequence[float]
+) -> float:
+    """The root mean square of the relative errors of outputs."""
+    counted = [x for x in zip(made, exact, sizes) if x[2] < math.inf]
+    errors = [distance(x.astype(e.dtype), e) / size for x, e, size in counted]
+    if not np.isfinite(errors).all():
+        return math.inf
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0

@@ -1,0 +1,127 @@
+"""A plan holds over refactors; over other edits it says what no longer matches."""
+
+import pytest
+from trained import TEXT, written
+
+from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard.testing import check_plan
+
+pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+
+PLAN = """
+version = 1
+narrow = "bfloat16"
+default = "all"
+tolerance = 0.03
+
+[entries]
+"train.py:norm" = "float32"
+"train.py:loss: jax.nn.log_softmax(scores)" = "float32"
+# without it 14% off
+"train.py:step: p - 0.1 * g" = "float32"
+"""
+_LOSS = TEXT[TEXT.index("def loss") : TEXT.index("def step")]
+REFACTORS = {
+    "moved lines": [("import jax\n", "\n\n\n'''Trains.'''\n\nimport jax\n")],
+    "comments": [
+        ("    value, grads", "    # the gradient\n    value, grads"),
+        ("    mean =", "    # of squares\n    mean ="),
+    ],
+    "a helper renamed": [("forward(", "predict(")],
+    "a local name in another line": [
+        ("value, grads", "cost, grads"),
+        (", value", ", cost"),
+    ],
+    "other shapes": [("(24,", "(40,")],
+    "more layers": [("keys[:3]", "keys[:5]")],
+    "functions in another order": [(_LOSS, ""), ("def norm", _LOSS + "def norm")],
+    "line breaks and brackets": [
+        ("[p - 0.1 * g for", "[\n        (p\n         - (0.1 * g)) for"),
+        ("jax.nn.log_softmax(scores)", "jax.nn.log_softmax(\n        scores\n    )"),
+    ],
+    "types": [("def norm(x)", "def norm(x: jax.Array) -> jax.Array")],
+    "jit inside": [("def loss", "@jax.jit\ndef loss"), ("def norm", "@jax.jit\ndef norm")],
+    "a docstring": [("def step(params, x, y):", 'def step(params, x, y):\n    """A."""')],
+    "remat": [("(norm(x) @ w)", "(jax.checkpoint(norm)(x) @ w)")],
+}
+EDITS = {
+    "a function of the plan renamed": (
+        [("norm(", "normalized(")],
+        r'"?train.py:norm"?: .*the nearest is "train.py:normalized"',
+    ),
+    "a variable in its expression renamed": (
+        [("for p, g in zip", "for p, d in zip"), ("0.1 * g", "0.1 * d")],
+        r"train.py:step: p - 0.1 \* g: the nearest there is .*p - 0.1 \* d",
+    ),
+    "a constant in it": (
+        [("0.1 * g", "0.2 * g")],
+        r"train.py:step: p - 0.1 \* g: the nearest there is .*p - 0.2 \* g",
+    ),
+    "another function called": (
+        [("jax.nn.log_softmax(scores)", "scores - jax.nn.logsumexp(scores, 1)[:, None]")],
+        r"train.py:loss: jax.nn.log_softmax\(scores\): the nearest there is .*logsumexp",
+    ),
+    "its line in another function": (
+        [
+            (
+                "    return [p - 0.1 * g for p, g in zip(params, grads)], value\n",
+                _MOVED := (
+                    "    return descend(params, grads), value\n\n\n"
+                    "def descend(params, grads):\n"
+                    "    return [p - 0.1 * g for p, g in zip(params, grads)]\n"
+                ),
+            ),
+        ],
+        r'train.py:step: p - 0.1 \* g: .*"train.py:descend"',
+    ),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "train.plan"
+    file.write_text(PLAN)
+    return file
+
+
+@pytest.mark.parametrize("edits", REFACTORS.values(), ids=REFACTORS)
+def test_a_refactored_program_is_as_the_plan_says(edits, path, tmp_path):
+    module = written(tmp_path, *edits)
+    check_plan(module.step, *module.inputs(), path=path)
+
+
+@pytest.mark.parametrize(("edits", "message"), EDITS.values(), ids=EDITS)
+def test_an_edit_of_what_it_names_is_told(edits, message, path, tmp_path):
+    module = written(tmp_path, *edits)
+    with pytest.raises(ValueError, match=r"of the plan matches? nothing") as raised:
+        check_plan(module.step, *module.inputs(), path=path)
+    assert raised.match(message)
+
+
+def test_a_check_that_fails_names_error_tolerance_and_lines(path, tmp_path):
+    module = written(tmp_path)
+    with pytest.raises(AssertionError, match=r"off, not within 0.01%") as raised:
+        check_plan(module.step, *module.inputs(), path=path, tolerance=1e-4)
+    text = str(raised.value)
+    assert "these lines lose most alone" in text
+    assert "train.py:forward: jnp.tanh(norm(x) @ w)" in text
+    assert "p - 0.1 * g" not in text
+
+
+def test_what_is_held_out_has_to_be_within_it_too(path, tmp_path):
+    module = written(tmp_path)
+    check_plan(module.step, *module.inputs(), path=path, held_out=[module.unseen()])
+    params, x, y = module.inputs()
+    far = ([1e3 * p for p in params], x, y)
+    with pytest.raises(AssertionError, match="off, held out"):
+        check_plan(module.step, params, x, y, path=path, held_out=[far])
+
+
+def test_wrong_arguments_are_told(path, tmp_path):
+    module = written(tmp_path)
+    with pytest.raises(ValueError, match=r"none.plan does not exist"):
+        check_plan(module.step, *module.inputs(), path=tmp_path / "none.plan")
+    with pytest.raises(ValueError, match="write a relative error from 0 up"):
+        check_plan(module.step, *module.inputs(), path=path, tolerance=-1)
+    with pytest.raises(TypeError, match="check_plan got held_out=3"):
+        check_plan(module.step, *module.inputs(), path=path, held_out=3)

@@ -1,0 +1,159 @@
+"""The search for a plan: within the tolerance, nothing to drop, figures from runs."""
+
+import dataclasses
+import pickle
+
+import jax
+import jax.numpy as jnp
+import pytest
+from trained import written
+
+from dtypeguard import Plan, audit_precision, autocast
+from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._precision.planned import inputs_of, plan_call
+from dtypeguard.testing import check_plan
+
+pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+BF16, F16 = jnp.bfloat16, jnp.float16
+quiet = lambda text: None
+
+
+def searched(f, args, tolerance, narrow=BF16, **more):
+    inputs = inputs_of(
+        "audit_precision", more.pop("also", ()), more.pop("held_out", ()), {}
+    )
+    inputs = inputs._replace(**more)
+    return plan_call(f, args, {}, narrow, tolerance, inputs, quiet)
+
+
+def error_of(module, plan, args):
+    """By hand: the step by the plan beside the step; of params, the update counts."""
+    made = jax.tree.leaves(autocast(module.step, plan)(*args))
+    exact = jax.tree.leaves(module.step(*args))
+    before = [*jax.tree.leaves(args[0]), 0.0]
+    norm = lambda x: float(jnp.linalg.norm(jnp.ravel(x)))
+    parts = [norm(m - e) / norm(e - b) for m, e, b in zip(made, exact, before)]
+    return float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(parts)))))
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("plan"))
+
+
+@pytest.fixture(scope="module")
+def found(module):
+    args = module.inputs()
+    return searched(module.step, args, 0.008, held_out=[module.unseen()])
+
+
+def test_the_plan_is_within_the_tolerance_by_hand_as_well(found, module):
+    plan = found.plan
+    assert found.is_within
+    assert found.is_minimal
+    assert plan.error <= plan.tolerance == 0.008
+    # XLA leaves out roundings, so compiled it is less off than op by op.
+    assert error_of(module, plan, module.inputs()) <= 1.1 * plan.tolerance
+    assert error_of(module, plan, module.unseen()) <= 1.5 * plan.tolerance
+    assert plan.held_out == pytest.approx(plan.error, rel=0.5)
+
+
+def test_no_entry_can_be_dropped(found, module, tmp_path):
+    plan = found.plan
+    assert plan.entries
+    for entry in plan.entries:
+        rest = tuple(each for each in plan.entries if each is not entry)
+        assert entry.error > plan.tolerance
+        assert entry.held_out is not None
+        dataclasses.replace(plan, entries=rest).save(tmp_path / "less.plan")
+        with pytest.raises(AssertionError, match=r"not within 0\.8%") as failed:
+            check_plan(module.step, *module.inputs(), path=tmp_path / "less.plan")
+        assert str(entry) in str(failed.value) or entry.expression is None
+
+
+def test_an_update_that_rounding_takes_away_is_no_plan(found):
+    """New params are nearly right in bfloat16, but their updates are not."""
+    keys = [str(entry) for entry in found.plan.entries]
+    assert any("p - 0.1 * g" in key or key.endswith(":step") for key in keys), keys
+    assert {*found.updates} == {"[0][0]", "[0][1]", "[0][2]"}
+    assert found.plan.default == "products" or found.plan.share == 1
+
+
+def test_the_report_has_the_plan_and_survives_pickling(module):
+    args = module.inputs()
+    report = audit_precision(module.step, *args, narrow=BF16, tolerance=0.05, budget=60)
+    assert isinstance(report.plan, Plan)
+    again = pickle.loads(pickle.dumps(report))
+    assert again.plan == report.plan
+    assert again.search.tried == report.search.tried
+    assert "For dtypeguard.autocast, a plan: " in str(report)
+    assert "runs in" in str(report.search)
+    none = audit_precision(module.step, *args, narrow=BF16)
+    assert none.plan is none.search is None
+
+
+def test_a_plan_is_right_for_all_of_several_inputs(module):
+    params, x, y = module.inputs()
+    hard = (params, 30 * x, y)
+    one = searched(module.step, (params, x, y), 0.01)
+    both = searched(module.step, (params, x, y), 0.01, also=[hard])
+    assert both.plan.error <= 0.01
+    assert both.runs > one.runs
+
+
+def test_the_runs_are_at_most_as_many_as_allowed(module):
+    found = searched(module.step, module.inputs(), 0.001, budget=12)
+    assert not found.is_minimal
+    assert "runs were spent" in str(found)
+    assert found.runs <= 12 + 2 * len(found.plan.entries) + 4
+
+
+def test_where_products_are_too_far_off_it_says_so(module):
+    found = searched(module.step, module.inputs(), 0.001)
+    assert found.is_within
+    assert any(note.startswith("With products alone in bfloat16") for note in found.notes)
+    assert found.plan.share < 1
+    assert sum(x.share for x in found.plan.entries) == pytest.approx(1 - found.plan.share)
+
+
+def test_float16_whose_gradients_leave_its_range_has_the_loss_scale(module):
+    def gradient(params, x, y):
+        return jax.grad(lambda p: 1e-6 * module.loss(p, x, y))(params)
+
+    found = searched(gradient, module.inputs(), 0.02, narrow=F16)
+    assert (found.plan.loss_scale or 0) > 1
+    assert found.is_within
+    assert "loss_scale = " in found.plan.text()
+    assert any("loss multiplied by" in note for note in found.notes)
+
+
+def test_layers_that_share_lines_are_told_apart_by_their_scopes(tmp_path):
+    module = written(
+        tmp_path,
+        (
+            "    for w in params[:-1]:\n        x = x + jnp.tanh(norm(x) @ w)",
+            "    for n, w in enumerate(params[:-1]):\n"
+            '        with jax.named_scope(f"layer{n}"):\n'
+            "            x = x + jnp.tanh(norm(x) @ w)",
+        ),
+    )
+    params, x, y = module.inputs()
+    shared = searched(module.step, (params, x, y), 0.0015)
+    scopes = {entry.scope for entry in shared.plan.entries}
+    assert scopes <= {None, "layer0", "layer1"}
+    assert shared.is_within
+
+
+@pytest.mark.parametrize(
+    ("also", "message"),
+    [
+        ([jnp.ones(3)], r"got also=.*Write a list of tuples of arguments"),
+        ([(jnp.ones(3),)], r"Give a plan inputs of the same types and shapes"),
+        (jnp.ones(3), r"Write a list of tuples of arguments, such as also=\["),
+    ],
+)
+def test_other_inputs_of_another_form_are_refused(also, message):
+    with pytest.raises(TypeError, match=message):
+        audit_precision(
+            lambda x: x @ x, jnp.ones((3, 3)), narrow=BF16, tolerance=0.1, also=also
+        )

@@ -16,7 +16,7 @@ from .._leaves.compat import CAN_AUTOCAST, set_x64, x64_enabled
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .calls import Call, Traces
-from .decide import Kept
+from .decide import Kept, draws
 from .held import Held
 from .inside import Known
 from .matching import Matcher
@@ -160,6 +160,7 @@ class _Autocast:
     def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
         """The results of a jaxpr, of its constants and its arguments, by the plan."""
         emitter = Held(self._inner, self._plan, self._matcher, self.kept)
+        emitter.draws = draws(jaxpr)
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
         made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
         self._check(emitter)

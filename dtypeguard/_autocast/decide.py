@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._leaves.types import DType, Equation
+from .._leaves.internals import ForeignNames
+from .._leaves.types import DType, Equation, Jaxpr
 from .._lines.equations import is_of_sampler
-from .._program.graph import Stack
+from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan
 from .reach import Reach, Variables
@@ -17,6 +18,9 @@ _ASKS_FOR_RESULT = "preferred_element_type"
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _RESULT = "the dtype of its result, by preferred_element_type"
 CONSTANT = "by a constant that {} does not hold"
+
+
+_DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
 
 
 class Kept(NamedTuple):
@@ -37,11 +41,13 @@ class Decisions:
         matcher: finds the entries of equations.
         reach: what leads to a product.
         kept: the lines that compute as written though the plan makes them narrow.
+        draws: whether the program draws random numbers.
     """
 
     def __init__(self, plan: Plan, matcher: Matcher, kept: dict[Kept, None]):
         self.plan, self.matcher, self.kept = plan, matcher, kept
         self.reach = Reach()
+        self.draws = True
 
     def keep(self, stack: Stack, by: str) -> None:
         """Notes a line that computes as written."""
@@ -56,7 +62,7 @@ class Decisions:
             return None
         if entry is None and not self._is_narrow(eqn, values, reached):
             return None
-        if is_of_sampler(stack):
+        if self.draws and is_of_sampler(stack):
             return None
         dtype = self.plan.narrow if entry is None else entry.dtype
         if not is_narrower(dtype, FLOAT32):
@@ -100,7 +106,7 @@ class Decisions:
         dtype = self.plan.narrow if entry is None else entry.dtype
         if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
             return None
-        if is_of_sampler(stack):
+        if self.draws and is_of_sampler(stack):
             return None
         if asks_for_precision(eqn):
             return self.keep(stack, _OWN_PRECISION)
@@ -116,6 +122,20 @@ class Decisions:
         if is_asked:
             self.keep(stack, _RESULT)
         return is_asked
+
+
+def draws(jaxpr: Jaxpr, known: set[int] | None = None) -> bool:
+    """Whether a jaxpr, or one inside of it, draws random numbers."""
+    known = set() if known is None else known
+    opened = open_jaxpr(jaxpr)
+    if id(opened) in known:
+        return False
+    known.add(id(opened))
+    return any(
+        eqn.primitive.name in _DRAWS
+        or any(draws(each, known) for each in jaxprs_in(eqn.params))
+        for eqn in opened.eqns
+    )
 
 
 def asks_for_precision(eqn: Equation) -> bool:

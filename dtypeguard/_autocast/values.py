@@ -1,6 +1,7 @@
 """What is known of a value while a program is emitted, and how it is cast."""
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -90,15 +91,22 @@ def cast(array: Leaf, dtype: DType) -> Leaf:
 
 def constant(number: Leaf, dtype: DType) -> Value:
     """A number of a jaxpr, and what a narrow dtype makes of it."""
-    value = np.asarray(number)
-    if value.size != 1 or kind(value.dtype) != "float":
+    if np.size(number) != 1 or kind(number.dtype) != "float":
         return Value(number)
+    value = np.asarray(number)
+    return Value(number, is_held=_is_held(value.item(), value.dtype, dtype))
+
+
+@functools.lru_cache(1000)
+def _is_held(number: float, own: DType, dtype: DType) -> bool | None:
+    value = np.asarray(number, own)
     with np.errstate(all="ignore"):
         narrow = value.astype(dtype)
-    if np.all(narrow.astype(value.dtype) == value):
-        return Value(number, is_held=True)
-    is_lost = np.isfinite(value) & (~np.isfinite(narrow) | ((narrow == 0) & (value != 0)))
-    return Value(number, is_held=False if is_lost.all() else None)
+    if narrow.astype(own) == value:
+        return True
+    is_zero = narrow == 0 and value != 0
+    is_lost = np.isfinite(value) and (is_zero or not np.isfinite(narrow))
+    return False if is_lost else None
 
 
 def as_written(values: Sequence[Value], avals: Sequence[Aval]) -> list[Leaf]:

@@ -450,14 +450,13 @@ class PrecisionReport(Displayed):
         for cost in self.costs[:_MOST_ROWS]:
             if place_of(cost.cause) in mended or cost.harm > _MOST_HARM * self.error > 0:
                 continue  # what is to be wide is not to be narrow
-            if percent(cost.saves) == "0%":
-                continue
-            saves = f" It saves {percent(cost.saves)}"
+            saves = [] if percent(cost.saves) == "0%" else [percent(cost.saves)]
             if cost.share - cost.saves > 0.005 and cost.others:
-                more = percent(cost.share - cost.saves)
+                more = percent(cost.share - cost.saves) + " more" * bool(saves)
                 others = ", ".join(cost.others[:3]) + ", ..." * (len(cost.others) > 3)
-                saves += f", and {more} more only together with {others}"
-            lines.append(f"{cost.remedy}{saves}.")
+                saves.append(f"{more} only together with {others}")
+            if saves:
+                lines.append(f"{cost.remedy} It saves {', and '.join(saves)}.")
         return lines
 
     def rows(self) -> list[str]:

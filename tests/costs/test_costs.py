@@ -300,7 +300,7 @@ def test_two_sources_of_one_product(gradient):
     assert second.saves == 0 < second.share
     assert work(True, True) == 1 == first.share
     assert first.others == (second.cause.place,)
-    assert f"50% more only together with {first.cause.place}" in str(report)
+    assert f"It saves 50% only together with {first.cause.place}" in str(report)
     assert "Write a Python number" in second.remedy
     assert "dtype=jnp.bfloat16" in first.remedy
 

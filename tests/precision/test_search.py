@@ -99,9 +99,10 @@ def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
     report = audit_precision(f, weights, normal(9, 64, 32, dtype=BF16))
     assert len(report.fix) == 1
     assert "causes it" not in report.headline
-    first = str(report).splitlines()[0]
-    assert "With one line in float32" in first
-    assert "100% of the matrix products become float32" in first
+    first, *rest = str(report).splitlines()
+    assert f"With {report.fix[0].place} in float32" in first
+    assert "but so 100% of the matrix products become float32" in first
+    assert not any(line.startswith("Compute") for line in rest)
 
 
 def test_turns_of_a_loop_under_vmap_are_decisions():

@@ -1,0 +1,88 @@
+"""What a narrow program keeps of its form beside its products."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import dtypeguard
+from dtypeguard import Plan
+from dtypeguard._lines.equations import origin_of, scope_of
+from dtypeguard._program.graph import jaxprs_in, open_jaxpr
+
+_W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
+_FLOW = Plan(jnp.bfloat16, "flow")
+
+
+def _stacks(jaxpr, outer=()):
+    for eqn in open_jaxpr(jaxpr).eqns:
+        yield eqn, *outer
+        for each in jaxprs_in(eqn.params):
+            yield from _stacks(each, (eqn, *outer))
+
+
+def _first(function, primitive, *args):
+    stacks = _stacks(jax.make_jaxpr(function)(*args))
+    return next(stack for stack in stacks if stack[0].primitive.name == primitive)
+
+
+def _rematted(w, x):
+    names = jax.checkpoint_policies.save_only_these_names("hidden")
+    layer = lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "hidden") @ w)
+    return jax.checkpoint(layer, policy=names)(x)
+
+
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_what_a_policy_saves_is_rounded_to_its_own_bits(is_outside):
+    loss = lambda f: lambda w, x: jnp.sum(f(w, x))
+    if is_outside:
+        gradient = jax.grad(loss(dtypeguard.autocast(_rematted, _FLOW)))
+    else:
+        gradient = dtypeguard.autocast(jax.grad(loss(_rematted)), _FLOW)
+    eqn, *_ = _first(gradient, "reduce_precision", _W, _X)
+    assert eqn.invars[0].aval.dtype == jnp.bfloat16
+    assert (eqn.params["exponent_bits"], eqn.params["mantissa_bits"]) == (8, 7)
+
+
+def test_what_a_loop_carries_is_narrow_between_products():
+    def f(w, x):
+        layer = lambda x, _: (x + jax.nn.gelu(x @ w) @ w, None)
+        return lax.scan(layer, x, None, length=3)[0] @ w
+
+    eqn, *_ = _first(dtypeguard.autocast(f, _FLOW), "scan", _W, _X)
+    assert [str(v.aval.dtype) for v in eqn.outvars] == ["bfloat16"]
+    # The weight that the turns share is not: its cotangents are added up.
+    assert "float32" in [str(v.aval.dtype) for v in eqn.invars]
+    eqn, *_ = _first(dtypeguard.autocast(f, jnp.bfloat16), "scan", _W, _X)
+    assert [str(v.aval.dtype) for v in eqn.outvars] == ["float32"]
+
+
+def test_jit_keeps_its_name_and_what_it_donates():
+    @jax.jit
+    def forward(w, x):
+        return x @ w
+
+    def update(w, x):
+        return w - 0.1 * x.T @ forward(w, x)
+
+    step = jax.jit(update, donate_argnums=0)
+    cast = dtypeguard.autocast(step, jnp.bfloat16)
+    eqn, *_ = _first(cast, "jit", _W, _X)
+    assert eqn.params["name"] == "update"
+    assert eqn.params["donated_invars"] == (True, False)
+    assert "tf.aliasing_output" in jax.jit(cast, donate_argnums=0).lower(_W, _X).as_text()
+    w = _W + 0
+    assert cast(w, _X).dtype == jnp.float32
+    assert w.is_deleted()
+
+
+def test_scopes_and_lines():
+    def f(w, x):
+        with jax.named_scope("outer"):
+            return jax.jit(lambda x: jnp.tanh(x @ w))(x)
+
+    for function in (f, dtypeguard.autocast(f, _FLOW)):
+        stack = _first(function, "dot_general", _W, _X)
+        assert scope_of(stack) == ("outer",)
+        assert origin_of(stack).code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"

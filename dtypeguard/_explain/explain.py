@@ -133,7 +133,7 @@ def explain_error(
                 if (choice := _choice(part)) is not None:
                     if text := other(part):
                         mended = [x._replace(remedy=text, types=()) for x in choice.causes]
-                        choice = choice._replace(causes=mended)
+                        choice = choice._replace(causes=mended, is_tried=False)
                     part.add_note(render(choice, is_whole))
                     color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any

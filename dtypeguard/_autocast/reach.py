@@ -71,7 +71,7 @@ class Reach:
     ) -> list[Any]:
         inside = self.variables(jaxpr, stack, leads)
         variables = open_jaxpr(jaxpr).invars
-        return [var for var, inner in zip(operands, variables) if inner in inside]
+        return _read([*zip(operands, variables)], inside)
 
     def _of_branches(self, eqn: Equation, stack: Stack, leads: Sequence[bool]) -> list[Any]:
         return [
@@ -84,7 +84,7 @@ class Reach:
         body, before, _, _ = loop_parts(eqn)
         inside = self.around(eqn, stack, leads)
         variables = open_jaxpr(body).invars
-        return [var for var, x in zip(eqn.invars[before:], variables) if x in inside]
+        return _read([*zip(eqn.invars[before:], variables)], inside)
 
     def around(self, eqn: Equation, stack: Stack, leads: Sequence[bool]) -> Variables:
         """The variables of the body of a loop that lead to a product."""
@@ -102,6 +102,11 @@ class Reach:
             if turned == results[:carried]:
                 return results
             results[:carried] = turned
+
+
+def _read(pairs: Sequence[tuple[Any, Any]], inside: Variables) -> list[Any]:
+    """The operands, but for numbers, whose variables inside lead to a product."""
+    return [x for x, inner in pairs if inner in inside and not hasattr(x, "val")]
 
 
 _INSIDE = {

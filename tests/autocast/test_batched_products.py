@@ -34,3 +34,17 @@ def test_gradients_of_any_layout(layout):
             assert each.dtype == true.dtype
             off = jnp.linalg.norm(each - true) / jnp.linalg.norm(true)
             assert off < 0.05
+
+
+@pytest.mark.third_party
+def test_a_number_that_is_given_to_a_function_inside():
+    """What flows through attention's mask, which is filled with a number."""
+    nn = pytest.importorskip("flax.linen")
+    model = nn.MultiHeadDotProductAttention(2)
+    x = jnp.ones((1, 4, 8))
+    mask = nn.make_causal_mask(jnp.ones((1, 4)))
+    params = model.init(jax.random.key(0), x, mask=mask)
+    loss = lambda params: jnp.sum(model.apply(params, x, mask=mask) ** 2)
+    plan = dtypeguard.Plan(jnp.dtype("bfloat16"), "flow")
+    made = jax.make_jaxpr(dtypeguard.autocast(jax.grad(loss), plan))(params)
+    assert "bf16" in str(made)

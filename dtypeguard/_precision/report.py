@@ -252,7 +252,7 @@ class PrecisionReport(Displayed):
         if self.error_range:
             off += ", by inputs that differ by a rounding"
         more = _MUCH * self.error
-        if not least - more <= self.compiled <= most + more:
+        if self.compiled < least - more or self.compiled > most + more:
             off += f" ({percent(self.compiled)} as XLA compiles it here)"
         off += self._range()
         if self.tolerance is not None and self.error <= self.tolerance:

@@ -49,7 +49,7 @@ by_name = {"xs": xs, "mean": mean}
 wide = jnp.linspace(0, 1, 8), 1.1
 large = 1e3 * jnp.ones(3, jnp.float16), 1e3
 count = jnp.arange(3), 2
-matrix = jnp.linspace(0, 1, 16).reshape(4, 4)
+matrix = jnp.linspace(0, 1, 64).reshape(8, 8)
 shapes = jax.ShapeDtypeStruct((3,), jnp.float32), 2.0
 
 def made():

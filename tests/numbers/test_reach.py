@@ -133,7 +133,8 @@ def test_what_has_a_wide_form_runs_in_it(name):
     narrow = audit_precision(f, SQUARE, narrow=BF16)
     assert not narrow.not_examined
     assert narrow.rounding < 0.3 or name == "complex abs"
-    assert narrow.left < 0.2
+    # Of some of them no line alone does: then it is the inputs, and all that follows.
+    assert np.nanmin([loss.left for loss in narrow.losses]) < 0.2
 
 
 def test_a_program_as_if_it_were_in_8_bits():

@@ -163,7 +163,12 @@ def test_ci_runs_the_test_command():
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
     *lines, last = script.splitlines()
-    assert ".venv/bin/python -m pytest -n 2 -m exhaustive" in lines
+    long = [line for line in lines if line.startswith(".venv/bin/python -m pytest -n 2 -m ex")]
+    # Those of some folders, and those of all others.
+    assert {line.rpartition(" -m exhaustive ")[2] for line in long} == {
+        "$numbers",
+        "${numbers//tests/--ignore=tests}",
+    }
     assert last == 'bash -c "$test_command"'
 
 

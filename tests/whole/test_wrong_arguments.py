@@ -359,6 +359,10 @@ check_lock(jnp.sin, jnp.ones(2), path='none.lock', x64=1)
     TypeError: check_lock got x64=1. Write True, False or None
 check_lock(jnp.sin, path='none.lock', kwargs=[1])
     TypeError: check_lock got kwargs=[1]
+check_plan(jnp.sin, jnp.ones(2), path='no.plan')
+    PlanError: no.plan does not exist. `dtypeguard plan FILE.py:FUNCTION --out no.plan`
+check_plan(jnp.sin, jnp.ones(2), path='no.plan', tolerance=-1)
+    ValueError: write a relative error from 0 up, such as 0.02
 check_precision(jnp.sin, jnp.ones(2), max_error='1e-3')
     TypeError: Write the relative error that is allowed, such as max_error=0.01
 check_precision(jnp.sin, jnp.ones(2), max_wide_work='10%')
@@ -447,7 +451,7 @@ def test_everything_public_is_in_the_table():
     """Classes that are only returned, and the errors, take no arguments of a user's."""
     made = {"AuditReport", "RoundingState", "FromageState", "ProdigyState"}
     made |= {"LineCost", "LineDecision", "LineLoss", "PrecisionReport", "Work"}
-    made |= {"Difference", "Divergence", "ProductsReport"}
+    made |= {"Difference", "Divergence", "ProductsReport", "PlanSearch"}
     here = lambda member: getattr(member, "__module__", "") == testing.__name__
     exported = [*EXPORTED.items()]
     exported += [(name, member) for name, member in vars(testing).items() if here(member)]

@@ -99,7 +99,7 @@ class Plan:
     share: float | None = None
     measured: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "narrow", narrow_dtype(self.narrow))
         if self.default not in DEFAULTS:
             raise PlanError(

@@ -156,8 +156,6 @@ class PrecisionReport(Displayed):
             return NotImplemented
         return _fields(self) == _fields(other)
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]: some fields are dicts
-
     @property
     def is_spread(self) -> bool:
         """Whether the error is spread over many lines, and not even a few stand out."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
+from .._leaves.compat import as_function
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
 from .._program.graph import (
@@ -237,7 +237,7 @@ class Inside(Emitter):
 def evaluated(jaxpr: Jaxpr, arrays: Sequence[Any]) -> list[Any]:
     """The results of a closed jaxpr."""
     with scope_for(*map(dtype_of, arrays)):
-        return [*jaxpr_as_fun(jaxpr)(*arrays)]
+        return [*as_function(jaxpr)(*arrays)]
 
 
 def like(own: Jaxpr, made: Jaxpr) -> Jaxpr:

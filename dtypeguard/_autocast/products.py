@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype

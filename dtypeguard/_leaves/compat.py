@@ -145,6 +145,12 @@ def traced_anew() -> Iterator[None]:
         yield
 
 
+try:
+    from jax.extend.core import Primitive as Primitive
+except ImportError:  # JAX 0.4.25
+    from jax.core import Primitive as Primitive  # pyright: ignore
+
+
 def as_function(jaxpr: Jaxpr) -> Function:
     """A closed jaxpr as a function of its inputs, that returns a list."""
     from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have

@@ -9,6 +9,7 @@ from .._autocast.plan import PRODUCTS, Entry, Plan
 from .._leaves.public import public
 from .._leaves.rows import columns, percent
 from .candidates import Candidate
+from .plan_check import holds_compiled
 
 # From this share of the multiply-adds on, a line that many layers share is told of.
 _MUCH = 0.01
@@ -47,6 +48,8 @@ class PlanSearch:
         is_minimal: whether no entry can be dropped; False if the runs were spent before.
         notes: what it could not reach, and what the last tenth of the tolerance costs.
         updates: the outputs of which the update counts, and not the new value.
+        compiled: the error of the plan as XLA compiles the program here, where roundings
+            may be left out; None with a loss scale.
     """
 
     plan: Plan
@@ -56,12 +59,15 @@ class PlanSearch:
     is_minimal: bool
     notes: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
+    compiled: float | None = None
 
     @property
     def is_within(self) -> bool:
         """Whether the plan is within its tolerance."""
         plan = self.plan
-        return plan.error is not None and plan.error <= (plan.tolerance or 0.0)
+        bound = plan.tolerance or 0.0
+        is_within = plan.error is not None and plan.error <= bound
+        return is_within and holds_compiled(self.compiled, bound)
 
     @property
     def headline(self) -> str:
@@ -71,6 +77,9 @@ class PlanSearch:
         words.append(f"{count_of(len(plan.entries))} wide")
         off = f"{percent(plan.error or 0.0)} off"
         off += "" if plan.held_out is None else f" ({percent(plan.held_out)} held out)"
+        bound = plan.tolerance or 0.0
+        if (plan.error or 0.0) <= bound and not holds_compiled(self.compiled, bound):
+            off += f" ({percent(self.compiled or 0.0)} as XLA compiles it here)"
         within = "within" if self.is_within else "not within"
         return (
             f"plan: {', '.join(words)}, {off}, {within} {percent(plan.tolerance or 0.0)}."
@@ -111,6 +120,7 @@ class PlanSearch:
             "is_minimal": self.is_minimal,
             "notes": [*self.notes],
             "updates": [*self.updates],
+            "compiled": self.compiled,
         }
 
     def __repr__(self) -> str:

@@ -171,6 +171,7 @@ def check_call(
             tolerance=float("nan") if bound is None else bound,
             error=error,
             held_out=held_out,
+            compiled=trials.compiled(plan),
             share=1 - trials.cost(plan).wide,
         )
         if not found.is_within:

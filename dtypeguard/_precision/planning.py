@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .._autocast.plan import ALL, FLOW, PRODUCTS, Plan
 from .candidates import Candidate, candidates_in, grouped
 from .choosing import Choice, Chosen, Spent
+from .plan_check import holds_compiled
 from .plan_search import PlanSearch, Tried, notes_of
 from .trials import Cost, Trials
 
@@ -62,6 +63,7 @@ class Planning:
             plan=plan,
             tried=tried,
             runs=self._trials.count,
+            compiled=self._trials.compiled(plan),
             seconds=time.monotonic() - started,
             is_minimal=best.chosen.is_minimal,
             notes=notes_of(
@@ -80,7 +82,8 @@ class Planning:
         for default in defaults:
             self._show(f"running it with {default} in {self._bare.narrow}")
             error = self._error(default, (), is_asked=True)
-            if default == ALL and error <= self._tolerance:
+            is_enough = default == ALL and error <= self._tolerance
+            if is_enough and self._holds_compiled(ALL, ()):
                 return (ALL,)
         return defaults
 
@@ -124,11 +127,18 @@ class Planning:
         within = [each for each in options if each.chosen.is_within]
         if not within:
             return min(options, key=lambda each: (each.error, each.cost))
+        if len(within) > 1:  # what XLA leaves out may change which side a decision takes
+            holds = lambda each: self._holds_compiled(each.default, each.chosen.items)
+            within = [*filter(holds, within)] or within
         least = min(each.cost.wide for each in within)
         cheap = [each for each in within if each.cost.wide <= least + _SHARE]
         kept = min(each.cost.kept for each in cheap)
         cheap = [each for each in cheap if each.cost.kept <= _ABOUT * kept]
         return min(cheap, key=lambda x: (len(grouped(x.chosen.items, x.every)), x.cost))
+
+    def _holds_compiled(self, default: str, items: Collection[Candidate]) -> bool:
+        error = self._trials.compiled(self._plan(default, items))
+        return holds_compiled(error, self._tolerance)
 
     def _needed(self, option: _Option) -> list[Candidate]:
         """The entries, without those that none of the others needs."""

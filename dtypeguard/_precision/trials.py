@@ -5,12 +5,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from .._autocast.matching import Matcher
 from .._autocast.narrowed import narrowed
 from .._autocast.plan import PRODUCTS, Plan
 from .._costs.by_plan import bytes_kept, wide_share
+from .._leaves.compat import as_function
 from .._leaves.types import Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
@@ -115,6 +117,19 @@ class Trials:
         """The greatest error of a plan on what is held out; None if nothing is."""
         errors = [self._error_of(plan, inputs) for inputs in self._held_out]
         return max(errors, default=None)
+
+    def compiled(self, plan: Plan) -> float | None:
+        """The error as XLA compiles the program here, which may leave out roundings.
+
+        None with a loss scale, which is no part of the program.
+        """
+        if plan.loss_scale is not None:
+            return None
+        program = self._by_plan(plan)
+        function, avals = jax.jit(as_function(program.jaxpr)), program.jaxpr.out_avals
+        floats = lambda made: [x for x, v in zip(made, avals) if is_inexact(v)]
+        of = lambda x: error_between(floats(function(*x.arrays)), x.exact, x.sizes)
+        return max(map(of, self._given))
 
     def _spend(self) -> None:
         if self.count >= self._budget:

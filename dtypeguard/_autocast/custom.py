@@ -57,7 +57,11 @@ class Custom(Loops):
             return results, [next(kept) if x is None else arrays[x] for x in sources]
 
         def back(kept, cotangents):
-            return backward.call_wrapped(*kept, *cotangents)
+            made = backward.call_wrapped(*kept, *cotangents)
+            # JAX 0.12 returns what is logged as well.
+            return (
+                made[0] if isinstance(made, tuple) and isinstance(made[0], list) else made
+            )
 
         return self.with_vjp(eqn, stack, values, inner, run, back)
 
@@ -112,15 +116,16 @@ class Custom(Loops):
                 treedef, is_array, others = tree
                 merged = [next(leaves) if a else x for a, x in zip(is_array, others)]
                 made = back(tree_util.tree_unflatten(treedef, merged), [*rest])
-                return [_instantiated(x, d) for x, d in zip(made, written)]
+                return [_instantiated(x, var.aval) for x, var in zip(made, eqn.invars)]
 
             given = [*map(Value, (*kept, *cotangents))]
             dtypes = [*(x.dtype for x in markers), *outs]
             made, _ = self.traced(flat, given, dtypes, stack)
-            arrays = _cast(made, types)
             return tuple(
-                x if jnp.issubdtype(d, np.inexact) else np.zeros(np.shape(x), _FLOAT0)
-                for x, d in zip(arrays, written)
+                cast(value.array, kind.dtype)
+                if jnp.issubdtype(d, np.inexact)
+                else np.zeros(np.shape(value.array), _FLOAT0)
+                for value, kind, d in zip(made, types, written)
             )
 
         function.defvjp(forward, backward)
@@ -220,7 +225,7 @@ def _instantiated(value: Any, like: Any) -> Any:
     is_zero = isinstance(value, (ad.Zero, custom_derivatives.SymbolicZero))
     if not is_zero and value is not None and getattr(value, "dtype", None) != _FLOAT0:
         return value
-    shape = np.shape(like) if aval is None else aval.shape
+    shape = (like if aval is None else aval).shape
     dtype = getattr(like, "dtype", like)
     return jnp.zeros(shape, dtype if jnp.issubdtype(dtype, np.inexact) else np.float32)
 

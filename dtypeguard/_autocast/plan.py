@@ -150,7 +150,7 @@ class Plan:
         """
         name = os.fspath(path)
         try:
-            with open(name, encoding="utf-8") as file:
+            with open(name, encoding="utf-8-sig") as file:
                 text = file.read()
         except FileNotFoundError:
             raise PlanError(
@@ -210,10 +210,14 @@ def _number(name: str, key: str, value: object) -> float | None:
 def _entries(
     name: str, data: Mapping[str, Any], figures: Mapping[tuple[str | None, str], Any]
 ) -> Iterator[Entry]:
-    tables = {None: data.get("entries", {}), **data.get("scope", {})}
+    scopes = data.get("scope", {})
+    if not isinstance(scopes, Mapping):
+        raise PlanError(f"{name} has scope = {scopes!r}. Write a table: [scope.NAME].")
+    tables = {None: data.get("entries", {}), **scopes}
     for scope, table in tables.items():
         if not isinstance(table, Mapping):
-            raise PlanError(f"{name}: {scope or 'entries'} is no table. Write [entries].")
+            right = "[entries]" if scope is None else "[scope.NAME], and entries below it"
+            raise PlanError(f"{name}: {scope or 'entries'} is no table. Write {right}.")
         for key, value in table.items():
             dtype = _read_dtype(name, _quoted(key), value, _DTYPES)
             file, _, rest = key.partition(":")
@@ -247,11 +251,14 @@ def _comments(text: str) -> dict[tuple[str | None, str], dict[str, float]]:
     patterns = {key: re.escape(x).replace(r"\{\}", _PERCENT) for key, x in _FIGURES.items()}
     scope, above = None, ""
     for line in text.splitlines():
-        if line.startswith("["):
+        try:
             table = tomllib.loads(line)
+        except tomllib.TOMLDecodeError:  # a part of a text of several lines
+            continue
+        if line.startswith("["):
             scope = next(iter(table.get("scope", {})), None)
         elif line.startswith('"'):
-            key = next(iter(tomllib.loads(line)))
+            key = next(iter(table))
             hits = {name: re.search(x, above) for name, x in patterns.items()}
             numbers = {name: float(x[1]) / 100 for name, x in hits.items() if x}
             found[scope, key] = numbers

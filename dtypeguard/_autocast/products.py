@@ -80,12 +80,13 @@ class Product(NamedTuple):
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
     """A product of JAX, as XLA can run it.
 
-    On a CPU, XLA refuses some batched products of bfloat16 by the layout of their operands
-    if their results are in float32, or become so: `BF16 x BF16 = F32`, in JAX 0.10 and
-    0.12. Of the same numbers in float32 it computes the same.
+    On a CPU, XLA refuses some products of bfloat16 by the layout of their operands and
+    result, batched ones and those whose results are in float32, or become so: `BF16 x BF16
+    = F32`, in JAX 0.10 and 0.12. Of the same numbers in float32 it computes the same.
     """
     is_batched = name == "dot_general" and bool(params["dimension_numbers"][1][0])
-    if not is_batched or jax.default_backend() != "cpu":
+    is_wide = name == "dot_general" and params[_RESULT] != operands[0].dtype
+    if not (is_batched or is_wide) or jax.default_backend() != "cpu":
         return _PRIMITIVES[name].bind(*operands, **params)
     wide, result = jnp.dtype("float32"), params[_RESULT]
     operands = [as_dtype(each, wide) for each in operands]

@@ -67,6 +67,14 @@ _BAD = {
         "version = 1\nnarrow = 'float16'\n[entries]\n'a.py' = 'float32'",
         "Write a function of a file",
     ),
+    "scope": (
+        "version = 1\nnarrow = 'float16'\nscope = 'layer0'",
+        r"Write a table: \[scope.NAME\]",
+    ),
+    "entries of no scope": (
+        "version = 1\nnarrow = 'float16'\n[scope]\n'a.py:f' = 'float32'",
+        r"Write \[scope.NAME\], and entries below it",
+    ),
     "number": (
         "version = 1\nnarrow = 'float16'\nerror = 'a'",
         "Write a number, or nothing",
@@ -87,3 +95,10 @@ def test_no_such_file(tmp_path):
         PlanError, match=r"does not exist. `dtypeguard plan FILE.py:FUNCTION"
     ):
         Plan.load(tmp_path / "no.plan")
+
+
+def test_a_plan_as_an_editor_may_write_it(tmp_path):
+    path = tmp_path / "edited.plan"
+    head = '\ufeffversion = 1\nnarrow = \'float16\'\nmeasured = """\n[a\n"""\n'
+    path.write_text(head + '[entries]\n"a.py:f" = """\\\nfloat32"""\n', "utf-8")
+    assert [entry.place for entry in Plan.load(path).entries] == ["a.py:f"]

@@ -1,4 +1,4 @@
-"""Batched products with wide results run on a CPU, whatever their layout."""
+"""Products with wide results run on a CPU, whatever their layout; rules without a cotangent."""
 
 import itertools
 
@@ -34,6 +34,37 @@ def test_gradients_of_any_layout(layout):
             assert each.dtype == true.dtype
             off = jnp.linalg.norm(each - true) / jnp.linalg.norm(true)
             assert off < 0.05
+
+
+def test_a_layer_that_is_mapped():
+    """As every layer of Equinox."""
+    w, x = (jax.random.normal(jax.random.key(n), (n, 8)) for n in (4, 16))
+    loss = lambda w, x: jnp.sum(jax.vmap(lambda x: w @ x)(x) ** 2)
+    exact = jax.grad(loss)(w, x)
+    for gradient in (
+        jax.grad(dtypeguard.autocast(loss, jnp.bfloat16)),
+        dtypeguard.autocast(jax.grad(loss), jnp.bfloat16),
+    ):
+        made = jax.block_until_ready(jax.jit(gradient)(w, x))
+        assert 0 < jnp.linalg.norm(made - exact) / jnp.linalg.norm(exact) < 0.05
+
+
+@jax.custom_vjp
+def _product(w, x, key):
+    return x["x"] @ w
+
+
+_product.defvjp(
+    lambda w, x, key: (x["x"] @ w, x["x"]), lambda x, g: (x.T @ g, {"x": None}, None)
+)
+
+
+def test_a_rule_that_gives_no_cotangent():
+    w, x = jnp.ones((8, 4)), {"x": jax.random.normal(jax.random.key(0), (4, 8))}
+    loss = lambda w, x: jnp.sum(_product(w, x, jax.random.key(1)))
+    made = jax.grad(dtypeguard.autocast(loss, jnp.bfloat16), (0, 1))(w, x)
+    assert jnp.allclose(made[0], jax.grad(loss)(w, x), rtol=0.02, atol=0.02)
+    assert not made[1]["x"].any()
 
 
 @pytest.mark.third_party

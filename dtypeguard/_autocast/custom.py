@@ -59,9 +59,8 @@ class Custom(Loops):
         def back(kept, cotangents):
             made = backward.call_wrapped(*kept, *cotangents)
             # JAX 0.12 returns what is logged as well.
-            return (
-                made[0] if isinstance(made, tuple) and isinstance(made[0], list) else made
-            )
+            is_pair = isinstance(made, tuple) and isinstance(made[0], list)
+            return made[0] if is_pair else made
 
         return self.with_vjp(eqn, stack, values, inner, run, back)
 

@@ -80,18 +80,23 @@ class Product(NamedTuple):
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
     """A product of JAX, as XLA can run it.
 
-    On a CPU, XLA refuses some products of bfloat16 by the layout of their operands and
-    result, batched ones and those whose results are in float32, or become so: `BF16 x BF16
-    = F32`, in JAX 0.10 and 0.12. Of the same numbers in float32 it computes the same.
+    On a CPU, XLA refuses some products of bfloat16 whose results are in float32, or become
+    so: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12. Batched ones by the layout of their
+    operands: of the same numbers in float32 it computes the same. Others where the result
+    is transposed: with a barrier it transposes what the product has made.
     """
-    is_batched = name == "dot_general" and bool(params["dimension_numbers"][1][0])
-    is_wide = name == "dot_general" and params[_RESULT] != operands[0].dtype
-    if not (is_batched or is_wide) or jax.default_backend() != "cpu":
-        return _PRIMITIVES[name].bind(*operands, **params)
+    bind = _PRIMITIVES[name].bind
+    if name != "dot_general" or jax.default_backend() != "cpu":
+        return bind(*operands, **params)
+    (lefts, rights), (batch, _) = params["dimension_numbers"]
     wide, result = jnp.dtype("float32"), params[_RESULT]
-    operands = [as_dtype(each, wide) for each in operands]
-    made = _PRIMITIVES[name].bind(*operands, **{**params, _RESULT: wide})
-    return as_dtype(made, result)
+    if batch:
+        operands = [as_dtype(each, wide) for each in operands]
+        return as_dtype(bind(*operands, **{**params, _RESULT: wide}), result)
+    made = bind(*operands, **params)
+    is_plain = ((*lefts,), (*rights,)) == ((operands[0].ndim - 1,), (0,))
+    is_wide = result != operands[0].dtype
+    return lax.optimization_barrier(made) if is_plain and is_wide else made
 
 
 def is_bilinear(eqn: Equation) -> bool:

@@ -1,4 +1,4 @@
-"""Products with wide results run on a CPU, whatever their layout; rules without a cotangent."""
+"""Products with wide results run on a CPU, whatever their layout."""
 
 import itertools
 

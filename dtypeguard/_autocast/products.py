@@ -82,21 +82,21 @@ def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
 
     On a CPU, XLA refuses some products of bfloat16 whose results are in float32, or become
     so: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12. Batched ones by the layout of their
-    operands: of the same numbers in float32 it computes the same. Others where the result
-    is transposed: with a barrier it transposes what the product has made.
+    operands: of the same numbers in float32 it computes the same. Others where an operand
+    or the result is transposed: with barriers it does that before and after.
     """
     bind = _PRIMITIVES[name].bind
     if name != "dot_general" or jax.default_backend() != "cpu":
         return bind(*operands, **params)
-    (lefts, rights), (batch, _) = params["dimension_numbers"]
+    _, (batch, _) = params["dimension_numbers"]
     wide, result = jnp.dtype("float32"), params[_RESULT]
     if batch:
         operands = [as_dtype(each, wide) for each in operands]
         return as_dtype(bind(*operands, **{**params, _RESULT: wide}), result)
-    made = bind(*operands, **params)
-    is_plain = ((*lefts,), (*rights,)) == ((operands[0].ndim - 1,), (0,))
-    is_wide = result != operands[0].dtype
-    return lax.optimization_barrier(made) if is_plain and is_wide else made
+    if result == operands[0].dtype:
+        return bind(*operands, **params)
+    made = bind(*lax.optimization_barrier((*operands,)), **params)
+    return lax.optimization_barrier(made)
 
 
 def is_bilinear(eqn: Equation) -> bool:

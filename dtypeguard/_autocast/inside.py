@@ -9,7 +9,7 @@ import jax
 
 from .._leaves.compat import as_function
 from .._leaves.internals import ForeignNames
-from .._leaves.types import DType, Equation, Jaxpr
+from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.graph import (
     PRODUCTS as OF_PRODUCTS,
     Stack,
@@ -123,9 +123,13 @@ class Inside(Emitter):
         leads = [*leads] if self.plan.default == FLOW else []
         around = key_of_line(stack) if self.plan.entries else None
         key = id(opened), (*types,), (*leads,), results and (*results,), around
+        return self.once(key, lambda: self._inner(jaxpr, stack, types, leads, results))
+
+    def once(self, key: object, emit: Callable[[], Inner]) -> Inner:
+        """What is emitted for a key, the first time; it counts each time."""
         if key not in self.known:
             before, products = self.changes, self.products
-            self.known[key] = self._inner(jaxpr, stack, types, leads, results)
+            self.known[key] = emit()
             self.changes, self.products = before, products
             if len(self.known) > _MOST:
                 self.known.popitem(last=False)
@@ -143,21 +147,49 @@ class Inside(Emitter):
         results: Sequence[DType | None] | None,
     ) -> Inner:
         opened = open_jaxpr(jaxpr)
-        reached = self.reached(jaxpr, stack, leads)
+        variables = zip(opened.invars, types)
+        avals = [retyped(var.aval, kind.dtype) for var, kind in variables]
+        with scope_for(*(kind.dtype for kind in types)):
+            return self.emitted(
+                jaxpr,
+                stack,
+                types,
+                leads,
+                results,
+                lambda function: jax.make_jaxpr(function)(avals),
+            )
+
+    def emitted(
+        self,
+        jaxpr: Jaxpr,
+        stack: Stack,
+        types: Sequence[Type],
+        leads: Sequence[bool],
+        results: Sequence[DType | None] | None,
+        trace: Callable[[Callable[..., list[Leaf]]], Jaxpr],
+    ) -> Inner:
+        """A jaxpr in the dtypes of a plan.
+
+        Args:
+            jaxpr: closed or open.
+            stack: the equations around it.
+            types: those of its arguments.
+            leads: which of its results lead to a product.
+            results: the dtypes of its results; None for those that come out.
+            trace: traces a function of a list of its arguments.
+        """
+        opened, reached = open_jaxpr(jaxpr), self.reached(jaxpr, stack, leads)
         made_types: list[Type] = []
         before, products = self.changes, self.products
 
-        def function(*arrays):
+        def function(arrays):
             values = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
             made = self.run(jaxpr, values, stack, reached)
             made = self.cast(made, opened.outvars, reached, results)
             made_types[:] = [value.type for value in made]
             return [value.array for value in made]
 
-        variables = zip(opened.invars, types)
-        avals = [retyped(var.aval, kind.dtype) for var, kind in variables]
-        with scope_for(*(kind.dtype for kind in types)):
-            traced = jax.make_jaxpr(function)(*avals)
+        traced = trace(function)
         is_changed = self.changes > before or any(
             made.dtype != var.aval.dtype
             for made, var in zip((*types, *made_types), (*opened.invars, *opened.outvars))

@@ -10,7 +10,7 @@ from .inside import Inner, Inside, evaluated, leading, like, types_of, widest
 from .matching import key_of_line
 from .plan import FLOW
 from .reach import Variables
-from .values import Type, Value, cast, dtype_of, is_float, is_narrower
+from .values import Value, cast, dtype_of, is_float, is_narrower
 
 # How often a loop is traced until what it carries has settled.
 _ATTEMPTS = 4
@@ -98,19 +98,8 @@ class Loops(Inside):
     ) -> list[Value]:
         params, types = eqn.params, types_of(values)
         own, leads = params["jaxpr"], leading(eqn, reached)
-        opened, inside = open_jaxpr(own), self.reached(own, stack, leads)
-        key = id(opened), (*types,), (*leads,), key_of_line(stack)
-        if key not in self.known:
-            made_types: list[Type] = []
-            before, products = self.changes, self.products
 
-            def body(arrays):
-                given = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
-                made = self.run(own, given, stack, inside)
-                made = self.cast(made, opened.outvars, inside, None)
-                made_types[:] = [value.type for value in made]
-                return [value.array for value in made]
-
+        def trace(body):
             mapped = jax.shard_map(
                 body,
                 mesh=params["mesh"],
@@ -119,18 +108,10 @@ class Loops(Inside):
                 axis_names={*manual_axes(eqn)},
                 check_vma=params["check_vma"],
             )
-            traced = jax.make_jaxpr(mapped)([jax.typeof(v.array) for v in values])
-            is_changed = self.changes > before or any(
-                kind.dtype != var.aval.dtype
-                for kind, var in zip(types, eqn.invars)
-                if is_float(var.aval)
-            )
-            count = self.products - products
-            self.changes, self.products = before, products
-            self.known[key] = Inner(traced, made_types, is_changed, count, own)
-        inner = self.known[key]
-        self.changes += inner.is_changed
-        self.products += inner.products
+            return jax.make_jaxpr(mapped)([jax.typeof(v.array) for v in values])
+
+        key = id(open_jaxpr(own)), (*types,), (*leads,), key_of_line(stack)
+        inner = self.once(key, lambda: self.emitted(own, stack, types, leads, None, trace))
         if not inner.is_changed:
             return self.bound(eqn, values, [inner], {})
         made = evaluated(inner.jaxpr, [value.array for value in values])

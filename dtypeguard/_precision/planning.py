@@ -44,6 +44,7 @@ class Planning:
         self._wide = trials.program.formats.wide
         self._candidates, self._unnamed = candidates_in(trials.program)
         self._errors: dict[tuple[str, frozenset[int]], float] = {}
+        self._compiled: dict[tuple[str, frozenset[int]], float | None] = {}
         self._alone: dict[Candidate, float] = {}
 
     def search(self) -> PlanSearch:
@@ -63,7 +64,7 @@ class Planning:
             plan=plan,
             tried=tried,
             runs=self._trials.count,
-            compiled=self._trials.compiled(plan),
+            compiled=self._error_compiled(best.default, items),
             seconds=time.monotonic() - started,
             is_minimal=best.chosen.is_minimal,
             notes=notes_of(
@@ -137,8 +138,14 @@ class Planning:
         return min(cheap, key=lambda x: (len(grouped(x.chosen.items, x.every)), x.cost))
 
     def _holds_compiled(self, default: str, items: Collection[Candidate]) -> bool:
-        error = self._trials.compiled(self._plan(default, items))
-        return holds_compiled(error, self._tolerance)
+        return holds_compiled(self._error_compiled(default, items), self._tolerance)
+
+    def _error_compiled(self, default: str, items: Collection[Candidate]) -> float | None:
+        """The same as XLA compiles it; each program compiles once."""
+        key = default, _numbers(items)
+        if key not in self._compiled:
+            self._compiled[key] = self._trials.compiled(self._plan(default, items))
+        return self._compiled[key]
 
     def _needed(self, option: _Option) -> list[Candidate]:
         """The entries, without those that none of the others needs."""
@@ -185,8 +192,12 @@ class Planning:
             items: the lines.
             is_asked: whether it is a figure of the result: the budget is no limit then.
         """
-        numbers = frozenset[int]().union(*(item.numbers for item in items))
-        if (default, numbers) not in self._errors:
-            plan = self._plan(default, items)
-            self._errors[default, numbers] = self._trials.error(plan, is_asked)
-        return self._errors[default, numbers]
+        key = default, _numbers(items)
+        if key not in self._errors:
+            self._errors[key] = self._trials.error(self._plan(default, items), is_asked)
+        return self._errors[key]
+
+
+def _numbers(items: Collection[Candidate]) -> frozenset[int]:
+    """The equations of some lines, by which runs are known again."""
+    return frozenset[int]().union(*(item.numbers for item in items))

@@ -12,7 +12,7 @@ from .._demo.names import NAMES
 from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PLAN_FORMS, PRECISION_FORMS, UsageError
 from .plan_options import add_plan
 from .run import HELP
-from .values import add_report, error, file, places, positive
+from .values import ARGUMENTS, add_report, error, file, places, positive
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
@@ -186,7 +186,7 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     precision = add_parser(
         "precision",
         help="which lines of a function lose precision, and what to compute wider",
-        description="Runs a function with a wide value beside every value. Names the "
+        description="Runs a function as written and in wider dtypes. Names the "
         "lines that its error comes from, a small set of lines that is worth computing "
         "wider, and the lines that make it compute wider than necessary. Exits 1 if an "
         "output is not finite as written, the error is above --max-error or the reference "
@@ -205,8 +205,7 @@ def _add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "--inputs",
         metavar="INPUTS",
         required=True,
-        help="its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them "
-        "by name, or the only one; or a function that returns these",
+        help=ARGUMENTS,
     )
     wide = "the dtype to compare with (default: float32, or float64 if all is in float32)"
     add("--wide", metavar="DTYPE", help=wide)
@@ -243,9 +242,7 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "--inputs",
         metavar="INPUTS",
         required=True,
-        help="its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them "
-        "by name, or the only one; or a function that returns these. "
-        "jax.ShapeDtypeStructs suffice",
+        help=f"{ARGUMENTS}. jax.ShapeDtypeStructs suffice",
     )
     form = lock.add_mutually_exclusive_group().add_argument
     form("--out", metavar="FILE", type=file, help="write a new lock (default: print it)")

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 
-from .values import add_report, error, file, positive
+from .values import ARGUMENTS, add_report, error, file, positive
 
 
 def add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -23,11 +23,7 @@ def add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add = plan.add_argument
     target = "a function of arrays, FILE.py:NAME or MODULE:NAME: a gradient, a train step"
     add("target", metavar="TARGET", help=target)
-    arguments = (
-        "its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them "
-    )
-    arguments += "by name, or the only one; or a function that returns these"
-    add("--inputs", metavar="INPUTS", required=True, help=arguments)
+    add("--inputs", metavar="INPUTS", required=True, help=ARGUMENTS)
     more = "more arguments, of the same types and shapes, for which it has to be right as "
     more += "well; may be repeated"
     add("--also", metavar="INPUTS", action="append", default=[], help=more)

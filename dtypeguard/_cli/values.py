@@ -5,6 +5,11 @@ import math
 from collections.abc import Sequence
 
 PRINTED = "text", "json", "markdown", "html", "github"
+# What --inputs names, where it is run.
+ARGUMENTS = (
+    "its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them by name, "
+    "or the only one; or a function that returns these"
+)
 
 
 def add_report(

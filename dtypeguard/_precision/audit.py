@@ -47,9 +47,9 @@ def audit_precision(
 ) -> PrecisionReport:
     """Measures which lines of a function lose precision, and which to compute wider.
 
-    It runs the function with a wide value beside every value. The difference that an
-    equation adds belongs to its line of source, and each line can be switched between its
-    own dtype and the wide one. So errors are measured, and the fix was tried.
+    It runs the function equation by equation, as written and in wider dtypes. The
+    difference that an equation adds belongs to its line of source, and each line can run in
+    its own dtype or in the wide one. So errors are measured, and the fix was tried.
 
     It also counts what the program computes, by dtype, and finds what makes it compute
     wider than necessary: a cast, a constant, random numbers, an input. If an argument has a

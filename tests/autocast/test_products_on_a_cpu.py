@@ -36,6 +36,22 @@ def test_gradients_of_any_layout(layout):
             assert off < 0.05
 
 
+@pytest.mark.optimized  # XLA moves a transposition into a product only then
+@pytest.mark.parametrize("layout", ["ij,jk->ki", "ji,kj->ik"])
+def test_products_beside_a_transposition(layout):
+    sizes = {"i": 4, "j": 8, "k": 16}
+    x, y = (jnp.ones([sizes[c] for c in letters]) for letters in layout[:5].split(","))
+    loss = lambda x, y: jnp.sum(jnp.sin(jnp.einsum(layout, x, y)))
+    exact = jax.grad(loss)(x, y)
+    for gradient in (
+        jax.grad(dtypeguard.autocast(loss, jnp.bfloat16)),
+        dtypeguard.autocast(jax.grad(loss), jnp.bfloat16),
+    ):
+        made = jax.block_until_ready(jax.jit(gradient)(x, y))
+        assert jnp.allclose(made, exact, rtol=0.05)
+
+
+@pytest.mark.optimized
 def test_a_layer_that_is_mapped():
     """As every layer of Equinox."""
     w, x = (jax.random.normal(jax.random.key(n), (n, 8)) for n in (4, 16))

@@ -5,18 +5,16 @@ Each audit is timed against compiling the step once and running it 100 times, in
 process, one after the other. The memory is the greatest that the process had until then:
 run one number of layers alone to see what that takes. A float32 array makes the second step
 of each size compute wide, so that its audit has costs, and a program more for each, to
-measure its harm. With jax 0.10.2 on two cores, over that wall time and that
-processor time:
+measure its harm. With jax 0.10.2 on two cores that other programs use as well, over that
+wall time and that processor time:
 
-    12 layers:              11.4 and 11.1   (one round)
-    12 layers, with a cost: 11.1 and 9.9
+    12 layers:              9.7 and 8.4     (one round; 1.3 GB)
+    12 layers, with a cost: 11.2 and 10.4   (1.4 GB)
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:
 
-     6 layers:  1.1 and 1.4
-    12 layers:  1.2 and 1.4
-    24 layers:  1.0 and 1.5
+    12 layers:  1.4 and 1.7
 """
 
 import argparse

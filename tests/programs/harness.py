@@ -278,7 +278,7 @@ def changed(text: str, changes: Sequence[tuple[str, str]]) -> str:
 
 def wrapped(text: str, advice: str) -> str:
     """A program with the guard that an advice names, in the place that it names."""
-    kind, name = re.search(_GUARD, advice).groups()
+    kind, name = next(filter(None, (re.search(form, advice) for form in _GUARDS))).groups()
     place = rf"\bstep(?=(\(|\n +def |, .*\n +def ){name}\b)"
     place = r"(?<=[ (=])opt(?=\()" if kind == "guard" else place
     text, count = re.subn(place, f"dtypeguard.{kind}", text)
@@ -287,8 +287,11 @@ def wrapped(text: str, advice: str) -> str:
     return text
 
 
-# What it is put around may stand in a wrapper of the program's.
-_GUARD = re.compile(r"dtypeguard\.(guard|guard_step)\((?:[\w.]+\()?(\w+)")
+# What it is put around may stand in a wrapper of the program's, or be decorated.
+_GUARDS = (
+    re.compile(r"dtypeguard\.(guard|guard_step)\((?:[\w.]+\()?(\w+)"),
+    re.compile(r"@dtypeguard\.(guard_step) directly above def (\w+)"),
+)
 
 
 def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:

@@ -263,7 +263,9 @@ def rule_of(eqn: Equation) -> Callable[..., list[Value]]:
         return Emitter.written
     if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
         return Emitter.computed
-    is_spread = name in _SPREADS or made[0].size > max(x.size for x in operands)
+    # `jax.export` has symbolic sizes, which can be equal, but have no order.
+    is_repeated = name == "broadcast_in_dim" and made[0].size != operands[0].size
+    is_spread = is_repeated or name in _SPREADS
     return Emitter.spread if is_spread else Emitter.moved
 
 

@@ -560,3 +560,13 @@ def test_nnx_training_step(nnx):
     assert losses == sorted(losses, reverse=True)
     assert int(optimizer.step[...]) == 7
     assert dtypeguard.autocast(model, jnp.bfloat16)(_X).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("default", ["products", "flow", "all"])
+def test_an_export_for_any_batch_size(default):
+    export = pytest.importorskip("jax.export")  # since JAX 0.4.30
+    normed = lambda w, x: jnp.sum(jax.nn.softmax(x @ w)[:, 0])
+    cast = dtypeguard.autocast(jax.grad(normed, argnums=1), Plan(_BFLOAT16, default))
+    shape = export.symbolic_shape("b, 8")
+    exported = export.export(jax.jit(cast))(_W, jax.ShapeDtypeStruct(shape, _X.dtype))
+    assert jnp.allclose(exported.call(_W, _X), cast(_W, _X), atol=1e-3)

@@ -21,7 +21,7 @@ from .held import Held
 from .inside import Known
 from .matching import Matcher
 from .plan import PRODUCTS, Plan, PlanError
-from .values import FLOAT64, Value, cast
+from .values import FLOAT64, cast
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -162,7 +162,8 @@ class _Autocast:
         emitter = Held(self._inner, self._plan, self._matcher, self.kept)
         emitter.draws = draws(jaxpr)
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
-        made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
+        given = emitter.given(jaxpr, arrays)
+        made = emitter.run(jaxpr, given, (), reached)
         self._check(emitter)
         return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
 

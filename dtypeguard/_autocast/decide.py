@@ -9,9 +9,10 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
 from .._lines.equations import is_of_sampler
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
+from .entries import ALL
 from .lost import Lost
 from .matching import Matcher, key_of_line
-from .plan import ALL, Plan
+from .plan import Plan
 from .reach import Reach, Variables
 from .values import FLOAT32, Value, dtype_of, is_float, is_narrower, most_lost
 

@@ -17,8 +17,8 @@ from .._program.graph import (
 )
 from .asked import asks_for_float32
 from .emit import ANY_DTYPES, Emitter, bind, rule_of
+from .entries import FLOW, PRODUCTS
 from .matching import key_of_line
-from .plan import FLOW, PRODUCTS
 from .reach import Variables
 from .values import (
     Type,

@@ -6,9 +6,9 @@ import jax
 
 from .._leaves.types import Equation
 from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .entries import FLOW
 from .inside import Inner, Inside, evaluated, leading, like, types_of, widest
 from .matching import key_of_line
-from .plan import FLOW
 from .reach import Variables
 from .values import Value, cast, dtype_of, is_float, is_narrower, most_lost
 

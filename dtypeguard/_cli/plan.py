@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .._autocast.plan import PlanError
+from .._autocast.entries import PlanError
 from .._leaves.progress import Show, status
 from .._leaves.types import Args, Kwargs
 from .._precision.plan_check import PlanCheck

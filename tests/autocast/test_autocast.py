@@ -12,7 +12,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.plan import Entry, PlanError
+from dtypeguard._autocast.entries import Entry, PlanError
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
@@ -448,6 +448,11 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
+    message = (
+        "'bfloat', which is neither a dtype nor a file. Write jnp.bfloat16, jnp.float16 "
+    )
+    with pytest.raises(ValueError, match=message):
+        dtypeguard.autocast(layer, "bfloat")
 
 
 def test_older_release(monkeypatch):

@@ -1,8 +1,9 @@
 """What grampax, jaxamp and `dtypeguard.autocast` do with the forms of a program.
 
-Each form is a tiny program with two products, under a gradient. Of the jaxpr of each tool, a
-cell says how many products have bfloat16 operands, or whether what the source asks for has
-stayed; and whether the equation of the form is there still. It runs in any JAX from 0.7.2 on:
+Each form is a tiny program with two products, under a gradient. Of the jaxpr of each tool,
+a cell says how many products have bfloat16 operands, or whether what the source asks for
+has stayed; and whether the equation of the form is there still. It runs in any JAX from
+0.7.2 on:
 
     pip install 'jax==0.7.2' 'jaxlib==0.7.2' flax equinox optax grampax jaxamp 'quax==0.2.1'
     python benchmarks/autocast_forms.py

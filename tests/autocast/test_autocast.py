@@ -179,6 +179,22 @@ def test_weak_types_and_python_numbers():
     )
 
 
+def test_numpy_results_stay_as_they_are():
+    def f(w, x):
+        return x @ w, np.arange(3), np.float64(1 / 3), {"a": np.ones(2), "b": np.bool_(1)}
+
+    bare = f(_W, _X)
+    own = dtypeguard.autocast(f, jnp.bfloat16)(_W, _X)
+    for a, b in zip(*map(jax.tree.leaves, (own[1:], bare[1:]))):
+        assert type(a) is type(b)
+        assert a.dtype == b.dtype
+        assert (a == b).all()
+    jitted = jax.jit(dtypeguard.autocast(f, jnp.bfloat16))(_W, _X)
+    assert [x.dtype for x in jax.tree.leaves(jitted)] == [
+        x.dtype for x in jax.tree.leaves(jax.jit(f)(_W, _X))
+    ]
+
+
 # What is never undone
 
 

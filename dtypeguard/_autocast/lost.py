@@ -51,12 +51,12 @@ def fate(constant: Leaf, dtype: DType) -> Fate:
     if not getattr(constant, "is_fully_addressable", True) or not np.size(constant):
         return Fate()
     values = np.asarray(constant)
+    if values.size == 1:
+        return _fate(values.item(), values.dtype, dtype)
     greatest = max(values.max(), -values.min())
-    if values.size > 1 and not np.isfinite(greatest):
+    if not np.isfinite(greatest):
         greatest = np.max(abs(values), initial=0, where=np.isfinite(values))
-    number = values if values.size == 1 else greatest
-    found = _fate(number.item(), values.dtype, dtype)
-    return found if values.size == 1 else Fate(lost=found.lost)
+    return Fate(lost=_fate(greatest.item(), values.dtype, dtype).lost)
 
 
 @functools.lru_cache(1000)

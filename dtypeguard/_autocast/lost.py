@@ -4,8 +4,8 @@ import enum
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 from .._leaves.dtypes import kind
 from .._leaves.types import DType, Leaf
@@ -45,7 +45,7 @@ def fate(constant: Leaf, dtype: DType) -> Fate:
     An array loses what its greatest finite number loses. That it has exactly each number is
     known of single numbers alone.
     """
-    is_known = not isinstance(constant, jax.core.Tracer)
+    is_known = not isinstance(constant, Tracer)
     if not is_known or kind(getattr(constant, "dtype", None)) != "float":
         return Fate()
     if not getattr(constant, "is_fully_addressable", True) or not np.size(constant):

@@ -17,11 +17,12 @@ from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .calls import Call, Traces
 from .decide import Kept, draws
+from .entries import PRODUCTS, PlanError
 from .held import Held
 from .inside import Known
 from .matching import Matcher
-from .plan import PRODUCTS, Plan, PlanError
-from .values import FLOAT64, Value, cast
+from .plan import Plan
+from .values import FLOAT64, cast
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -118,6 +119,12 @@ def _checked(plan: _Plan, dtype: DType) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and _is_path(plan)):
+        if not {".", os.sep}.intersection(os.fspath(plan)) and not os.path.exists(plan):
+            raise PlanError(
+                f"autocast got {shown(plan)}, which is neither a dtype nor a file. Write "
+                "jnp.bfloat16, jnp.float16 or the path of a plan, which `dtypeguard plan "
+                "FILE.py:FUNCTION --out FILE` writes."
+            )
         return Plan.load(plan)
     return Plan.of(plan if dtype is None else dtype)
 
@@ -162,7 +169,8 @@ class _Autocast:
         emitter = Held(self._inner, self._plan, self._matcher, self.kept)
         emitter.draws = draws(jaxpr)
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
-        made = emitter.run(jaxpr, [*map(Value, arrays)], (), reached)
+        given = emitter.given(jaxpr, arrays)
+        made = emitter.run(jaxpr, given, (), reached)
         self._check(emitter)
         return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
@@ -23,6 +24,8 @@ from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTr
 
 # A Python number may decide what is traced.
 _NUMBERS = (bool, int, float, complex)
+# What a function returns of NumPy is none of what is traced, and stays of NumPy.
+_CONSTANTS = (*_NUMBERS, np.ndarray, *{*np.sctypeDict.values()})
 # So many traces are kept.
 _MOST = 100
 
@@ -56,7 +59,7 @@ class Call:
         copies = _objects((args, kwargs))
         result = self.function(*args, **kwargs)
         held = [contents(each) for each in copies]
-        made = SplitTree((spread(result), held), _NUMBERS)
+        made = SplitTree((spread(result), held), _CONSTANTS)
         return made.arrays, Returned(made.emptied(), copies)
 
     def returned(self, of: "Returned", arrays: Sequence[Leaf]) -> PyTree:

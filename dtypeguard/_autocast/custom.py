@@ -98,13 +98,14 @@ class Custom(Loops):
                 leaves, treedef = tree_util.tree_flatten(kept)
                 is_array = [hasattr(x, "dtype") for x in leaves]
                 others = [None if is_a else x for x, is_a in zip(leaves, is_array)]
-                tree[:] = [treedef, is_array, others]
+                tree[:3] = treedef, is_array, others
                 return [*results, *(x for x, is_a in zip(leaves, is_array) if is_a)]
 
             given = [Value(x, *kind[1:]) for x, kind in zip(arrays, types)]
             made, avals = self.traced(flat, given, written, stack)
             results = _cast(made[: len(outs)], inner.types)
             kept = [value.array for value in made[len(outs) :]]
+            tree[3:] = [[value.type for value in made[len(outs) :]]]
             return results, (kept, [jnp.zeros((), x.dtype) for x in avals[len(outs) :]])
 
         def backward(residuals, cotangents):
@@ -112,12 +113,13 @@ class Custom(Loops):
 
             def flat(*arrays):
                 leaves, rest = iter(arrays[: len(kept)]), arrays[len(kept) :]
-                treedef, is_array, others = tree
+                treedef, is_array, others, _ = tree
                 merged = [next(leaves) if a else x for a, x in zip(is_array, others)]
                 made = back(tree_util.tree_unflatten(treedef, merged), [*rest])
                 return [_instantiated(x, var.aval) for x, var in zip(made, eqn.invars)]
 
-            given = [*map(Value, (*kept, *cotangents))]
+            given = [Value(x, *kind[1:]) for x, kind in zip(kept, tree[3])]
+            given += map(Value, cotangents)
             dtypes = [*(x.dtype for x in markers), *outs]
             made, _ = self.traced(flat, given, dtypes, stack)
             return tuple(

@@ -1,6 +1,6 @@
 """Decides what each equation of a program computes in, by a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,17 +9,23 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
 from .._lines.equations import is_of_sampler
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
+from .entries import ALL
+from .lost import Lost
 from .matching import Matcher, key_of_line
-from .plan import ALL, Plan
+from .plan import Plan
 from .reach import Reach, Variables
-from .values import FLOAT32, Value, dtype_of, is_float, is_narrower
+from .values import FLOAT32, Value, dtype_of, is_float, is_narrower, most_lost
 
 _ASKS_FOR_RESULT = "preferred_element_type"
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _RESULT = "the dtype of its result, by preferred_element_type"
 CONSTANT = "by a constant that {} does not hold"
 
-
+# These are added up in the dtype as written, whatever is narrow around them.
+SUMS = ForeignNames(
+    "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
+    "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
+)
 _DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
 
 
@@ -69,7 +75,7 @@ class Decisions:
             return dtype
         if any(value.is_kept for value in values):
             return self.keep(stack, _CAST)
-        if any(value.is_fragile for value in values):
+        if most_lost(values):
             return self.keep(stack, CONSTANT.format(dtype))
         return dtype
 
@@ -112,7 +118,7 @@ class Decisions:
             return self.keep(stack, _OWN_PRECISION)
         if any(value.is_kept for value in values):
             return self.keep(stack, _CAST)
-        if any(value.is_fragile for value in values):
+        if most_lost(values) > Lost.NEAR_ZERO:
             return self.keep(stack, CONSTANT.format(dtype))
         return dtype
 
@@ -143,6 +149,35 @@ def asks_for_precision(eqn: Equation) -> bool:
     precision = eqn.params.get("precision")
     each = precision if isinstance(precision, tuple) else (precision,)
     return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
+
+
+def still_lost(eqn: Equation, values: Sequence[Value]) -> Lost:
+    """What is lost of the results of an equation that computes wide for a constant."""
+    most = most_lost(values)
+    passes = _PASSES.get(eqn.primitive.name) if most else None
+    return passes([value.lost for value in values]) if passes else Lost.NOTHING
+
+
+def _of_sum(operands: Sequence[Lost]) -> Lost:
+    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NEAR_ZERO
+
+
+def _of_product(operands: Sequence[Lost]) -> Lost:
+    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NOTHING
+
+
+def _of_quotient(operands: Sequence[Lost]) -> Lost:
+    over, under = operands
+    is_infinite = over == Lost.INFINITE or under == Lost.ZERO
+    return Lost.INFINITE if is_infinite else Lost.NOTHING
+
+
+_PASSES: dict[str, Callable[[Sequence[Lost]], Lost]] = {
+    **dict.fromkeys((*SUMS, "add", "sub"), _of_sum),
+    "mul": _of_product,
+    "div": _of_quotient,
+    **dict.fromkeys(ForeignNames("sort top_k"), max),
+}
 
 
 def has_floats(eqn: Equation) -> bool:

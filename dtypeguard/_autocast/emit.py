@@ -8,7 +8,6 @@ equations is in `inside.py`.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -22,7 +21,7 @@ from .._numbers.evaluate import evaluate
 from .._numbers.nodes import has_no_wide_form
 from .._program.graph import PRODUCTS, Stack, open_jaxpr
 from .binding import Values, bind, in_context
-from .decide import CONSTANT, Decisions, Kept, has_floats
+from .decide import CONSTANT, SUMS, Decisions, Kept, has_floats, still_lost
 from .matching import Matcher
 from .plan import Plan
 from .products import is_bilinear, product, rounded
@@ -31,18 +30,15 @@ from .values import (
     FLOAT32,
     Value,
     as_written,
+    bits_of,
     cast,
     constant,
     dtype_of,
     is_float,
     is_narrower,
+    most_lost,
     scope_for,
-)
-
-# These are added up in the dtype as written, whatever is narrow around them.
-SUMS = ForeignNames(
-    "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
-    "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
+    with_lost,
 )
 
 
@@ -76,7 +72,7 @@ class Emitter(Decisions):
         known = Values(opened)
         variables = *opened.constvars, *opened.invars
         if len(values) < len(variables):
-            values = [*map(Value, jaxpr.consts), *values]
+            values = [*map(self.constant, jaxpr.consts), *values]
         for var, value in zip(variables, values):
             known.put(var, value)
         outside, self._rounded = self._rounded, {}
@@ -95,7 +91,15 @@ class Emitter(Decisions):
         number = (
             var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
         )
+        return self.constant(number)
+
+    def constant(self, number: Leaf) -> Value:
         return constant(number, self.plan.narrow)
+
+    def given(self, jaxpr: Jaxpr, arrays: Sequence[Leaf]) -> list[Value]:
+        """The constants of a closed jaxpr and its arguments, of the arrays of both."""
+        known = [self.constant(x)._replace(array=y) for x, y in zip(jaxpr.consts, arrays)]
+        return [*known, *map(Value, arrays[len(known) :])]
 
     # Equations
 
@@ -121,8 +125,10 @@ class Emitter(Decisions):
         dtype = self.dtype_for(eqn, stack, values, reached)
         is_fixed = eqn.primitive.name in primitives.OF_OWN_DTYPES
         if dtype is None or (is_fixed and bits(dtype) < 32):
-            return self.written(eqn, stack, values, reached)
-        return self._in(dtype, eqn, stack, values, reached)
+            made = self.written(eqn, stack, values, reached)
+        else:
+            made = self._in(dtype, eqn, stack, values, reached)
+        return with_lost(made, still_lost(eqn, values))
 
     def _in(
         self,
@@ -152,21 +158,22 @@ class Emitter(Decisions):
         """In the dtype that its operands have, which it rounds none of."""
         floats = [value for value in values if is_float(value.array)]
         is_kept = any(value.is_kept for value in floats)
-        is_fragile = any(value.is_fragile for value in floats)
+        lost = most_lost(floats)
         # A constant that every dtype has, such as 0, takes that of the others.
         dtypes = {dtype_of(v.array) for v in floats if not v.is_held}
         if not dtypes:
             made = self.written(eqn, stack, values, reached)
-            return [Value(x.array, is_held=is_float(x.array) or None) for x in made]
+            return [Value(x.array, is_held=is_float(x.array)) for x in made]
         if len(dtypes) == 1:
             made = self._in(dtypes.pop(), eqn, stack, values, reached)
-        elif is_fragile:
+        elif lost:
             self.keep(stack, CONSTANT.format(self.plan.narrow))
             made = self.written(eqn, stack, values, reached)
         else:
             return self.computed(eqn, stack, values, reached)
-        held = False if is_fragile else None
-        return [Value(x.array, is_kept, held) if is_float(x.array) else x for x in made]
+        if is_kept:
+            made = [Value(x.array, is_float(x.array)) for x in made]
+        return with_lost(made, lost)
 
     def spread(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
@@ -175,9 +182,8 @@ class Emitter(Decisions):
         dtypes = [dtype_of(v.array) for v in values if is_float(v.array)]
         written = [var.aval.dtype for var in eqn.invars if is_float(var.aval)]
         if any(is_narrower(*pair) for pair in zip(dtypes, written)):
-            held = False if any(value.is_fragile for value in values) else None
             made = self.written(eqn, stack, values, reached)
-            return [value._replace(is_held=held) for value in made]
+            return with_lost(made, most_lost(values))
         return self.moved(eqn, stack, values, reached)
 
     def summed(
@@ -186,8 +192,10 @@ class Emitter(Decisions):
         """As written but where an entry says more."""
         entry = self.matcher.entry(stack)
         if entry is None or not has_floats(eqn):
-            return self.written(eqn, stack, values, reached)
-        return self._in(entry.dtype, eqn, stack, values, reached)
+            made = self.written(eqn, stack, values, reached)
+        else:
+            made = self._in(entry.dtype, eqn, stack, values, reached)
+        return with_lost(made, still_lost(eqn, values))
 
     def converted(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
@@ -206,14 +214,14 @@ class Emitter(Decisions):
         is_kept = is_asked and is_narrower(before, after)
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
         is_kept = is_kept and kind(after) == "float"
-        return [Value(x.array, is_kept, value.is_held) for x in made]
+        return [Value(x.array, is_kept, *value[2:]) for x in made]
 
     def rounded(
         self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
     ) -> list[Value]:
         """`reduce_precision`: that of `jax.checkpoint` has the bits of its operand."""
         (value,) = values
-        own, dtype = (_bits(x) for x in (eqn.invars[0].aval.dtype, dtype_of(value.array)))
+        own, dtype = (bits_of(x) for x in (eqn.invars[0].aval.dtype, dtype_of(value.array)))
         if own is None or dtype is None or not own.items() <= eqn.params.items():
             return self.written(eqn, stack, values, reached)
         with scope_for(dtype_of(value.array)):
@@ -291,11 +299,3 @@ _RULES: dict[str, Callable[..., list[Value]]] = {
 
 # These may have other dtypes though no operand has.
 ANY_DTYPES = frozenset([*PRODUCTS, "convert_element_type"])
-
-
-def _bits(dtype: DType) -> dict[str, int] | None:
-    """The parameters of the `reduce_precision` that has the bits of a dtype."""
-    if kind(dtype) != "float":
-        return None
-    info = jnp.finfo(dtype)
-    return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}

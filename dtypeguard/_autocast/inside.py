@@ -17,10 +17,20 @@ from .._program.graph import (
 )
 from .asked import asks_for_float32
 from .emit import ANY_DTYPES, Emitter, bind, rule_of
+from .entries import FLOW, PRODUCTS
 from .matching import key_of_line
-from .plan import FLOW, PRODUCTS
 from .reach import Variables
-from .values import Type, Value, cast, dtype_of, is_float, is_narrower, retyped, scope_for
+from .values import (
+    Type,
+    Value,
+    cast,
+    dtype_of,
+    is_float,
+    is_narrower,
+    most_lost,
+    retyped,
+    scope_for,
+)
 
 # The parameter that holds the jaxpr of a call.
 _CALLS: dict[str, str] = {
@@ -95,7 +105,7 @@ class Inside(Emitter):
             and eqn.primitive.name not in ANY_DTYPES
             and all(
                 dtype_of(value.array) == var.aval.dtype
-                and not (value.is_kept or value.is_fragile or hasattr(var, "val"))
+                and not (value.is_kept or value.lost or hasattr(var, "val"))
                 for value, var in zip(values, eqn.invars)
             )
         )
@@ -293,9 +303,8 @@ def widest(types: Sequence[Type]) -> DType | None:
 
 
 def _joined(types: Sequence[Type]) -> Type:
-    is_fragile = any(kind.is_held is False for kind in types)
     is_kept = any(kind.is_kept for kind in types)
-    return Type(types[0].dtype, is_kept, False if is_fragile else None)
+    return Type(types[0].dtype, is_kept, lost=most_lost(types))
 
 
 def _is_plain(eqn: Equation) -> bool:

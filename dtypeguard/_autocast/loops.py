@@ -6,11 +6,11 @@ import jax
 
 from .._leaves.types import Equation
 from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .entries import FLOW
 from .inside import Inner, Inside, evaluated, leading, like, types_of, widest
 from .matching import key_of_line
-from .plan import FLOW
 from .reach import Variables
-from .values import Value, cast, dtype_of, is_float, is_narrower
+from .values import Value, cast, dtype_of, is_float, is_narrower, most_lost
 
 # How often a loop is traced until what it carries has settled.
 _ATTEMPTS = 4
@@ -74,7 +74,9 @@ class Loops(Inside):
         for attempt in range(_ATTEMPTS):
             inner = inside(None)
             pairs = [*zip(types_of(carry), inner.types)]
-            if all(before.dtype == after.dtype for before, after in pairs):
+            losses = [*map(most_lost, pairs)]
+            is_same = all(before.dtype == after.dtype for before, after in pairs)
+            if is_same and losses == [value.lost for value in carry]:
                 break
             # At last the wider of both, in which each is exact.
             dtypes = [
@@ -82,10 +84,10 @@ class Loops(Inside):
                 for before, after in pairs
             ]
             carry = [
-                value._replace(array=cast(value.array, dtype))
+                value._replace(array=cast(value.array, dtype), lost=lost)
                 if is_float(value.array)
                 else value
-                for value, dtype in zip(carry, dtypes)
+                for value, dtype, lost in zip(carry, dtypes, losses)
             ]
         else:
             fixed = [dtype_of(value.array) for value in carry]

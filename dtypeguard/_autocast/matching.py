@@ -19,7 +19,8 @@ from .._lines.equations import calls_by_jaxpr, scope_of
 from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression
-from .plan import Entry, Plan, PlanError
+from .entries import Entry, PlanError
+from .plan import Plan
 
 # Files at the root of a project.
 _ROOTS = "pyproject.toml", "setup.py", "setup.cfg", ".git"

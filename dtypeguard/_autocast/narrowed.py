@@ -8,7 +8,7 @@ from .._leaves.types import Jaxpr
 from .held import Held
 from .matching import Matcher
 from .plan import Plan
-from .values import Value, cast, is_float
+from .values import cast, is_float
 
 
 def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
@@ -22,7 +22,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     def function(*arrays):
         emitter = Held(OrderedDict(), plan, matcher, {})
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
-        given = [*map(Value, (*jaxpr.consts, *arrays))]
+        given = emitter.given(jaxpr, [*jaxpr.consts, *arrays])
         made = emitter.run(jaxpr, given, (), reached)
         pairs = zip(made, jaxpr.out_avals)
         return [cast(x.array, v.dtype) if is_float(v) else x.array for x, v in pairs]

@@ -1,7 +1,6 @@
 """What is known of a value while a program is emitted, and how it is cast."""
 
 import contextlib
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Leaf
 from .._numbers.primitives import is_inexact
 from .._program.meshes import as_dtype
+from .lost import Lost, fate
 
 FLOAT32, FLOAT64 = np.dtype("float32"), np.dtype("float64")
 _DOUBLES = FLOAT64, np.dtype("complex128")
@@ -25,13 +25,14 @@ class Type(NamedTuple):
     Attributes:
         dtype: its dtype, which may be another than that of the program.
         is_kept: whether it is wide by an explicit cast of the user's.
-        is_held: of a constant, whether the narrow dtype has it exactly, or else makes it
-            infinite or 0; None of other constants and of what is no constant.
+        is_held: whether it is a constant that the narrow dtype has exactly.
+        lost: what the narrow dtype makes of the constants in it.
     """
 
     dtype: DType
     is_kept: bool = False
-    is_held: bool | None = None
+    is_held: bool = False
+    lost: Lost = Lost.NOTHING
 
 
 class Value(NamedTuple):
@@ -39,16 +40,12 @@ class Value(NamedTuple):
 
     array: Leaf
     is_kept: bool = False
-    is_held: bool | None = None
+    is_held: bool = False
+    lost: Lost = Lost.NOTHING
 
     @property
     def type(self) -> Type:
         return Type(dtype_of(self.array), *self[1:])
-
-    @property
-    def is_fragile(self) -> bool:
-        """Whether the narrow dtype makes it infinite or 0."""
-        return self.is_held is False
 
 
 def dtype_of(array: Leaf) -> DType:
@@ -90,23 +87,12 @@ def cast(array: Leaf, dtype: DType) -> Leaf:
 
 
 def constant(number: Leaf, dtype: DType) -> Value:
-    """A number of a jaxpr, and what a narrow dtype makes of it."""
-    if np.size(number) != 1 or kind(number.dtype) != "float":
-        return Value(number)
-    value = np.asarray(number)
-    return Value(number, is_held=_is_held(value.item(), value.dtype, dtype))
+    """A constant of a jaxpr, and what a narrow dtype makes of it."""
+    return Value(number, False, *fate(number, dtype))
 
 
-@functools.lru_cache(1000)
-def _is_held(number: float, own: DType, dtype: DType) -> bool | None:
-    value = np.asarray(number, own)
-    with np.errstate(all="ignore"):
-        narrow = value.astype(dtype)
-    if narrow.astype(own) == value:
-        return True
-    is_zero = narrow == 0 and value != 0
-    is_lost = np.isfinite(value) and (is_zero or not np.isfinite(narrow))
-    return False if is_lost else None
+def most_lost(values: Sequence[Value | Type]) -> Lost:
+    return max((value.lost for value in values), default=Lost.NOTHING)
 
 
 def as_written(values: Sequence[Value], avals: Sequence[Aval]) -> list[Leaf]:
@@ -117,3 +103,17 @@ def as_written(values: Sequence[Value], avals: Sequence[Aval]) -> list[Leaf]:
         else value.array
         for value, aval in zip(values, avals)
     ]
+
+
+def with_lost(values: list[Value], lost: Lost) -> list[Value]:
+    if not lost:
+        return values
+    return [x._replace(lost=lost) if is_float(x.array) else x for x in values]
+
+
+def bits_of(dtype: DType) -> dict[str, int] | None:
+    """The parameters of the `reduce_precision` that has the bits of a dtype."""
+    if kind(dtype) != "float":
+        return None
+    info = jnp.finfo(dtype)
+    return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}

@@ -2,17 +2,23 @@
 
 import contextlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+
+import jax
 
 from .._carry.call import SplitTree
 from .._carry.modules import spread
 from .._carry.places import Names
 from .._leaves.types import Args, Kwargs, PyTree
+from .._source.files import package
 from .._source.origin import origin_of_error
 from .load import UsageError, load
 
+# JAX before 0.4.35 has no name for it.
+_OF_XLA = getattr(jax.errors, "JaxRuntimeError", ())
 FORM = (
     "Let --inputs name a tuple of the arguments, a dict of them by name, the only one, or "
     "a function that returns these."
@@ -74,6 +80,46 @@ def takes(function: Any, args: Args, kwargs: Kwargs) -> bool:
 
 
 @contextlib.contextmanager
+def as_error_of_run(
+    target: str,
+    inputs: str,
+    call: tuple[Callable[..., Any], Args, Kwargs],
+    *passed: type[Exception],
+) -> Iterator[None]:
+    """Makes a usage error of what a run of a function raises; it says whose error it is.
+
+    Args:
+        target: the function as the command line names it.
+        inputs: its arguments, likewise.
+        call: both.
+        *passed: errors that are raised as they are.
+    """
+    try:
+        yield
+    except (UsageError, *passed):
+        raise
+    except Exception as error:
+        origin, reason = origin_of_error(error), f"{type(error).__name__}: {error}"
+        if origin is None and str(error).startswith(("audit_precision", "lock")):
+            raise UsageError(str(error)) from error
+        where = "" if origin is None else f"\n    {origin.place}  {origin.code}"
+        if misfit(*call):
+            unfit = f"{target} does not run with what {inputs} gives"
+            raise UsageError(f"{unfit}: {reason}{where}\n  {FORM}") from error
+        if isinstance(error, _OF_XLA):
+            what = f"XLA raises an error as it compiles or runs {target}: {reason}{where}"
+            raise UsageError(f"{what}\n  It is one of XLA, and not of {inputs}.") from error
+        if origin is not None:
+            what = f"{target} raises {reason}{where}"
+            whose = f"an error of the program itself, called with what {inputs} gives"
+        else:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            what = f"{target} cannot be measured: {reason}"
+            whose = f"an error of {package(frame.f_code.co_filename) or 'Python'}"
+        raise UsageError(f"{what}\n  It is {whose}.") from error
+
+
+@contextlib.contextmanager
 def as_usage_error(what: str, *passed: type[Exception]) -> Iterator[None]:
     """Makes a usage error of whatever is raised, with the line of the user's that did.
 
@@ -87,8 +133,6 @@ def as_usage_error(what: str, *passed: type[Exception]) -> Iterator[None]:
         raise
     except Exception as error:
         origin = origin_of_error(error)
-        if origin is None and str(error).startswith(("audit_precision", "lock")):
-            raise UsageError(str(error)) from error
         where = "" if origin is None else f"\n    {origin.place}  {origin.code}"
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"{what}: {reason}{where}\n  {FORM}") from error

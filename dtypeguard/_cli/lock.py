@@ -14,7 +14,7 @@ from .._lock.text import LockError, text_of, write
 from .._program.trace import TraceFailed
 from .arguments import report_files
 from .forms import FormedReport, of_lock
-from .inputs import as_usage_error, load_inputs
+from .inputs import as_error_of_run, as_usage_error, load_inputs
 from .load import LOCK_FORMS, UsageError, load
 from .reports import check_writable, deliver
 
@@ -74,8 +74,8 @@ def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
             raise
         except (TraceFailed, TypeError, ValueError) as error:
             cause = error.__cause__ if isinstance(error, TraceFailed) else error
-            failed = f"{options.target} does not run with what {options.inputs} gives"
-            with as_usage_error(failed):
+            call = step, args, kwargs
+            with as_error_of_run(options.target, options.inputs, call):
                 raise cause or error from None
 
 

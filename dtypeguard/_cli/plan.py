@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .._autocast.plan import PlanError
+from .._autocast.entries import PlanError
 from .._leaves.progress import Show, status
 from .._leaves.types import Args, Kwargs
 from .._precision.plan_check import PlanCheck
@@ -14,7 +14,7 @@ from .._precision.plan_search import PlanSearch
 from .._precision.planned import Inputs, check_call, plan_call
 from .arguments import report_files
 from .forms import Annotation, FormedReport
-from .inputs import as_usage_error, load_inputs
+from .inputs import as_error_of_run, as_usage_error, load_inputs
 from .load import PLAN_FORMS, UsageError, load
 from .precision import dtype_of
 from .reports import CLEAN, DRIFT, check_writable, deliver
@@ -64,7 +64,7 @@ def _check(options: argparse.Namespace) -> None:
 def _searched(options: argparse.Namespace, show_status: Show) -> PlanSearch:
     f, args, kwargs, inputs = _call(options)
     narrow = dtype_of("--narrow", options.narrow)
-    with as_usage_error(_failed(options)):
+    with as_error_of_run(options.target, options.inputs, (f, args, kwargs)):
         parts = f, args, kwargs, narrow, options.tolerance, inputs
         return plan_call(*parts, show_status)
 
@@ -72,15 +72,12 @@ def _searched(options: argparse.Namespace, show_status: Show) -> PlanSearch:
 def _checked(options: argparse.Namespace, show_status: Show) -> PlanCheck:
     f, args, kwargs, inputs = _call(options)
     try:
-        with as_usage_error(_failed(options), PlanError):
+        call = f, args, kwargs
+        with as_error_of_run(options.target, options.inputs, call, PlanError):
             parts = f, args, kwargs, options.check, options.tolerance, inputs
             return check_call(*parts, show_status)
     except PlanError as error:
         raise UsageError(str(error)) from error
-
-
-def _failed(options: argparse.Namespace) -> str:
-    return f"{options.target} does not run with what {options.inputs} gives"
 
 
 def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, Inputs]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from .._autocast.entries import Entry
 from .._autocast.matching import Line, key_of_line
-from .._autocast.plan import Entry
 from .._costs.work import operations, repetitions
 from .._lines.equations import calls_of
 from .._numbers.nodes import Node

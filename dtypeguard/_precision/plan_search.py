@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._autocast.plan import PRODUCTS, Entry, Plan
+from .._autocast.entries import PRODUCTS, Entry
+from .._autocast.plan import Plan
 from .._leaves.public import public
 from .._leaves.rows import columns, percent
 from .candidates import Candidate

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from .._autocast.plan import ALL, FLOW, PRODUCTS, Plan
+from .._autocast.entries import ALL, FLOW, PRODUCTS
+from .._autocast.plan import Plan
 from .candidates import Candidate, candidates_in, grouped
 from .choosing import Choice, Chosen, Spent
 from .plan_check import holds_compiled
@@ -55,7 +56,7 @@ class Planning:
         items = self._needed(best)
         plan = self._measured(best.default, items)
         share = 1 - self._trials.cost(plan).wide
-        plan = dataclasses.replace(plan, share=share)
+        plan = dataclasses.replace(plan, share=share).rounded()
         tried = tuple(
             Tried(x.default, len(grouped(x.chosen.items, x.every)), x.error, *x.cost)
             for x in options

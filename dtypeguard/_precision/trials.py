@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._autocast.entries import PRODUCTS
 from .._autocast.matching import Matcher
 from .._autocast.narrowed import narrowed
-from .._autocast.plan import PRODUCTS, Plan
+from .._autocast.plan import Plan
 from .._costs.by_plan import bytes_kept, wide_share
 from .._leaves.compat import as_function
 from .._leaves.types import Leaf

@@ -12,7 +12,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.plan import Entry, PlanError
+from dtypeguard._autocast.entries import Entry, PlanError
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
@@ -177,6 +177,22 @@ def test_weak_types_and_python_numbers():
         if False
         else own[0].dtype == bare[0].dtype
     )
+
+
+def test_numpy_results_stay_as_they_are():
+    def f(w, x):
+        return x @ w, np.arange(3), np.float64(1 / 3), {"a": np.ones(2), "b": np.bool_(1)}
+
+    bare = f(_W, _X)
+    own = dtypeguard.autocast(f, jnp.bfloat16)(_W, _X)
+    for a, b in zip(*map(jax.tree.leaves, (own[1:], bare[1:]))):
+        assert type(a) is type(b)
+        assert a.dtype == b.dtype
+        assert (a == b).all()
+    jitted = jax.jit(dtypeguard.autocast(f, jnp.bfloat16))(_W, _X)
+    assert [x.dtype for x in jax.tree.leaves(jitted)] == [
+        x.dtype for x in jax.tree.leaves(jax.jit(f)(_W, _X))
+    ]
 
 
 # What is never undone
@@ -448,6 +464,11 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
+    message = (
+        "'bfloat', which is neither a dtype nor a file. Write jnp.bfloat16, jnp.float16 "
+    )
+    with pytest.raises(ValueError, match=message):
+        dtypeguard.autocast(layer, "bfloat")
 
 
 def test_older_release(monkeypatch):

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from dtypeguard._autocast.entries import Entry, PlanError
 from dtypeguard._autocast.matching import key_of_line, matched
-from dtypeguard._autocast.plan import Entry, Plan, PlanError
+from dtypeguard._autocast.plan import Plan
 from dtypeguard._program.graph import jaxprs_in, open_jaxpr
 
 _MODEL = """

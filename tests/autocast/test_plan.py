@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._autocast.plan import Entry, Plan, PlanError
+from dtypeguard._autocast.entries import Entry, PlanError
+from dtypeguard._autocast.plan import Plan
 
 _BFLOAT16, _FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
 _PLAN = Plan(
@@ -75,9 +76,37 @@ _BAD = {
         "version = 1\nnarrow = 'float16'\n[scope]\n'a.py:f' = 'float32'",
         r"Write \[scope.NAME\], and entries below it",
     ),
+    "version below entries": (
+        "narrow = 'float16'\n[entries]\n'a.py:f' = 'float32'\nversion = 1",
+        r"has version below \[entries\], where it is an entry. Write it above \[entries\]",
+    ),
+    "default below a scope": (
+        "version = 1\nnarrow = 'float16'\n[scope.layer0]\ndefault = 'all'",
+        r'has default below \[scope."layer0"\], where it is an entry',
+    ),
+    "expression of no function": (
+        "version = 1\nnarrow = 'float16'\n[entries]\n'a.py:jnp.exp(x)' = 'float32'",
+        r'has the entry "a.py:jnp.exp\(x\)". Write a function of a file',
+    ),
+    "scope without a name": (
+        "version = 1\nnarrow = 'float16'\n[scope.'']\n'a.py:f' = 'float32'",
+        r'has \[scope.""\], a scope without a name. Write \[entries\] for all scopes',
+    ),
+    "scope of scopes": (
+        "version = 1\nnarrow = 'float16'\n[scope.a.b]\n'a.py:f' = 'float32'",
+        r'has a table "b" below \[scope."a"\]. Quote a name with dots: \[scope."a.b"\]',
+    ),
+    "negative tolerance": (
+        "version = 1\nnarrow = 'float16'\ntolerance = -0.02",
+        "has tolerance = -0.02. Write a number from 0 on, or nothing",
+    ),
+    "no number": (
+        "version = 1\nnarrow = 'float16'\ntolerance = nan",
+        "has tolerance = nan. Write a number from 0 on, or nothing",
+    ),
     "number": (
         "version = 1\nnarrow = 'float16'\nerror = 'a'",
-        "Write a number, or nothing",
+        "Write a number from 0 on, or nothing",
     ),
 }
 
@@ -88,6 +117,15 @@ def test_bad_text(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(PlanError, match=message):
         Plan.load(path)
+
+
+@pytest.mark.parametrize("key", ["a.py:f:jnp.exp(x)", "a.py: f :  jnp.exp( x )"])
+def test_spaces_around_the_colons_of_an_entry(tmp_path, key):
+    path = tmp_path / "edited.plan"
+    path.write_text(f"version = 1\nnarrow = 'float16'\n[entries]\n{key!r} = 'float32'\n")
+    (entry,) = Plan.load(path).entries
+    assert entry.place == "a.py:f"
+    assert entry.expression.replace(" ", "") == "jnp.exp(x)"
 
 
 def test_no_such_file(tmp_path):
@@ -102,3 +140,16 @@ def test_a_plan_as_an_editor_may_write_it(tmp_path):
     head = '\ufeffversion = 1\nnarrow = \'float16\'\nmeasured = """\n[a\n"""\n'
     path.write_text(head + '[entries]\n"a.py:f" = """\\\nfloat32"""\n', "utf-8")
     assert [entry.place for entry in Plan.load(path).entries] == ["a.py:f"]
+
+
+def test_figures_as_saved(tmp_path):
+    numbers = {"error": 0.0123456789, "held_out": 1 / 3, "share": 2 / 3}
+    entries = tuple(Entry(f"a.py:f{x}", error=x / 7, share=1e-9 / x) for x in range(1, 50))
+    entries = (Entry("a.py:g", scope="b"), Entry("a.py:g", scope="a"), *entries)
+    plan = Plan("float16", "all", entries, loss_scale=2.0**20, tolerance=0.02, **numbers)
+    rounded = plan.rounded()
+    assert rounded == rounded.rounded() != plan
+    for given in (plan, rounded):
+        given.save(tmp_path / "train.plan")
+        assert Plan.load(tmp_path / "train.plan") == rounded
+    assert rounded.loss_scale == 2.0**20

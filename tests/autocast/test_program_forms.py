@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.plan import Entry
+from dtypeguard._autocast.entries import Entry
 from dtypeguard._sweep.hlo import optimized_hlo
 
 _BFLOAT16 = jnp.dtype("bfloat16")

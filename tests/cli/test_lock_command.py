@@ -101,7 +101,8 @@ def test_a_step_that_raises_names_its_line(folder, capsys):
     (folder / "train.py").write_text(SOURCE.replace('p["up"]) @', 'p["up"].T) @'))
     assert main(TARGET) == 2
     error = capsys.readouterr().err
-    assert "train.py:step does not run with what train.py:inputs gives" in error
+    assert "train.py:step raises TypeError: " in error
+    assert "of the program itself, called with what train.py:inputs gives" in error
     assert 'train.py:29  return jax.nn.gelu(x @ p["up"].T)' in error
 
 

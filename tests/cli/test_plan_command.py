@@ -135,3 +135,44 @@ def test_help_says_what_exit_codes_mean(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "Exits 1 if it is not within the tolerance, 2 if it cannot run, else 0." in out
     assert "--held-out" in out
+
+
+@pytest.mark.parametrize(
+    ("own", "messages"),
+    [
+        (
+            "norm(x).T @ params[-1]",
+            [
+                "train.py:step raises TypeError: dot_general",
+                "an error of the program itself",
+            ],
+        ),
+        (
+            "jax.errors.JaxRuntimeError.throw()",
+            ["train.py:step raises AttributeError", "an error of the program itself"],
+        ),
+        (
+            "oom(x)",
+            [
+                "XLA raises an error as it compiles or runs train.py:step: JaxRuntimeErr",
+                "It is one of XLA, and not of train.py:inputs.",
+            ],
+        ),
+    ],
+)
+def test_whose_error_it_is(plan, capsys, tmp_path, own, messages):
+    oom = '\n\ndef oom(x):\n    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")\n'
+    written(tmp_path, ("norm(x) @ params[-1]", own), ("\n\ndef norm", f"{oom}\n\ndef norm"))
+    assert plan(*SEARCH, 0.05) == 2
+    error = capsys.readouterr().err
+    for message in messages:
+        assert message in error
+    assert "train.py:" in error.splitlines()[-2]
+    assert "Let --inputs name" not in error
+
+
+def test_inputs_that_do_not_fit(plan, capsys):
+    assert plan(*SEARCH, 0.05, inputs="train.py:keys") == 2
+    error = capsys.readouterr().err
+    assert "train.py:step does not run with what train.py:keys gives: TypeError" in error
+    assert "Let --inputs name a tuple of the arguments" in error

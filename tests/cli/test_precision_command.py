@@ -162,7 +162,7 @@ def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
         ("mean", "made", [], ["audit_precision got", "with a function of arrays"]),
         ("average", "raises", [], ["raises cannot be called: KeyError: 'data'", "# data"]),
         ("average", "mean", [], ["missing 1 required positional argument", "a dict of"]),
-        ("breaks", "mean", [], ["breaks does not run with what", "a_program.py", "# here"]),
+        ("breaks", "mean", [], ["breaks raises ", "a_program.py", "# here"]),
         ("loss", "count", [], ["which returns no floating array"]),
         ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is not a floating dtype"]),
         ("loss", "wide", ["--wide", "int32"], ["Write --wide float32"]),

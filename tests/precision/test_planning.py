@@ -80,12 +80,14 @@ def test_an_update_that_rounding_takes_away_is_no_plan(found):
     assert found.plan.default == "products" or found.plan.share == 1
 
 
-def test_the_report_has_the_plan_and_survives_pickling(module):
+def test_the_report_has_the_plan_and_survives_pickling(module, tmp_path):
     args = module.inputs()
     report = audit_precision(module.step, *args, narrow=BF16, tolerance=0.05, budget=60)
     assert isinstance(report.plan, Plan)
     again = pickle.loads(pickle.dumps(report))
     assert again.plan == report.plan
+    report.plan.save(tmp_path / "train.plan")
+    assert Plan.load(tmp_path / "train.plan") == report.plan
     assert again.search.tried == report.search.tried
     assert "For dtypeguard.autocast, a plan: " in str(report)
     assert "runs in" in str(report.search)

@@ -1,0 +1,153 @@
+"""Reads the text of a plan, which an editor may have changed."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from .entries import DEFAULTS, FIGURES, PRODUCTS, VERSION, Entry, PlanError, quoted
+
+_NARROW = "bfloat16", "float16"
+_DTYPES = "float32", "float64", *_NARROW
+NUMBERS = "tolerance", "error", "held_out", "share", "loss_scale"
+_KEYS = {"narrow", "default", "measured", "entries", "scope", *NUMBERS}
+_PERCENT = r"(-?[\d.e+-]+)%"
+
+
+def fields_of(text: str, name: str) -> dict[str, Any]:
+    """The fields of the plan in a text.
+
+    Args:
+        text: TOML.
+        name: of its file, for messages.
+
+    Raises:
+        ValueError: if it is none; says what to write.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{name} is no TOML: {error}.") from None
+    tables = _tables(name, data)
+    version = data.pop("version", None)
+    if version != VERSION:
+        raise PlanError(
+            f"{name} has version {version!r}, and this dtypeguard reads version "
+            f"{VERSION}. Write the plan anew with `dtypeguard plan`."
+        )
+    if unknown := sorted(data.keys() - _KEYS):
+        raise PlanError(
+            f"{name} has {unknown[0]!r}, which is no part of a plan. Entries stand under "
+            f"[entries] or [scope.NAME]; the other keys are {', '.join(sorted(_KEYS))}."
+        )
+    default = data.get("default", PRODUCTS)
+    if default not in DEFAULTS:
+        raise PlanError(
+            f"{name} has default = {default!r}. Write one of {', '.join(DEFAULTS)}."
+        )
+    return {
+        "narrow": _read_dtype(name, "narrow", data.get("narrow"), _NARROW),
+        "default": default,
+        "entries": (*_entries(name, tables, _comments(text)),),
+        "measured": str(data.get("measured", "")),
+        **{key: _number(name, key, data.get(key)) for key in NUMBERS},
+    }
+
+
+def _number(name: str, key: str, value: object) -> float | None:
+    if value is None or (type(value) in (int, float) and value >= 0):  # pyright: ignore[reportOperatorIssue]: a number
+        return value  # pyright: ignore[reportReturnType]: as was checked
+    raise PlanError(f"{name} has {key} = {value!r}. Write a number from 0 on, or nothing.")
+
+
+class _Table(NamedTuple):
+    """Entries of a text.
+
+    Attributes:
+        title: what stands above them.
+        scope: their scope, or None.
+        entries: what each key has.
+    """
+
+    title: str
+    scope: str | None
+    entries: Mapping[str, Any]
+
+
+def _tables(name: str, data: Mapping[str, Any]) -> list[_Table]:
+    """The tables of entries, of which an editor may have made others."""
+    scopes = data.get("scope", {})
+    if not isinstance(scopes, Mapping):
+        raise PlanError(f"{name} has scope = {scopes!r}. Write a table: [scope.NAME].")
+    of_scopes = [_Table(f"[scope.{quoted(key)}]", key, x) for key, x in scopes.items()]
+    tables = [_Table("[entries]", None, data.get("entries", {})), *of_scopes]
+    for title, scope, entries in tables:
+        if not isinstance(entries, Mapping):
+            right = "[entries]" if scope is None else "[scope.NAME], and entries below it"
+            raise PlanError(f"{name}: {scope or 'entries'} is no table. Write {right}.")
+        if scope is not None and not scope.strip():
+            raise PlanError(
+                f"{name} has {title}, a scope without a name. Write [entries] for all "
+                "scopes, or the name of a jax.named_scope."
+            )
+        for key in (key for key in entries if key == "version" or key in _KEYS):
+            raise PlanError(
+                f"{name} has {key} below {title}, where it is an entry. Write it above "
+                "[entries] and all scopes."
+            )
+        for key in (key for key, x in entries.items() if isinstance(x, Mapping)):
+            right = f"[scope.{quoted(key if scope is None else f'{scope}.{key}')}]"
+            raise PlanError(
+                f"{name} has a table {quoted(key)} below {title}. Quote a name with dots: "
+                f"{right}."
+            )
+    return tables
+
+
+def _entries(
+    name: str,
+    tables: Sequence[_Table],
+    figures: Mapping[tuple[str | None, str], Mapping[str, float]],
+) -> Iterator[Entry]:
+    every = ((x.scope, key, value) for x in tables for key, value in x.entries.items())
+    for scope, key, value in every:
+        dtype = _read_dtype(name, quoted(key), value, _DTYPES)
+        file, _, rest = key.partition(":")
+        function, _, expression = (x.strip() for x in rest.partition(":"))
+        if not all(x.strip("<>").isidentifier() for x in function.split(".")):
+            raise PlanError(
+                f"{name} has the entry {quoted(key)}. Write a function of a file, "
+                '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
+            )
+        place, about = f"{file}:{function}", figures.get((scope, key), {})
+        yield Entry(place, expression or None, scope, dtype, **about)
+
+
+def _read_dtype(name: str, key: str, value: object, allowed: Sequence[str]) -> np.dtype:
+    if not isinstance(value, str) or value not in allowed:
+        raise PlanError(f"{name} has {key} = {value!r}. Write one of {', '.join(allowed)}.")
+    return jnp.dtype(value)
+
+
+def _comments(text: str) -> dict[tuple[str | None, str], dict[str, float]]:
+    """The figures that stand above entries, by scope and key."""
+    found: dict[tuple[str | None, str], dict[str, float]] = {}
+    patterns = {key: re.escape(x).replace(r"\{\}", _PERCENT) for key, x in FIGURES.items()}
+    scope, above = None, ""
+    for line in text.splitlines():
+        try:
+            table = tomllib.loads(line)
+        except tomllib.TOMLDecodeError:  # a part of a text of several lines
+            continue
+        if line.startswith("["):
+            scope = next(iter(table.get("scope", {})), None)
+        elif line.startswith('"'):
+            key = next(iter(table))
+            hits = {name: re.search(x, above) for name, x in patterns.items()}
+            numbers = {name: float(x[1]) / 100 for name, x in hits.items() if x}
+            found[scope, key] = numbers
+        above = line if line.startswith("#") else ""
+    return found

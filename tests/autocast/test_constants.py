@@ -1,0 +1,212 @@
+"""Constants that a narrow dtype makes infinite or 0, on their way to what uses them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import dtypeguard
+from dtypeguard import Plan
+from dtypeguard._autocast.entries import Entry
+
+_KEYS = jax.random.split(jax.random.key(0), 3)
+_Q, _K, _V = (jax.random.normal(key, (6, 8)) for key in _KEYS)
+# The last row is masked whole.
+_MASK = jnp.tril(jnp.ones((6, 6), bool)).at[5].set(False)
+_LEAST = jnp.finfo(jnp.float32).min
+
+
+def _softmax(scores, v):
+    weights = jax.nn.softmax(scores)
+    return weights @ v
+
+
+def _bias(mask):
+    return jnp.where(mask, 0.0, _LEAST)
+
+
+def _scaled(scores):
+    return scores / 8**0.5
+
+
+def added(q, k, v, mask):
+    bias = jnp.where(mask, 0.0, _LEAST)
+    scores = q @ k.T
+    scores = scores + bias
+    return _softmax(scores, v)
+
+
+def of_a_function(q, k, v, mask):
+    return _softmax(q @ k.T + jax.jit(_bias)(mask), v)
+
+
+def multiplied(q, k, v, mask):
+    bias = 1.0 - mask.astype(jnp.float32)
+    bias = bias * _LEAST
+    return _softmax(jnp.maximum(_scaled(q @ k.T + bias), _LEAST), v)
+
+
+def selected(q, k, v, mask):
+    scores = _scaled(jnp.where(mask, q @ k.T, _LEAST))
+    return _softmax(scores, v)
+
+
+def by_hand(q, k, v, mask):
+    scores = q @ k.T + _bias(mask)
+    most = jnp.max(scores, -1, keepdims=True)
+    weights = jnp.exp(scores - most)
+    total = jnp.sum(weights, -1, keepdims=True)
+    return (weights / total) @ v
+
+
+def of_the_best(q, k, v, mask):
+    scores, places = lax.top_k(q @ k.T + _bias(mask), 3)
+    weights = jax.nn.softmax(scores)
+    return jnp.sum(weights[..., None] * v[places], 1)
+
+
+def captured(q, k, v, mask):
+    return _softmax(q @ k.T + _HELD, v)
+
+
+def captured_and_moved(q, k, v, mask):
+    bias = jnp.asarray(_HELD)[None]
+    scores = (q @ k.T)[None] + bias
+    return _softmax(scores[0], v)
+
+
+def by_blocks(q, k, v, mask):
+    """As in flash attention: what is carried is the maximum so far."""
+
+    def turn(carry, block):
+        most, total, result = carry
+        keys, values, is_seen = block
+        scores = q @ keys.T + _bias(is_seen.T)
+        new = jnp.maximum(most, jnp.max(scores, -1))
+        weights = jnp.exp(scores - new[:, None])
+        scale = jnp.exp(most - new)
+        total = total * scale + jnp.sum(weights, -1)
+        return (new, total, result * scale[:, None] + weights @ values), None
+
+    blocks = [x.reshape(3, 2, -1) for x in (k, v, mask.T)]
+    zeros = jnp.zeros_like(q)
+    first = zeros[:, 0] - 1.0, zeros[:, 0], zeros
+    (_, total, result), _ = lax.scan(turn, first, blocks)
+    return result / jnp.maximum(total, 0.1)[:, None]
+
+
+def _of_branches(q, k, v, mask):
+    bias = lax.cond(q[0, 0] > 99, lambda m: jnp.zeros(m.shape), _bias, mask)
+    scores = q @ k.T + bias
+    return _softmax(scores, v)
+
+
+@jax.custom_vjp
+def _weights(scores):
+    return jax.nn.softmax(scores)
+
+
+def _kept(scores):
+    return jax.nn.softmax(scores), (scores, jax.nn.logsumexp(scores, -1, keepdims=True))
+
+
+def _moved(kept, cotangent):
+    scores, total = kept
+    shifted = scores - total
+    weights = jnp.exp(shifted)
+    inner = jnp.sum(weights * cotangent, -1, keepdims=True)
+    return (weights * (cotangent - inner),)
+
+
+_weights.defvjp(_kept, _moved)
+
+
+def of_an_own_derivative(q, k, v, mask):
+    return _weights(q @ k.T + _bias(mask)) @ v
+
+
+_HELD = np.asarray(_bias(_MASK))
+_FORMS = [
+    added,
+    of_a_function,
+    multiplied,
+    selected,
+    by_hand,
+    of_the_best,
+    captured,
+    captured_and_moved,
+    by_blocks,
+    of_an_own_derivative,
+    _of_branches,
+]
+
+
+@pytest.mark.parametrize("default", ["all", "flow"])
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
+@pytest.mark.parametrize("f", _FORMS, ids=lambda f: f.__name__.strip("_"))
+def test_masks_of_the_least_float32(f, narrow, default):
+    cast = dtypeguard.autocast(f, Plan(narrow, default))
+    args = _Q, _K, _V, _MASK
+    own, bare = cast(*args), f(*args)
+    assert jnp.isfinite(own).all()
+    assert jnp.allclose(own, bare, atol=0.03)
+    loss = lambda f: lambda *args: jnp.sum(f(*args, _MASK) ** 2)
+    gradients = (
+        jax.grad(loss(cast))(*args[:3]),
+        dtypeguard.autocast(jax.grad(loss(f)), Plan(narrow, default))(*args[:3]),
+    )
+    expected = jax.grad(loss(f))(*args[:3])
+    for gradient in gradients:
+        assert jnp.allclose(gradient, expected, atol=0.1 * jnp.max(abs(expected)))
+
+
+def test_products_after_a_mask_are_narrow():
+    text = str(
+        jax.make_jaxpr(dtypeguard.autocast(added, Plan("float16", "all")))(
+            _Q, _K, _V, _MASK
+        )
+    )
+    assert text.count("preferred_element_type=float16") == 2
+
+
+def test_an_entry_on_the_line_of_a_mask():
+    entry = Entry("test_constants.py:added", "scores + bias")
+    cast = dtypeguard.autocast(added, Plan("bfloat16", "all", (entry,)))
+    assert jnp.isfinite(cast(_Q, _K, _V, _MASK)).all()
+
+
+def spread(w, x):
+    scale = jnp.sqrt(jnp.sum(x * x, -1, keepdims=True))
+    scale = scale + 1e-12
+    x = x / scale
+    deviation = jax.nn.softplus(x) + 1e-12
+    return (x * deviation + 1e-12) @ w
+
+
+def test_an_epsilon_stays_until_it_is_divided_by():
+    x = _Q.at[0].set(0.0)
+    cast = dtypeguard.autocast(spread, Plan("float16", "all"))
+    own, bare = cast(_K.T, x), spread(_K.T, x)
+    assert jnp.isfinite(own).all()
+    assert jnp.allclose(own, bare, atol=0.05)
+    # A sum with it is none that a product has to have.
+    text = str(jax.make_jaxpr(cast)(_K.T, x))
+    assert "preferred_element_type=float16" in text
+
+
+@pytest.mark.parametrize("value", [1e-20, 1e20])
+def test_captured_matrix_out_of_range(value):
+    held = np.full((8, 8), value, np.float32)
+    f = lambda x: (x @ held) / np.float32(value)
+    cast = dtypeguard.autocast(f, jnp.float16)
+    assert jnp.allclose(cast(_Q), f(_Q), rtol=1e-3)
+    assert "by a constant that float16 does not hold" in str(*cast.kept)
+
+
+def test_captured_weights_with_small_numbers_are_narrow():
+    held = np.asarray(_Q).T * 1.0
+    held[0, 0], held[1, 1] = 1e-20, np.inf
+    cast = dtypeguard.autocast(lambda x: x @ held, jnp.float16)
+    assert "preferred_element_type=float16" in str(jax.make_jaxpr(cast)(_Q))
+    assert not cast.kept

@@ -4,12 +4,10 @@ Each makes its own decisions, so their distances are those that a user measures.
 """
 
 import collections
-import dataclasses
 import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,6 @@ import numpy as np
 from .._costs.work import operations, repetitions
 from .._leaves.compat import as_function, set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
-from .._leaves.public import public
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._lines.equations import is_backward, origin_of
 from .._numbers import plans
@@ -31,6 +28,7 @@ from .._numbers.probes import Kept, Noted, Probes
 from .._numbers.program import Program
 from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
+from .records import LineDecision, Scaled, WideLines
 
 # An error above this may be that of an output that rounding alone decides.
 _FAR = 0.05
@@ -45,54 +43,6 @@ _LEFT_AT_MOST = 0.5
 # that are this far apart are told.
 _AMPLIFIED, _APART = 1e3, 1.2
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
-
-
-@public
-@dataclasses.dataclass(frozen=True)
-class LineDecision:
-    """A line that decides by floating numbers, and decides otherwise in wide types.
-
-    Attributes:
-        origin: the line; None if no line outside JAX leads to it.
-        flipped: how many of its decisions are others in wide types.
-        count: how many it makes: a mask of 32,768 elements is as many.
-    """
-
-    origin: Origin | None
-    flipped: int
-    count: int
-
-
-class WideLines(NamedTuple):
-    """A plain run with some lines wide.
-
-    Attributes:
-        error: that of its outputs.
-        left: the share of the squared error as written that it leaves.
-        price: the share of the operations of matrix products that it makes wide.
-        plan: what was run; None for the program as written.
-    """
-
-    error: float
-    left: float
-    price: float
-    plan: Plan | None = None
-
-
-class Scaled(NamedTuple):
-    """A plain run with the loss scaled, of which the gradients are divided in wide types.
-
-    Attributes:
-        scale: the factor, a power of two.
-        error: that of its outputs.
-        left: the share of the squared error as written that it leaves.
-        dtype: the one whose range is too small without.
-    """
-
-    scale: float
-    error: float
-    left: float
-    dtype: str
 
 
 class Runs:

@@ -13,6 +13,7 @@ from jax import lax
 
 from dtypeguard import LineLoss, PrecisionReport, audit_precision, guard_step
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.records import Errors, Losses, Setting
 from dtypeguard._source.origin import Origin
 from dtypeguard.testing import check_precision
 
@@ -388,14 +389,15 @@ def test_a_line_has_the_scopes_that_its_calls_have_in_common():
 
 
 def test_an_error_that_rounding_the_outputs_once_gives_is_said_to_be_that():
-    report = PrecisionReport(error=0.0018, once=0.0017, wide="float32")
+    setting, errors = Setting(9, "float32"), Errors(0.0018, once=0.0017)
+    report = PrecisionReport(setting, errors)
     assert "once" in str(report)
     line = Origin("t.py", 1, "f", "y = x")
     loss = LineLoss(line, -0.001, 0.001, 1.0, ("bfloat16",), None, "")
     losses = tuple(
         dataclasses.replace(loss, share=share) for share in (0.3, 0.2, 0.2, 0.1, -0.001)
     )
-    report = dataclasses.replace(report, losses=losses, fix=losses[:4], lines=9)
+    report = PrecisionReport(setting, errors, Losses(losses, fix=losses[:4]))
     assert report.headline == (
         "the outputs are 0.18% off. That is the cost of bfloat16: rounding the outputs "
         "once gives 0.17%."

@@ -84,7 +84,7 @@ def line_losses(
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line)
                 if remedy
-                else remedy_of(line, measures.program, has_float64, keeps, mixed),
+                else remedy_of(number, measures.program, has_float64, keeps, mixed),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,

@@ -19,9 +19,10 @@ from .._numbers.measure import Measures
 from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
 from .losses import allowed, line_losses
+from .plain import rounded_otherwise
 from .records import Losses, Setting, WideLines, Words
 from .report import PrecisionReport
-from .runs import Runs, rounded_otherwise
+from .runs import Runs
 from .typed import with_precision
 
 # A few roundings of float32.

@@ -21,9 +21,7 @@ from .._leaves.types import DType, Equation
 from .._lines.equations import calls_of
 from .._numbers.nodes import CALL, Node
 from .._program.graph import SHAPES, Stack
-from .._source.syntax import expression, is_cast, parsed, root
-
-_Place = tuple[int, int, int, int]
+from .._source.syntax import Span, encloses, expression, is_cast, parsed, root, span
 
 # Where functions of JAX are found by their names.
 _MODULES = jnp, lax, jax.nn, jnp.linalg, jnp.fft, jax.scipy.special, jax.scipy.linalg
@@ -74,29 +72,29 @@ class _Line:
     """
 
     def __init__(self, nodes: Sequence[Node]):
-        self._nodes = dict[_Place, ast.expr | ast.AugAssign]()
+        self._nodes = dict[Span, ast.expr | ast.AugAssign]()
         # In the order of the program, each once, with its place.
-        self._stacks = dict[int, tuple[_Place, Stack]]()
-        self._computing, self._imported = set[_Place](), frozenset[str]()
+        self._stacks = dict[int, tuple[Span, Stack]]()
+        self._computing, self._imported = set[Span](), frozenset[str]()
         for node in nodes:
             stack = _outermost(node.stack)
             calls = calls_of(stack)[:1]
             written = expression(*calls[0]) if calls else None
             if written is None or any(map(_asks_for_a_dtype, ast.walk(written))):
                 raise _Unsure
-            place = _place(written)
+            place = span(written)
             self._nodes[place] = written
             self._imported = _imported(calls[0][0].co_filename)
             self._stacks[id(stack[0])] = place, stack
             if node.rule != CALL and node.name not in _MOVES:
                 self._computing.add(place)
-        is_inside = lambda x: any(_contains(y, x) for y in self._computing - {x})
+        is_inside = lambda x: any(encloses(y, x) for y in self._computing - {x})
         self.roots = [self._nodes[x] for x in self._computing if not is_inside(x)]
 
-    def _within(self, outer: _Place) -> list[tuple[_Place, Stack]]:
+    def _within(self, outer: Span) -> list[tuple[Span, Stack]]:
         """What computes in an expression, the first time that it is evaluated."""
         inside = lambda place: (
-            place in self._computing and (place == outer or _contains(outer, place))
+            place in self._computing and (place == outer or encloses(outer, place))
         )
         every = [each for each in self._stacks.values() if inside(each[0])]
         around = _around(every[0][1])
@@ -108,7 +106,7 @@ class _Line:
 
     def count(self, root: ast.AST) -> int:
         """How many arrays an expression takes."""
-        equations = [stack[0] for _, stack in self._within(_place(root))]
+        equations = [stack[0] for _, stack in self._within(span(root))]
         made = {id(var) for eqn in equations for var in eqn.outvars}
         taken = {id(var): var for eqn in equations for var in eqn.invars}
         arrays = [x for n, x in taken.items() if n not in made and not hasattr(x, "val")]
@@ -118,8 +116,11 @@ class _Line:
 
     def _last(self, node: ast.AST) -> Equation:
         """The equation that makes the value of an expression."""
-        place = _place(node)
-        return [stack for each, stack in self._within(place) if each == place][-1][0]
+        place = span(node)
+        made = [stack[0] for each, stack in self._within(place) if each == place]
+        if not made:  # another function on the line, given to the call
+            raise _Unsure
+        return made[-1]
 
     def dtype(self, root: ast.AST) -> DType:
         """That of the value of an expression."""
@@ -132,12 +133,12 @@ class _Line:
         """The operands that are arrays, as the source has them."""
         if isinstance(node, ast.Constant):
             return
-        if _place(node) in self._computing:
+        if span(node) in self._computing:
             for operand in self._operands(node):
                 yield from self.leaves(operand)
             return
         is_known = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
-        if not is_known or any(_contains(_place(node), x) for x in self._computing):
+        if not is_known or any(encloses(span(node), x) for x in self._computing):
             raise _Unsure
         yield node
 
@@ -208,14 +209,3 @@ def _imported(file: str) -> frozenset[str]:
         for each in node.names
     )
     return frozenset(names)
-
-
-def _place(node: ast.AST) -> _Place:
-    names = "lineno", "col_offset", "end_lineno", "end_col_offset"
-    line, column, end_line, end_column = (getattr(node, name, None) or 0 for name in names)
-    return line, column, end_line, end_column
-
-
-def _contains(outer: _Place, inner: _Place) -> bool:
-    """Whether a place is a part of another one."""
-    return outer != inner and outer[:2] <= inner[:2] and inner[2:] <= outer[2:]

@@ -23,7 +23,7 @@ from .plain import rounded_otherwise
 from .records import Losses, Setting, WideLines, Words
 from .report import PrecisionReport
 from .runs import Runs
-from .typed import with_precision
+from .typed import with_keyword
 
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
@@ -117,7 +117,7 @@ class ProductRuns(Runs):
         calls = [calls_of(stack)[:1] for stack in stacks]
         made = None
         if all(calls):
-            made = with_precision({call for (call,) in calls}, precision)
+            made = with_keyword({call for (call,) in calls}, "precision", precision)
         if made:
             return f"On {origin}, write {' and '.join(dict.fromkeys(made))}."
         return f"Put `{within}` around {origin}."

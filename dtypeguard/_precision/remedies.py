@@ -8,13 +8,14 @@ import numpy as np
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
-from .._lines.equations import origin_of
+from .._lines.equations import calls_of, origin_of
 from .._numbers.nodes import Node
 from .._numbers.program import Program
 from .._source.files import package
 from .._source.origin import Origin
 from .loss import STOCHASTICALLY
 from .operands import widened
+from .typed import with_keyword
 
 
 def remedy_of(
@@ -80,13 +81,16 @@ def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) ->
             told = f"casts what it is given to {dtype}: have it compute in {name}{how}."
             return f"{given} {told}{needs_x64}"
         return f"Give {given} arrays of {name}: {cast_text(name)}.{needs_x64}"
+    nodes = [x for x in program.block.all_nodes() if x.line == number]
     if line.primitives == {"dot_general"}:
-        how = f"jnp.dot(..., preferred_element_type={wide})"
+        products = [x.stack for x in nodes if x.name == "dot_general" and not x.is_backward]
+        calls = {call for stack in products for call in calls_of(stack)[:1]}
+        made = with_keyword(calls, "preferred_element_type", wide)
+        how = " and ".join(made or [f"jnp.dot(..., preferred_element_type={wide})"])
+    elif "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
+        how = f"dtype={wide}"
     else:
-        nodes = [x for x in program.block.all_nodes() if x.line == number]
         how = " and ".join(widened(nodes, name, keeps)) or cast_text(name)
-        if "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
-            how = f"dtype={wide}"
     then = "keep what it makes so" if keeps else "cast the result back"
     text = f"Compute {where} in {name}, and {then}: {how}."
     if line.is_narrowed and line.primitives:

@@ -38,6 +38,11 @@ FORMS = {
     "h = nn.logsumexp(x * y * 9, axis=1)": (
         "nn.logsumexp(x.astype(jnp.float32) * y.astype(jnp.float32) * 9, axis=1)"
     ),
+    "h = x @ y": "jnp.matmul(x, y, preferred_element_type=jnp.float32)",
+    "h = jnp.einsum('ij,jk->ik', x, y)": (
+        "jnp.einsum('ij,jk->ik', x, y, preferred_element_type=jnp.float32)"
+    ),
+    "h = nn.softmax(x @ y)": ("nn.softmax(x.astype(jnp.float32) @ y.astype(jnp.float32))"),
 }
 # Where it is not certain what is an array, or that no more than it is cast.
 UNSURE = [
@@ -124,3 +129,14 @@ def f(x, w):
     exact = f(x.astype(F32), w.astype(F32))
     left = (off(function(new)(x, w), exact) / off(f(x, w), exact)) ** 2
     assert left == pytest.approx(report.left, 0.1)
+
+
+def test_a_function_on_the_line_of_its_call_is_no_operand(function):
+    source = """import jax
+import jax.numpy as jnp
+
+def f(x, y):
+    return jax.lax.cond(x[0, 0] > 0, lambda: jnp.sin(x * 30), lambda: jnp.cos(y * 30)) * 3
+"""
+    (loss,) = audit_precision(function(source), X, Y).fix
+    assert loss.remedy.endswith(": x.astype(jnp.float32).")

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ._precision.loss import LineLoss as LineLoss
     from ._precision.plan_search import PlanSearch as PlanSearch
     from ._precision.products import ProductsReport as ProductsReport
+    from ._precision.records import LineDecision as LineDecision
     from ._precision.report import PrecisionReport as PrecisionReport
-    from ._precision.runs import LineDecision as LineDecision
     from ._reference.difference import Difference as Difference, Divergence as Divergence
     from ._rounding.apply import apply_updates as apply_updates
 
@@ -68,7 +68,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_precision.loss": ("LineLoss",),
         "_precision.plan_search": ("PlanSearch",),
         "_precision.report": ("PrecisionReport",),
-        "_precision.runs": ("LineDecision",),
+        "_precision.records": ("LineDecision",),
         "_rounding.apply": ("apply_updates",),
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}

@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._source.syntax import contains, parsed
+from .._source.syntax import contains, parsed, span
 
 
 def evaluable(node: ast.AST | None) -> ast.expr | None:
@@ -31,10 +31,9 @@ def decorated(file: str, line: int, name: str) -> int | None:
 
 def changed(node: ast.expr, texts: Mapping[ast.expr, str]) -> ast.expr:
     """An expression with other text for parts of it, which are known by their places."""
-    place = lambda x: (x.lineno, x.col_offset, x.end_lineno, x.end_col_offset)
-    parts = {place(part): text for part, text in texts.items()}
-    is_it = lambda x: isinstance(x, ast.expr) and place(x) in parts
-    return _replaced(node, is_it, lambda x: ast.parse(parts[place(x)], mode="eval").body)
+    parts = {span(part): text for part, text in texts.items()}
+    is_it = lambda x: isinstance(x, ast.expr) and span(x) in parts
+    return _replaced(node, is_it, lambda x: ast.parse(parts[span(x)], mode="eval").body)
 
 
 def computed(

@@ -24,6 +24,7 @@ from .losses import line_losses
 from .planned import BUDGET, ONE_INPUT, Inputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
+from .records import Compared, Costs, Decided, Errors, Setting, Updates
 from .report import PrecisionReport
 from .runs import Runs
 from .updates import unmoved
@@ -178,7 +179,7 @@ def audit_call(
         figures += figures_of(flow, functools.partial(_again, subject, flow))
     if not subject.has_values:
         costs = line_costs(figures, lambda *_: math.nan)
-        return PrecisionReport(**formats.names, work=work, costs=costs)
+        return PrecisionReport(Setting(**formats.names), spent=Costs(work, costs))
     paths = traced.paths
     with running(traced, formats):
         prepared = prepare(f, subject, traced, formats, show_status)
@@ -192,7 +193,7 @@ def audit_call(
             found = line_losses(measures, runs, has_double, tolerance, show_status)
         error_range = runs.error_range
         parts = subject, traced, prepared, graph, tolerance, inputs
-        planned = search_if_asked(*parts, found.loss_scale, show_status)
+        planned = search_if_asked(*parts, found.scaled and found.scaled.scale, show_status)
         show_status("measuring costs")
         harm = _harms(flow, runs) if flow else lambda *_: math.nan
         costs = line_costs(figures, harm)
@@ -201,29 +202,32 @@ def audit_call(
         compared = {} if compare is None else compare(measures.arrays)
     errors = dict(zip(paths, runs.by_output))
     return make(
-        **found._asdict(),
-        **formats.names,
-        **compared,
-        error=runs.total,
-        flipped=runs.flipped(measures.total),
-        decisions=runs.decisions,
-        turns_differ=runs.turns_differ,
-        compiled=runs.compiled,
-        error_range=error_range,
-        once=runs.once,
-        outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
-        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
-        is_of_integers=not measures.are_floats,
-        is_of_gradients=runs.has_gradients and not stuck and work is not None,
-        lines=measures.lines,
-        tolerance=tolerance,
-        not_examined=tuple(sorted(measures.program.unknown)),
-        held=tuple(measures.program.held),
-        vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
-        not_finite=prepared.not_finite,
-        work=work,
-        costs=costs,
-        plan=None if planned is None else planned.plan,
+        setting=Setting(
+            **formats.names,
+            lines=measures.lines,
+            tolerance=tolerance,
+            not_examined=tuple(sorted(measures.program.unknown)),
+            held=tuple(measures.program.held),
+        ),
+        errors=Errors(
+            runs.total,
+            {p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
+            {paths[n]: error for n, error in prepared.vanishing.items()},
+            runs.compiled,
+            runs.once,
+            error_range,
+            runs.lost,
+            not measures.are_floats,
+            prepared.not_finite,
+        ),
+        by_line=found,
+        decided=Decided(runs.flipped(measures.total), runs.decisions, runs.turns_differ),
+        updates=Updates(
+            {paths[n]: share for n, share in stuck.items() if n not in left_out},
+            runs.has_gradients and not stuck and work is not None,
+        ),
+        spent=Costs(work, costs),
+        compared=Compared(**compared),
         search=planned,
     )
 

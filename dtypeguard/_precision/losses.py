@@ -1,7 +1,6 @@
 """What a report says of losses: which lines lose precision, and which to compute wider."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from .._leaves.casts import shown as shown_casts
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .loss import LineLoss
+from .records import Losses
 from .remedies import remedy_of
 from .runs import Runs
 from .search import NOTHING, Bound, find
@@ -22,27 +22,6 @@ _MOSTLY = 0.5
 _FINITE = 0.1
 # How much of the squared error the lines of the fix may leave.
 _LEFT = 0.1
-
-
-class Losses(NamedTuple):
-    """The lines that lose precision: see `PrecisionReport`."""
-
-    losses: tuple[LineLoss, ...]
-    fix: tuple[LineLoss, ...]
-    mended: float
-    left: float
-    price: float
-    keeps: bool
-    left_if_kept: float
-    price_if_kept: float
-    left_if_cast: float
-    price_if_cast: float
-    explained: float | None
-    lost: float
-    loss_scale: float | None
-    scaled: float
-    left_if_scaled: float
-    out_of_range: str | None
 
 
 def line_losses(
@@ -105,26 +84,19 @@ def line_losses(
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line)
                 if remedy
-                else remedy_of(line, measures.program, has_float64, keeps, mixed),
+                else remedy_of(number, measures.program, has_float64, keeps, mixed),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,
             )
     return Losses(
         tuple(losses.values()),
-        tuple(losses[number] for number in fix),
-        *found.best[:3],
-        keeps,
-        kept.left,
-        kept.price,
-        cast.left,
-        cast.price,
         by_rounding * bool(shares) if is_finite else None,
-        runs.lost,
-        None if scaled is None else scaled.scale,
-        np.nan if scaled is None else scaled.error,
-        np.nan if scaled is None else scaled.left,
-        None if scaled is None else scaled.dtype,
+        tuple(losses[number] for number in fix),
+        keeps,
+        kept._replace(plan=None),
+        cast._replace(plan=None),
+        scaled,
     )
 
 

@@ -9,7 +9,7 @@ from .._leaves.rows import percent
 from .._source.origin import Origin, place_of
 from . import html
 from .loss import LineLoss
-from .runs import LineDecision
+from .records import LineDecision
 
 
 def mark_of_loss(

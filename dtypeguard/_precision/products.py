@@ -18,10 +18,12 @@ from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
-from .losses import Losses, allowed, line_losses
+from .losses import allowed, line_losses
+from .plain import rounded_otherwise
+from .records import Losses, Setting, WideLines, Words
 from .report import PrecisionReport
-from .runs import Runs, WideLines, rounded_otherwise
-from .typed import with_precision
+from .runs import Runs
+from .typed import with_keyword
 
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
@@ -67,18 +69,28 @@ class ProductRuns(Runs):
         assert products is not None
         return products
 
-    def report(self, **found: Any) -> "ProductsReport":
+    def report(self, setting: Setting, **found: Any) -> "ProductsReport":
         """The report on what was found."""
         products, computed = self.products, self.program.block.all_nodes()
+        times = self.level.dearer / min(self._dear, default=1.0)
+        become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
+        widened = f"at Precision.{self.level.name}"
+        words = Words(products.begin, widened, become, "|rounded - float32| / |float32|")
         return ProductsReport(
+            setting._replace(products=words),
             **found,
             matmul_precision=products.name,
             precision=self.level.name,
-            times_as_expensive=self.level.dearer / min(self._dear, default=1.0),
+            times_as_expensive=times,
             has_products=any(products.algorithm(node.eqn, True) for node in computed),
             begin=products.begin,
-            asks=any(map(_asks, self.program.lines)),
+            asks=self.asks,
         )
+
+    @property
+    def asks(self) -> bool:
+        """Whether a product asks for a precision itself."""
+        return any(map(_asks, self.program.lines))
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
         """The program with the products of some lines in another precision."""
@@ -105,7 +117,7 @@ class ProductRuns(Runs):
         calls = [calls_of(stack)[:1] for stack in stacks]
         made = None
         if all(calls):
-            made = with_precision({call for (call,) in calls}, precision)
+            made = with_keyword({call for (call,) in calls}, "precision", precision)
         if made:
             return f"On {origin}, write {' and '.join(dict.fromkeys(made))}."
         return f"Put `{within}` around {origin}."
@@ -153,11 +165,15 @@ def product_losses(
     """
     found = None
     for level in runs.products.levels:
-        if found is None or found.mended > allowed(runs, tolerance):
+        if found is None or found.best.error > allowed(runs, tolerance):
             runs.level = level
             found = line_losses(measures, runs, True, tolerance, show_status, runs.remedy)
     assert found is not None
-    return found._replace(left_if_cast=math.nan, price_if_cast=math.nan)
+    at_once, count = None, len(found.fix)
+    if count == measures.lines > 1 and not (found.is_spread or runs.asks):
+        within = f'with jax.default_matmul_precision("{runs.level.name.lower()}"):'
+        at_once = f"Put `{within}` around the whole call: all that multiply are needed."
+    return found._replace(cast=WideLines(), at_once=at_once)
 
 
 @public
@@ -187,21 +203,6 @@ class ProductsReport(PrecisionReport):
     begin: str = ""
     asks: bool = False
 
-    _off = "|rounded - float32| / |float32|"
-
-    @property
-    def _setting(self) -> str:
-        return self.begin
-
-    @property
-    def _widened(self) -> str:
-        return f"at Precision.{self.precision}"
-
-    @property
-    def _become(self) -> str:
-        known = f"{self.times_as_expensive:.0f} times as expensive"
-        return "float32" if math.isnan(self.times_as_expensive) else known
-
     @property
     def headline(self) -> str:
         """One sentence that says how it went."""
@@ -215,10 +216,3 @@ class ProductsReport(PrecisionReport):
             )
             return f"{self.begin} no product is rounded{why}."
         return super().headline
-
-    def _advice(self) -> list[str]:
-        is_all = len(self.fix) == self.lines > 1 and not self.is_spread
-        if is_all and not self.asks:
-            within = f'with jax.default_matmul_precision("{self.precision.lower()}"):'
-            return [f"Put `{within}` around the whole call: all that multiply are needed."]
-        return super()._advice()

@@ -8,17 +8,18 @@ import numpy as np
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
-from .._lines.equations import origin_of
-from .._numbers.lines import Line
+from .._lines.equations import calls_of, origin_of
 from .._numbers.nodes import Node
 from .._numbers.program import Program
 from .._source.files import package
 from .._source.origin import Origin
 from .loss import STOCHASTICALLY
+from .operands import widened
+from .typed import with_keyword
 
 
 def remedy_of(
-    line: Line,
+    number: int,
     program: Program,
     has_float64: bool,
     keeps: bool,
@@ -27,13 +28,13 @@ def remedy_of(
     """What to write for a line.
 
     Args:
-        line: the line.
+        number: that of the line.
         program: its program.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         keeps: whether its result stays wide, and is not cast back.
         mixed: the equations that then have wide and narrow operands, and take no such.
     """
-    text = _remedy_of(line, program, has_float64, keeps)
+    text = _remedy_of(number, program, has_float64, keeps)
     places = {f"{x.name} on {o.place}" for x in mixed if (o := origin_of(x.stack))}
     if not places:
         return text
@@ -43,8 +44,8 @@ def remedy_of(
     return f"{text} Cast the other operands of {last}{more} as well: it takes one dtype."
 
 
-def _remedy_of(line: Line, program: Program, has_float64: bool, keeps: bool) -> str:
-    formats = program.formats
+def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) -> str:
+    line, formats = program.lines[number], program.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
         name = f"complex{16 * formats.wide.itemsize}"
@@ -80,12 +81,16 @@ def _remedy_of(line: Line, program: Program, has_float64: bool, keeps: bool) -> 
             told = f"casts what it is given to {dtype}: have it compute in {name}{how}."
             return f"{given} {told}{needs_x64}"
         return f"Give {given} arrays of {name}: {cast_text(name)}.{needs_x64}"
+    nodes = [x for x in program.block.all_nodes() if x.line == number]
     if line.primitives == {"dot_general"}:
-        how = f"jnp.dot(..., preferred_element_type={wide})"
+        products = [x.stack for x in nodes if x.name == "dot_general" and not x.is_backward]
+        calls = {call for stack in products for call in calls_of(stack)[:1]}
+        made = with_keyword(calls, "preferred_element_type", wide)
+        how = " and ".join(made or [f"jnp.dot(..., preferred_element_type={wide})"])
+    elif "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
+        how = f"dtype={wide}"
     else:
-        how = cast_text(name)
-        if "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
-            how = f"dtype={wide}"
+        how = " and ".join(widened(nodes, name, keeps)) or cast_text(name)
     then = "keep what it makes so" if keeps else "cast the result back"
     text = f"Compute {where} in {name}, and {then}: {how}."
     if line.is_narrowed and line.primitives:

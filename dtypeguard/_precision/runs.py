@@ -1,199 +1,44 @@
-"""Plain runs of a program: as written, in wide types, and with some lines wide.
+"""Plain runs of a program with some lines wide, or with the loss scaled."""
 
-Each makes its own decisions, so their distances are those that a user measures.
-"""
-
-import collections
-import dataclasses
-import functools
 import math
-import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._costs.work import operations, repetitions
-from .._leaves.compat import as_function, set_x64, x64_enabled
-from .._leaves.dtypes import bits, kind
-from .._leaves.public import public
-from .._leaves.types import Equation, Jaxpr, Leaf
-from .._lines.equations import is_backward, origin_of
+from .._leaves.types import Equation, Leaf
 from .._numbers import plans
-from .._numbers.decisions import shown
 from .._numbers.formats import Formats
-from .._numbers.measure import Measures, distance, size_of
+from .._numbers.measure import Measures
 from .._numbers.plans import WIDE, Key, Plan
-from .._numbers.primitives import is_inexact
-from .._numbers.probes import Kept, Noted, Probes
-from .._numbers.program import Program
-from .._program.graph import jaxprs_in, open_jaxpr
-from .._source.origin import Origin
+from .plain import PlainRuns
+from .records import Scaled, WideLines
 
-# An error above this may be that of an output that rounding alone decides.
-_FAR = 0.05
-# It does if wide types differ by this part of the error, or of the output. Other outputs
-# differ by 2^-13 of the error at most, which is how much finer than float16 float32 is.
-_LEAST_PART = 0.1
 # From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
 # powers of two.
 _LEAST_LOST = 0.001
 _LEFT_AT_MOST = 0.5
-# How many roundings of float32 an error is where a program is ill-conditioned; then errors
-# that are this far apart are told.
-_AMPLIFIED, _APART = 1e3, 1.2
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
 
 
-@public
-@dataclasses.dataclass(frozen=True)
-class LineDecision:
-    """A line that decides by floating numbers, and decides otherwise in wide types.
+class Runs(PlainRuns):
+    """A program as written, in wide types, and with some lines wide.
 
     Attributes:
-        origin: the line; None if no line outside JAX leads to it.
-        flipped: how many of its decisions are others in wide types.
-        count: how many it makes: a mask of 32,768 elements is as many.
-    """
-
-    origin: Origin | None
-    flipped: int
-    count: int
-
-
-class WideLines(NamedTuple):
-    """A plain run with some lines wide.
-
-    Attributes:
-        error: that of its outputs.
-        left: the share of the squared error as written that it leaves.
-        price: the share of the operations of matrix products that it makes wide.
-        plan: what was run; None for the program as written.
-    """
-
-    error: float
-    left: float
-    price: float
-    plan: Plan | None = None
-
-
-class Scaled(NamedTuple):
-    """A plain run with the loss scaled, of which the gradients are divided in wide types.
-
-    Attributes:
-        scale: the factor, a power of two.
-        error: that of its outputs.
-        left: the share of the squared error as written that it leaves.
-        dtype: the one whose range is too small without.
-    """
-
-    scale: float
-    error: float
-    left: float
-    dtype: str
-
-
-class Runs:
-    """A program as written and in wide types.
-
-    Attributes:
-        by_output: the error of each output that is measured, relative to its norm in wide
-            types.
-        total: the root mean square of these.
-        compiled: the same where XLA may leave out roundings, as it does by default.
-        once: the same if the wide outputs are rounded once to the dtypes as written.
-        written: these outputs as written.
-        exact: those in wide types.
-        lost: the share of the numbers in the outputs that are 0 as written and not in wide
-            types.
-        decisions: the lines whose decisions differ, those that differ most first.
-        turns_differ: whether a loop turns another number of times.
-        has_gradients: whether an output is a gradient in a narrow dtype.
         count: how many runs with lines wide were made.
         most_price: the share of the products from which on it is no fix to make them wide.
-
-    Args:
-        measures: of the program.
     """
 
     most_price = 0.5
 
     def __init__(self, measures: Measures):
-        self._measures, self.program = measures, measures.program
-        self._arrays = measures.arrays
+        super().__init__(measures)
         self._as_given: list[Leaf] | None = None
         self.count = 0
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
-        self.written = measures.written
         wide = plans.wide(self.program)
-        others: Noted = Kept()
-        self.exact = measures.run(wide, Probes(decisions=others))
-        self._compiled = self._as_compiled()
-        self._sizes = [size_of(x) or 1.0 for x in self.exact]
-        self.leave_out(())
-        compared = _compared(self.program, measures.decisions, others)
-        self.turns_differ, self.decisions = compared
         self._work = self._widened_work(wide, is_any=True) or 1.0
-        inside = open_jaxpr(self.program.jaxpr)
-        outputs = [inside.outvars[n] for n in measures.outputs]
-        self._are_gradients = [_is_backward(inside, var) for var in outputs]
-        narrow = [0 < bits(x.dtype) < 32 for x in self.written]
-        self.has_gradients = any(map(operator.and_, narrow, self._are_gradients))
-
-    def leave_out(self, numbers: Collection[int]) -> None:
-        """Counts no error of these outputs from now on."""
-        for number in numbers:
-            self._sizes[number] = math.inf
-        self.by_output = self._distances(self.written)
-        self.total = self._mean(self.by_output)
-        self.compiled = self._mean(self._distances(self._compiled))
-        rounded = [e.astype(x.dtype) for x, e in zip(self.written, self.exact)]
-        self.once = self._mean(self._distances(rounded))
-        pairs = [*zip(self.written, self.exact, self._sizes)]
-        counted = [(x, e) for x, e, size in pairs if size < math.inf]
-        floats = counted if self._measures.are_floats else []
-        lost = sum(int(jnp.sum((x == 0) & (e != 0))) for x, e in floats)
-        self.lost = lost / (sum(x.size for x, _ in counted) or 1)
-
-    def vanishing(self) -> list[int]:
-        """The outputs that rounding alone decides, on the wide side as well.
-
-        What is 0 but for rounding, and what an optimizer makes of it, is another number in
-        float64 than in float32, or in float64 of inputs that differ by a few roundings. An
-        output that is lost may be as far off as written, but wide types agree on it.
-        """
-        far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
-        if not far:
-            return []
-        with set_x64(True):
-            others = self._exact_otherwise()
-            found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
-            differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
-        is_much = lambda n, off, size: off > _LEAST_PART * min(self.by_output[n], 1) * size
-        return [n for n, off, size in differ if is_much(n, off, size)]
-
-    def _exact_otherwise(self) -> list[Leaf]:
-        """The floating outputs in wide types, with other roundings."""
-        formats, arrays = self.program.formats, self._arrays
-        if formats.wide == np.float64:
-            arrays = [rounded_otherwise(x, 2.0**-50) for x in arrays]
-        formats = formats._replace(wide=np.dtype("float64"))
-        wide = plans.wide(self.program)
-        return self._measures.run(wide, arrays=arrays, formats=formats)
-
-    def flipped(self, rounding: float) -> float:
-        """The share of the squared error that other decisions cause.
-
-        Negative if they undo what rounding causes.
-
-        Args:
-            rounding: the error with the decisions as written.
-        """
-        is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
-        decides = bool(self.decisions) or self.turns_differ
-        return 1 - (rounding / self.total) ** 2 if decides and is_known else 0.0
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
         """The program with some lines wide.
@@ -253,36 +98,6 @@ class Runs:
             inside.append(error <= most)
         return sum(inside) > 1
 
-    @functools.cached_property
-    def _elsewhere(self) -> list[tuple[list[Leaf], list[Leaf], float]]:
-        """Inputs that differ by a rounding, the wide outputs, and the error as written."""
-        return [*map(self._moved, (0, 1))]
-
-    def _moved(self, shift: int) -> tuple[list[Leaf], list[Leaf], float]:
-        step = lambda x: self._step(self.program.formats.written(x.dtype))
-        move = lambda x: rounded_otherwise(x, step(x), shift).astype(x.dtype)
-        arrays = [move(x) if is_inexact(x) else x for x in self._arrays]
-        exact = self._measures.run(plans.wide(self.program), arrays=arrays)
-        written = self._measures.run(plans.written(self.program), arrays=arrays)
-        return arrays, exact, self._mean(self._distances(written, exact))
-
-    @functools.cached_property
-    def error_range(self) -> tuple[float, float] | None:
-        """The least and the greatest error of inputs that differ by a rounding.
-
-        None if it is about the same, and where that is not tried: in 16 bits, and where
-        little is lost.
-        """
-        is_much = _AMPLIFIED * np.finfo(np.float32).eps < self.total < math.inf
-        if self.program.formats.wide != np.float64 or not is_much:
-            return None
-        errors = [self.total, *(each[2] for each in (*self._elsewhere, self._moved(2)))]
-        return (min(errors), max(errors)) if max(errors) > _APART * min(errors) else None
-
-    def _step(self, dtype: np.dtype) -> float:
-        """The relative size of a rounding of an input."""
-        return float(jnp.finfo(dtype).eps) if kind(dtype) == "float" else 0.0
-
     @property
     def nothing(self) -> WideLines:
         """The program with no line wide."""
@@ -310,12 +125,6 @@ class Runs:
         left = self.left(error)
         return Scaled(2.0**power, error, left, short[0]) if left < _LEFT_AT_MOST else None
 
-    def left(self, error: float) -> float:
-        """The share of the squared error that an error is."""
-        if not (self.total and math.isfinite(error)):
-            return 1.0 if self.total else 0.0
-        return 0.0 if math.isinf(self.total) else (error / self.total) ** 2
-
     def harm(self, equations: Collection[Key], narrow: np.dtype) -> float:
         """The error that it adds to the outputs as written if some equations are narrow.
 
@@ -334,22 +143,6 @@ class Runs:
         made = self._measures.run(plan, formats=own)
         return self._mean(self._distances(made, self._as_given))
 
-    def _distances(
-        self, made: Sequence[Leaf], beside: Sequence[Leaf] | None = None
-    ) -> list[float]:
-        """How far outputs are from those in wide types, or from others."""
-        sizes = self._sizes
-        if beside is not None:
-            known = zip(beside, sizes)
-            sizes = [math.inf if s == math.inf else size_of(x) or 1.0 for x, s in known]
-        pairs = zip(made, self.exact if beside is None else beside, sizes)
-        errors = [distance(x.astype(e.dtype), e) / size for x, e, size in pairs]
-        return [error if math.isfinite(error) else math.inf for error in errors]
-
-    def _mean(self, errors: Sequence[float]) -> float:
-        known = [e for e, size in zip(errors, self._sizes) if size < math.inf]
-        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
-
     def _widened_work(self, plan: Plan, is_any: bool = False) -> float:
         """The operations of the products that a plan makes wide, or of all of them."""
         return sum(
@@ -366,61 +159,3 @@ class Runs:
         """Whether a product is computed wider where its line is wide."""
         dtypes = (var.aval.dtype for var in eqn.invars[:2])
         return any(map(self.program.formats.rounds, dtypes))
-
-    def _as_compiled(self) -> list[Leaf]:
-        """The floating outputs of the program as XLA compiles it."""
-        program = self.program
-        if program.formats.narrow is not None:  # there is no such program to compile
-            return self.written
-        made = jax.jit(as_function(program.jaxpr))(*self._arrays)
-        return [made[n] for n in self._measures.outputs]
-
-
-def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
-    """An array of floats with this part of each number added or taken away, in wide types.
-
-    Args:
-        array: the array.
-        part: which part of each number.
-        shift: which numbers grow: others for 0, 1 and 2.
-    """
-    if not is_inexact(array):
-        return array
-    widest = np.float64 if x64_enabled() else np.float32
-    wide = jnp.asarray(array, np.promote_types(array.dtype, widest))
-    signs = np.where((np.arange(wide.size).reshape(wide.shape) + shift) % 3, 1, -1)
-    return wide * (1 + signs * part)
-
-
-def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
-    """Whether the backward pass of a gradient makes a result."""
-    for eqn in jaxpr.eqns:
-        if var in eqn.outvars:
-            inner = [open_jaxpr(x) for x in jaxprs_in(eqn.params)]
-            if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
-                return _is_backward(inner[0], inner[0].outvars[eqn.outvars.index(var)])
-            return is_backward((eqn,))
-    return False
-
-
-def _compared(
-    program: Program, decisions: Noted, others: Noted
-) -> tuple[bool, tuple[LineDecision, ...]]:
-    """Whether turns of loops differ, and the lines whose decisions do."""
-    flipped, counts = collections.Counter[Origin | None](), collections.Counter()
-    turns_differ = False
-    for node in program.block.all_nodes():
-        if node.number not in decisions or node.number not in others:
-            continue
-        choice, other = decisions[node.number], others[node.number]
-        if choice.shape != other.shape:  # other turns of a loop
-            continue
-        if node.rule == "while":
-            turns_differ |= bool(jnp.any(choice != other))
-            continue
-        choice, other = (shown(node, x) for x in (choice, other))
-        origin = origin_of(node.stack)
-        flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
-        counts[origin] += choice.size
-    lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
-    return turns_differ, tuple(lines)

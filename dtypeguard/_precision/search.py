@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .runs import Runs, WideLines
+from .records import WideLines
+from .runs import Runs
 
 # How many lines are wide in runs of their own, once kept and once cast back.
 MOST_ALONE = 8
@@ -20,7 +21,7 @@ _HALF = 0.5
 _MOST_RUNS = 48
 # How many of the most important lines may be needed together.
 _MOST_TOGETHER = 64
-_NONE = WideLines(np.nan, np.nan, np.nan)
+_NONE = WideLines()
 
 
 class Found(NamedTuple):

@@ -54,6 +54,21 @@ def contains(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or 0)
 
 
+Span = tuple[int, int, int, int]
+
+
+def span(node: ast.AST) -> Span:
+    """Where a node stands: its first line and column, and its last ones."""
+    names = "lineno", "col_offset", "end_lineno", "end_col_offset"
+    line, column, end_line, end_column = (getattr(node, name, None) or 0 for name in names)
+    return line, column, end_line, end_column
+
+
+def encloses(outer: Span, inner: Span) -> bool:
+    """Whether one node is a part of another one, by their spans."""
+    return outer != inner and outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
+
+
 def first_line(node: ast.stmt) -> int:
     """The first line of a statement, which may be that of a decorator."""
     decorators = getattr(node, "decorator_list", ())

@@ -11,6 +11,7 @@ from helpers import need
 
 from dtypeguard import LineLoss, PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.records import Losses
 
 
 def test_the_error_of_outputs_whose_norm_overflows():
@@ -90,5 +91,5 @@ FEW, MANY, ONE = (0.46, 0.35, 0.1, 0.05), (0.27, 0.12, 0.1, 0.1), (0.6, 0.1, 0.1
 def test_a_few_lines_that_cause_most_of_the_error_stand_out(shares, is_spread):
     line = functools.partial(LineLoss, alone=0.01, left=1.0, dtypes=(), constant=None)
     lines = tuple(line(None, share, remedy="") for share in shares)
-    report = PrecisionReport(error=0.01, losses=lines, fix=lines, lines=9)
+    report = PrecisionReport(by_line=Losses(lines, fix=lines))
     assert report.is_spread == is_spread

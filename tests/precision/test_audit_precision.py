@@ -13,6 +13,7 @@ from jax import lax
 
 from dtypeguard import LineLoss, PrecisionReport, audit_precision, guard_step
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.records import Errors, Losses, Setting
 from dtypeguard._source.origin import Origin
 from dtypeguard.testing import check_precision
 
@@ -307,7 +308,7 @@ def test_an_average_is_not_told_of_updates():
 def test_a_program_as_if_it_were_in_float32_is_compared_with_float64():
     report = audit_precision(lambda x: x / 3, jnp.ones(3), narrow=F32)
     assert report.fix[0].remedy.endswith(
-        "x.astype(jnp.float64). That needs jax_enable_x64."
+        "x.astype(jnp.float64) / 3. That needs jax_enable_x64."
     )
     assert 0 < report.error < 1e-7
 
@@ -326,7 +327,7 @@ def test_remedies_are_for_what_the_line_computes():
 
     mean = lambda x: jnp.mean(x, 1)  # which casts, unlike the line
     report = audit_precision(mean, normal(0, 4, 9))
-    assert "in float32, and keep what it makes so: x.astype(jnp.float32)." in str(report)
+    assert "keep what it makes so: jnp.mean(x.astype(jnp.float32), 1)." in str(report)
     assert not audit_precision(lambda x: mean(x.astype(F32)), normal(0, 4, 9)).error
 
     report = audit_precision(average, *AVERAGED)
@@ -388,14 +389,15 @@ def test_a_line_has_the_scopes_that_its_calls_have_in_common():
 
 
 def test_an_error_that_rounding_the_outputs_once_gives_is_said_to_be_that():
-    report = PrecisionReport(error=0.0018, once=0.0017, wide="float32")
+    setting, errors = Setting(9, "float32"), Errors(0.0018, once=0.0017)
+    report = PrecisionReport(setting, errors)
     assert "once" in str(report)
     line = Origin("t.py", 1, "f", "y = x")
     loss = LineLoss(line, -0.001, 0.001, 1.0, ("bfloat16",), None, "")
     losses = tuple(
         dataclasses.replace(loss, share=share) for share in (0.3, 0.2, 0.2, 0.1, -0.001)
     )
-    report = dataclasses.replace(report, losses=losses, fix=losses[:4], lines=9)
+    report = PrecisionReport(setting, errors, Losses(losses, fix=losses[:4]))
     assert report.headline == (
         "the outputs are 0.18% off. That is the cost of bfloat16: rounding the outputs "
         "once gives 0.17%."

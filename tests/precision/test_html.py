@@ -13,6 +13,7 @@ import pytest
 
 from dtypeguard import LineCost, PrecisionReport, Work, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.records import Costs, Errors, Setting
 from dtypeguard._source.origin import Origin
 
 pytestmark = [
@@ -164,18 +165,8 @@ def test_costs_stand_on_the_line_where_values_become_wide():
         LineCost(None, "args[1]", 0.1, 0.1, float("nan"), is_cast=False),
     )
     work = Work({"bfloat16": 3e6, "float32": 1e6}, {"bfloat16": 1.0, "int32": 1.0})
-    report = PrecisionReport(
-        error=0.0,
-        outputs={"": 0.0},
-        losses=(),
-        fix=(),
-        left=0.0,
-        explained=0.0,
-        lines=0,
-        wide="float32",
-        work=work,
-        costs=costs,
-    )
+    errors, spent = Errors(0.0, {"": 0.0}), Costs(work, costs)
+    report = PrecisionReport(Setting(wide="float32"), errors, spent=spent)
     text = report.to_html()
     page = _Page(text)
     assert page.wrong == []

@@ -13,6 +13,7 @@ from jax import lax
 
 from dtypeguard import LineCost, LineLoss, PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.records import Costs, Decided, Errors, Losses, WideLines
 
 pytestmark = [
     pytest.mark.third_party,
@@ -354,7 +355,8 @@ def test_a_report_equals_itself_after_pickling():
 
 def test_the_legend_of_a_table_is_printed_once():
     report = audit_precision(lambda x: jnp.cumsum(x), jnp.ones(300, jnp.bfloat16))
-    again = dataclasses.replace(report, lines=report.lines + 1)
+    more = report.setting._replace(lines=report.lines + 1)
+    again = dataclasses.replace(report, setting=more)
     first = str(report)
     assert "Off is" not in str(again)
     assert str(report) == first  # whichever it is
@@ -367,7 +369,8 @@ def _loss(share, left=math.nan, **more):
 
 def test_where_decisions_matter_shares_are_those_of_rounding_and_rows_are_few():
     losses = tuple(_loss(0.001 * n, scope="abc/" * 60) for n in range(30, 0, -1))
-    report = PrecisionReport(error=0.1, flipped=0.9, losses=losses, fix=losses[-1:])
+    found = Losses(losses, fix=losses[-1:])
+    report = PrecisionReport(errors=Errors(0.1), by_line=found, decided=Decided(0.9))
     rows = report.rows()
     assert len(rows) == 10  # with the fix
     assert rows[1].startswith("30%")
@@ -377,17 +380,9 @@ def test_where_decisions_matter_shares_are_those_of_rounding_and_rows_are_few():
 
 def test_cast_back_is_told_only_where_it_helps():
     losses = (_loss(1.0, 0.1),)
-    make = lambda left: PrecisionReport(
-        error=0.1,
-        explained=1.0,
-        losses=losses,
-        fix=losses,
-        left=0.1,
-        price=0.3,
-        price_if_kept=0.3,
-        left_if_cast=left,
-        price_if_cast=0.0,
-    )
+    kept, cast = WideLines(left=0.1, price=0.3), lambda left: WideLines(0.0, left, 0.0)
+    found = lambda left: Losses(losses, 1.0, losses, kept=kept, cast=cast(left))
+    make = lambda left: PrecisionReport(errors=Errors(0.1), by_line=found(left))
     assert "Cast back after, 20% is left" in str(make(0.2))
     assert "Cast back" not in str(make(1.83))
 
@@ -395,9 +390,8 @@ def test_cast_back_is_told_only_where_it_helps():
 def test_a_line_after_which_all_is_wide_is_no_fix():
     early = dataclasses.replace(_loss(0.2, 0.07), alone=0.04)
     losses = (early, _loss(0.6, 0.9))
-    report = PrecisionReport(
-        error=0.1, explained=1.0, losses=losses, fix=losses[:1], mended=0.01, price=1.0
-    )
+    found = Losses(losses, 1.0, losses[:1], kept=WideLines(0.01, price=1.0))
+    report = PrecisionReport(errors=Errors(0.1), by_line=found)
     first, *rest = str(report).splitlines()
     assert "it is 1%, but so 100% of the matrix products become" in first
     assert "Do." not in rest
@@ -405,6 +399,7 @@ def test_a_line_after_which_all_is_wide_is_no_fix():
 
 def test_a_cost_that_saves_nothing_is_not_advised():
     make = lambda saves: LineCost(None, "x", 0.5, saves, 0.0, False, remedy="Cast.")
-    report = PrecisionReport(error=0.1, costs=(make(0.5), make(0.001)))
+    spent = Costs(lines=(make(0.5), make(0.001)))
+    report = PrecisionReport(errors=Errors(0.1), spent=spent)
     assert str(report).count("Cast. It saves 50%") == 1
     assert "It saves 0%" not in str(report)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Aval, Leaf
-from .._program.meshes import current_mesh, under_mesh
+from .._program.meshes import current_mesh, under_mesh, varying_as
 from .arithmetic import Arithmetic, Either, Value
 from .decisions import kind_of
 from .formats import Formats
@@ -159,6 +159,8 @@ class _Run(Loops):
         decides = kind_of(node) if probes.follows_or_notes else None
         given = probes.given.get(number) if decides and probes.given is not None else None
         if decides and given is not None:
+            own = [v.own if isinstance(v, Either) else v for v in values]
+            given = varying_as(given, own)
             values = decides.take(values, given)
         operands, made = self.arithmetic.computed(
             node, values, entry, is_rounded, is_constant

@@ -218,6 +218,7 @@ def audit_call(
         lines=measures.lines,
         tolerance=tolerance,
         not_examined=tuple(sorted(measures.program.unknown)),
+        not_separated=measures.not_separated,
         held=tuple(measures.program.held),
         vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
         not_finite=prepared.not_finite,

@@ -83,6 +83,9 @@ class PrecisionReport(Displayed):
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
+        not_separated: the loops whose decisions each run makes by itself, such as those of
+            many turns that compare floats: what flips there counts as rounding. It is "the
+            program" if wide types are finite with their own decisions alone.
         held: the lines that use arrays in a dtype of 16 bits or less which were made before
             the program was traced, or meanwhile: what that has rounded is not counted.
         work: what the program computes, by dtype.
@@ -137,6 +140,7 @@ class PrecisionReport(Displayed):
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()
+    not_separated: tuple[str, ...] = ()
     held: tuple[Origin | None, ...] = ()
     work: Work | None = None
     costs: tuple[LineCost, ...] = ()
@@ -602,6 +606,12 @@ class PrecisionReport(Displayed):
             notes.append(
                 "Constants that the program holds in 16 bits or less are taken as they "
                 f"are, on {', '.join(dict.fromkeys(places[:3]))}{more}."
+            )
+        if self.not_separated:
+            *few, last = self.not_separated[:3]
+            places = f"{', '.join(few)} and {last}" if few else last
+            notes.append(
+                f"Decisions that flip in {places} count as rounding: each run makes its own."
             )
         if self.not_examined:
             notes.append(

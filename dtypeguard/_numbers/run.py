@@ -14,6 +14,7 @@ import numpy as np
 from .._leaves.types import Aval, Leaf
 from .._program.meshes import current_mesh, under_mesh, varying_as
 from .arithmetic import Arithmetic, Either, Value
+from .control import compiled
 from .decisions import kind_of
 from .formats import Formats
 from .loops import Loops
@@ -55,6 +56,14 @@ def run(
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
         runner = _Run(program, plan, probes or Probes(), formats, scale)
         return runner.program_of(arrays)
+
+
+def run_as_one(
+    program: Program, plan: Plan, arrays: Sequence[Leaf], formats: Formats
+) -> list[Leaf]:
+    """The same, compiled as one: XLA may compute it otherwise, and keeps nothing of it."""
+    runner = _Run(program, plan, Probes(), formats, None, is_traced=True)
+    return compiled(jax.jit(runner.program_of).lower([*arrays]))([*arrays])
 
 
 class _Run(Loops):

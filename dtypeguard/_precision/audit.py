@@ -190,7 +190,7 @@ def audit_call(
         else:
             has_double = traced.has_float64
             found = line_losses(measures, runs, has_double, tolerance, show_status)
-        error_range = runs.error_range
+        error_range, as_compiled = runs.error_range, runs.compiled()
         parts = subject, traced, prepared, graph, tolerance, inputs
         planned = search_if_asked(*parts, found.loss_scale, show_status)
         show_status("measuring costs")
@@ -208,7 +208,7 @@ def audit_call(
         flipped=runs.flipped(measures.total),
         decisions=runs.decisions,
         turns_differ=runs.turns_differ,
-        compiled=runs.compiled,
+        compiled=as_compiled,
         error_range=error_range,
         once=runs.once,
         outputs={p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},

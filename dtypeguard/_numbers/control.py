@@ -111,8 +111,9 @@ class Control:
         first, probes = node.inner[0].first, self.probes
         given = probes.given_within(first, node.number) or None
         # Decisions are noted though nobody asks: that is one program less to compile.
-        notes = given is None and probes.finite is None and _decides(node)
-        notes |= probes.decisions is not None and _decides(node)
+        is_decided = node.rule == "while" or decides(*node.inner)
+        notes = given is None and probes.finite is None and is_decided
+        notes |= probes.decisions is not None and is_decided
         noted = dataclasses.replace(probes, decisions={} if notes else None)
         part = self.plan.part(first, node.number)
         types = (*map(jax.typeof, operands),)
@@ -172,28 +173,32 @@ class Control:
             return self.compiled(node, values)
         params, axes = node.eqn.params, manual_axes(node.eqn)
         everywhere = jax.sharding.PartitionSpec()
+        # Each device decides by itself: its decisions have an axis for the devices.
+        by_device = jax.sharding.PartitionSpec((*axes,))
+        tree_map = jax.tree_util.tree_map
 
-        def body(values):
-            probes = Probes(finite=None if self.probes.finite is None else {})
-            made, _, counts = self.noted(probes, node, node.inner[0], values)
-            return made, jax.tree_util.tree_map(lambda x: lax.psum(x, (*axes,)), counts)
+        def body(values, given):
+            probes = self.probes.empty(tree_map(lambda x: x[0], given))
+            made, decisions, counts = self.noted(probes, node, node.inner[0], values)
+            counts = tree_map(lambda x: lax.psum(x, (*axes,)), counts)
+            return made, tree_map(lambda x: x[None], decisions), counts
 
-        made, counts = jax.shard_map(
+        made, *noted = jax.shard_map(
             body,
             mesh=params["mesh"],
-            in_specs=([*params["in_specs"]],),
-            out_specs=([*params["out_specs"]], everywhere),
+            in_specs=([*params["in_specs"]], by_device),
+            out_specs=([*params["out_specs"]], by_device, everywhere),
             axis_names={*axes},
             check_vma=params["check_vma"],
-        )(values)
-        self.probes.add(None, counts)
+        )(values, self.probes.given_inside(node))
+        self.probes.add(*noted)
         return made
 
 
-def _decides(node: Node) -> bool:
-    """Whether something inside of a loop or of shards decides, or the loop itself."""
-    inside = (each for block in node.inner for each in block.all_nodes())
-    return any(each.rule == "while" or kind_of(each) for each in (node, *inside))
+def decides(*blocks: Block) -> bool:
+    """Whether something in one of these blocks decides by floating values."""
+    nodes = itertools.chain.from_iterable(block.all_nodes() for block in blocks)
+    return any(each.rule == "while" or kind_of(each) for each in nodes)
 
 
 def split(values: Sequence[Leaf], *sizes: int) -> list[list[Leaf]]:

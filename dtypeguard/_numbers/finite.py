@@ -153,7 +153,7 @@ _NONE = np.zeros(2, int)
 def _counts(measures: Measures, plan: plans.Plan) -> dict[_Value, np.ndarray]:
     """How many elements of each value are not finite, and how many are not a number."""
     counts: Counts = {}
-    measures.run(plan, Probes(given=measures.decisions, finite=counts))
+    measures.run(plan, Probes(given=measures.given, finite=counts))
     return {value: np.asarray(x) for value, x in counts.items()}
 
 

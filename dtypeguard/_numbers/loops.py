@@ -13,7 +13,7 @@ from .._leaves.types import Leaf
 from .._program.graph import loop_parts
 from .._program.meshes import of_mesh
 from .arithmetic import Value
-from .control import Control, split, zeros_like
+from .control import Control, decides, split, zeros_like
 from .nodes import Node
 from .probes import Probes
 
@@ -76,13 +76,16 @@ class Loops(Control):
         values = self.entered(node, values, before + consts)
         if self.is_traced:
             return self._loop_in_trace(node, values)
-        made = self._turn_by_turn(node, values)
+        is_long = node.number in self.program.long and not self.probes.given_inside(node)
+        made = None if is_long else self._turn_by_turn(node, values)
         return self.compiled(node, values) if made is None else made
 
     def _goes_on(self, node: Node, constants: list[Leaf]) -> Callable[..., Leaf]:
         """Whether a loop goes on, of the turns that it took and what it carries."""
         given = None if self.probes.given is None else self.probes.given.get(node.number)
-        if given is not None:  # as often as the run that it follows
+        # As often as the run that it follows, if it decides as that inside as well. It may
+        # otherwise be at its end earlier: a solver then divides by a step of 0.
+        if given is not None and not (self.is_traced and decides(node.inner[0])):
             return lambda turns, carry: turns < given
 
         def goes_on(turns: Leaf, carry: list[Leaf]) -> Leaf:
@@ -115,6 +118,7 @@ class Loops(Control):
         return carry
 
     def _loop_in_trace(self, node: Node, values: list[Leaf]) -> list[Leaf]:
+        self.program.long.add(node.number)
         _, before, consts, _ = loop_parts(node.eqn)
         constants, outside, carry = split(values, before, consts)
         goes_on, has_counts = self._goes_on(node, constants), self.probes.finite is not None
@@ -133,7 +137,8 @@ class Loops(Control):
             counts = jax.tree_util.tree_map(jnp.add, counts, new)
             return turns + is_on.astype(turns.dtype), _chosen(is_on, made, carry), counts
 
-        _, counts = jax.eval_shape(made_of, carry)
+        # To ask for shapes is to trace it twice: in nested loops, 2^depth times.
+        _, counts = jax.eval_shape(made_of, carry) if has_counts else (None, None)
         turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
         is_on = lambda state: jnp.any(goes_on(*state[:2]))
         state = turns, carry, jax.tree_util.tree_map(zeros_like, counts)

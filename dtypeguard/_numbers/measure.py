@@ -9,7 +9,9 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
+from .._lines.equations import origin_of
 from . import plans
+from .control import decides
 from .plans import Plan
 from .primitives import is_inexact, measured
 from .probes import Kept
@@ -35,6 +37,9 @@ class Measures:
             are any. Ints and bools are off by the share of those that differ.
         written: these outputs as written.
         decisions: what it decides as written, by the number of the equation.
+        follows: whether other runs decide as the program as written does. They do not if it
+            returns ints and bools alone, nor if wide types are finite only without: a
+            logarithm may be taken of what is negative in them.
         exact: these outputs in wide types with these decisions; ints, and bools, with
             others.
         by_output: the error of each of them as written, relative to its norm.
@@ -53,9 +58,31 @@ class Measures:
         self.are_floats = any(map(is_inexact, avals))
         self.decisions: Noted = Kept()
         self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
+        self.follows = self.are_floats
         self.exact = self._outputs(())
+        if self.follows and not all(map(_is_finite, self.exact)):
+            self.follows = False
+            others = self._outputs(())
+            self.follows = not any(map(_is_finite_elsewhere, others, self.exact))
+            self.exact = self.exact if self.follows else others
         self._norms = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
+
+    @property
+    def given(self) -> Noted | None:
+        """The decisions that runs follow."""
+        return self.decisions if self.follows else None
+
+    @property
+    def not_separated(self) -> tuple[str, ...]:
+        """What decides in each run by itself, though others follow."""
+        if not self.follows:
+            return ("the program",) * self.are_floats
+        nodes = self.program.block.all_nodes()
+        loops = [x for x in nodes if x.number in self.program.long and decides(x.inner[0])]
+        origins = [origin_of(x.stack) for x in loops]
+        places = [f"the loop on {x.place}" if x else "a loop inside JAX" for x in origins]
+        return (*dict.fromkeys(places),)
 
     def run(
         self,
@@ -186,8 +213,8 @@ class Measures:
         return self._following(plans.rounding(self.program, {*rounding}))
 
     def _following(self, plan: Plan) -> list[Leaf]:
-        """The outputs of a plan with the decisions as written, unless they are these."""
-        return self.run(plan, Probes(given=self.decisions if self.are_floats else None))
+        """The outputs of a plan."""
+        return self.run(plan, Probes(given=self.given))
 
     def _error_of(self, plan: Plan) -> float:
         return self._mean(self._distances(self._following(plan)))
@@ -212,6 +239,15 @@ def size_of(x: Leaf) -> float:
     if not is_inexact(x):
         return float(x.size)
     return math.hypot(*(_norm(np.where(np.isfinite(x), x, 0)) for (x,) in _pieces(x)))
+
+
+def _is_finite(x: Leaf) -> bool:
+    return not is_inexact(x) or bool(jnp.isfinite(x).all())
+
+
+def _is_finite_elsewhere(x: Leaf, other: Leaf) -> bool:
+    """Whether a number is finite that is not so in another array."""
+    return is_inexact(x) and bool(jnp.any(jnp.isfinite(x) & ~jnp.isfinite(other)))
 
 
 def distance(x: Leaf, exact: Leaf) -> float:

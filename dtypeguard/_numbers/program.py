@@ -45,6 +45,7 @@ class Program:
         held: the lines that use arrays of its own, made before it was traced or meanwhile,
             in a dtype of 16 bits or less: whether that has rounded them is not known.
         compiled: its loops, by their plans.
+        long: its `while` loops that are compiled, such as those of many turns.
         literals: the numbers in its equations, as values.
         functions: what evaluates equations outside of loops.
         calls: the numbers of the calls that lead to each equation, if that is known.
@@ -62,7 +63,7 @@ class Program:
         self.backward = set[np.dtype]()
         self.held, self._arrays = dict[Origin | None, str](), dict[Any, Leaf]()
         self.compiled, self.literals = dict[object, Any](), dict[object, Any]()
-        self.functions = dict[object, Any]()
+        self.functions, self.long = dict[object, Any](), set[int]()
         self.calls: dict[int, int] | None = None
         self._numbers = numbers
         if formats.narrow is not None:

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Aval, Leaf
-from .._program.meshes import current_mesh, under_mesh
+from .._program.meshes import current_mesh, under_mesh, varying_as
 from .arithmetic import Arithmetic, Either, Value
+from .control import compiled
 from .decisions import kind_of
 from .formats import Formats
 from .loops import Loops
@@ -55,6 +56,14 @@ def run(
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
         runner = _Run(program, plan, probes or Probes(), formats, scale)
         return runner.program_of(arrays)
+
+
+def run_as_one(
+    program: Program, plan: Plan, arrays: Sequence[Leaf], formats: Formats
+) -> list[Leaf]:
+    """The same, compiled as one: XLA may compute it otherwise, and keeps nothing of it."""
+    runner = _Run(program, plan, Probes(), formats, None, is_traced=True)
+    return compiled(jax.jit(runner.program_of).lower([*arrays]))([*arrays])
 
 
 class _Run(Loops):
@@ -159,6 +168,8 @@ class _Run(Loops):
         decides = kind_of(node) if probes.follows_or_notes else None
         given = probes.given.get(number) if decides and probes.given is not None else None
         if decides and given is not None:
+            own = [v.own if isinstance(v, Either) else v for v in values]
+            given = varying_as(given, own)
             values = decides.take(values, given)
         operands, made = self.arithmetic.computed(
             node, values, entry, is_rounded, is_constant

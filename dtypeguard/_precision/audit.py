@@ -191,7 +191,7 @@ def audit_call(
         else:
             has_double = traced.has_float64
             found = line_losses(measures, runs, has_double, tolerance, show_status)
-        error_range = runs.error_range
+        error_range, as_compiled = runs.error_range, runs.compiled()
         parts = subject, traced, prepared, graph, tolerance, inputs
         planned = search_if_asked(*parts, found.scaled and found.scaled.scale, show_status)
         show_status("measuring costs")
@@ -207,13 +207,14 @@ def audit_call(
             lines=measures.lines,
             tolerance=tolerance,
             not_examined=tuple(sorted(measures.program.unknown)),
+            not_separated=measures.not_separated,
             held=tuple(measures.program.held),
         ),
         errors=Errors(
             runs.total,
             {p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
             {paths[n]: error for n, error in prepared.vanishing.items()},
-            runs.compiled,
+            as_compiled,
             runs.once,
             error_range,
             runs.lost,

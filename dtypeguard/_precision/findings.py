@@ -89,6 +89,7 @@ class Findings:
     narrow: ClassVar[Field[str | None]] = Field("setting.narrow")
     tolerance: ClassVar[Field[float | None]] = Field("setting.tolerance")
     not_examined: ClassVar[Field[tuple[str, ...]]] = Field("setting.not_examined")
+    not_separated: ClassVar[Field[tuple[str, ...]]] = Field("setting.not_separated")
     held: ClassVar[Field[tuple[Origin | None, ...]]] = Field("setting.held")
     work: ClassVar[Field[Work | None]] = Field("spent.work")
     costs: ClassVar[Field[tuple[LineCost, ...]]] = Field("spent.lines")

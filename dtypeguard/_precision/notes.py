@@ -70,6 +70,13 @@ def _held(report: Findings) -> Iterable[str]:
         )
 
 
+def _not_separated(report: Findings) -> Iterable[str]:
+    if report.not_separated:
+        *few, last = report.not_separated[:3]
+        places = f"{', '.join(few)} and {last}" if few else last
+        yield f"Decisions that flip in {places} count as rounding: each run makes its own."
+
+
 def _not_examined(report: Findings) -> Iterable[str]:
     if report.not_examined:
         yield f"Run as written, without a look inside: {', '.join(report.not_examined)}."
@@ -89,6 +96,7 @@ _NOTES = (
     _furthest,
     _vanishing,
     _held,
+    _not_separated,
     _not_examined,
     _work,
 )

@@ -85,6 +85,7 @@ class Setting(NamedTuple):
     narrow: str | None = None
     tolerance: float | None = None
     not_examined: tuple[str, ...] = ()
+    not_separated: tuple[str, ...] = ()
     held: tuple[Origin | None, ...] = ()
     products: Words | None = None
 

@@ -77,6 +77,9 @@ class PrecisionReport(Findings, Displayed):
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         not_examined: the primitives that were run as written on both sides.
+        not_separated: the loops whose decisions each run makes by itself, such as those of
+            many turns that compare floats: what flips there counts as rounding. It is "the
+            program" if wide types are finite with their own decisions alone.
         held: the lines that use arrays in a dtype of 16 bits or less which were made before
             the program was traced, or meanwhile: what that has rounded is not counted.
         work: what the program computes, by dtype.

@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 from plans_run import Planned, assert_same
 
+from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
 from dtypeguard._numbers import loops, plans, run as run_module
 from dtypeguard._numbers.run import Probes, run
@@ -190,3 +191,64 @@ def test_nested_branches_are_traced_once(monkeypatch):
     monkeypatch.setattr(loops, "_MOST_EAGER", 0)
     run(program.program, plans.written(program.program), arrays, Probes(decisions={}))
     assert len(entered) < 4 * 6
+
+
+def test_nested_loops_are_traced_once(monkeypatch):
+    def nested(depth, h):
+        if not depth:
+            return h * 1.1
+        more = lambda h: nested(depth - 1, h + 0.1)
+        return lax.while_loop(lambda h: jnp.max(h) < depth + 3, more, h)
+
+    f = lambda x, w: nested(6, x)
+    program, arrays = Planned(f, X.astype(BF16), W), [X.astype(BF16), W]
+    entered, block = [], run_module._Run.block
+    count = lambda *args: [entered.append(1), block(*args)][1]
+    monkeypatch.setattr(run_module._Run, "block", count)
+    monkeypatch.setattr(loops, "_MOST_EAGER", 0)
+    run(program.program, plans.written(program.program), arrays)
+    assert len(entered) < 5 * 6
+
+
+def solved(w, y):
+    """Steps up to 1, as a solver chooses them: a step of 0 is not a number."""
+
+    def step(state):
+        t, h, y = state
+        h = jnp.minimum(h, 1 - t)
+        rate = (h * jnp.tanh(w @ y)) / h
+        longer = jnp.where(jnp.sum(rate**2) < 2, 1 / 16, 1 / 64)
+        return t + h, longer.astype(h.dtype), y + h * rate
+
+    start = jnp.zeros((), y.dtype), jnp.full((), 1 / 16, y.dtype), y
+    return lax.while_loop(lambda state: state[0] < 1, step, start)[2]
+
+
+def test_a_loop_of_many_turns_ends_by_itself_where_it_decides_inside(monkeypatch):
+    """In wide types it needs half of the turns."""
+    monkeypatch.setattr(loops, "_MOST_EAGER", 0)
+    w, y = normal(1, 3, 3).astype(BF16), jnp.ones(3, BF16)
+    report = audit_precision(solved, w, y)
+    exact = solved(w.astype(F32), y.astype(F32))
+    off = jnp.linalg.norm(solved(w, y).astype(F32) - exact) / jnp.linalg.norm(exact)
+    assert report.error == pytest.approx(float(off), rel=1e-3)
+    assert report.turns_differ
+    (place,) = report.not_separated
+    assert place.startswith("the loop on tests/numbers/test_loops.py:")
+    assert f"Decisions that flip in {place} count as rounding: each" in str(report)
+
+
+def test_wide_types_that_are_finite_with_their_own_decisions_alone():
+    """In bfloat16 0.9982 is 1, which is above 0.9985."""
+
+    def f(x, y):
+        more = (x + y).astype(F32) - 0.9985
+        return jnp.where(more > 0, jnp.log(more), -7.0)
+
+    x, y = jnp.ones(3, BF16), jnp.array([-0.0018, 0.5, 1], BF16)
+    report = audit_precision(f, x, y)
+    exact = f(x.astype(F32), y.astype(F32))
+    off = jnp.linalg.norm(f(x, y) - exact) / jnp.linalg.norm(exact)
+    assert report.error == pytest.approx(float(off), rel=1e-3)
+    assert report.not_separated == ("the program",)
+    assert [line.flipped for line in report.decisions] == [1]

@@ -48,7 +48,8 @@ def on_eight_devices(*names):
     return json.loads(output_on_eight_devices(script, *names))
 
 
-FIRST, OTHERS = ("shard_map", "overflow"), ("unchecked", "gradient", "scan inside", "jit")
+FIRST = "shard_map", "overflow", "decided", "decided at once"
+OTHERS = "unchecked", "gradient", "scan inside", "jit"
 SHARDED = {
     "shard_map": ['return 1.7 * lax.psum(h, "data")', "h = jnp.tanh(x @ w)"],
     "unchecked": ['return 1.7 * lax.psum(h, "data")', "h = jnp.tanh(x @ w)"],
@@ -78,6 +79,15 @@ def test_an_overflow_on_one_of_eight_devices():
     told = on_eight_devices(*FIRST)["overflow"]
     assert math.isinf(told["error"])
     assert told["first"] == 'return lax.pmean(jnp.exp(x), "data") - x'
+
+
+def test_decisions_of_shards_are_those_of_the_same_program_without():
+    told = on_eight_devices(*FIRST)
+    sharded, plain = told["decided"], told["decided at once"]
+    assert sharded["rounding"] < sharded["error"] / 2
+    assert sharded["rounding"] == pytest.approx(plain["rounding"], rel=1e-3)
+    assert sharded["error"] == pytest.approx(plain["error"], rel=1e-3)
+    assert sharded["decisions"] == plain["decisions"] != []
 
 
 SQUARE = normal(0, 5, 5)

@@ -2,7 +2,8 @@
 
 Its arguments are names of programs. Prints as JSON, by program: the error, the error of the
 compiled program against float32, the lines, what was not examined, and on how many devices
-each output of the audit's runs lies.
+each output of the audit's runs lies; the error of rounding alone, and how many decisions
+flipped of how many.
 """
 
 import json
@@ -33,6 +34,22 @@ def average(x):
     return lax.scan(step, x, None, 100)
 
 
+def layers(x, ws):
+    step = lambda x, w: (jnp.where((h := x @ w) > 0, h, -1), None)
+    return lax.scan(step, x, ws)[0]
+
+
+def decided(x, ws):
+    """Each device decides by itself, then all alike."""
+    total = lax.psum(layers(x, ws), "data")
+    return jnp.where(total > 0, total, 1 - total)
+
+
+def decided_at_once(x, ws):
+    total = layers(x, ws).reshape(8, -1, x.shape[-1]).sum(0)
+    return jnp.where(total > 0, total, 1 - total)
+
+
 def overflow(x):
     return lax.pmean(jnp.exp(x), "data") - x
 
@@ -46,6 +63,8 @@ def main():
     x, w = normal(0, 16, 4).astype(jnp.bfloat16), normal(1, 4, 4).astype(jnp.bfloat16)
     x = jax.device_put(x, SPLIT)
     both = P("data"), P()
+    deep = jax.device_put(normal(2, 512, 16).astype(jnp.bfloat16), SPLIT), normal(3, 5, 16, 16)
+    deep = deep[0], deep[1].astype(jnp.bfloat16) / 2
     by_rows = mapped(reduced, both, P())
     loss = lambda w, x: jnp.sum(by_rows(x, w).astype(jnp.float32) ** 2)
     programs = {
@@ -53,6 +72,8 @@ def main():
         "unchecked": (mapped(reduced, both, P(), check_vma=False), x, w),
         "gradient": (jax.jit(jax.grad(loss)), w, x),
         "scan inside": (mapped(average, P("data"), (P("data"), P(None, "data"))), x),
+        "decided": (mapped(decided, both, P()), *deep),
+        "decided at once": (decided_at_once, *deep),
         "overflow": (mapped(overflow, P("data"), P("data")), jnp.arange(8.0)[:, None] + 6),
         "jit": (jax.jit(lambda x, w: jnp.sort(jnp.tanh(x @ w), axis=0)), x, w),
     }
@@ -81,6 +102,8 @@ def main():
             "first": report.not_finite and report.not_finite.code,
             "not_examined": report.not_examined,
             "devices": on.pop(),
+            "rounding": report.rounding,
+            "decisions": [(x.flipped, x.count) for x in report.decisions],
         }
     print(json.dumps(told))
 

@@ -6,7 +6,7 @@ from functools import partial
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
-from .._lines.sites import Argument, Site, arguments
+from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, line_text, package
 from .begin import dtype_on_line
 from .casts import (
@@ -32,6 +32,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         ways = [*_ways_given(call, finding, named, trials)] if call.users else []
         yield Remedy(ways, leaves, True)
         return
+    if call.is_compiled:
+        yield Remedy([*_compiled_ways(call, finding)], leaves)
+        return
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
         ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
@@ -52,6 +55,22 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             yield wrapped(finding, trials, lambda: None)
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
+    """What to write where a compiled function is given other types than it has."""
+    (*_, site), refused = finding.sites, finding.leaves
+    casts = [ArgumentCast(x.argument, x.dtypes[0]) for x in refused if x.argument]
+    key = lambda argument: (argument.text, dtype_of(argument.value))
+    paths = {(*key(x.argument), x.argument.name) for x in casts}
+    alike = {key(x.argument) for x in casts}
+    others = {(*key(x), x.name) for x in written_in(site) if key(x) in alike}
+    if others == paths:  # a cast of a container would change the others
+        yield Way(sentence(casts, call.file, call.node))
+    lines = [leaf.why.root.users for leaf in refused if leaf.why.root]
+    if any((x.line, x.file) == (site.line, site.file) for x in lines):
+        text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
+        yield Way(text, lambda: None)
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:

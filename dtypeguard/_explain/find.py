@@ -13,10 +13,11 @@ from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .arguments import find_arguments, find_named
+from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
+from .messages import compiled_for
 from .odd import odd
 from .read import Failure
 
@@ -33,6 +34,8 @@ def _find(failure: Failure) -> Finding | None:
     provenance = TypeProvenance(failure.frames, failure.sites)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
+    if meant := compiled_for(failure.message):
+        return find_compiled(failure, meant, provenance)
 
     def is_meant(*avals: Aval) -> bool:
         return all(_is_named(str(aval.dtype), failure.message) for aval in avals)

@@ -91,3 +91,35 @@ def test_other_errors_have_no_note():
         raise ValueError("float32 arrays of shape (3,) are expected")
 
     assert notes(raised(lambda: program(X))) == []
+
+
+def of_a_tangent():
+    y = jnp.array(10)  # whole
+    out, linear = jax.linearize(lambda y: (y - jnp.tanh(y + 1)) ** 2, y)
+    return jax.linear_transpose(linear, y)(jnp.ones_like(out))
+
+
+def test_what_has_no_tangent():
+    """Optimistix issue 96: JAX says int32 for int32, and float0."""
+    note = note_on(of_a_tangent)
+    assert f"  primals[0]  int32[]  {line('whole')}" in note
+    assert applied(of_a_tangent, ("jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"))()
+
+
+def of_optimistix():
+    optimistix = need("optimistix")
+    solver = optimistix.GradientDescent(rtol=1e-3, atol=1e-3, learning_rate=0.1)
+    y = jnp.array(10)  # minimum
+    function, of = lambda y, args: ((y - jnp.tanh(y + 1)) ** 2, None), jnp.float32(0)
+    rest = None, {}, jax.eval_shape(lambda: of), None, frozenset()
+    state = solver.init(function, y, *rest)
+    y, *_ = solver.step(function, y, None, {}, state, frozenset())
+    return y
+
+
+def test_an_int_that_a_package_differentiates():
+    note = note_on(of_optimistix)
+    assert line("minimum") in note
+    old, new = "jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"
+    assert f"write {new} in place of {old}.\nTried: " in note
+    assert applied(of_optimistix, (old, new))().dtype == jnp.float32

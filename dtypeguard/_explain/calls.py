@@ -14,6 +14,7 @@ from .casts import (
     atom,
     cast_of_users,
     casts_to_meet,
+    like_others,
     sentence,
     written,
 )
@@ -47,7 +48,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:
             forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
-            casts = casts_to_meet(named, forced)
+            code = finding.sites[-1].frame.f_code
+            ways = casts_to_meet(named, forced)
+            casts = [like_others(way, named, code) for way in ways]
         for way in casts:
             yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
     else:
@@ -81,9 +84,7 @@ def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
 
 def _tried(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Outcome:
     changes = {
-        cast.argument.source: written(cast.argument, cast.argument.text, cast.dtype)
-        for cast in casts
-        if cast.argument.source
+        cast.argument.source: written(*cast) for cast in casts if cast.argument.source
     }
     known = next(arguments(site), ())
     return trials.expression(site, changes, known=known) if changes else None
@@ -143,7 +144,7 @@ def _result(call: RefusedCall, result: Argument) -> str:
     if kind(call.wanted) == "bool":
         new, loss = f"{atom(result.source, old)} != 0", ""
     else:
-        new = written(result, old, call.wanted)
+        new = written(result, call.wanted)
         is_complex = kind(dtype_of(result.value)) == "complex"
         loss = "" if is_complex else "; its gradient is zero"
     return f"at {place} write {new} in place of {old}{loss}"

@@ -1,5 +1,6 @@
 """What to write where JAX refuses the arguments of a call, or a function's result."""
 
+import ast
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -108,8 +109,27 @@ def _ways_given(
             if pairs and kind(to):
                 what = f"its arrays at {line_text(site.file, site.line)}"
                 text = f"give {name} {what} as {to}: {cast_text(to)}"
+                if casts := _given_as(site, given, pairs):
+                    text = sentence(casts, site.file, site.node)
                 yield Way(text, partial(tried_as, site, pairs, trials))
         yield from flag(site, trials)
+
+
+def _given_as(
+    site: Site, given: Sequence[Argument], pairs: Sequence[tuple[DType, DType]]
+) -> list[ArgumentCast]:
+    """The casts of what a call gives to a package; none if some of that is computed."""
+    node = site.node
+    written = [*getattr(node, "args", ()), *getattr(node, "keywords", ())]
+    if any(isinstance(each, ast.Call) for x in written for each in ast.walk(x)):
+        return []
+    to = dict(pairs)
+    casts = {
+        x.source: ArgumentCast(x, to[dtype_of(x.value)])
+        for x in reversed(given)
+        if x.source and dtype_of(x.value) in to
+    }
+    return [*casts.values()][::-1]
 
 
 def _bits(dtype: DType) -> int:

@@ -9,6 +9,7 @@ from .._leaves.rows import cast_text
 from .._leaves.types import DType
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, line_text, package
+from .added import added_remedies
 from .begin import dtype_on_line
 from .casts import (
     ArgumentCast,
@@ -33,6 +34,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     if call.is_of_others:
         ways = [*_ways_given(call, finding, named, trials)] if call.users else []
         yield Remedy(ways, leaves, True)
+        return
+    if call.is_added:
+        yield from added_remedies(call, finding)
         return
     if call.is_compiled:
         yield Remedy([*_compiled_ways(call, finding)], leaves)

@@ -13,11 +13,12 @@ from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.origin import Origin, Why
+from .added import find_added
 from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
-from .messages import compiled_for
+from .messages import added, compiled_for
 from .odd import odd
 from .read import Failure
 
@@ -44,6 +45,8 @@ def _find(failure: Failure) -> Finding | None:
         in_call = _in_loop if call.is_loop else _in_branches
         if finding := in_call(call, provenance, is_meant):
             return finding
+    if len(types := added(failure.message)) == 2:
+        return find_added(failure, types, provenance)
     return find_named(failure, provenance) if failure.types else None
 
 

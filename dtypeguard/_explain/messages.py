@@ -91,6 +91,15 @@ def compiled_for(message: str) -> dict[str, DType]:
     return {path: jnp.dtype(old) for path, old, new in found if old != new}
 
 
+_ADDED = re.compile(rf"^\(ShapedArray\(({_TYPE})\[.*?, ShapedArray\(({_TYPE})\[")
+
+
+def added(message: str) -> frozenset[str]:
+    """The dtypes of two cotangents that JAX cannot add up."""
+    found = _ADDED.match(message)
+    return frozenset(found.groups() if found else ())
+
+
 class Lowered(NamedTuple):
     """What JAX cannot lower, since a part of it has another x64 flag.
 

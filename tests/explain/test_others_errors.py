@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from advice import applied, line as line_of, note_on, notes, raised
 from helpers import need
+from jax import lax
 
 pytestmark = pytest.mark.third_party
 X = jnp.ones(3)
@@ -123,3 +124,32 @@ def test_an_int_that_a_package_differentiates():
     old, new = "jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"
     assert f"write {new} in place of {old}.\nTried: " in note
     assert applied(of_optimistix, (old, new))().dtype == jnp.float32
+
+
+def of_a_rule():
+    @jax.custom_vjp
+    def model(x, w):
+        return x * w
+
+    def backward(given, g):
+        x, w = (jnp.float32(each) for each in given)
+        return g * w, g * x  # rule
+
+    model.defvjp(lambda x, w: (x * w, (x, w)), backward)
+
+    def loss(w):
+        body = lambda x, _: (model(x, w), None)  # model
+        return lax.scan(body, jnp.bfloat16(2), None, 3)[0]
+
+    return jax.grad(loss)(jnp.bfloat16(3))
+
+
+def test_a_rule_that_returns_another_type():
+    """JAX asserts that two types agree, and says no more (jax issue 27144)."""
+    note = note_on(of_a_rule)
+    assert note.startswith("dtypeguard: backward returns a cotangent in another dtype")
+    assert f"  {line('model')}  forced by {line('rule')}" in note
+    way = f"At {line('rule')} return each cotangent in the dtype of its argument"
+    assert f"{way}, as x.astype(jnp.bfloat16) (not tried)." in note
+    cast = "(g * w).astype(jnp.bfloat16), (g * x).astype(jnp.bfloat16)"
+    assert applied(of_a_rule, ("return g * w, g * x", f"return {cast}"))() == 54

@@ -206,8 +206,16 @@ class Trials:
 
         return self._tried(trace)
 
-    def given(self, site: Site, convert: Callable[[PyTree], PyTree]) -> Outcome:
-        """Whether a call does not raise an error if its arguments are converted."""
+    def given(
+        self, site: Site, convert: Callable[[PyTree], PyTree], x64: bool | None = None
+    ) -> Outcome:
+        """Whether a call does not raise an error if its arguments are converted.
+
+        Args:
+            site: of the call.
+            convert: makes an argument of another.
+            x64: the flag around it; None leaves it.
+        """
         node = site.node
         if not isinstance(node, ast.Call):
             return None
@@ -218,7 +226,7 @@ class Trials:
         given += [owner] if is_object and isinstance(owner, ast.expr) else []
         given = [x for x in given if not isinstance(x, ast.Lambda)]
         changes = {each: f"convert({ast.unparse(each)})" for each in given}
-        return self.expression(site, changes, names={"convert": convert})
+        return self.expression(site, changes, names={"convert": convert}, x64=x64)
 
     def wrapped(self, site: Site) -> Outcome:
         """Whether the `update` of a guarded optimizer raises no error."""

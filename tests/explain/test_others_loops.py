@@ -192,6 +192,20 @@ def test_what_only_the_flag_changes(package):
         assert solve(ONES).dtype == F32
 
 
+@pytest.mark.skipif(not hasattr(jax, "enable_x64"), reason="before JAX 0.8")
+def test_the_flag_is_turned_off_where_wide_arrays_are_made(package):
+    solve = package(MAKES)
+    with set_x64(True):
+        values = jnp.ones((3, 3))
+        note = note_on(lambda: solve(values))  # the call with a wide array
+    where = line(__file__, "the call with a wide array")
+    flag = "with jax.enable_x64(False)"
+    assert f"Turn x64 off around {where}, and where values is made: {flag}.\n" in note
+    assert "Tried: " in note
+    with jax.enable_x64(False):
+        assert solve(jnp.ones((3, 3))).dtype == F32
+
+
 @pytest.mark.parametrize("dtypes", [(F32, BF16), (BF16, F32)])
 def test_the_wider_of_two_branches_of_a_package_is_meant(package, dtypes):
     solve = package(WIDER_FIRST)

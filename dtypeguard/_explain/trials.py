@@ -10,6 +10,7 @@ from types import MappingProxyType, ModuleType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
@@ -98,6 +99,8 @@ class Trials:
             again.append(traced_again(body.function, tuple(inputs), body.is_pair).returned)
 
         outcome = self._tried(trace)
+        if outcome is None:
+            return _pushed(program, types)  # it may be traced in its own place alone
         if not outcome:
             return outcome
         before = map(difference, carried.arrays, returned.arrays)
@@ -248,6 +251,25 @@ class Trials:
         finally:
             self._spent += time.perf_counter() - start
         return True
+
+
+def _pushed(program: Program, types: Mapping[int, Aval]) -> Outcome:
+    """Whether leaves of a carry come back as they begin, by the types of the equations."""
+    graph, (carried, *_) = program.step, program.carried
+    pairs = [*zip(graph.inputs, graph.outputs)][: len(carried.arrays)]
+    if any(np.shape(graph.avals[pairs[n][0]]) != np.shape(x) for n, x in types.items()):
+        return None
+    new = {pairs[place][0]: dtype_of(leaf) for place, leaf in types.items()}
+    after = retyped(graph, new)
+    was = [dtype_of(graph.avals[x]) == dtype_of(graph.avals[y]) for x, y in pairs]
+    return (
+        None
+        if after is None
+        else all(
+            after[x] == after[y] or (place not in types and not is_same)
+            for place, ((x, y), is_same) in enumerate(zip(pairs, was))
+        )
+    )
 
 
 def _weak(program: Program) -> set[int]:

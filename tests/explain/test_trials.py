@@ -310,3 +310,25 @@ def test_a_python_number_that_a_loop_begins_with():
     assert ").astype(" not in note
     first = "[0.0] * 3", "[0.0, jnp.asarray(0.0, jnp.float16), 0.0]"
     assert {x.dtype for x in applied(chained_numbers, first)()} == {jnp.dtype(F16)}
+
+
+def once():
+    calls = []
+
+    def body(avg, x):
+        calls.append(x)
+        if len(calls) > 1:
+            raise RuntimeError("this function is traced in its own place alone")
+        return 0.999 * avg + 0.001 * x, None
+
+    first = jnp.zeros(3, BF16)
+    return jax.lax.scan(body, first, X)[0]
+
+
+def test_a_body_that_cannot_be_traced_again():
+    """As in a `hk.transform`: the types are pushed through its equations."""
+    note = note_on(once)
+    new, old = "jnp.zeros(3, jnp.float32)", "jnp.zeros(3, BF16)"
+    assert f"begin avg as float32: write {new} in place of {old}.\n" in note
+    assert TRIED in note
+    assert applied(once, (old, new))().dtype == F32

@@ -98,11 +98,13 @@ class Trials:
         def trace() -> None:
             again.append(traced_again(body.function, tuple(inputs), body.is_pair).returned)
 
-        outcome = self._tried(trace)
-        if outcome is None:
-            return _pushed(program, types)  # it may be traced in its own place alone
+        # The types alone are cheaper, and known where it cannot be traced again.
+        if pushed := _pushed(program, types):
+            return True
+        if (outcome := self._tried(trace)) is None:
+            return pushed
         if not outcome:
-            return outcome
+            return False
         before = map(difference, carried.arrays, returned.arrays)
         now = map(difference, first, again[0].arrays)
         return all(

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.rows import path_of
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import DType, Leaf, PyTree
 from .._program.graph import Equation
 from .._source.files import is_installed, is_users
 from .._source.origin import (
@@ -63,6 +63,8 @@ class TypeProvenance:
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
         # What is known of a value; nothing while it is being looked for.
         self._known: dict[int, tuple[Leaf, Why]] = {}
+        # Leaves of one container were assigned together.
+        self._together: dict[tuple[Origin, DType], Why] = {}
 
     def of(self, argument: Argument, site: Site) -> Why:
         """The lines behind an argument of a call."""
@@ -206,7 +208,10 @@ class TypeProvenance:
         node, frame = self._running(line)
         if frame is None or node is None:
             return Why(line)
-        return self._of_expression(node, frame, line, value)
+        together = line, dtype_of(value)
+        if together not in self._together:
+            self._together[together] = self._of_expression(node, frame, line, value)
+        return self._together[together]
 
     def _of_expression(
         self, node: ast.AST, frame: FrameType, line: Origin, value: Leaf

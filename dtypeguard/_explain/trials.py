@@ -18,7 +18,7 @@ from .._carry.modules import objects
 from .._carry.split import SplitTree
 from .._guard.guard_step import guard_step
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import dtype_of, is_weak
+from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import Aval, DType, PyTree
 from .._lines.body import Body, difference
 from .._lines.retrace import traced_again
@@ -108,8 +108,8 @@ class Trials:
         before = map(difference, carried.arrays, returned.arrays)
         now = map(difference, first, again[0].arrays)
         return all(
-            not kind or number in weak or (number not in types and kind == was)
-            for number, (was, kind) in enumerate(zip(before, now))
+            not what or number in weak or (number not in types and what == was)
+            for number, (was, what) in enumerate(zip(before, now))
         )
 
     def cast(
@@ -256,10 +256,14 @@ class Trials:
 
 
 def _pushed(program: Program, types: Mapping[int, Aval]) -> Outcome:
-    """Whether leaves of a carry come back as they begin, by the types of the equations."""
+    """Whether leaves of a carry come back as they begin, by the types of the equations.
+
+    Not of another kind: JAX may refuse a float where an int stands, as in an index.
+    """
     graph, (carried, *_) = program.step, program.carried
     pairs = [*zip(graph.inputs, graph.outputs)][: len(carried.arrays)]
-    if any(np.shape(graph.avals[pairs[n][0]]) != np.shape(x) for n, x in types.items()):
+    of = lambda leaf: (kind(dtype_of(leaf)), np.shape(leaf))
+    if any(of(graph.avals[pairs[n][0]]) != of(leaf) for n, leaf in types.items()):
         return None
     new = {pairs[place][0]: dtype_of(leaf) for place, leaf in types.items()}
     after = retyped(graph, new)

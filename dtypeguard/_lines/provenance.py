@@ -5,6 +5,7 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -25,7 +26,7 @@ from .._source.origin import (
     origin_of_frame,
 )
 from .._source.syntax import evaluated, root, statement, stores_to_self
-from .bindings import assignments, bound_in, field_of_self, holding
+from .bindings import Holders, assignments, bound_in, field_of_self
 from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
@@ -98,9 +99,11 @@ class TypeProvenance:
 
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
-        return recorded(value).root or holding(
-            ((site.frame, site.line) for site in self._sites), value
-        )
+        return recorded(value).root or self._holders.line_of(value)
+
+    @functools.cached_property
+    def _holders(self) -> Holders:
+        return Holders((site.frame, site.line) for site in self._sites)
 
     def of_value(self, value: Leaf, depth: int = 0) -> Why:
         """The lines that gave a value its type.

@@ -83,9 +83,9 @@ def cast_in_map(line: Origin, cause: Origin | None) -> str:
         return ""
     names = [each.arg for each in function.args.args]
     made = statement(cause.users.file, cause.users.line)
-    own = {x.id for y in getattr(made, "targets", ()) for x in ast.walk(y) if _is_name(x)}
+    own = {name for y in getattr(made, "targets", ()) for name in _names(y)}
     own.add(cause.users.function.rpartition(".")[2])
-    is_wide = lambda tree: any(_is_name(x) and x.id in own for x in ast.walk(tree))
+    is_wide = lambda tree: not own.isdisjoint(_names(tree))
     narrow = [name for name, tree in zip(names, maps[0].args[1:]) if not is_wide(tree)]
     text = text_of(function.body, line.file)
     if len(narrow) != 1 or len(text) > _LONG:
@@ -94,8 +94,8 @@ def cast_in_map(line: Origin, cause: Origin | None) -> str:
     return f"at {line} write {new} in place of {text}"
 
 
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
+def _names(node: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
 
 
 def like_others(

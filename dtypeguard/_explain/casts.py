@@ -77,7 +77,9 @@ def cast_in_map(line: Origin, cause: Origin | None) -> str:
     """
     node = statement(line.file, line.line)
     calls = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Call)]
-    maps = [x for x in calls if called(x) in ("map", "tree_map") and len(x.args) == 3]
+    is_own = lambda x: isinstance(x.func, ast.Name) and x.func.id == "map"  # Python's
+    maps = [x for x in calls if called(x) in ("map", "tree_map") and not is_own(x)]
+    maps = [x for x in maps if len(x.args) == 3]
     function = maps[0].args[0] if len(maps) == 1 else None
     if not isinstance(function, ast.Lambda) or cause is None:
         return ""

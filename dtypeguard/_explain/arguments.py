@@ -1,18 +1,22 @@
 """Finds the arguments of a call, or the result of a function, that JAX refuses."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.types import Leaf
+from .._leaves.rows import count
+from .._leaves.types import DType, Leaf
 from .._lines.provenance import TypeProvenance
 from .._lines.sites import Argument, Site, arguments, written_in
+from .._lines.traced import recorded
 from .._source.files import is_installed, is_users
-from .._source.origin import Why
-from .._source.syntax import evaluated, returned
+from .._source.origin import Why, origin_of_frame
+from .._source.syntax import evaluated, returned, statement
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import is_of_flag
 from .messages import Complaint
@@ -95,6 +99,38 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             call = RefusedCall(site.file, site.node, None, users=users, is_of_others=True)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
+
+
+def find_compiled(
+    failure: Failure, meant: Mapping[str, DType], provenance: TypeProvenance
+) -> Finding | None:
+    """The arguments of a call of another type than its function is compiled for."""
+    site, leaves = failure.sites[-1], []
+    given = [*written_in(site)]
+    for path, dtype in meant.items():
+        inside = path.removeprefix(parameter(path))
+        for each in given:
+            if each.name == inside and each.source and dtype_of(each.value) != dtype:
+                compiled = jax.ShapeDtypeStruct(each.value.shape, dtype)
+                why = provenance.of(each, site)
+                if _gives_back(site, each):
+                    why = Why(origin_of_frame(site.frame))
+                about = len(leaves), path, (compiled, each.value), why
+                leaves.append(RefusedLeaf(*about, argument=each))
+                break
+    call = RefusedCall(site.file, site.node, None, is_compiled=True)
+    some = f"{count(leaves)} of another type than it was compiled for"
+    head = f"{site.name or 'a compiled function'} is called with {some}."
+    return Finding(head, leaves, call) if leaves else None
+
+
+def _gives_back(site: Site, argument: Argument) -> bool:
+    """Whether a call assigns to the variable that it is given, and nothing recorded it."""
+    node = statement(site.file, site.line)
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    names = {x.id for y in targets for x in ast.walk(y) if isinstance(x, ast.Name)}
+    is_own = getattr(argument.source, "id", "") in names
+    return is_own and recorded(argument.value).origin is None
 
 
 def _result(

@@ -114,7 +114,8 @@ def dtype_on_line(
         for each in (call.func, *call.args, *(x.value for x in call.keywords))
         if isinstance(each, (ast.Name, ast.Attribute, ast.Constant)) and names(each)
     ]
-    named = named or [(None, call) for call in calls if key and _makes(call)]
+    is_whole = lambda call: call is getattr(node, "value", None)
+    named = named or [(None, x) for x in calls if (key or is_whole(x)) and _makes(x)]
     if len(named) != 1 and key:
         made = {id(each) for each in _items(node, key)}
         named = [pair for pair in named if id(pair[1]) in made]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from .._leaves.dtypes import fits, kind
 from .._leaves.rows import array_text, cast_text, lost
 from .._source.files import is_installed, package
+from .casts import cast_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give, is_of_optimizer, is_own, wrapped
@@ -37,9 +38,12 @@ def branch_remedies(
         own = [leaf for leaf in promoted if is_own(leaf.why.origin)]
         own.sort(key=lambda leaf: bool(leaf.unchanged))  # what was there before is meant
         for leaf in own[:1]:
-            cast = _cast(leaf, other if leaf is one else one)
+            to = other if leaf is one else one
             line = leaf.why.origin and leaf.why.origin.users
-            ways = [Way(f"cast what {line} computes: {cast}", _not_tried)]
+            old, new = leaf.dtypes[0], to.dtypes[0]
+            text = cast_on_line(line, old, new, None) if line else ""
+            text = text or f"cast what {line} computes: {_cast(leaf, to)}"
+            ways = [Way(text, _not_tried)]
         if not own:
             narrow, wide = sorted(pair, key=_width)
             yield give(call, finding, [(narrow.dtypes[0], wide.dtypes[0])], trials)

@@ -1,19 +1,22 @@
 """What to write where JAX refuses the arguments of a call, or a function's result."""
 
+import ast
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
-from .._lines.sites import Argument, Site, arguments
+from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, line_text, package
+from .added import added_remedies
 from .begin import dtype_on_line
 from .casts import (
     ArgumentCast,
     atom,
     cast_of_users,
     casts_to_meet,
+    like_others,
     sentence,
     written,
 )
@@ -32,6 +35,12 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         ways = [*_ways_given(call, finding, named, trials)] if call.users else []
         yield Remedy(ways, leaves, True)
         return
+    if call.is_added:
+        yield from added_remedies(call, finding)
+        return
+    if call.is_compiled:
+        yield Remedy([*_compiled_ways(call, finding)], leaves)
+        return
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
         ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
@@ -44,7 +53,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:
             forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
-            casts = casts_to_meet(named, forced)
+            code = finding.sites[-1].frame.f_code
+            ways = casts_to_meet(named, forced)
+            casts = [like_others(way, named, code) for way in ways]
         for way in casts:
             yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
     else:
@@ -52,6 +63,22 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             yield wrapped(finding, trials, lambda: None)
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
+    """What to write where a compiled function is given other types than it has."""
+    (*_, site), refused = finding.sites, finding.leaves
+    casts = [ArgumentCast(x.argument, x.dtypes[0]) for x in refused if x.argument]
+    key = lambda argument: (argument.text, dtype_of(argument.value))
+    paths = {(*key(x.argument), x.argument.name) for x in casts}
+    alike = {key(x.argument) for x in casts}
+    others = {(*key(x), x.name) for x in written_in(site) if key(x) in alike}
+    if others == paths:  # a cast of a container would change the others
+        yield Way(sentence(casts, call.file, call.node))
+    lines = [leaf.why.root.users for leaf in refused if leaf.why.root]
+    if any((x.line, x.file) == (site.line, site.file) for x in lines):
+        text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
+        yield Way(text, lambda: None)
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
@@ -62,9 +89,7 @@ def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
 
 def _tried(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Outcome:
     changes = {
-        cast.argument.source: written(cast.argument, cast.argument.text, cast.dtype)
-        for cast in casts
-        if cast.argument.source
+        cast.argument.source: written(*cast) for cast in casts if cast.argument.source
     }
     known = next(arguments(site), ())
     return trials.expression(site, changes, known=known) if changes else None
@@ -88,8 +113,27 @@ def _ways_given(
             if pairs and kind(to):
                 what = f"its arrays at {line_text(site.file, site.line)}"
                 text = f"give {name} {what} as {to}: {cast_text(to)}"
+                if casts := _given_as(site, given, pairs):
+                    text = sentence(casts, site.file, site.node)
                 yield Way(text, partial(tried_as, site, pairs, trials))
         yield from flag(site, trials)
+
+
+def _given_as(
+    site: Site, given: Sequence[Argument], pairs: Sequence[tuple[DType, DType]]
+) -> list[ArgumentCast]:
+    """The casts of what a call gives to a package; none if some of that is computed."""
+    node = site.node
+    written = [*getattr(node, "args", ()), *getattr(node, "keywords", ())]
+    if any(isinstance(each, ast.Call) for x in written for each in ast.walk(x)):
+        return []
+    to = dict(pairs)
+    casts = {
+        x.source: ArgumentCast(x, to[dtype_of(x.value)])
+        for x in reversed(given)
+        if x.source and dtype_of(x.value) in to
+    }
+    return [*casts.values()][::-1]
 
 
 def _bits(dtype: DType) -> int:
@@ -124,7 +168,7 @@ def _result(call: RefusedCall, result: Argument) -> str:
     if kind(call.wanted) == "bool":
         new, loss = f"{atom(result.source, old)} != 0", ""
     else:
-        new = written(result, old, call.wanted)
+        new = written(result, call.wanted)
         is_complex = kind(dtype_of(result.value)) == "complex"
         loss = "" if is_complex else "; its gradient is zero"
     return f"at {place} write {new} in place of {old}{loss}"

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Sequence
+from types import CodeType
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -16,16 +17,20 @@ from .._source.origin import Origin
 from .._source.syntax import statement, text_of
 
 _KINDS = ("bool", "int", "float", "complex")
-_NOT_COMPUTED = (ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict)
+_NOT_COMPUTED = (ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.ListComp)
+_NOT_COMPUTED += (ast.DictComp, ast.Lambda)
+# Functions that return no array, but what holds some.
+_CONTAINERS = {"list", "tuple", "dict", "zip", "sorted", "map", "tree_map"}
 _LONG = 60  # an expression with more characters is not written out
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 class ArgumentCast(NamedTuple):
-    """An argument that is to have another dtype."""
+    """An argument that is to have another dtype; that of a model, if it has one's text."""
 
     argument: Argument
     dtype: DType
+    model: str = ""
 
 
 def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | None) -> str:
@@ -47,11 +52,72 @@ def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | N
             source = _item(source, part)
     if source is None or isinstance(source, _NOT_COMPUTED):
         return ""
+    if isinstance(source, ast.Call) and called(source) in _CONTAINERS:
+        return ""
     text = text_of(source, line.file)
     if len(text) > _LONG or "lambda" in text:
         return ""
     new = cast_text(dtype, text, is_atom=_is_atom(source))
     return f"at {line} write {new} in place of {text}{lost(old, dtype)}"
+
+
+def called(node: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def cast_in_map(line: Origin, cause: Origin | None) -> str:
+    """A cast in the lambda of a `tree.map` on a line; empty if none is to be written.
+
+    The tree that the cause made is the wide one; the cast is to the types of the other.
+
+    Args:
+        line: that promotes leaves.
+        cause: of their promotion.
+    """
+    node = statement(line.file, line.line)
+    calls = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Call)]
+    is_own = lambda x: isinstance(x.func, ast.Name) and x.func.id == "map"  # Python's
+    maps = [x for x in calls if called(x) in ("map", "tree_map") and not is_own(x)]
+    maps = [x for x in maps if len(x.args) == 3]
+    function = maps[0].args[0] if len(maps) == 1 else None
+    if not isinstance(function, ast.Lambda) or cause is None:
+        return ""
+    names = [each.arg for each in function.args.args]
+    made = statement(cause.users.file, cause.users.line)
+    own = {name for y in getattr(made, "targets", ()) for name in _names(y)}
+    own.add(cause.users.function.rpartition(".")[2])
+    is_wide = lambda tree: not own.isdisjoint(_names(tree))
+    narrow = [name for name, tree in zip(names, maps[0].args[1:]) if not is_wide(tree)]
+    text = text_of(function.body, line.file)
+    if len(narrow) != 1 or len(text) > _LONG:
+        return ""
+    new = f"{atom(function.body, text)}.astype({narrow[0]}.dtype)"
+    return f"at {line} write {new} in place of {text}"
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+
+
+def like_others(
+    casts: Sequence[ArgumentCast], named: Sequence[Argument], code: CodeType
+) -> list[ArgumentCast]:
+    """The casts in a lambda, which may get leaves of other types: to those of another one.
+
+    Args:
+        casts: of some arguments, to one dtype.
+        named: all arguments that are to meet.
+        code: of the function with the call.
+    """
+    names = code.co_varnames[: code.co_argcount] * (code.co_name == "<lambda>")
+    own = [x for x in named if getattr(x.source, "id", None) in names]
+
+    def model(cast: ArgumentCast) -> str:
+        texts = [x.text for x in own if dtype_of(x.value) == cast.dtype]
+        return texts[0] if texts and any(cast.argument is x for x in own) else ""
+
+    return [cast._replace(model=model(cast)) for cast in casts]
 
 
 def _item(node: ast.expr | None, part: str) -> ast.expr | None:
@@ -135,14 +201,15 @@ def sentence(casts: Sequence[ArgumentCast], file: str, node: ast.AST | None) -> 
 
 
 def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
-    argument, dtype = cast
+    argument, dtype, _ = cast
     source = argument.source
     is_array = not isinstance(argument.value, np.dtype)
     loss = lost(dtype_of(argument.value), dtype) if is_array else ""
     if source is None or not source.lineno:
-        return f"cast the argument {argument.name}: {written(argument, 'x', dtype)}{loss}"
+        new = written(argument._replace(text="x"), dtype)
+        return f"cast the argument {argument.name}: {new}{loss}"
     old = argument.text
-    new = written(argument, old, dtype)
+    new = written(*cast[:2], cast.model)
     if isinstance(node, ast.AugAssign) and source is node.target:
         changed, right = ast.unparse(node), ast.unparse(node.value)
         sign = changed.removeprefix(old).removesuffix(right).strip().removesuffix("=")
@@ -150,11 +217,13 @@ def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
     return f"at {line_text(file, source.lineno)} write {new} in place of {old}{loss}"
 
 
-def written(argument: Argument, text: str, dtype: DType) -> str:
-    """The expression of an argument with a cast."""
+def written(argument: Argument, dtype: DType, model: str = "") -> str:
+    """The expression of an argument with a cast: to a dtype, or to that of a model."""
     if isinstance(argument.value, np.dtype):
         return dtype_text(dtype)
-    value, old = argument.value, dtype_of(argument.value)
+    value, old, text = argument.value, dtype_of(argument.value), argument.text
+    if model:
+        return f"{text}.astype({model}.dtype)"
     if is_python_number(value) and not argument.is_whole and kind(dtype) == "int":
         return f"tuple(map(int, {text}))" if argument.source else f"int({text})"
     if not argument.is_whole:

@@ -13,10 +13,12 @@ from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .arguments import find_arguments, find_named
+from .added import find_added
+from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
+from .messages import added, compiled_for
 from .odd import odd
 from .read import Failure
 
@@ -33,6 +35,8 @@ def _find(failure: Failure) -> Finding | None:
     provenance = TypeProvenance(failure.frames, failure.sites)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
+    if meant := compiled_for(failure.message):
+        return find_compiled(failure, meant, provenance)
 
     def is_meant(*avals: Aval) -> bool:
         return all(_is_named(str(aval.dtype), failure.message) for aval in avals)
@@ -41,6 +45,8 @@ def _find(failure: Failure) -> Finding | None:
         in_call = _in_loop if call.is_loop else _in_branches
         if finding := in_call(call, provenance, is_meant):
             return finding
+    if len(types := added(failure.message)) == 2:
+        return find_added(failure, types, provenance)
     return find_named(failure, provenance) if failure.types else None
 
 

@@ -81,6 +81,8 @@ class RefusedCall(NamedTuple):
         is_result: whether it is a function.
         is_flag: whether a part of what JAX traces has another x64 flag.
         is_of_others: whether not JAX refuses them, so that it is not known what would do.
+        is_compiled: whether its function is compiled for other types.
+        is_added: whether it is a rule whose cotangent JAX cannot add to another one.
     """
 
     file: str
@@ -91,6 +93,8 @@ class RefusedCall(NamedTuple):
     is_result: bool = False
     is_flag: bool = False
     is_of_others: bool = False
+    is_compiled: bool = False
+    is_added: bool = False
 
 
 class Finding(NamedTuple):

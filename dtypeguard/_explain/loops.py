@@ -13,7 +13,7 @@ from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame
 from .._source.syntax import text_of
 from .begin import begin_text, whole_floats
-from .casts import cast_on_line
+from .casts import cast_in_map, cast_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
@@ -144,7 +144,10 @@ def _casts(
             return None
         return trials.cast(finding.program, own, places, to)
 
-    written = _cast_as_written(call, castable[0]) if len(castable) == 1 else ""
+    first = castable[0]
+    written = _cast_as_written(call, first) if len(castable) == 1 else ""
+    if len(own) == 1 and not written and first.why.origin:
+        written = cast_in_map(first.why.origin.users, first.why.cause)
     if written and is_direct and tried(None) is not False:
         yield Way(written, partial(tried, None))
         return

@@ -26,7 +26,7 @@ _DIFFERENT = re.compile(
 # What a cotangent or a tangent has to be.
 _EXPECTED = re.compile(
     "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent).*"
-    rf"[Gg]ot (?:tangent aval )?({_TYPE}).*? expected ({_TYPE})"
+    rf"[Gg]ot (?:tangent aval )?~?({_TYPE}).*? expected ~?({_TYPE})"
 )
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
@@ -78,6 +78,26 @@ def names_a_type(message: str) -> bool:
     return (
         re.search(rf"\b(?:{_TYPE}|b?f(?:16|32|64)|[iuc]\d+)\b|dtype", message) is not None
     )
+
+
+_COMPILED = re.compile(
+    rf"Argument '(.*?)' compiled with ({_TYPE})\[\S*\] and called with ({_TYPE})\["
+)
+
+
+def compiled_for(message: str) -> dict[str, DType]:
+    """The arguments of another dtype than a compiled function has, with that dtype."""
+    found = _COMPILED.findall(message)
+    return {path: jnp.dtype(old) for path, old, new in found if old != new}
+
+
+_ADDED = re.compile(rf"^\(ShapedArray\(({_TYPE})\[.*?, ShapedArray\(({_TYPE})\[")
+
+
+def added(message: str) -> frozenset[str]:
+    """The dtypes of two cotangents that JAX cannot add up."""
+    found = _ADDED.match(message)
+    return frozenset(found.groups() if found else ())
 
 
 class Lowered(NamedTuple):
@@ -143,7 +163,9 @@ def complaint(message: str) -> Complaint | None:
         return Complaint(frozenset(types), is_place=are_indices)
     expected = _EXPECTED.search(message)
     if expected and expected[1] != expected[2]:
-        return Complaint(frozenset([expected[1]]), jnp.dtype(expected[2]))
+        # Only a float has a tangent.
+        wanted = expected[2].replace("float0", "float32")
+        return Complaint(frozenset([expected[1]]), jnp.dtype(wanted))
     refused = _REFUSED.findall(message)[:1]
     is_bool = _BOOL.search(message) is not None
     if refused and is_bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._leaves.dtypes import dtype_of, kind
+from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import DType
 from .._lines.drift import Drift
 from .._program.graph import SHAPES, Graph
@@ -32,7 +32,7 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
         paths: of all leaves of the carry.
 
     Returns:
-        "average", "rare", "narrow", or nothing where it is not.
+        "average", "rare", "narrow", "weak", or nothing where it is not.
     """
     rare = _rare(graph, drifts)
     places = [paths.index(drift.path) for drift in drifts]
@@ -54,6 +54,7 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
         if not _is_of_optimizer(drift) and is_kept_up(place)
         else "rare" * (drift.avals[0].dtype in rare)
         or "narrow" * _is_of_wider_param(graph, paths, place)
+        or "weak" * is_weak(graph.avals[graph.inputs[place]])
         for drift, place in zip(drifts, places)
     ]
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, fits, is_array
 from .._leaves.rows import cast_text
-from .._leaves.types import DType, Leaf
-from .._lines.sites import Site
+from .._leaves.types import DType, Leaf, PyTree
+from .._lines.sites import Site, written_in
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
 from .begin import begin_text
@@ -142,11 +143,30 @@ def tried_as(
 
 
 def flag(site: Site | None, trials: Trials) -> Iterator[Way]:
-    """To turn x64 off around a call of the user's."""
-    if site is not None and x64_enabled():
-        text = f"turn x64 off around {line_text(site.file, site.line)}: "
-        text += "with jax.enable_x64(False)"
-        yield Way(text, lambda: trials.expression(site, x64=False))
+    """To turn x64 off around a call of the user's, and where its wide arrays are made."""
+    if site is None or not x64_enabled():
+        return
+    wide = [x for x in written_in(site) if x.source and dtype_of(x.value) in _NARROW]
+    names = dict.fromkeys(x.text for x in wide)
+    made = f", and where {' and '.join(names)} {'are' if len(names) > 1 else 'is'} made"
+    text = f"turn x64 off around {line_text(site.file, site.line)}{made if names else ''}"
+
+    def trial() -> Outcome:
+        if not names:
+            return trials.expression(site, x64=False)
+        return trials.given(site, _narrow, x64=False)
+
+    yield Way(f"{text}: with jax.enable_x64(False)", trial)
+
+
+_NARROW = {
+    jnp.dtype(f"{name}64"): jnp.dtype(f"{name}32") for name in ("int", "uint", "float")
+}
+
+
+def _narrow(tree: PyTree) -> PyTree:
+    cast = lambda x: x.astype(_NARROW[dtype_of(x)]) if dtype_of(x) in _NARROW else x
+    return tree_util.tree_map(lambda x: cast(x) if is_array(x) else x, tree)
 
 
 def nothing(finding: Finding) -> str:

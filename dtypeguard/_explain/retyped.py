@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +36,12 @@ def retyped(graph: Graph, changed: Mapping[int, DType]) -> list[DType] | None:
         None where a loop in the program would come back in another type than it began, or
         where the rules do not say what becomes of a value.
     """
-    pinned: set[int] = set()
-    before = _pushed(graph, {}, pinned)
-    after = before and _pushed(graph, changed, pinned)
+    if graph not in _AS_WRITTEN:
+        own = [_Type(dtype_of(aval), is_weak(aval)) for aval in graph.avals]
+        pinned: set[int] = set()
+        _AS_WRITTEN[graph] = own, pinned, _pushed(graph, own, own, {}, pinned)
+    own, pinned, before = _AS_WRITTEN[graph]
+    after = before and _pushed(graph, own, before, changed, pinned)
     if before is None or after is None:
         return None
     moved = {value for value, pair in enumerate(zip(before, after)) if pair[0] != pair[1]}
@@ -46,6 +50,11 @@ def retyped(graph: Graph, changed: Mapping[int, DType]) -> list[DType] | None:
         if equation is not None and moved.intersection(equation.inputs):
             return None  # it is not known what becomes of it
     return [each.dtype for each in after]
+
+
+# The types of a program as it is, where the rules do not give them, and what they give.
+_Known = tuple[list[_Type], set[int], list[_Type] | None]
+_AS_WRITTEN: WeakKeyDictionary[Graph, _Known] = WeakKeyDictionary()
 
 
 def used_outside(graph: Graph, line: Origin, dtype: DType) -> list[int]:
@@ -63,31 +72,43 @@ def used_outside(graph: Graph, line: Origin, dtype: DType) -> list[int]:
 
 
 def _pushed(
-    graph: Graph, changed: Mapping[int, DType], pinned: set[int]
+    graph: Graph,
+    own: list[_Type],
+    start: list[_Type],
+    changed: Mapping[int, DType],
+    pinned: set[int],
 ) -> list[_Type] | None:
     """The types of all values; None if a loop in the program does not keep its own.
 
     Args:
         graph: of the program.
+        own: the types that it has.
+        start: those to start from; what they give is known if some values change.
         changed: the dtypes that some values are given.
         pinned: those that have another type than the rules say; added to if none changes.
     """
-    own = [_Type(dtype_of(aval), is_weak(aval)) for aval in graph.avals]
-    types, order = list(own), graph.sources_first()
-    for _ in range(3):  # a loop feeds values back
-        is_settled = True
-        for value in order:
-            new = _of(graph, value, types, own)
+    types, moved = list(start), set[int]()
+    for number in range(3):  # a loop feeds values back
+        now: set[int] = set()
+        for value in graph.sources_first():
             equation = graph.made_by.get(value)
+            given = equation.inputs if equation else graph.same.get(value, ())
+            is_known = changed or number
+            touched = not moved.isdisjoint(given) or not now.isdisjoint(given)
+            if is_known and value not in changed and not touched:
+                continue
+            new = _of(graph, value, types, own)
             computes = equation is not None and equation.primitive not in _PASSING
             if not changed and computes and new.dtype != own[value].dtype:
                 pinned.add(value)
             new = own[value] if value in pinned else new
             new = _Type(changed[value]) if value in changed else new
-            is_settled &= new == types[value]
-            types[value] = new
-        if is_settled:
+            if new != types[value]:
+                types[value] = new
+                now.add(value)
+        if not now:
             return types
+        moved = now
     return None
 
 

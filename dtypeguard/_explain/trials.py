@@ -10,6 +10,7 @@ from types import MappingProxyType, ModuleType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
@@ -17,7 +18,7 @@ from .._carry.modules import objects
 from .._carry.split import SplitTree
 from .._guard.guard_step import guard_step
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import dtype_of, is_weak
+from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import Aval, DType, PyTree
 from .._lines.body import Body, difference
 from .._lines.retrace import traced_again
@@ -49,6 +50,8 @@ class Trials:
 
         It settles what the body has returned; the body does not run.
         """
+        if any(number in places for number in _weak(program)):
+            return False  # a guard leaves what JAX promotes in a loop
         (carried,), (returned,) = program.carried, program.returned
         pairs = enumerate(zip(carried.arrays, returned.arrays))
         types = [new if number in places else old for number, (old, new) in pairs]
@@ -82,9 +85,11 @@ class Trials:
             types: of the leaves that begin in another type, by their places.
         """
         (carried,), (returned,) = program.carried, program.returned
+        weak = _weak(program) - types.keys()
+        known = [program.step.avals[value] for value in program.step.inputs]
         first = [
-            strong_type(types.get(number, leaf))
-            for number, leaf in enumerate(carried.arrays)
+            strong_type(types[number]) if number in types else _type(known[number])
+            for number in range(len(carried.arrays))
         ]
         inputs = list(body.inputs)
         inputs[body.carry or 0] = carried.merged(first)
@@ -93,14 +98,18 @@ class Trials:
         def trace() -> None:
             again.append(traced_again(body.function, tuple(inputs), body.is_pair).returned)
 
-        outcome = self._tried(trace)
+        # The types alone are cheaper, and known where it cannot be traced again.
+        if pushed := _pushed(program, types):
+            return True
+        if (outcome := self._tried(trace)) is None:
+            return pushed
         if not outcome:
-            return outcome
+            return False
         before = map(difference, carried.arrays, returned.arrays)
         now = map(difference, first, again[0].arrays)
         return all(
-            not kind or (number not in types and kind == was)
-            for number, (was, kind) in enumerate(zip(before, now))
+            not what or number in weak or (number not in types and what == was)
+            for number, (was, what) in enumerate(zip(before, now))
         )
 
     def cast(
@@ -202,8 +211,16 @@ class Trials:
 
         return self._tried(trace)
 
-    def given(self, site: Site, convert: Callable[[PyTree], PyTree]) -> Outcome:
-        """Whether a call does not raise an error if its arguments are converted."""
+    def given(
+        self, site: Site, convert: Callable[[PyTree], PyTree], x64: bool | None = None
+    ) -> Outcome:
+        """Whether a call does not raise an error if its arguments are converted.
+
+        Args:
+            site: of the call.
+            convert: makes an argument of another.
+            x64: the flag around it; None leaves it.
+        """
         node = site.node
         if not isinstance(node, ast.Call):
             return None
@@ -214,7 +231,7 @@ class Trials:
         given += [owner] if is_object and isinstance(owner, ast.expr) else []
         given = [x for x in given if not isinstance(x, ast.Lambda)]
         changes = {each: f"convert({ast.unparse(each)})" for each in given}
-        return self.expression(site, changes, names={"convert": convert})
+        return self.expression(site, changes, names={"convert": convert}, x64=x64)
 
     def wrapped(self, site: Site) -> Outcome:
         """Whether the `update` of a guarded optimizer raises no error."""
@@ -236,6 +253,36 @@ class Trials:
         finally:
             self._spent += time.perf_counter() - start
         return True
+
+
+def _pushed(program: Program, types: Mapping[int, Aval]) -> Outcome:
+    """Whether leaves of a carry come back as they begin, by the types of the equations.
+
+    Not of another kind: JAX may refuse a float where an int stands, as in an index.
+    """
+    graph, (carried, *_) = program.step, program.carried
+    pairs = [*zip(graph.inputs, graph.outputs)][: len(carried.arrays)]
+    of = lambda leaf: (kind(dtype_of(leaf)), np.shape(leaf))
+    if any(of(graph.avals[pairs[n][0]]) != of(leaf) for n, leaf in types.items()):
+        return None
+    new = {pairs[place][0]: dtype_of(leaf) for place, leaf in types.items()}
+    after = retyped(graph, new)
+    was = [dtype_of(graph.avals[x]) == dtype_of(graph.avals[y]) for x, y in pairs]
+    return (
+        None
+        if after is None
+        else all(
+            after[x] == after[y] or (place not in types and not is_same)
+            for place, ((x, y), is_same) in enumerate(zip(pairs, was))
+        )
+    )
+
+
+def _weak(program: Program) -> set[int]:
+    """The places of the leaves of a carry that JAX promotes where they come back wider."""
+    graph, (carried, *_) = program.step, program.carried
+    count = len(carried.arrays)
+    return {n for n, x in enumerate(graph.inputs[:count]) if is_weak(graph.avals[x])}
 
 
 def _outcome(error: Exception) -> Outcome:

@@ -37,35 +37,50 @@ def bound(frame: FrameType | None, value: PyTree) -> Origin | None:
     return None
 
 
-def holding(places: Iterable[tuple[FrameType, int]], value: object) -> Origin | None:
-    """The first line of the user's that assigned a value, or else something which holds it.
-
-    An optimizer's functions close over its learning rate.
+class Holders:
+    """What the variables of some functions hold, to be asked for the lines of values.
 
     Args:
         places: functions and their current lines.
-        value: looked for by identity.
     """
-    of_value: list[tuple[FrameType, list[Assignment]]] = []
-    of_holders: list[tuple[FrameType, list[Assignment]]] = []
-    for frame, line in places:
-        file = frame.f_code.co_filename
-        if not is_users(file) or is_installed(file):
-            continue
-        for name, variable in {**frame.f_globals, **frame.f_locals}.items():
-            if isinstance(variable, ModuleType):
-                if module_line := _in_module(variable, value):
-                    return module_line
-            elif _holds(variable, value):
-                is_holder = variable is not value
-                possible = assignments(frame, name, line, of_items=is_holder)
-                if possible and not possible[-1].is_parameter:
-                    (of_holders if is_holder else of_value).append((frame, possible))
-    known = of_value or of_holders
-    if len({frame.f_code.co_filename for frame, _ in known}) != 1:
-        return None
-    frame, possible = min(known, key=lambda pair: pair[1][-1].line)
-    return _origin(frame, possible[0]) if len(possible) == 1 else None
+
+    def __init__(self, places: Iterable[tuple[FrameType, int]]):
+        self._modules: list[ModuleType] = []
+        self._places: dict[int, list[tuple[FrameType, int, str, bool]]] = {}
+        for frame, line in places:
+            file = frame.f_code.co_filename
+            if not is_users(file) or is_installed(file):
+                continue
+            for name, variable in {**frame.f_globals, **frame.f_locals}.items():
+                if isinstance(variable, ModuleType):
+                    self._modules.append(variable)
+                    continue
+                for each in _reached(variable):
+                    place = frame, line, name, each is not variable
+                    self._places.setdefault(id(each), []).append(place)
+
+    def line_of(self, value: object) -> Origin | None:
+        """The first line of the user's that assigned a value, or what holds it.
+
+        An optimizer's functions close over its learning rate.
+
+        Args:
+            value: looked for by identity.
+        """
+        for module in self._modules:
+            if module_line := _in_module(module, value):
+                return module_line
+        of_value: list[tuple[FrameType, list[Assignment]]] = []
+        of_holders: list[tuple[FrameType, list[Assignment]]] = []
+        for frame, line, name, is_holder in self._places.get(id(value), ()):
+            possible = assignments(frame, name, line, of_items=is_holder)
+            if possible and not possible[-1].is_parameter:
+                (of_holders if is_holder else of_value).append((frame, possible))
+        known = of_value or of_holders
+        if len({frame.f_code.co_filename for frame, _ in known}) != 1:
+            return None
+        frame, possible = min(known, key=lambda pair: pair[1][-1].line)
+        return _origin(frame, possible[0]) if len(possible) == 1 else None
 
 
 def field_of_self(frame: FrameType, value: object) -> Origin | None:
@@ -154,16 +169,15 @@ def _in_module(module: ModuleType, value: object) -> Origin | None:
 _END = 1 << 30  # behind the last line of a file
 
 
-def _holds(thing: object, value: object) -> bool:
+def _reached(thing: object) -> list[object]:
+    """What a variable holds, itself first, as far as that is looked at."""
     queue, seen, left = [thing], {id(thing)}, _MOST
     for each in queue:
-        if each is value:
-            return True
         parts = list(itertools.islice(_parts(each), left))
         left -= len(parts)
         queue += [part for part in parts if id(part) not in seen]
         seen.update(map(id, parts))
-    return False
+    return queue
 
 
 def _parts(thing: object) -> Iterator[object]:

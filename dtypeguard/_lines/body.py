@@ -12,6 +12,7 @@ from jax import tree_util
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
+from .._leaves.dtypes import is_python_number
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
@@ -144,7 +145,11 @@ class Body(NamedTuple):
         """
 
         def given(number: int) -> Origin | None:
-            return provenance.of_leaf(first[number]) if number < len(first) else None
+            if number >= len(first):
+                return None
+            if is_python_number(first[number]) and self.carry is not None:
+                return provenance.holding(self.inputs[self.carry])
+            return provenance.of_leaf(first[number])
 
         # What runs backwards has the lines of the forward call, unless it is traced apart.
         is_apart = is_apart or not any(map(self._has_lines, self.jaxprs))

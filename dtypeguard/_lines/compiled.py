@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from .._carry.named import Fed, parameter, returned_as, words
-from .._leaves.dtypes import is_python_number, is_weak
+from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.rows import type_name
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
@@ -300,5 +300,8 @@ def first_line(
         before = [x for x in possible if x.line < (node.lineno if node else line)]
         only = before[0] if len(before) == 1 else None
         return only and origin_at(file, only.line, only.function)
+    # What makes an array of a number, as in `jnp.asarray(0.0)`, is written as well.
+    parts = source.args if isinstance(source, ast.Call) and is_array(value) else ()
+    is_made = bool(parts) and all(isinstance(each, ast.Constant) for each in parts)
     is_written = isinstance(source, (ast.Constant, ast.Dict, ast.Tuple, ast.List))
-    return origin_of_frame(frame) if is_written else None
+    return origin_of_frame(frame) if is_written or is_made else None

@@ -5,6 +5,7 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -14,7 +15,7 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.rows import path_of
-from .._leaves.types import Leaf, PyTree
+from .._leaves.types import DType, Leaf, PyTree
 from .._program.graph import Equation
 from .._source.files import is_installed, is_users
 from .._source.origin import (
@@ -25,7 +26,7 @@ from .._source.origin import (
     origin_of_frame,
 )
 from .._source.syntax import evaluated, root, statement, stores_to_self
-from .bindings import assignments, bound_in, field_of_self, holding
+from .bindings import Holders, assignments, bound_in, field_of_self
 from .blame import Matches, blame, nearest_input
 from .equations import is_explicit
 from .expressions import asks_for, model_of, result_of
@@ -63,6 +64,8 @@ class TypeProvenance:
         self._frames = [f for f in reversed(frames) if not is_users(f.f_code.co_filename)]
         # What is known of a value; nothing while it is being looked for.
         self._known: dict[int, tuple[Leaf, Why]] = {}
+        # Leaves of one container were assigned together.
+        self._together: dict[tuple[Origin, DType], Why] = {}
 
     def of(self, argument: Argument, site: Site) -> Why:
         """The lines behind an argument of a call."""
@@ -96,9 +99,11 @@ class TypeProvenance:
 
     def holding(self, value: object) -> Origin | None:
         """The user's line that assigned what holds a value."""
-        return recorded(value).root or holding(
-            ((site.frame, site.line) for site in self._sites), value
-        )
+        return recorded(value).root or self._holders.line_of(value)
+
+    @functools.cached_property
+    def _holders(self) -> Holders:
+        return Holders((site.frame, site.line) for site in self._sites)
 
     def of_value(self, value: Leaf, depth: int = 0) -> Why:
         """The lines that gave a value its type.
@@ -206,7 +211,10 @@ class TypeProvenance:
         node, frame = self._running(line)
         if frame is None or node is None:
             return Why(line)
-        return self._of_expression(node, frame, line, value)
+        together = line, dtype_of(value)
+        if together not in self._together:
+            self._together[together] = self._of_expression(node, frame, line, value)
+        return self._together[together]
 
     def _of_expression(
         self, node: ast.AST, frame: FrameType, line: Origin, value: Leaf

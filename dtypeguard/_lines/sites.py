@@ -143,7 +143,8 @@ def written_in(site: Site) -> Iterator[Argument]:
             0
         ]:
             if is_array(leaf) and kind(dtype_of(leaf)):
-                yield Argument("", leaf, known, not path).with_text(site.file)
+                name = tree_util.keystr(path)
+                yield Argument(name, leaf, known, not path).with_text(site.file)
 
 
 def _differ(source: PyTree, passed: PyTree) -> bool:

@@ -33,12 +33,7 @@ def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | N
 
 def statement(file: str, line: int) -> ast.stmt | None:
     """The innermost statement on a line, without the statements inside of it."""
-    module = parsed(file)
-    found = [
-        node
-        for node in (ast.walk(module) if module else ())
-        if isinstance(node, ast.stmt) and contains(node, line)
-    ]
+    found = [node for node in _statements(_text(file)) if contains(node, line)]
     if not found:
         return None
     node = copy.copy(max(found, key=lambda node: node.lineno))
@@ -213,6 +208,13 @@ def _parsed(text: str) -> ast.Module | None:
         return ast.parse(text)
     except SyntaxError:  # a notebook's magic command
         return None
+
+
+@functools.lru_cache(8)
+def _statements(text: str) -> list[ast.stmt]:
+    module = _parsed(text)
+    found = ast.walk(module) if module else ()
+    return [node for node in found if isinstance(node, ast.stmt)]
 
 
 @functools.lru_cache(8)

@@ -265,6 +265,20 @@ OTHERS = {
         """,
         [r"key  key<fry> -> key<rbg>  called at .*", r"all keys alike: jax\.random\.key"],
     ),
+    "a number made an array in the call": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def model(x):
+            return jnp.sin(x)
+
+        model(jnp.asarray(0.0))  # the weak one
+        for x in jnp.linspace(-5, 5, 3):
+            model(x)
+        """,
+        [r"x  float32 \(weak\) -> float32 .*  begins at {the weak one}\n"],
+    ),
     "leaves in another order": (
         """
         import collections, jax

@@ -68,6 +68,8 @@ RAISING = {
     "grad to complex": lambda: jax.grad(lambda x: lax.complex(x, x).sum())(WIDE),
     "jvp": lambda: jax.jvp(jnp.sin, (WIDE,), (NARROW,)),
     "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
+    "tangent": lambda: jax.linear_transpose(jax.linearize(jnp.sin, WHOLE)[1], WHOLE)(WIDE),
+    "compiled": lambda: jax.jit(skip).lower(NARROW).compile()(WIDE),
     "normal": lambda: jax.random.normal(KEY, (3,), WHOLE.dtype),
     "uniform": lambda: jax.random.uniform(KEY, (3,), WHOLE.dtype),
     "randint": lambda: jax.random.randint(KEY, (3,), 0, 3, WIDE.dtype),

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from advice import applied, line as line_of, note_on, notes, raised
 from helpers import need
+from jax import lax
 
 pytestmark = pytest.mark.third_party
 X = jnp.ones(3)
@@ -91,3 +92,64 @@ def test_other_errors_have_no_note():
         raise ValueError("float32 arrays of shape (3,) are expected")
 
     assert notes(raised(lambda: program(X))) == []
+
+
+def of_a_tangent():
+    y = jnp.array(10)  # whole
+    out, linear = jax.linearize(lambda y: (y - jnp.tanh(y + 1)) ** 2, y)
+    return jax.linear_transpose(linear, y)(jnp.ones_like(out))
+
+
+def test_what_has_no_tangent():
+    """Optimistix issue 96: JAX says int32 for int32, and float0."""
+    note = note_on(of_a_tangent)
+    assert f"  primals[0]  int32[]  {line('whole')}" in note
+    assert applied(of_a_tangent, ("jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"))()
+
+
+def of_optimistix():
+    optimistix = need("optimistix")
+    solver = optimistix.GradientDescent(rtol=1e-3, atol=1e-3, learning_rate=0.1)
+    y = jnp.array(10)  # minimum
+    function, of = lambda y, args: ((y - jnp.tanh(y + 1)) ** 2, None), jnp.float32(0)
+    rest = None, {}, jax.eval_shape(lambda: of), None, frozenset()
+    state = solver.init(function, y, *rest)
+    y, *_ = solver.step(function, y, None, {}, state, frozenset())
+    return y
+
+
+def test_an_int_that_a_package_differentiates():
+    note = note_on(of_optimistix)
+    assert line("minimum") in note
+    old, new = "jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"
+    assert f"write {new} in place of {old}.\nTried: " in note
+    assert applied(of_optimistix, (old, new))().dtype == jnp.float32
+
+
+def of_a_rule():
+    @jax.custom_vjp
+    def model(x, w):
+        return x * w
+
+    def backward(given, g):
+        x, w = (jnp.float32(each) for each in given)
+        return g * w, g * x  # rule
+
+    model.defvjp(lambda x, w: (x * w, (x, w)), backward)
+
+    def loss(w):
+        body = lambda x, _: (model(x, w), None)  # model
+        return lax.scan(body, jnp.bfloat16(2), None, 3)[0]
+
+    return jax.grad(loss)(jnp.bfloat16(3))
+
+
+def test_a_rule_that_returns_another_type():
+    """JAX asserts that two types agree, and says no more (jax issue 27144)."""
+    note = note_on(of_a_rule)
+    assert note.startswith("dtypeguard: backward returns a cotangent in another dtype")
+    assert f"  {line('model')}  forced by {line('rule')}" in note
+    way = f"At {line('rule')} return each cotangent in the dtype of its argument"
+    assert f"{way}, as x.astype(jnp.bfloat16) (not tried)." in note
+    cast = "(g * w).astype(jnp.bfloat16), (g * x).astype(jnp.bfloat16)"
+    assert applied(of_a_rule, ("return g * w, g * x", f"return {cast}"))() == 54

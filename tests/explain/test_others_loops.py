@@ -9,13 +9,14 @@ import sysconfig
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from advice import applied, line, note_on
 from helpers import need, set_x64
 from jax import lax
 from jax.experimental.ode import odeint
 
-from dtypeguard import guard_step
+from dtypeguard import guard, guard_step
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -192,6 +193,20 @@ def test_what_only_the_flag_changes(package):
         assert solve(ONES).dtype == F32
 
 
+@pytest.mark.skipif(not hasattr(jax, "enable_x64"), reason="before JAX 0.8")
+def test_the_flag_is_turned_off_where_wide_arrays_are_made(package):
+    solve = package(MAKES)
+    with set_x64(True):
+        values = jnp.ones((3, 3))
+        note = note_on(lambda: solve(values))  # the call with a wide array
+    where = line(__file__, "the call with a wide array")
+    flag = "with jax.enable_x64(False)"
+    assert f"Turn x64 off around {where}, and where values is made: {flag}.\n" in note
+    assert "Tried: " in note
+    with jax.enable_x64(False):
+        assert solve(jnp.ones((3, 3))).dtype == F32
+
+
 @pytest.mark.parametrize("dtypes", [(F32, BF16), (BF16, F32)])
 def test_the_wider_of_two_branches_of_a_package_is_meant(package, dtypes):
     solve = package(WIDER_FIRST)
@@ -284,3 +299,26 @@ def test_a_loop_of_equinox_with_a_carry_of_one_leaf(kind, is_flag):
             in "".join(advice)
         )
         assert loop(guard_step(body)).dtype == BF16
+
+
+def searched():
+    def objective(x):
+        return jnp.sum((x - np.arange(3.0)) ** 2)
+
+    opt = guard(optax.lbfgs())
+    params = jnp.zeros(3, F32)
+    state = opt.init(params)
+    value_and_grad = optax.value_and_grad_from_state(objective)
+    value, grad = value_and_grad(params, state=state)
+    given = {"value": value, "grad": grad, "value_fn": objective}
+    updates, state = opt.update(grad, state, params, **given)
+    return optax.apply_updates(params, updates)
+
+
+def test_an_objective_in_float64_of_params_in_float32():
+    """`guard` brings what it returns to float32; Optax's `cond` outside of it does not."""
+    with set_x64(True):
+        note = note_on(searched)
+        old = "jnp.sum((x - np.arange(3.0)) ** 2)"
+        assert f"write {old}.astype(jnp.float32) in place of {old} (not tried)." in note
+        assert applied(searched, (old, f"{old}.astype(jnp.float32)"))().dtype == F32

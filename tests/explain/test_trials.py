@@ -124,12 +124,12 @@ def of_two_dtypes():
 def test_a_cast_that_would_change_other_leaves_is_not_said():
     note = note_on(of_two_dtypes)
     assert f"forced by {line('cast')}" in note
-    way = (
-        f"or cast at {line('update')}: x.astype(p.dtype), where p is the leaf that came in."
-    )
-    assert way in note
+    new, old = "(p - 0.1 * g).astype(p.dtype)", "p - 0.1 * g"
+    assert f"or at {line('update')} write {new} in place of {old}." in note
     assert "x.astype(jnp.bfloat16)" not in note
     assert TRIED in note
+    mended = applied(of_two_dtypes, (f"lambda p, g: {old}", f"lambda p, g: {new}"))
+    assert mended().dtype == BF16
 
 
 def a_loss_scale():
@@ -246,3 +246,89 @@ def test_what_is_written_is_the_users_own_expression(program):
     inside = [new, old] if program is of_variables else inside
     assert f"write {inside[0]} in place of {inside[1]}" in note_on(program)
     assert applied(program, (old, new))().dtype == dtype
+
+
+STATE = {"x": jnp.zeros(3, BF16), "n": jnp.int32(0)}
+
+
+def reset_in_a_map():
+    def body(state, x):
+        moved = {"x": state["x"] + x, "n": state["n"] + 1}
+        fresh = {"x": jnp.zeros(3), "n": jnp.int32(0)}
+        state = jax.tree.map(lambda a, b: jnp.where(moved["n"] > 3, a, b), fresh, moved)
+        return state, None
+
+    return lax.scan(body, STATE, jnp.ones((4, 3), BF16))[0]
+
+
+def selected_in_a_map():
+    moved = {"x": STATE["x"] + jnp.bfloat16(1), "n": STATE["n"]}
+    fresh = {"x": jnp.zeros(3), "n": jnp.int32(0)}
+    return jax.tree.map(lambda a, b: lax.select(True, a, b), fresh, moved)
+
+
+WHERE = 'jnp.where(moved["n"] > 3, a, b)'
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "change"),
+    [
+        (reset_in_a_map, (WHERE, f"{WHERE}.astype(b.dtype)"), None),
+        (
+            selected_in_a_map,
+            ("a", "a.astype(b.dtype)"),
+            ("True, a", "True, a.astype(b.dtype)"),
+        ),
+        (selected_in_a_map, ("b", "b.astype(a.dtype)"), (", b)", ", b.astype(a.dtype))")),
+    ],
+)
+def test_a_cast_in_the_lambda_of_a_map_is_to_the_types_of_the_other_tree(
+    program, said, change
+):
+    """A cast to one dtype would change the other leaves."""
+    note, (old, new) = note_on(program), said
+    assert f"write {new} in place of {old}." in note
+    assert TRIED in note
+    assert applied(program, change or said)()["n"].dtype == jnp.int32
+
+
+def chained_numbers():
+    def body(carry, x):
+        added = [carry[0] + x, *map(jnp.add, carry[1:], carry[:-1])]
+        return list(map(jnp.asarray, added)), None
+
+    first = [0.0] * 3  # numbers
+    return lax.scan(body, first, jnp.ones(5, F16))[0]
+
+
+def test_a_python_number_that_a_loop_begins_with():
+    """JAX promotes such leaves once, and a guard leaves them to JAX (jax issue 9046)."""
+    note = note_on(chained_numbers)
+    assert f"  carry[1]  float32[] -> float16[]  begins at {line('numbers')}  " in note
+    assert "begin carry[1] as float16: jnp.asarray(x, jnp.float16)." in note
+    assert "guard_step" not in note
+    assert ").astype(" not in note
+    first = "[0.0] * 3", "[0.0, jnp.asarray(0.0, jnp.float16), 0.0]"
+    assert {x.dtype for x in applied(chained_numbers, first)()} == {jnp.dtype(F16)}
+
+
+def once():
+    calls = []
+
+    def body(avg, x):
+        calls.append(x)
+        if len(calls) > 1:
+            raise RuntimeError("this function is traced in its own place alone")
+        return 0.999 * avg + 0.001 * x, None
+
+    first = jnp.zeros(3, BF16)
+    return jax.lax.scan(body, first, X)[0]
+
+
+def test_a_body_that_cannot_be_traced_again():
+    """As in a `hk.transform`: the types are pushed through its equations."""
+    note = note_on(once)
+    new, old = "jnp.zeros(3, jnp.float32)", "jnp.zeros(3, BF16)"
+    assert f"begin avg as float32: write {new} in place of {old}.\n" in note
+    assert TRIED in note
+    assert applied(once, (old, new))().dtype == F32

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from advice import line as line_of, note_on
+from advice import applied, line as line_of, note_on
 from jax import lax
 
 import dtypeguard
@@ -118,3 +118,29 @@ def test_a_value_of_another_cell_of_a_notebook():
             exec(compile(text, name, "exec"), names)
 
     assert "  begins at <ipython-input-1-a>:1" in note_on(run)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_compiled_function_that_is_given_another_type(is_alone):
+    """As in mujoco issue 2565, where a step is called with what it gave back."""
+    other = jnp.ones(2, jnp.int32 if is_alone else F32)
+
+    def train(other):
+        step = lambda s: {"x": s["x"] + 1, "n": jnp.float32(1) * s["n"]}
+        state = {"n": jnp.ones(2, BF16), "x": other}
+        run = jax.jit(step).lower(state).compile()
+        for _ in range(3):
+            state = run(state)  # step: compiled
+        return state
+
+    note = note_on(lambda: train(other))
+    place = line("step: compiled")
+    assert f"  s['n']  bfloat16[2] -> float32[2]  {place}\n" in note
+    assert "ompile a function that keeps its types: dtypeguard.guard_step(step)" in note
+    guarded = applied(train, ("jax.jit(step)", "jax.jit(dtypeguard.guard_step(step))"))
+    assert guarded(other)["n"].dtype == BF16
+    written = re.search(r"At .* write (jax.tree.map.*) in place of state,", note)
+    assert (written is not None) is is_alone  # else it would cast the other leaf too
+    if written:
+        mended = applied(train, ("run(state)", f"run({written[1]})"))
+        assert mended(other)["n"].dtype == F32

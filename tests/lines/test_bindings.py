@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 
-from dtypeguard._lines.bindings import bound_in, holding
+from dtypeguard._lines.bindings import Holders, bound_in
 
 
 def test_a_statement_that_runs_has_not_assigned_yet():
@@ -43,6 +43,6 @@ def test_a_long_list_is_not_searched_to_its_end():
 
     many = Counted(range(100_000))
     value, frame = object(), inspect.currentframe()
-    found = holding([(frame, frame.f_lineno)], value)
+    found = Holders([(frame, frame.f_lineno)]).line_of(value)
     assert found.code == "value, frame = object(), inspect.currentframe()"
     assert 0 < Counted.read <= 1000 < len(many)

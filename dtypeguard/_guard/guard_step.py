@@ -422,7 +422,9 @@ class _Call:
         because `lax.scan` finds its type by itself.
         """
         step: Any = self.guarded.step
-        shapes = step.eval_shape(*self.args, **self.kwargs)
+        # A bound method hands on the attributes of its function, which takes `self`.
+        bound = (step.__self__,) if isinstance(step, types.MethodType) else ()
+        shapes = step.eval_shape(*bound, *self.args, **self.kwargs)
         found, _ = self._find(shapes)
         carried = list(self.carried)
         for number, tree in zip(found.carried, found.values):

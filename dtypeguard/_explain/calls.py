@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from .._leaves.dtypes import dtype_of, kind
+import numpy as np
+
+from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
+from .._lines.numbers import whole_on_line
 from .._lines.sites import Argument, Site, arguments
 from .._source.files import is_installed, line_text, package
 from .begin import dtype_on_line
@@ -17,11 +20,14 @@ from .casts import (
     sentence,
     written,
 )
-from .finding import Finding, RefusedCall
+from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
 from .packages import flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way
 from .trials import Outcome, Trials
+
+
+_INT = np.dtype("int32")
 
 
 def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Remedy]:
@@ -38,6 +44,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         if call.is_flag or not all(argument.source for argument in named):  # JAX's own
             yield Remedy(ways, leaves)
             return
+    for leaf in leaves if len(leaves) == 1 or not call.wanted else ():
+        yield from _whole(leaf, call, finding, trials)
     if call.is_result:
         yield Remedy([Way(_result(call, named[0]))], leaves)
     elif not is_installed(call.file):
@@ -52,6 +60,25 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             yield wrapped(finding, trials, lambda: None)
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _whole(
+    leaf: RefusedLeaf, call: RefusedCall, finding: Finding, trials: Trials
+) -> Iterator[Remedy]:
+    """A whole number, at the user's line that gave a float where JAX wants an int."""
+    value, line = leaf.values[0], leaf.why.origin and leaf.why.origin.users
+    base = leaf.argument.base if leaf.argument else ""
+    is_count = kind(call.wanted) == "int" or base in ("lower", "upper")
+    is_number = is_python_number(value) or isinstance(value, np.generic)
+    if not (is_count and is_number and kind(dtype_of(value)) == "float"):
+        return
+    if line and not is_installed(line.file) and (found := whole_on_line(line, value)):
+        loss = "" if float(value).is_integer() else " (the fraction is lost)"
+        text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
+        casts = [ArgumentCast(leaf.argument, _INT)] if leaf.argument else []
+        is_here = casts and not is_installed(call.file)  # with an int the call is accepted
+        trial = partial(_tried, casts if is_here else [], finding.sites[-1], trials)
+        yield Remedy([Way(text, trial)], [leaf])
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:

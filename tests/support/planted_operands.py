@@ -395,14 +395,14 @@ def start_of_a_slice(jit):
     return window(jnp.ones(4))  # forced: start_of_a_slice
 
 
-@refused("index = half", "float32[]", thread="jax-ml/jax#2032")
+@refused("index = half", "float32[]", ways=2, thread="jax-ml/jax#2032")
 def end_of_a_slice(jit):
     x = jnp.ones(4)
     half = np.float32(len(x) / 2)  # made: end_of_a_slice
     return jit(lambda: x[:half])()
 
 
-@refused("shape[0] = rows", "float32[]", thread="jax-ml/jax#3525")
+@refused("shape[0] = rows", "float32[]", ways=2, thread="jax-ml/jax#3525")
 def shape_of_zeros(jit):
     rows = np.float32(8) / 2  # made: shape_of_zeros
     return jit(lambda: jnp.zeros((rows, 3)))()

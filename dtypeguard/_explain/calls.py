@@ -49,6 +49,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     if call.is_result:
         yield Remedy([Way(_result(call, named[0]))], leaves)
     elif not is_installed(call.file):
+        if kind(call.wanted) == "float":
+            yield Remedy([*_made_as(call, finding, trials)], leaves)
         casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:
             forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
@@ -130,7 +132,8 @@ def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Wa
     for leaf in finding.leaves:
         (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
         for new in {call.wanted} if call.wanted else dtypes - {old}:
-            found = line and dtype_on_line(line, old, new, frames)
+            is_int = kind(old) == "int"  # of numbers that are written out
+            found = line and dtype_on_line(line, old, new, frames, "x" * is_int)
             if found and line:
                 text = f"at {line} write {found[0]} in place of {found[1]}"
                 sites = [site for site, _ in call.users]

@@ -228,7 +228,9 @@ class Recorder:
                 is_made = is_stored or (path and words.is_making)
                 if is_made and is_array(leaf) and self.made(leaf) is None:
                     new.append((path, leaf))
-                elif is_number(leaf) and (is_stored or (is_made and path[-1] in words.others)):
+                elif is_number(leaf) and (
+                    is_stored or (is_made and path[-1] in words.others)
+                ):
                     key = (name, *path)[-1], repr(leaf)
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)

@@ -3,13 +3,19 @@
 Python prints a warning at a line of the package, or of JAX.
 """
 
+import contextlib
 import itertools
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
+from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.rows import type_text
+from .._lines.compiled import caller_of
+from .._lines.provenance import TypeProvenance
 from .._source.files import is_recorded, is_users, package
 from .._source.origin import Origin, callers, origin_of_frame
 
@@ -53,4 +59,27 @@ class DtypeWarnings:
         if line and (str(message), line) not in self._lines:
             self._lines.add((str(message), line))
             text = f"dtypeguard run: the warning above comes from {line}: {line.code}"
-            print(text, file=sys.stderr)
+            print(text, *_made(frames, str(message)), sep="\n    ", file=sys.stderr)
+
+
+def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
+    """The lines of the two arrays that a warning is about: what is written, and to what.
+
+    Args:
+        frames: inside out, from that of the warning.
+        message: which names their dtypes.
+    """
+    named = {match[0] for match in _DTYPE.finditer(message)}
+    for number, frame in enumerate(frames):
+        pair = [frame.f_locals.get(name) for name in ("x", "y")]
+        types = {str(dtype_of(x)) for x in pair if is_array(x)}
+        if is_users(frame.f_code.co_filename) or (len(types) == 2 and types <= named):
+            break
+    else:
+        return
+    around = frames[number:]
+    with contextlib.suppress(Exception):  # the warning is shown in any case
+        provenance = TypeProvenance(around[:1], caller_of(around))
+        for value in pair if len(types) == 2 else ():
+            if line := provenance.of_value(value).root:
+                yield f"{type_text(value)} is made at {line.users}"

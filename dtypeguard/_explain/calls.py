@@ -26,7 +26,6 @@ from .packages import flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way
 from .trials import Outcome, Trials
 
-
 _INT = np.dtype("int32")
 
 

@@ -177,7 +177,7 @@ class CompiledLines:
         frames: Sequence[FrameType],
         given: Mapping[str, Leaf],
     ):
-        self._provenance = TypeProvenance(frames[:1], _caller(frames), is_again=True)
+        self._provenance = TypeProvenance(frames[:1], caller_of(frames), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):
@@ -260,7 +260,7 @@ class _Constants(Watch):
         return list(found.values()) if len(found) == 1 else []
 
 
-def _caller(frames: Sequence[FrameType]) -> list[Site]:
+def caller_of(frames: Sequence[FrameType]) -> list[Site]:
     """The user's line that led to the first of some frames, which is of JAX."""
     for inside, user in itertools.pairwise(frames):
         if is_users(user.f_code.co_filename):

@@ -81,7 +81,7 @@ class Recompiled:
         self._found: dict[str, RecompiledFunction] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
-        self._reshaped: dict[str, tuple[str, str, str]] = {}
+        self._reshaped: dict[str, tuple[str, str, str, str]] = {}
         self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
         self._left = ALL_EQUATIONS
 
@@ -153,8 +153,8 @@ class Recompiled:
         ]
         lines += [
             f"dtypeguard run: {name} was compiled again because of a shape: {path} is "
-            f"{before} then {now}. No type changed."
-            for name, (path, before, now) in self._reshaped.items()
+            f"{before} then {now}{caller and f', at {caller}'}. No type changed."
+            for name, (path, before, now, caller) in self._reshaped.items()
             if name not in self._found
         ]
         for function in self._found.values():
@@ -201,7 +201,7 @@ class Recompiled:
                 self._reordered.setdefault(name, orders)
             for path, old in itertools.islice(_reshaped(earlier[-2::-1], now), 1):
                 shapes = _shaped(old), _shaped(now.leaves[path])
-                self._reshaped.setdefault(name, (path, *shapes))
+                self._reshaped.setdefault(name, (path, *shapes, now.caller))
         if least is None or not least[1]:
             return
         before, paths = least

@@ -157,6 +157,19 @@ LISTED = {
         if IS_RECORDED
         else [r"state\[2\]  bfloat16 -> float32  {the kick}"],
     ),
+    "a shape": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(x):
+            return x * 2
+
+        for n in (4, 4, 3):
+            step(jnp.ones(n))  # the call
+        """,
+        [r"a shape: x is float32\[4\] then float32\[3\], at {the call}\. No type"],
+    ),
     "constants": (
         """
         import functools, jax, jax.numpy as jnp

@@ -12,10 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.rows import type_text
-from .._lines.compiled import caller_of
-from .._lines.provenance import TypeProvenance
 from .._source.files import is_recorded, is_users, package
 from .._source.origin import Origin, callers, origin_of_frame
 
@@ -59,7 +55,10 @@ class DtypeWarnings:
         if line and (str(message), line) not in self._lines:
             self._lines.add((str(message), line))
             text = f"dtypeguard run: the warning above comes from {line}: {line.code}"
-            print(text, *_made(frames, str(message)), sep="\n    ", file=sys.stderr)
+            made: list[str] = []
+            with contextlib.suppress(Exception):  # the warning is shown in any case
+                made += _made(frames, str(message))
+            print(text, *made, sep="\n    ", file=sys.stderr)
 
 
 def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
@@ -69,6 +68,12 @@ def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
         frames: inside out, from that of the warning.
         message: which names their dtypes.
     """
+    # Not before: this file is imported while the script imports JAX.
+    from .._leaves.dtypes import dtype_of, is_array
+    from .._leaves.rows import type_text
+    from .._lines.compiled import caller_of
+    from .._lines.provenance import TypeProvenance
+
     named = {match[0] for match in _DTYPE.finditer(message)}
     for number, frame in enumerate(frames):
         pair = [frame.f_locals.get(name) for name in ("x", "y")]
@@ -77,9 +82,7 @@ def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
             break
     else:
         return
-    around = frames[number:]
-    with contextlib.suppress(Exception):  # the warning is shown in any case
-        provenance = TypeProvenance(around[:1], caller_of(around))
-        for value in pair if len(types) == 2 else ():
-            if line := provenance.of_value(value).root:
-                yield f"{type_text(value)} is made at {line.users}"
+    provenance = TypeProvenance(frames[number:][:1], caller_of(frames[number:]))
+    for value in pair if len(types) == 2 else ():
+        if line := provenance.of_value(value).root:
+            yield f"{type_text(value)} is made at {line.users}"

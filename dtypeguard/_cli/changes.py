@@ -150,6 +150,10 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
     for group in grouped(rare, lambda x: (users_line(x.begun), x.after)):
         path = of_holders([x.path for x in group]) if len(group) > 1 else group[0].path
         yield f"At {users_line(group[0].begun)} begin {path} as {group[0].after}."
+    is_given = not any(change.is_returned for change in changes)
+    for change in castable if is_given else ():
+        if change.origin:
+            yield f"Cast it at {change.origin.users}: {cast_text(change.dtypes[0])}."
     if any(change.is_returned or change.origin is None for change in castable):
         yield (
             "Where a step gives back another dtype than it was given: "

@@ -157,6 +157,27 @@ LISTED = {
         if IS_RECORDED
         else [r"state\[2\]  bfloat16 -> float32  {the kick}"],
     ),
+    "a checkpoint in 16 bits": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(params):
+            return jax.tree.map(lambda p: p * 2, params)
+
+        def load(params):
+            return jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)  # the loading
+
+        params = step({"w": jnp.ones(3)})
+        step(load(params))
+        """,
+        [
+            r"params\['w'\]  float32 -> bfloat16  made at {the loading}",
+            r"\nCast it at {the loading}: x\.astype\(jnp\.float32\)\.\n",
+        ]
+        if IS_RECORDED
+        else [r"params\['w'\]  float32 -> bfloat16 "],
+    ),
     "a shape": (
         """
         import jax, jax.numpy as jnp

@@ -147,7 +147,8 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
             yield f"No guard sees {change.path}: cast what {place} writes to it, {cast}."
     castable = [x for x in castable if not x.is_unseen]
     rare = [x for x in castable if x.is_rare and x.begun]
-    for group in grouped(rare, lambda x: (users_line(x.begun), x.after)):
+    groups = grouped(rare, lambda x: (users_line(x.begun), x.after))
+    for group in groups if len(groups) == 1 else ():  # a model is meant as it is
         path = of_holders([x.path for x in group]) if len(group) > 1 else group[0].path
         yield f"At {users_line(group[0].begun)} begin {path} as {group[0].after}."
     is_given = not any(change.is_returned for change in changes)

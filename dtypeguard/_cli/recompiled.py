@@ -332,7 +332,7 @@ def _explained(
             origin, cause, *_ = lines.of_result(returned[path], path, old.type)
             change = change._replace(is_returned=True, origin=origin, cause=cause)
             begun = change.begun or _first(before, path)
-            is_rare = _is_rare(before, old.type, new.type, types)
+            is_rare = cause is not None and _is_rare(before, old.type, new.type, types)
             change = change._replace(begun=begun, is_rare=is_rare)
         elif lines is not None:
             made = lines.of_value(values[path])

@@ -78,11 +78,11 @@ def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
     for number, frame in enumerate(frames):
         pair = [frame.f_locals.get(name) for name in ("x", "y")]
         types = {str(dtype_of(x)) for x in pair if is_array(x)}
-        if is_users(frame.f_code.co_filename) or (len(types) == 2 and types <= named):
-            break
-    else:
-        return
-    provenance = TypeProvenance(frames[number:][:1], caller_of(frames[number:]))
-    for value in pair if len(types) == 2 else ():
-        if line := provenance.of_value(value).root:
-            yield f"{type_text(value)} is made at {line.users}"
+        if is_users(frame.f_code.co_filename):
+            return
+        if len(types) == 2 and types <= named:
+            around = frames[number:]
+            provenance = TypeProvenance(around[:1], caller_of(around))
+            lines = [(value, provenance.of_value(value).root) for value in pair]
+            yield from (f"{type_text(x)} is made at {y.users}" for x, y in lines if y)
+            return

@@ -423,8 +423,10 @@ class _Call:
         """
         step: Any = self.guarded.step
         # A bound method hands on the attributes of its function, which takes `self`.
-        bound = (step.__self__,) if isinstance(step, types.MethodType) else ()
-        shapes = step.eval_shape(*bound, *self.args, **self.kwargs)
+        is_method = isinstance(step, types.MethodType)
+        bound = [getattr(step, "__self__", None)] if is_method else []
+        eval_shape: Any = getattr(step, "eval_shape", None)
+        shapes = eval_shape(*bound, *self.args, **self.kwargs)
         found, _ = self._find(shapes)
         carried = list(self.carried)
         for number, tree in zip(found.carried, found.values):

@@ -178,6 +178,27 @@ LISTED = {
         if IS_RECORDED
         else [r"params\['w'\]  float32 -> bfloat16 "],
     ),
+    "the master params in their place": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(state, x):
+            grads = jax.grad(lambda p: jnp.sum((p * x) ** 2))(state["params"])
+            wide = grads.astype(jnp.float32)
+            master = state["master"] - 0.1 * wide  # the update
+            return {"params": master, "master": master}
+
+        w = jnp.ones(3)
+        state = {"params": w.astype(jnp.bfloat16), "master": w}
+        for _ in range(3):
+            state = step(state, jnp.ones(3, jnp.bfloat16))
+        """,
+        [
+            r"state\['params'\]  bfloat16 -> float32  {the update}  (begins|\n)",
+            r"\n    \S+script.py:8  master = [^\n]*\nWhere a step gives back",
+        ],
+    ),
     "a shape": (
         """
         import jax, jax.numpy as jnp

@@ -57,4 +57,4 @@ def words(path: str) -> list[str]:
     """The parts of a path without its signs, and without the `value` of a variable."""
     # JAX numbers the parts of a node without keys in two ways.
     words = re.findall(r"\w+", path.replace("<flat index ", "<"))
-    return words[:-1] if words[-1:] in (["value"], ["raw_value"]) else words
+    return words[:-1] if {*words[1:][-1:]} & {"value", "raw_value"} else words

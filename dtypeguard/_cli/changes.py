@@ -24,9 +24,10 @@ class TypeChange(NamedTuple):
         is_returned: whether the function itself gave it back so.
         origin: the line that gave it the type.
         cause: the line that forced that.
-        begun: the line that made it weakly typed.
+        begun: the line that made it as it was.
         calls: the lines of the calls.
         is_unseen: whether a library keeps it where no guard sees it.
+        is_rare: whether no other argument begins in its dtype, and several in the new one.
     """
 
     path: str
@@ -38,14 +39,14 @@ class TypeChange(NamedTuple):
     begun: Origin | None = None
     calls: str = ""
     is_unseen: bool = False
+    is_rare: bool = False
 
     @property
     def row(self) -> tuple[str, ...]:
         """It in columns."""
-        begun = self.begun if self.before.endswith("(weak)") else None
-        origin, cause, first = Why(self.origin, self.cause, begun).places()
+        origin, cause, first = Why(self.origin, self.cause, self.begun).places()
         made = origin if self.is_returned else origin and f"made at {origin}"
-        if not (self.origin or begun):
+        if not (self.origin or self.begun):
             made = self.calls and f"called at {self.calls}"
         return self.path, f"{self.before} -> {self.after}", made, cause, first
 
@@ -145,6 +146,15 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
             place, cast = change.origin.users, cast_text(change.dtypes[0])
             yield f"No guard sees {change.path}: cast what {place} writes to it, {cast}."
     castable = [x for x in castable if not x.is_unseen]
+    rare = [x for x in castable if x.is_rare and x.begun]
+    groups = grouped(rare, lambda x: (users_line(x.begun), x.after))
+    for group in groups if len(groups) == 1 else ():  # a model is meant as it is
+        path = of_holders([x.path for x in group]) if len(group) > 1 else group[0].path
+        yield f"At {users_line(group[0].begun)} begin {path} as {group[0].after}."
+    is_given = not any(change.is_returned for change in changes)
+    for change in castable if is_given else ():
+        if change.origin:
+            yield f"Cast it at {change.origin.users}: {cast_text(change.dtypes[0])}."
     if any(change.is_returned or change.origin is None for change in castable):
         yield (
             "Where a step gives back another dtype than it was given: "

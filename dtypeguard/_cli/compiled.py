@@ -28,6 +28,8 @@ from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import type_name
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
+from .._lines.recorder import Made
+from .._lines.traced import made_of
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.origin import Origin, origin_of_frame
 from .._source.syntax import parsed
@@ -89,6 +91,7 @@ class Compiled(NamedTuple):
         leaves: those of the arguments, by path.
         positions: of the arguments of the leaves, by path.
         begun: the lines that made weakly typed leaves, by path.
+        made: how others were made, as far as that was recorded, by path.
         caller: the line that called it.
         program: the program, if it is kept.
     """
@@ -97,6 +100,7 @@ class Compiled(NamedTuple):
     leaves: dict[str, LeafOfCall]
     positions: dict[str, int]
     begun: dict[str, Origin]
+    made: dict[str, Made]
     caller: str
     program: KeptProgram | None = None
 
@@ -162,7 +166,9 @@ def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
     rest = _hash(call.function), treedef
     types = {path: leaf.type for path, leaf in leaves.items() if not leaf.is_static}
     program = kept(call.jaxpr, types, call.wrapper)
-    return Compiled(rest, leaves, positions, begun, caller, program), values
+    pairs = ((path, made_of(value)) for path, value in values.items() if path in types)
+    made = {path: each for path, each in pairs if each}
+    return Compiled(rest, leaves, positions, begun, made, caller, program), values
 
 
 def _arguments(call: CompiledCall) -> dict[str, PyTree]:

@@ -81,7 +81,7 @@ class Recompiled:
         self._found: dict[str, RecompiledFunction] = {}
         self._earlier = weakref.WeakKeyDictionary[Function, list[Compiled]]()
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
-        self._reshaped: dict[str, tuple[str, str, str]] = {}
+        self._reshaped: dict[str, tuple[str, str, str, str]] = {}
         self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
         self._left = ALL_EQUATIONS
 
@@ -153,8 +153,8 @@ class Recompiled:
         ]
         lines += [
             f"dtypeguard run: {name} was compiled again because of a shape: {path} is "
-            f"{before} then {now}. No type changed."
-            for name, (path, before, now) in self._reshaped.items()
+            f"{before} then {now}{caller and f', at {caller}'}. No type changed."
+            for name, (path, before, now, caller) in self._reshaped.items()
             if name not in self._found
         ]
         for function in self._found.values():
@@ -201,7 +201,7 @@ class Recompiled:
                 self._reordered.setdefault(name, orders)
             for path, old in itertools.islice(_reshaped(earlier[-2::-1], now), 1):
                 shapes = _shaped(old), _shaped(now.leaves[path])
-                self._reshaped.setdefault(name, (path, *shapes))
+                self._reshaped.setdefault(name, (path, *shapes, now.caller))
         if least is None or not least[1]:
             return
         before, paths = least
@@ -322,6 +322,7 @@ def _explained(
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
+    types = [(before.leaves[path].type, now.leaves[path].type) for path in paths]
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
         change = TypeChange(path, old.type, new.type, calls=calls)
@@ -330,6 +331,9 @@ def _explained(
         if lines is not None and path in returned:
             origin, cause, *_ = lines.of_result(returned[path], path, old.type)
             change = change._replace(is_returned=True, origin=origin, cause=cause)
+            begun = change.begun or _first(before, path)
+            is_rare = cause is not None and _is_rare(before, old.type, new.type, types)
+            change = change._replace(begun=begun, is_rare=is_rare)
         elif lines is not None:
             made = lines.of_value(values[path])
             if users_line(made) not in (
@@ -339,3 +343,19 @@ def _explained(
                 change = change._replace(origin=made)
         changes.append(change)
     return changes
+
+
+def _first(before: Compiled, path: str) -> Origin | None:
+    """The line that made a leaf of a call, if it is not the call itself."""
+    made = before.made.get(path)
+    line = made.why().root if made else None
+    return None if users_line(line) == before.caller else line
+
+
+def _is_rare(
+    before: Compiled, old: str, new: str, changes: Sequence[tuple[str, str]]
+) -> bool:
+    """Whether the leaves that changed from a dtype are the only ones of a call with it."""
+    types = [leaf.type for leaf in before.leaves.values() if not leaf.is_static]
+    begun = types.count(old)
+    return begun == changes.count((old, new)) < types.count(new) > 1

@@ -3,11 +3,13 @@
 Python prints a warning at a line of the package, or of JAX.
 """
 
+import contextlib
 import itertools
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from .._source.files import is_recorded, is_users, package
@@ -53,4 +55,34 @@ class DtypeWarnings:
         if line and (str(message), line) not in self._lines:
             self._lines.add((str(message), line))
             text = f"dtypeguard run: the warning above comes from {line}: {line.code}"
-            print(text, file=sys.stderr)
+            made: list[str] = []
+            with contextlib.suppress(Exception):  # the warning is shown in any case
+                made += _made(frames, str(message))
+            print(text, *made, sep="\n    ", file=sys.stderr)
+
+
+def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
+    """The lines of the two arrays that a warning is about: what is written, and to what.
+
+    Args:
+        frames: inside out, from that of the warning.
+        message: which names their dtypes.
+    """
+    # Not before: this file is imported while the script imports JAX.
+    from .._leaves.dtypes import dtype_of, is_array
+    from .._leaves.rows import type_text
+    from .._lines.compiled import caller_of
+    from .._lines.provenance import TypeProvenance
+
+    named = {match[0] for match in _DTYPE.finditer(message)}
+    for number, frame in enumerate(frames):
+        pair = [frame.f_locals.get(name) for name in ("x", "y")]
+        types = {str(dtype_of(x)) for x in pair if is_array(x)}
+        if is_users(frame.f_code.co_filename):
+            return
+        if len(types) == 2 and types <= named:
+            around = frames[number:]
+            provenance = TypeProvenance(around[:1], caller_of(around))
+            lines = [(value, provenance.of_value(value).root) for value in pair]
+            yield from (f"{type_text(x)} is made at {y.users}" for x, y in lines if y)
+            return

@@ -11,6 +11,7 @@ from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.rows import count
 from .._leaves.types import DType, Leaf
+from .._lines.numbers import number_line
 from .._lines.provenance import TypeProvenance
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._lines.traced import recorded
@@ -38,6 +39,10 @@ _SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "re
 _SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
 
 
+# Frames of a package, from the one that the user calls, that may have its parameters.
+_FRAMES = 4
+
+
 def find_arguments(
     failure: Failure, complaint: Complaint, provenance: TypeProvenance
 ) -> Finding | None:
@@ -59,6 +64,8 @@ def find_arguments(
         why = provenance.of(_model(argument, site), site)
         about = number, _label(argument, site), (argument.value,), why
         leaves.append(RefusedLeaf(*about, argument=argument))
+    if len(leaves) == 1 and is_installed(site.file) and leaves[0].why.origin is None:
+        leaves = [_given_to_package(leaves[0], failure.sites)]
     name = site.name or "a call"
     some = "an argument" if len(leaves) == 1 else "arguments"
     headline = f"{name} has {some} of a type that it does not accept."
@@ -70,6 +77,32 @@ def find_arguments(
         users = [(each, [*written_in(each)]) for each in own]
     call = RefusedCall(site.file, site.node, wanted, failure.is_update, users)
     return Finding(headline, leaves, call) if leaves else None
+
+
+def _given_to_package(leaf: RefusedLeaf, sites: Sequence[Site]) -> RefusedLeaf:
+    """The one float that the user's call gives to a package which refuses a number.
+
+    The package may have computed with it.
+    """
+    own = next((x for x in reversed(sites) if not is_installed(x.file)), None)
+    if not is_python_number(leaf.values[0]) or own is None or not own.inside:
+        return leaf
+    node = own.node if isinstance(own.node, ast.Call) else None
+    passed = [frame.f_locals for frame in reversed(own.inside[:_FRAMES])]
+    named = {name: value for variables in passed for name, value in variables.items()}
+    floats = [
+        (each, named[each.arg])
+        for each in (node.keywords if node else ())
+        if each.arg and isinstance(named.get(each.arg), float)
+    ]
+    if len(floats) != 1:
+        return leaf
+    ((keyword, value),) = floats
+    source = keyword.value
+    argument = Argument(keyword.arg or "", value, source).with_text(own.file)
+    line = number_line(source, own.frame, value)
+    about = {"argument": argument, "why": Why(line), "values": (value,)}
+    return leaf._replace(path=_label(argument, own) or argument.text, **about)
 
 
 def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:

@@ -123,6 +123,8 @@ def dtype_on_line(
         return None
     name, call = named[0]
     text = text_of(call, line.file)
+    if len(text) > _LONG and name is not None:
+        return dtype_text(new), text_of(name, line.file)
     if len(text) > _LONG:
         return None
     if name is None:

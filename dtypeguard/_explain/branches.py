@@ -1,10 +1,13 @@
 """What to write where branches return leaves in different types."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import jax.numpy as jnp
 
 from .._leaves.dtypes import fits, kind
 from .._leaves.rows import array_text, cast_text, lost
 from .._source.files import is_installed, package
+from .begin import dtype_on_line
 from .casts import cast_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
@@ -50,14 +53,31 @@ def branch_remedies(
     elif made and kept:  # the value that was there before has the type that is meant
         ways = [Way(_keep(made[0], kept[0]))]
     else:
+        pairs = ((one, other), (other, one))
         texts = [
             f"{leaf.branch} return {_cast(leaf, to)}"
-            for leaf, to in ((one, other), (other, one))
+            for leaf, to in sorted(pairs, key=lambda pair: _rounds(*pair))
             if len(promoted) != 1 or leaf is promoted[0]
             if _fits(leaf, to) or kind(to.dtypes[0]) in ("float", "complex")
         ]
         ways = [Way(f"let {' or '.join(texts)}")] if texts else []
+        ways = ways or [*_of_one_kind(finding, pair, promoted)]
     yield Remedy(ways, leaves)
+
+
+def _of_one_kind(
+    finding: Finding, pair: Sequence[RefusedLeaf], promoted: Sequence[RefusedLeaf]
+) -> Iterator[Way]:
+    """What to write where a promotion to another kind is not to be undone by a cast."""
+    frames = [site.frame for site in finding.sites]
+    for leaf, to in (pair, pair[::-1]):
+        line, old, new = leaf.why.root, leaf.dtypes[0], to.dtypes[0]
+        if leaf in promoted and line and is_own(line):
+            if found := dtype_on_line(line.users, old, new, frames):
+                text = f"at {line.users} write {found[0]} in place of {found[1]}"
+                yield Way(text, _not_tried)
+        elif leaf not in promoted and kind(new) in ("float", "complex"):
+            yield Way(f"let {leaf.branch} return {_cast(leaf, to)}")
 
 
 def _not_tried() -> None:
@@ -86,7 +106,18 @@ def _fits(source: RefusedLeaf, target: RefusedLeaf) -> bool:
     return fits(source.dtypes[0], target.dtypes[0])
 
 
+def _rounds(source: RefusedLeaf, target: RefusedLeaf) -> bool:
+    """Whether a cast to the dtype of another leaf loses something."""
+    old, new = source.dtypes[0], target.dtypes[0]
+    return jnp.promote_types(old, new) != new
+
+
 def _cast(source: RefusedLeaf, target: RefusedLeaf) -> str:
     """A cast of what one branch returns to the dtype of another, and what that loses."""
     old, new = source.dtypes[0], target.dtypes[0]
+    if source.literal is not None:
+        number = repr(source.literal)
+        is_float = kind(old) == "int" and kind(new) == "float"  # of any width
+        text = repr(float(source.literal)) if is_float else array_text(new, number)
+        return f"{text} in place of {number}"
     return cast_text(new) + lost(old, new)

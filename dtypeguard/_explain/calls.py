@@ -4,9 +4,12 @@ import ast
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from .._leaves.dtypes import dtype_of, kind
+import numpy as np
+
+from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
+from .._lines.numbers import whole_on_line
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, line_text, package
 from .added import added_remedies
@@ -20,11 +23,13 @@ from .casts import (
     sentence,
     written,
 )
-from .finding import Finding, RefusedCall
+from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
 from .packages import flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way
 from .trials import Outcome, Trials
+
+_INT = np.dtype("int32")
 
 
 def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Remedy]:
@@ -47,9 +52,13 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         if call.is_flag or not all(argument.source for argument in named):  # JAX's own
             yield Remedy(ways, leaves)
             return
+    for leaf in leaves if len(leaves) == 1 or not call.wanted else ():
+        yield from _whole(leaf, call, finding, trials)
     if call.is_result:
         yield Remedy([Way(_result(call, named[0]))], leaves)
     elif not is_installed(call.file):
+        if kind(call.wanted) == "float":
+            yield Remedy([*_made_as(call, finding, trials)], leaves)
         casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:
             forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
@@ -79,6 +88,25 @@ def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
     if any((x.line, x.file) == (site.line, site.file) for x in lines):
         text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Way(text, lambda: None)
+
+
+def _whole(
+    leaf: RefusedLeaf, call: RefusedCall, finding: Finding, trials: Trials
+) -> Iterator[Remedy]:
+    """A whole number, at the user's line that gave a float where JAX wants an int."""
+    value, line = leaf.values[0], leaf.why.origin and leaf.why.origin.users
+    base = leaf.argument.base if leaf.argument else ""
+    is_count = kind(call.wanted) == "int" or base in ("lower", "upper")
+    is_number = is_python_number(value) or isinstance(value, np.generic)
+    if not (is_count and is_number and kind(dtype_of(value)) == "float"):
+        return
+    if line and not is_installed(line.file) and (found := whole_on_line(line, value)):
+        loss = "" if float(value).is_integer() else " (the fraction is lost)"
+        text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
+        casts = [ArgumentCast(leaf.argument, _INT)] if leaf.argument else []
+        is_here = casts and not is_installed(call.file)  # with an int the call is accepted
+        trial = partial(_tried, casts if is_here else [], finding.sites[-1], trials)
+        yield Remedy([Way(text, trial)], [leaf])
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
@@ -147,7 +175,8 @@ def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Wa
     for leaf in finding.leaves:
         (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
         for new in {call.wanted} if call.wanted else dtypes - {old}:
-            found = line and dtype_on_line(line, old, new, frames)
+            is_int = kind(old) == "int"  # of numbers that are written out
+            found = line and dtype_on_line(line, old, new, frames, "x" * is_int)
             if found and line:
                 text = f"at {line} write {found[0]} in place of {found[1]}"
                 sites = [site for site, _ in call.users]

@@ -152,7 +152,8 @@ def casts_to_meet(
         narrow, *_, wide = sorted(dtypes, key=lambda dtype: dtype.itemsize)
         targets = [wide, narrow]
         promoted = {dtype_of(argument.value) for argument in forced}
-        if promoted == {wide} or wide.itemsize == 8:
+        is_float = kind(wide) != "int"  # a narrower int wraps
+        if (promoted == {wide} and is_float) or wide.itemsize == 8:
             targets = [narrow, wide]
     ways = [
         [ArgumentCast(each, to) for each in arguments if dtype_of(each.value) != to]

@@ -3,16 +3,20 @@
 import ast
 import re
 from collections.abc import Callable, Iterator
+from types import CodeType
 
 from jax import tree_util
 
+from .._leaves.dtypes import is_python_number
 from .._leaves.rows import count, path_of, paths
 from .._leaves.types import Aval
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
 from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
-from .._source.origin import Origin, Why
+from .._source.files import is_users
+from .._source.origin import Origin, Why, origin_at
+from .._source.syntax import returned
 from .added import find_added
 from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
@@ -185,14 +189,26 @@ def _lined(
     names = [name + path for name, path in names if path is not None]
     name = min(names, default="", key=len)
     why = provenance.of_value(value) if name or is_given else results.of(number, what)
-    text, is_made = "", True
-    if is_given:
+    text, is_made, literal = "", True, None
+    if is_constant and is_python_number(value):
+        text, literal, why = repr(value), value, Why(_returns_at(results.body.code))
+    elif is_given:
         text, is_made = ("" if not name else f"{name}, ") + "as it was given", False
     elif is_constant:
         text = f"{name}, closed over" if name else "a constant, or closed over"
         is_made = bool(name and why.origin)
     about = {"variable": name, "unchanged": text, "is_made": is_made}
-    return leaf._replace(why=why, **about)
+    return leaf._replace(why=why, literal=literal, **about)
+
+
+def _returns_at(code: CodeType | None) -> Origin | None:
+    """The line at which a function of the user's returns, if that is one."""
+    if code is None or not is_users(code.co_filename):
+        return None
+    node = returned(code)
+    line = node.lineno if node else code.co_firstlineno
+    is_known = node is not None or code.co_name == "<lambda>"
+    return origin_at(code.co_filename, line, code.co_qualname) if is_known else None
 
 
 def _is_named(dtype: str, message: str) -> bool:

@@ -27,6 +27,7 @@ class RefusedLeaf(NamedTuple):
         branch: that returns it, by the name of its parameter.
         variable: that holds what a branch returns unchanged.
         unchanged: what a branch returns unchanged, as a note tells; empty if nothing.
+        literal: a Python number that a branch returns.
         is_made: whether code computes what a branch returns, if only before it.
         argument: that has the type.
         is_average: whether it is an average or a running sum, which a cast would round.
@@ -42,6 +43,7 @@ class RefusedLeaf(NamedTuple):
     branch: str = ""
     variable: str = ""
     unchanged: str = ""
+    literal: float | None = None
     is_made: bool = True
     argument: Argument | None = None
     is_average: bool = False

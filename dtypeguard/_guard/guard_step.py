@@ -422,7 +422,11 @@ class _Call:
         because `lax.scan` finds its type by itself.
         """
         step: Any = self.guarded.step
-        shapes = step.eval_shape(*self.args, **self.kwargs)
+        # A bound method hands on the attributes of its function, which takes `self`.
+        is_method = isinstance(step, types.MethodType)
+        bound = [getattr(step, "__self__", None)] if is_method else []
+        eval_shape: Any = getattr(step, "eval_shape", None)
+        shapes = eval_shape(*bound, *self.args, **self.kwargs)
         found, _ = self._find(shapes)
         carried = list(self.carried)
         for number, tree in zip(found.carried, found.values):

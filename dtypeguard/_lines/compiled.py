@@ -24,7 +24,7 @@ from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Matches
-from .lines import Has, ProgramLines
+from .lines import Has, ProgramLines, line_of
 from .numbers import number_line
 from .provenance import TypeProvenance
 from .sites import Site
@@ -177,13 +177,13 @@ class CompiledLines:
         frames: Sequence[FrameType],
         given: Mapping[str, Leaf],
     ):
-        self._provenance = TypeProvenance(frames[:1], _caller(frames), is_again=True)
+        self._provenance = TypeProvenance(frames[:1], caller_of(frames), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):
             consts = ()
         self._graph = Graph(SimpleNamespace(jaxpr=inside, consts=consts))
-        self._names = program.arguments
+        self._names, self._results = program.arguments, program.results
         self._lines = ProgramLines(
             Program(None, self._graph),
             _Constants(self._provenance, frames),
@@ -206,10 +206,27 @@ class CompiledLines:
         own = own or [n for n in inputs if type_name(graph.avals[n]) == before]
         output = graph.outputs[number]
         aval = graph.avals[output]
+        line = line_of(graph.made_by.get(output)) if self._is_of_another(number) else None
+        if line is not None:  # it has its type by right
+            return Why(line)
         matches = Has("dtype", aval.dtype)
         if before.partition(" ")[0] == str(aval.dtype):
             matches = Has("weak_type", is_weak(aval))
         return self._lines.of(output, matches, sum(1 << n for n in own))
+
+    def _is_of_another(self, number: int) -> bool:
+        """Whether a result is the value of another one that came in with its type."""
+        graph = self._graph
+        output, type_ = graph.outputs[number], type_name(graph.avals[graph.outputs[number]])
+        inputs = zip(self._names, graph.inputs)
+        own = [words(name)[1:] for name, x in inputs if type_name(graph.avals[x]) == type_]
+        return any(
+            value == output
+            and other != number
+            and any(x and name[-len(x) :] == x for x in own)
+            for other, value in enumerate(graph.outputs)
+            for name in [words(self._results[other])]
+        )
 
     def of_value(self, leaf: Leaf) -> Origin | None:
         """The line of the caller's that made an argument."""
@@ -260,7 +277,7 @@ class _Constants(Watch):
         return list(found.values()) if len(found) == 1 else []
 
 
-def _caller(frames: Sequence[FrameType]) -> list[Site]:
+def caller_of(frames: Sequence[FrameType]) -> list[Site]:
     """The user's line that led to the first of some frames, which is of JAX."""
     for inside, user in itertools.pairwise(frames):
         if is_users(user.f_code.co_filename):

@@ -5,10 +5,18 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, ModuleType
 
+import numpy as np
+
 from .._leaves.types import PyTree
 from .._source.files import is_recorded
-from .._source.origin import Origin, callers, origin_at, origin_of_frames
-from .._source.syntax import evaluated, parsed
+from .._source.origin import (
+    Origin,
+    callers,
+    origin_at,
+    origin_of_frame,
+    origin_of_frames,
+)
+from .._source.syntax import evaluated, parsed, statement, text_of
 from .monitored import recorder
 
 
@@ -24,6 +32,10 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
         value: the number.
     """
     name = getattr(source, "attr", getattr(source, "id", ""))
+    file = frame.f_code.co_filename
+    if not name and isinstance(source, ast.expr) and is_recorded(file):
+        is_computed = isinstance(source, (ast.BinOp, ast.Call))
+        return origin_of_frame(frame, source.lineno) if is_computed else None
     known = recorder()
     if known and (made := known.number(name, value)):
         return origin_of_frames(made.through)
@@ -32,6 +44,50 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
         if lines:
             return origin_at(file, lines[0], "") if len(lines) == 1 else None
     return None
+
+
+def whole_on_line(line: Origin, value: PyTree) -> tuple[str, str] | None:
+    """How a line may write a whole number for the float that it gives, and as it is.
+
+    Args:
+        line: of the user's, which computes the number or writes it out.
+        value: the number.
+    """
+    node, number = statement(line.file, line.line), np.asarray(value).item()
+    if node is None:
+        return None
+    given = [x for x in _given(node) if isinstance(x, _NUMBERS)]
+    found = [x for x in given if _is(x, number)]
+    if not found and isinstance(node, (ast.Assign, ast.AnnAssign)):
+        made = getattr(node.value, "func", None)
+        is_object = ast.unparse(made).rpartition(".")[2][:1].isupper() if made else False
+        found = [x for x in [node.value] if isinstance(x, _NUMBERS) and not is_object]
+    found = found or [x for x in given if x.lineno == line.line]
+    if len({*map(ast.dump, found)}) != 1:
+        return None
+    source, text = found[0], text_of(found[0], line.file)
+    if isinstance(source, ast.Constant):
+        return str(int(number)), text
+    parts = [x for x in ast.walk(source) if isinstance(x, ast.Constant)]
+    is_of_ints = all(isinstance(x, _PLAIN) for x in ast.walk(source)) and all(
+        type(x.value) is int for x in parts
+    )
+    if isinstance(source, ast.BinOp) and isinstance(source.op, ast.Div) and is_of_ints:
+        sides = (text_of(each, line.file) for each in (source.left, source.right))
+        return " // ".join(sides), text
+    return f"int({text})", text
+
+
+_NUMBERS = ast.Constant, ast.BinOp, ast.Call
+
+
+def _given(node: ast.AST) -> Iterator[ast.expr]:
+    """What a statement gives by name: to a variable, a parameter, a default."""
+    for each in ast.walk(node):
+        if isinstance(each, (ast.keyword, ast.AnnAssign)) and each.value:
+            yield each.value
+        elif isinstance(each, ast.arguments):
+            yield from (x for x in (*each.defaults, *each.kw_defaults) if x)
 
 
 def _files(source: ast.AST | None, frame: FrameType) -> Iterator[str]:

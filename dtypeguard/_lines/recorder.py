@@ -207,8 +207,12 @@ class Recorder:
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
         """A call on the current line of a function of the user's returns a value."""
-        arrays = [(path, leaf) for path, leaf in held(value) if is_array(leaf)]
-        line = frame.f_lineno
+        leaves, line = list(held(value)), frame.f_lineno
+        arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
+        for path, leaf in leaves:  # such as an object that a call makes
+            key = path[-1] if path else "", repr(leaf) if type(leaf) is float else ""
+            if key[0].isidentifier() and key[1] and key not in self._numbers:
+                self._numbers[key] = Made(_through(frame, line), type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
             found = [(path[-1:], self.made(leaf)) for path, leaf in arrays]
@@ -224,7 +228,9 @@ class Recorder:
                 is_made = is_stored or (path and words.is_making)
                 if is_made and is_array(leaf) and self.made(leaf) is None:
                     new.append((path, leaf))
-                elif is_made and is_number(leaf):
+                elif is_number(leaf) and (
+                    is_stored or (is_made and path[-1] in words.others)
+                ):
                     key = (name, *path)[-1], repr(leaf)
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)

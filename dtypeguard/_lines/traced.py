@@ -15,6 +15,7 @@ from .._leaves.types import Equation, Leaf
 from .._program.graph import Graph, Variable
 from .._source.origin import Why
 from .monitored import recorder
+from .recorder import Made
 
 
 class TracedValue(NamedTuple):
@@ -56,11 +57,15 @@ def unwrapped(value: Leaf) -> Leaf:
 
 def recorded(value: Leaf) -> Why:
     """The lines behind a value, if `dtypeguard run` saw them run; else none."""
-    if known := recorder():
-        for each in (value, unwrapped(value)):
-            if made := known.made(each):
-                return made.why()
-    return Why()
+    made = made_of(value)
+    return made.why() if made else Why()
+
+
+def made_of(value: Leaf) -> Made | None:
+    """What `dtypeguard run` saw of how a value was made; it does not keep the value."""
+    known = recorder()
+    found = [known.made(each) for each in (value, unwrapped(value))] if known else []
+    return next(filter(None, found), None)
 
 
 def traced(value: Leaf) -> TracedValue | None:

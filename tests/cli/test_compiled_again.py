@@ -41,7 +41,7 @@ LISTED = {
         """,
         [
             r"\n    state\[0\]\.mu\['w'\]  bfloat16 -> float32  {the update}",
-            r"{the update} .*  forced by {the cast}\n",
+            r"{the update} .*  forced by {the cast}",
         ],
     ),
     "what a function closes over": (
@@ -63,8 +63,8 @@ LISTED = {
         train(3)
         """,
         [
-            r"state\['mean'\]  float16 -> float32  {the product}  .* by {the constant}\n",
-            r"state\['n'\] +int32 -> float32 +{the sum}  forced by {the call}\n",
+            r"state\['mean'\]  float16 -> float32  {the product}  .* by {the constant}",
+            r"state\['n'\] +int32 -> float32 +{the sum}  forced by {the call}",
             r"\nStart state\['n'\] as float32 .*, or return jnp\.round\(x\)\.astype",
         ],
     ),
@@ -114,6 +114,103 @@ LISTED = {
             r"float32  {the average} .*begins at {the state}\n",
             r"n  int32 \(weak\) -> float32 \(weak\)  {the half}  begins at {the total}\n",
         ],
+    ),
+    "a parameter of a name that variables of Flax have": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def smooth(average, value):
+            return 0.9 * average + 0.1 * value  # the average
+
+        average = 0  # the start
+        for n in range(3):
+            average = smooth(average, jnp.float32(n))
+        """,
+        [
+            r"average  int32 \(weak\) -> float32  {the average}  begins at {the start}\n",
+            r"\nStart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
+        ],
+    ),
+    "a first value in 16 bits": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def leapfrog(state):
+            position, velocity, force = state
+            velocity = velocity + 0.1 * force  # the kick
+            return position + velocity, velocity, jnp.sin(position + velocity)
+
+        def start():
+            position = jnp.ones(3)
+            return position, position, jnp.sin(position).astype(jnp.bfloat16)  # the force
+
+        state = start()
+        for _ in range(3):
+            state = leapfrog(state)
+        """,
+        [
+            r"state\[2\]  bfloat16 -> float32  {the kick} .*begins at {the force}",
+            r"\nAt {the force} begin state\[2\] as float32\.\n",
+        ]
+        if IS_RECORDED
+        else [r"state\[2\]  bfloat16 -> float32  {the kick}"],
+    ),
+    "a checkpoint in 16 bits": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(params):
+            return jax.tree.map(lambda p: p * 2, params)
+
+        def load(params):
+            return jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)  # the loading
+
+        params = step({"w": jnp.ones(3)})
+        step(load(params))
+        """,
+        [
+            r"params\['w'\]  float32 -> bfloat16  made at {the loading}",
+            r"\nCast it at {the loading}: x\.astype\(jnp\.float32\)\.\n",
+        ]
+        if IS_RECORDED
+        else [r"params\['w'\]  float32 -> bfloat16 "],
+    ),
+    "the master params in their place": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(state, x):
+            grads = jax.grad(lambda p: jnp.sum((p * x) ** 2))(state["params"])
+            wide = grads.astype(jnp.float32)
+            master = state["master"] - 0.1 * wide  # the update
+            return {"params": master, "master": master}
+
+        w = jnp.ones(3)
+        state = {"params": w.astype(jnp.bfloat16), "master": w}
+        for _ in range(3):
+            state = step(state, jnp.ones(3, jnp.bfloat16))
+        """,
+        [
+            r"state\['params'\]  bfloat16 -> float32  {the update}  (begins|\n)",
+            r"\n    \S+script.py:8  master = [^\n]*\nWhere a step gives back",
+        ],
+    ),
+    "a shape": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(x):
+            return x * 2
+
+        for n in (4, 4, 3):
+            step(jnp.ones(n))  # the call
+        """,
+        [r"a shape: x is float32\[4\] then float32\[3\], at {the call}\. No type"],
     ),
     "constants": (
         """

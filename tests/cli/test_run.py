@@ -874,6 +874,16 @@ def test_what_was_made_in_a_function_of_another_file_that_has_returned(
 
 
 @RECORDED
+def test_a_script_that_imports_jax_itself_is_recorded(script, tmp_path):
+    """In a process of its own, where JAX is not there yet when the command begins."""
+    script(ENVIRONMENT, "recorded_alone_.py")
+    script(FIRST.format(name="recorded_alone_"), "alone.py")
+    code, _, err = _command("alone.py", cwd=tmp_path, env={}, input="")
+    assert code == 1
+    assert re.search(r"begins at recorded_alone_\.py:5, called from alone\.py:9", err), err
+
+
+@RECORDED
 def test_an_audit_in_a_script_that_is_recorded(run, script):
     code, out, _ = run(
         script("""

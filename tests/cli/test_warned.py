@@ -1,5 +1,6 @@
 """Under `dtypeguard run`, a warning over dtypes comes with the user's line, once."""
 
+import re
 import warnings
 
 import pytest
@@ -15,8 +16,9 @@ import jax.numpy as jnp
 from some_package import put, zeros
 
 def fill():
-    x = jnp.zeros(3, jnp.bfloat16)
-    return put(x, jnp.ones(()))  # of a scatter
+    x = jnp.zeros(3, jnp.bfloat16)  # of what is written to
+    y = jnp.ones(())  # of the value
+    return put(x, y)  # of a scatter
 
 for _ in range(2):
     fill()
@@ -50,7 +52,7 @@ def lines(run, script, tmp_path):
         path = script(text, f"{name}.py")
         with warnings.catch_warnings(record=True):
             _, _, err = run(path)
-        found = [x for x in err.splitlines() if x.startswith("dtypeguard run")]
+        found = [x for x in err.splitlines() if re.match("dtypeguard run|    ", x)]
         marks = {
             text.partition("# ")[2]: f"{short_path(str(path))}:{number}"
             for number, text in enumerate(path.read_text().splitlines(), 1)
@@ -65,8 +67,16 @@ def test_the_line_that_leads_to_a_package(lines, name):
     found, marks = lines(name)
     begin = "dtypeguard run: the warning above comes from"
     assert [x for x in found if x.startswith(begin)] == [
-        f"{begin} {marks['of a scatter']}: return put(x, jnp.ones(()))  # of a scatter",
+        f"{begin} {marks['of a scatter']}: return put(x, y)  # of a scatter",
         f"{begin} {marks['of zeros']}: zeros(3)  # of zeros",
+    ]
+
+
+def test_the_lines_of_what_is_written_and_where(lines):
+    found, marks = lines("default")
+    assert [x for x in found if "[" in x] == [
+        f"    bfloat16[3] is made at {marks['of what is written to']}",
+        f"    float32[] is made at {marks['of the value']}",
     ]
 
 

@@ -1,13 +1,14 @@
 """Of what a body or a branch uses from outside, the note names where it was made."""
 
 import functools
+import re
 import sys
 import types
 
 import jax
 import jax.numpy as jnp
 import pytest
-from advice import line as line_of, notes, raised
+from advice import applied, line as line_of, note_on, notes, raised
 from jax import lax
 
 HALF = jnp.ones(3, jnp.bfloat16)
@@ -155,3 +156,59 @@ def test_a_branch_without_operands(case):
     (note,) = notes(raised(BRANCHES[case]))
     (row,) = [text for text in note.splitlines() if " float32[3] " in text]
     assert row.endswith(f"  forced by {line(case.partition(' ')[0])}")
+
+
+def number(x):
+    def stop():
+        return x, 0  # the int
+
+    return lax.cond(x.sum() > 9, lambda: (x, 0.5), stop)
+
+
+def flag(x):
+    return lax.cond(
+        x.sum() > 9,
+        lambda: True,
+        lambda: 0,  # the zero
+    )
+
+
+def test_a_python_number_that_a_branch_returns():
+    note = note_on(lambda: number(WIDE))
+    assert re.search(rf"\n +false_fun  int32\[\] +0, {line('the int')}\n", note)
+    assert "\nLet false_fun return 0.0 in place of 0.\n" in note
+    assert not notes(raised(lambda: applied(number, ("x, 0 ", "x, 0.0 "))(WIDE)))
+    note = note_on(lambda: flag(WIDE))
+    assert re.search(rf"\n +false_fun  int32\[\] +0, {line('the zero')}\n", note)
+    assert " false_fun return jnp.asarray(0, bool) in place of 0" in note
+    mended = applied(flag, ("lambda: 0,", "lambda: jnp.asarray(0, bool),"))
+    assert not notes(raised(lambda: mended(WIDE)))
+
+
+def widths(x):
+    return lax.cond(x.sum() > 9, lambda: HALF * 2, lambda: WIDE + 1)
+
+
+def test_of_two_widths_the_one_that_loses_nothing_comes_first():
+    note = note_on(lambda: widths(WIDE))
+    assert "Let true_fun return x.astype(jnp.float32) or false_fun return x.ast" in note
+
+
+def grid():
+    moves = jnp.array(
+        [[1, 0], [0, 1], [-1, 0], [0, -1]],
+        dtype=jnp.float32,  # the table
+    )
+
+    def step(position, action):
+        ahead = lambda: (position + moves[action]).clip(0, 4)
+        return lax.cond(action == 1, ahead, lambda: position)
+
+    return step(jnp.zeros(2, int), jnp.int32(1))
+
+
+def test_an_int_that_a_table_of_floats_promotes():
+    note = note_on(grid)
+    write = "write jnp.int32 in place of jnp.float32 (not tried), or let false_fun return "
+    assert write + "x.astype(jnp.float32)" in note
+    assert not notes(raised(lambda: applied(grid, ("jnp.float32,", "jnp.int32,"))()))

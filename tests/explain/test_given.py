@@ -394,3 +394,31 @@ def test_a_global_that_a_function_between_has_another_of():
 
 
 WIDE = jnp.ones(3)  # the global of two
+
+
+def test_what_jax_refuses_begins_in_another_dtype():
+    def fit():
+        params = jnp.array([-3, 5])  # first: ints
+        return jax.grad(lambda x: jnp.sum(x**2))(params)
+
+    def solve():
+        root = jnp.ones((1, 1), jnp.bfloat16)  # first: 16 bits
+        matrix = root.T @ root
+        return jnp.linalg.inv(matrix)
+
+    text = "write jnp.array([-3, 5], dtype=jnp.float32) in place of jnp.array([-3, 5])"
+    note = note_on(fit)
+    assert f"\nAt {line('first: ints')} {text} (not tried).\nOr at " in note
+    text = "write jnp.ones((1, 1), jnp.float32) in place of jnp.ones((1, 1), jnp.bfloat16)"
+    assert f"\nAt {line('first: 16 bits')} {text} (not tried).\nOr at " in note_on(solve)
+
+
+def test_of_two_ints_the_cast_that_wraps_nothing_comes_first():
+    def choose(scores):
+        best = jnp.argmax(scores).astype(jnp.uint8)
+        drawn = jax.random.randint(jax.random.key(0), (), 0, 3)
+        return lax.select(scores[0] > 1, best, drawn)
+
+    note = note_on(lambda: choose(jnp.ones(3)))
+    wide, narrow = "write best.astype(jnp.int32)", "write drawn.astype(jnp.uint8)"
+    assert note.index(wide) < note.index(narrow)

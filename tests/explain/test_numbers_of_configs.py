@@ -3,10 +3,12 @@
 import importlib
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from advice import note_on
+from advice import line, note_on
 from jax import lax
 
 pytestmark = pytest.mark.third_party
@@ -97,3 +99,36 @@ def test_a_number_in_a_tuple_is_no_array():
     note = note_on(lambda: jnp.zeros(shape))
     assert " write tuple(map(int, shape)) in place of shape (the fraction is lost)." in note
     assert jnp.zeros(tuple(map(int, shape))).shape == (4, 3)
+
+
+def test_a_number_is_mended_where_it_is_written(config):
+    note = note_on(lambda: field(config))
+    here = marked("field")
+    mended = f"\nAt {here} write 128 // 4 in place of 128 / 4.\n"
+    assert mended in note
+    note = note_on(lambda: variable(config))
+    whole = "int(config.depth * 2.0) in place of config.depth * 2.0"
+    assert f"\nAt {marked('of self')} write {whole}.\n" in note
+
+
+def test_a_number_of_numpy_is_mended_where_it_is_written():
+    size = np.ceil(1.0 / 0.1)  # steps
+    here = line(__file__, "steps")
+    note = note_on(lambda: lax.fori_loop(0, size, lambda i, x: x, X))
+    assert f"At {here} write int(np.ceil(1.0 / 0.1)) in place of np.ceil(1.0 / 0.1)" in note
+
+
+def test_a_number_that_is_computed_in_a_call_of_a_package():
+    def program(depth):
+        return eqx.nn.MLP(
+            3,
+            2,
+            width_size=depth / 2 * 2,  # width
+            depth=1,
+            key=jax.random.key(0),
+        )
+
+    note = note_on(lambda: program(5))
+    here = line(__file__, "width")
+    assert f"\n  width_size = depth / 2 * 2  float  {here}\n" in note
+    assert f"\nAt {here} write int(depth / 2 * 2) in place of depth / 2 * 2" in note

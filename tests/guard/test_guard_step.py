@@ -202,6 +202,19 @@ def test_method(name):
     assert_kept(first(), looped)
 
 
+def test_a_bound_jitted_method_with_a_weak_carry_is_compiled_once():
+    class Strategy:
+        @functools.partial(jax.jit, static_argnames="self")
+        def tell(self, x, state):
+            return state + x
+
+    state, strategy = jnp.asarray(0.0), Strategy()
+    for _ in range(3):
+        state = guard_step(strategy.tell, carry="state")(jnp.float32(1), state)
+    assert (float(state), state.weak_type) == (3.0, False)
+    assert Strategy.tell._cache_size() == 1
+
+
 def test_bound_method_is_traced_once_and_has_its_signature():
     trainer = Trainer()
     assert trainer.step == trainer.step

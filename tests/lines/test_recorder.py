@@ -305,3 +305,33 @@ def test_a_number_that_no_file_writes_out(program):
     number = recorder().number("size", 128 / 3)
     assert number.through[0].line == made.marked("the size")
     assert recorder().number("size", 7.5) is None
+
+
+CONFIGS = """
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Model:
+        width: float = 8
+
+    @dataclasses.dataclass
+    class Config:
+        seed: int = 0
+        model: Model = dataclasses.field(default_factory=lambda: Model(width=64 / 3))  # it
+
+    def seeded(seed):
+        return [seed]
+
+    def main(config):
+        key = seeded(config.seed)
+        width, seed = config.model.width, config.seed
+        return width, key
+
+    WIDTH, KEY = main(Config())
+"""
+
+
+def test_a_line_that_reads_one_field_of_a_config_made_none_of_its_numbers(program):
+    made = program(CONFIGS)
+    number = recorder().number("width", 64 / 3)
+    assert number.through[0].line == made.marked("it")

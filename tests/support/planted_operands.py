@@ -395,14 +395,14 @@ def start_of_a_slice(jit):
     return window(jnp.ones(4))  # forced: start_of_a_slice
 
 
-@refused("index = half", "float32[]", thread="jax-ml/jax#2032")
+@refused("index = half", "float32[]", ways=2, thread="jax-ml/jax#2032")
 def end_of_a_slice(jit):
     x = jnp.ones(4)
     half = np.float32(len(x) / 2)  # made: end_of_a_slice
     return jit(lambda: x[:half])()
 
 
-@refused("shape[0] = rows", "float32[]", thread="jax-ml/jax#3525")
+@refused("shape[0] = rows", "float32[]", ways=2, thread="jax-ml/jax#3525")
 def shape_of_zeros(jit):
     rows = np.float32(8) / 2  # made: shape_of_zeros
     return jit(lambda: jnp.zeros((rows, 3)))()
@@ -442,14 +442,14 @@ def condition_that_is_a_float(jit):
     return solve(jnp.full(3, 2, F32))
 
 
-@refused("x = three", "int32[]", thread="jax-ml/jax#2663")
+@refused("x = three", "int32[]", ways=2, thread="jax-ml/jax#2663")
 def gradient_in_an_int(jit):
     square = lambda x: x**2.0
     three = jnp.asarray(3)  # made: gradient_in_an_int
     return jit(jax.grad(square))(three)
 
 
-@refused("params['calls']", "int32[]", thread="google-deepmind/dm-haiku#513")
+@refused("params['calls']", "int32[]", ways=2, thread="google-deepmind/dm-haiku#513")
 def counter_among_the_params(jit):
     def loss(params, x):
         return jnp.sum(params["w"] * x)

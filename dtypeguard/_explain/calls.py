@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from .._leaves.dtypes import dtype_of, is_python_number, kind
+from .._leaves.dtypes import bits, dtype_of, is_python_number, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
 from .._lines.numbers import whole_on_line
@@ -57,7 +57,7 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     if call.is_result:
         yield Remedy([Way(_result(call, named[0]))], leaves)
     elif not is_installed(call.file):
-        if kind(call.wanted) == "float":
+        if call.wanted and max(map(bits, dtypes)) < bits(call.wanted):  # it wants a float
             yield Remedy([*_made_as(call, finding, trials)], leaves)
         casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:

@@ -69,8 +69,8 @@ class Loops(Control):
     def loop(self, node: Node, values: list[Value]) -> list[Value]:
         """A `while` loop; under `vmap`, each element goes on by itself.
 
-        It notes how many turns it took. Of many turns, it notes none of the decisions
-        inside, and in how many of them a value was not finite.
+        It notes how many turns it took. Of many turns, it notes in how many of them a value
+        was not finite, and decisions inside in a second run, which knows how many there are.
         """
         _, before, consts, _ = loop_parts(node.eqn)
         values = self.entered(node, values, before + consts)
@@ -78,14 +78,21 @@ class Loops(Control):
             return self._loop_in_trace(node, values)
         is_long = node.number in self.program.long and not self.probes.given_inside(node)
         made = None if is_long else self._turn_by_turn(node, values)
-        return self.compiled(node, values) if made is None else made
+        if made is not None:
+            return made
+        made = self.compiled(node, values)
+        if self.probes.decisions is not None and _is_replayed(node):
+            turns = int(jnp.max(self.probes.decisions[node.number]))
+            return self.compiled(node, values, turns) if turns else made
+        return made
 
     def _goes_on(self, node: Node, constants: list[Leaf]) -> Callable[..., Leaf]:
         """Whether a loop goes on, of the turns that it took and what it carries."""
         given = None if self.probes.given is None else self.probes.given.get(node.number)
         # As often as the run that it follows, if it decides as that inside as well. It may
         # otherwise be at its end earlier: a solver then divides by a step of 0.
-        if given is not None and not (self.is_traced and decides(node.inner[0])):
+        is_alone = self.is_traced and decides(node.inner[0])
+        if given is not None and (not is_alone or self.probes.given_inside(node)):
             return lambda turns, carry: turns < given
 
         def goes_on(turns: Leaf, carry: list[Leaf]) -> Leaf:
@@ -118,6 +125,11 @@ class Loops(Control):
         return carry
 
     def _loop_in_trace(self, node: Node, values: list[Leaf]) -> list[Leaf]:
+        given, length = self.probes.given_inside(node), self.turns
+        if given and _is_replayed(node):
+            length = len(next(iter(given.values())))
+        if length is not None:
+            return self._counted_in_trace(node, values, length)
         self.program.long.add(node.number)
         _, before, consts, _ = loop_parts(node.eqn)
         constants, outside, carry = split(values, before, consts)
@@ -145,6 +157,35 @@ class Loops(Control):
         turns, made, counts = lax.while_loop(is_on, step, state)
         self.probes.add({node.number: turns}, counts)
         return made
+
+
+    def _counted_in_trace(
+        self, node: Node, values: list[Leaf], length: int
+    ) -> list[Leaf]:
+        """A loop of which it is known how many turns it takes, with its decisions."""
+        _, before, consts, _ = loop_parts(node.eqn)
+        constants, outside, carry = split(values, before, consts)
+        goes_on, self.turns = self._goes_on(node, constants), None
+
+        def step(state, given):
+            turns, carry = state
+            is_on, probes = goes_on(turns, carry), self.probes.empty(given)
+            made, *noted = self.noted(probes, node, node.inner[0], [*outside, *carry])
+            state = turns + is_on.astype(turns.dtype), _chosen(is_on, made, carry)
+            return state, noted
+
+        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
+        given = self.probes.given_inside(node)
+        (turns, made), noted = lax.scan(step, (turns, carry), given, length)
+        self.probes.add({node.number: turns}, None)
+        self.probes.add(*noted)
+        return made
+
+
+def _is_replayed(node: Node) -> bool:
+    """Whether a loop of many turns decides inside, and all of that can be noted."""
+    body = node.inner[0]
+    return decides(body) and all(x.rule != "while" for x in body.all_nodes())
 
 
 def size_of(node: Node) -> int:

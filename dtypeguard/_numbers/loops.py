@@ -1,6 +1,7 @@
 """Loops of a program that is run by a plan: turn by turn, or compiled."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +15,14 @@ from .._program.graph import loop_parts
 from .._program.meshes import of_mesh
 from .arithmetic import Value
 from .control import Control, decides, split, zeros_like
-from .nodes import Node
+from .decisions import kind_of
+from .nodes import Block, Node
 from .probes import Probes
 
 # Loops with more equations, over all turns, are compiled.
 _MOST_EAGER = 2000
+# Of `while` loops of many turns, so many numbers that decide are noted at most.
+_MOST_NOTED = 2**27
 
 
 class Loops(Control):
@@ -69,8 +73,8 @@ class Loops(Control):
     def loop(self, node: Node, values: list[Value]) -> list[Value]:
         """A `while` loop; under `vmap`, each element goes on by itself.
 
-        It notes how many turns it took. Of many turns, it notes in how many of them a value
-        was not finite, and decisions inside in a second run, which knows how many there are.
+        It notes how many turns it took. Of many turns, it notes in how many a value was not
+        finite, and decisions inside in a second run, when it is known how many turns it has.
         """
         _, before, consts, _ = loop_parts(node.eqn)
         values = self.entered(node, values, before + consts)
@@ -83,7 +87,8 @@ class Loops(Control):
         made = self.compiled(node, values)
         if self.probes.decisions is not None and _is_replayed(node):
             turns = int(jnp.max(self.probes.decisions[node.number]))
-            return self.compiled(node, values, turns) if turns else made
+            if 0 < turns * _decided_in(node.inner[0]) <= _MOST_NOTED:
+                return self.compiled(node, values, turns)
         return made
 
     def _goes_on(self, node: Node, constants: list[Leaf]) -> Callable[..., Leaf]:
@@ -158,10 +163,7 @@ class Loops(Control):
         self.probes.add({node.number: turns}, counts)
         return made
 
-
-    def _counted_in_trace(
-        self, node: Node, values: list[Leaf], length: int
-    ) -> list[Leaf]:
+    def _counted_in_trace(self, node: Node, values: list[Leaf], length: int) -> list[Leaf]:
         """A loop of which it is known how many turns it takes, with its decisions."""
         _, before, consts, _ = loop_parts(node.eqn)
         constants, outside, carry = split(values, before, consts)
@@ -186,6 +188,12 @@ def _is_replayed(node: Node) -> bool:
     """Whether a loop of many turns decides inside, and all of that can be noted."""
     body = node.inner[0]
     return decides(body) and all(x.rule != "while" for x in body.all_nodes())
+
+
+def _decided_in(block: Block) -> int:
+    """About how many numbers decide in a block."""
+    nodes = filter(kind_of, block.all_nodes())
+    return sum(max(math.prod(v.aval.shape) for v in x.eqn.invars) for x in nodes)
 
 
 def size_of(node: Node) -> int:

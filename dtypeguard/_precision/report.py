@@ -611,7 +611,8 @@ class PrecisionReport(Displayed):
             *few, last = self.not_separated[:3]
             places = f"{', '.join(few)} and {last}" if few else last
             notes.append(
-                f"Decisions that flip in {places} count as rounding: each run makes its own."
+                f"Decisions that flip in {places} count as rounding: each run makes its "
+                "own."
             )
         if self.not_examined:
             notes.append(

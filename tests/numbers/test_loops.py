@@ -214,9 +214,8 @@ def solved(w, y, is_nested=True):
     """Steps up to 1, as a solver chooses them: a step of 0 is not a number."""
     slope = lambda y: jnp.tanh(w @ y)
     if is_nested:
-        slope = lambda y: lax.while_loop(
-            lambda state: state[0] < 1, lambda state: (state[0] + 1, jnp.tanh(w @ y)), (0, y)
-        )[1]
+        once = lambda state: (state[0] + 1, jnp.tanh(w @ y))
+        slope = lambda y: lax.while_loop(lambda state: state[0] < 1, once, (0, y))[1]
 
     def step(state):
         t, h, y = state

@@ -33,6 +33,7 @@ class Control:
         formats: the dtypes.
         scale: see `Arithmetic`.
         is_traced: whether JAX traces what is computed.
+        turns: how many turns the next `while` loop takes, if that is known.
     """
 
     program: Program
@@ -41,6 +42,7 @@ class Control:
     formats: Formats
     scale: float | None
     is_traced: bool
+    turns: int | None = None
 
     def block(self, block: Block, given: Sequence[Value]) -> list[Value]:
         """The results of a block."""
@@ -106,7 +108,9 @@ class Control:
         finally:
             self.probes = outer
 
-    def compiled(self, node: Node, operands: Sequence[Leaf]) -> list[Leaf]:
+    def compiled(
+        self, node: Node, operands: Sequence[Leaf], turns: int | None = None
+    ) -> list[Leaf]:
         """The results of a loop or of shards, compiled once for each of their plans."""
         first, probes = node.inner[0].first, self.probes
         given = probes.given_within(first, node.number) or None
@@ -118,12 +122,13 @@ class Control:
         part = self.plan.part(first, node.number)
         types = (*map(jax.typeof, operands),)
         key = node.number, part, self.formats, types, notes, probes.finite is None
-        key = *key, (*(given or ()),), self.scale is None
+        shapes = ((n, x.shape) for n, x in (given or {}).items())
+        key = *key, (*shapes,), self.scale is None, turns
 
         def function(operands, given, scale):
             inside = noted.empty(given)
             runner = self.in_trace(inside)
-            runner.scale = scale
+            runner.scale, runner.turns = scale, turns
             with under_mesh(node.eqn):
                 made = runner.made(node, [*operands])
             return made, inside.decisions, inside.finite

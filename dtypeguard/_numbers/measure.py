@@ -78,9 +78,10 @@ class Measures:
         """What decides in each run by itself, though others follow."""
         if not self.follows:
             return ("the program",) * self.are_floats
-        nodes = self.program.block.all_nodes()
-        loops = [x for x in nodes if x.number in self.program.long and decides(x.inner[0])]
-        origins = [origin_of(x.stack) for x in loops]
+        is_noted = lambda x: any(x.inner[0].first <= n < x.number for n in self.decisions)
+        long, nodes = self.program.long, self.program.block.all_nodes()
+        loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
+        origins = [origin_of(x.stack) for x in loops if not is_noted(x)]
         places = [f"the loop on {x.place}" if x else "a loop inside JAX" for x in origins]
         return (*dict.fromkeys(places),)
 

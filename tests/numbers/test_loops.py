@@ -210,13 +210,17 @@ def test_nested_loops_are_traced_once(monkeypatch):
     assert len(entered) < 5 * 6
 
 
-def solved(w, y):
+def solved(w, y, is_nested=True):
     """Steps up to 1, as a solver chooses them: a step of 0 is not a number."""
+    slope = lambda y: jnp.tanh(w @ y)
+    if is_nested:
+        once = lambda state: (state[0] + 1, jnp.tanh(w @ y))
+        slope = lambda y: lax.while_loop(lambda state: state[0] < 1, once, (0, y))[1]
 
     def step(state):
         t, h, y = state
         h = jnp.minimum(h, 1 - t)
-        rate = (h * jnp.tanh(w @ y)) / h
+        rate = h * slope(y) / h
         longer = jnp.where(jnp.sum(rate**2) < 2, 1 / 16, 1 / 64)
         return t + h, longer.astype(h.dtype), y + h * rate
 
@@ -236,6 +240,22 @@ def test_a_loop_of_many_turns_ends_by_itself_where_it_decides_inside(monkeypatch
     (place,) = report.not_separated
     assert place.startswith("the loop on tests/numbers/test_loops.py:")
     assert f"Decisions that flip in {place} count as rounding: each" in str(report)
+
+
+def test_decisions_in_a_loop_of_many_turns_are_separated():
+    """Each number grows until it is large, and begins again."""
+
+    def f(x, y):
+        step = lambda n, x: jnp.where(x > y, 0.25, x * 1.03125)
+        return lax.fori_loop(0, jnp.argmax(x) * 0 + 500, step, x)
+
+    x, y = jnp.linspace(0.25, 0.5, 256, dtype=BF16), jnp.linspace(0.5, 1, 256, dtype=BF16)
+    report = audit_precision(f, x, y)
+    assert report.not_separated == ()
+    assert report.rounding < report.error / 2
+    (line,) = report.decisions
+    assert line.count == 500 * 256
+    assert line.origin.code.startswith("step = lambda n, x: jnp.where(x > y, 0.25")
 
 
 def test_wide_types_that_are_finite_with_their_own_decisions_alone():

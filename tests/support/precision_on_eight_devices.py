@@ -63,8 +63,8 @@ def main():
     x, w = normal(0, 16, 4).astype(jnp.bfloat16), normal(1, 4, 4).astype(jnp.bfloat16)
     x = jax.device_put(x, SPLIT)
     both = P("data"), P()
-    deep = jax.device_put(normal(2, 512, 16).astype(jnp.bfloat16), SPLIT), normal(3, 5, 16, 16)
-    deep = deep[0], deep[1].astype(jnp.bfloat16) / 2
+    deep = normal(2, 512, 16).astype(jnp.bfloat16), normal(3, 5, 16, 16) / 2
+    deep = jax.device_put(deep[0], SPLIT), deep[1].astype(jnp.bfloat16)
     by_rows = mapped(reduced, both, P())
     loss = lambda w, x: jnp.sum(by_rows(x, w).astype(jnp.float32) ** 2)
     programs = {

@@ -81,9 +81,10 @@ def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
     """A product of JAX, as XLA can run it.
 
     On a CPU, XLA refuses some products of bfloat16 whose results are in float32, or become
-    so: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12, and in 0.7.2 all of them. Batched ones by
-    the layout of their operands: of the same numbers in float32 it computes the same. Others
-    where an operand or the result is transposed: with barriers it does that before and after.
+    so: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12, and in 0.7.2 all of them. Batched ones
+    are refused by the layout of their operands: of the same numbers in float32 it computes
+    the same. Others where an operand or the result is transposed: with barriers it does
+    that before and after.
     """
     bind = _PRIMITIVES[name].bind
     if name != "dot_general" or jax.default_backend() != "cpu":

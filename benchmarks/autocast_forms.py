@@ -156,13 +156,16 @@ def cell(name: str, tool: Callable[[Function], Function]) -> str:
             own, gradient = _jaxprs(tool(form.function), name)
     except Exception as error:
         return type(error).__name__
-    dots = [eqn for eqn in _equations(gradient) if _name(eqn) == "dot_general"]
-    dtypes = [{str(x.aval.dtype) for x in eqn.invars} for eqn in dots]
+    every = [*_equations(gradient)]
+    dots = [eqn for eqn in every if _name(eqn) == "dot_general"]
+    # A CPU that has no such product is given the same numbers in float32.
+    casts = {x.outvars[0]: x.invars[0] for x in every if _name(x) == "convert_element_type"}
+    both = lambda var: {str(x.aval.dtype) for x in (var, casts.get(var, var))}
+    narrow = sum(all("bfloat16" in both(x) for x in eqn.invars) for eqn in dots)
     if form.stays:
         (forward,) = [eqn for eqn in _equations(own) if _name(eqn) == "dot_general"]
         same = {str(x.aval.dtype) for x in forward.invars} == {form.stays}
         return "kept" if same else "undone"
-    narrow = sum(each == {"bfloat16"} for each in dtypes)
     found = f"{narrow} of {len(dots)} narrow"
     names = {_name(eqn) for eqn in _equations(own)}
     is_there = not form.equations or names.intersection(form.equations.split())

@@ -83,6 +83,9 @@ def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
         if len(types) == 2 and types <= named:
             around = frames[number:]
             provenance = TypeProvenance(around[:1], caller_of(around))
-            lines = [(value, provenance.of_value(value).root) for value in pair]
-            yield from (f"{type_text(x)} is made at {y.users}" for x, y in lines if y)
+            for value in pair:
+                origin, cause, *_ = provenance.of_value(value)
+                forced = f", forced by {cause.users}" if cause else ""
+                if origin:
+                    yield f"{type_text(value)} is made at {origin.users}{forced}"
             return

@@ -100,7 +100,9 @@ def _whole(
     is_number = is_python_number(value) or isinstance(value, np.generic)
     if not (is_count and is_number and kind(dtype_of(value)) == "float"):
         return
-    if line and not is_installed(line.file) and (found := whole_on_line(line, value)):
+    source = leaf.argument.source if leaf.argument else None
+    found = whole_on_line(line, value, source) if line else None
+    if line and found and not is_installed(line.file):
         loss = "" if float(value).is_integer() else " (the fraction is lost)"
         text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
         casts = [ArgumentCast(leaf.argument, _INT)] if leaf.argument else []

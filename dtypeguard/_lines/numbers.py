@@ -46,18 +46,23 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
     return None
 
 
-def whole_on_line(line: Origin, value: PyTree) -> tuple[str, str] | None:
+def whole_on_line(
+    line: Origin, value: PyTree, source: ast.expr | None = None
+) -> tuple[str, str] | None:
     """How a line may write a whole number for the float that it gives, and as it is.
 
     Args:
         line: of the user's, which computes the number or writes it out.
         value: the number.
+        source: the expression that JAX refuses, which may be on that line.
     """
     node, number = statement(line.file, line.line), np.asarray(value).item()
     if node is None:
         return None
     given = [x for x in _given(node) if isinstance(x, _NUMBERS)]
     found = [x for x in given if _is(x, number)]
+    if source is not None and source.lineno == line.line and isinstance(source, _NUMBERS):
+        found = [source]
     if not found and isinstance(node, (ast.Assign, ast.AnnAssign)):
         made = getattr(node.value, "func", None)
         is_object = ast.unparse(made).rpartition(".")[2][:1].isupper() if made else False
@@ -66,6 +71,8 @@ def whole_on_line(line: Origin, value: PyTree) -> tuple[str, str] | None:
     if len({*map(ast.dump, found)}) != 1:
         return None
     source, text = found[0], text_of(found[0], line.file)
+    if len(text) > _LONG:
+        return None
     if isinstance(source, ast.Constant):
         return str(int(number)), text
     parts = [x for x in ast.walk(source) if isinstance(x, ast.Constant)]
@@ -79,6 +86,7 @@ def whole_on_line(line: Origin, value: PyTree) -> tuple[str, str] | None:
 
 
 _NUMBERS = ast.Constant, ast.BinOp, ast.Call
+_LONG = 60  # an expression with more characters is not written out
 
 
 def _given(node: ast.AST) -> Iterator[ast.expr]:

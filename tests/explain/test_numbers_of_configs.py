@@ -120,13 +120,14 @@ def test_a_number_of_numpy_is_mended_where_it_is_written():
 
 def test_a_number_that_is_computed_in_a_call_of_a_package():
     def program(depth):
-        return eqx.nn.MLP(
+        model = eqx.nn.MLP(
             3,
             2,
             width_size=depth / 2 * 2,  # width
             depth=1,
             key=jax.random.key(0),
         )
+        return model
 
     note = note_on(lambda: program(5))
     here = line(__file__, "width")

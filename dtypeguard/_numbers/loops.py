@@ -74,7 +74,7 @@ class Loops(Control):
         """A `while` loop; under `vmap`, each element goes on by itself.
 
         It notes how many turns it took. Of many turns, it notes in how many a value was not
-        finite, and decisions inside in a second run, when it is known how many turns it has.
+        finite, and decisions inside in a second run, when the number of turns is known.
         """
         _, before, consts, _ = loop_parts(node.eqn)
         values = self.entered(node, values, before + consts)

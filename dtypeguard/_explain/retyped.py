@@ -1,6 +1,6 @@
 """Pushes other dtypes through the equations of a program, as JAX promotes them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -57,14 +57,43 @@ _Known = tuple[list[_Type], set[int], list[_Type] | None]
 _AS_WRITTEN: WeakKeyDictionary[Graph, _Known] = WeakKeyDictionary()
 
 
+def follows(graph: Graph, dtypes: Collection[DType]) -> bool:
+    """Whether a value may be of one of some dtypes because another one is.
+
+    A cast to it, or an array of it made of constants: `x.astype(a.dtype)`, `zeros_like(a)`.
+    """
+    return any(
+        (
+            is_explicit(equation.stack)
+            if equation.primitive == "convert_element_type"
+            else graph.constants.keys() >= {*equation.inputs}
+        )
+        for value, equation in graph.made_by.items()
+        if dtype_of(graph.avals[value]) in dtypes and not is_weak(graph.avals[value])
+    )
+
+
+def files_of(graph: Graph) -> set[str]:
+    """The files of the lines that compute a program, a package's and the user's."""
+    return {file for x in _lines(graph).values() for file in (x.file, x.users.file)}
+
+
+def _lines(graph: Graph) -> dict[int, Origin]:
+    """The line of each equation, by the value that it computes."""
+    if graph not in _LINES:
+        lines = ((value, line_of(equation)) for value, equation in graph.made_by.items())
+        _LINES[graph] = {value: line for value, line in lines if line}
+    return _LINES[graph]
+
+
+_LINES: WeakKeyDictionary[Graph, dict[int, Origin]] = WeakKeyDictionary()
+
+
 def used_outside(graph: Graph, line: Origin, dtype: DType) -> list[int]:
     """The values of a dtype that a line of the user's computes for other lines."""
-    lines = ((value, line_of(equation)) for value, equation in graph.made_by.items())
-    own = {
-        value
-        for value, found in lines
-        if found and (found.users.file, found.users.line) == (line.file, line.line)
-    }
+    place = line.file, line.line
+    lines = _lines(graph).items()
+    own = {x for x, made in lines if (made.users.file, made.users.line) == place}
     used = set(graph.outputs)
     used |= {x for v, eqn in graph.made_by.items() if v not in own for x in eqn.inputs}
     used |= {x for values in graph.same.values() for x in values}

@@ -25,11 +25,11 @@ from .._lines.retrace import traced_again
 from .._lines.sites import Argument, Site
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin
-from .._source.syntax import evaluated
+from .._source.syntax import evaluated, reads_dtypes
 from .messages import names_a_type
 from .odd import values_behind
 from .pure import is_pure
-from .retyped import numbers_of, retyped, used_outside
+from .retyped import files_of, follows, numbers_of, retyped, used_outside
 from .rewritten import changed, computed, evaluable
 
 # The first trials take place however long they take, more of them for so many seconds.
@@ -98,8 +98,10 @@ class Trials:
         def trace() -> None:
             again.append(traced_again(body.function, tuple(inputs), body.is_pair).returned)
 
-        # The types alone are cheaper, and known where it cannot be traced again.
-        if pushed := _pushed(program, types):
+        # The types alone are cheaper, and known where it cannot be traced again. They do
+        # not tell that something is cast to the dtype that it has: `x.astype(a.dtype)`.
+        pushed = _pushed(program, types)
+        if pushed and not any(map(reads_dtypes, files_of(program.step))):
             return True
         if (outcome := self._tried(trace)) is None:
             return pushed
@@ -258,7 +260,8 @@ class Trials:
 def _pushed(program: Program, types: Mapping[int, Aval]) -> Outcome:
     """Whether leaves of a carry come back as they begin, by the types of the equations.
 
-    Not of another kind: JAX may refuse a float where an int stands, as in an index.
+    Not of another kind: JAX may refuse a float where an int stands, as in an index. Not
+    where something may have been made, or cast, like such a leaf.
     """
     graph, (carried, *_) = program.step, program.carried
     pairs = [*zip(graph.inputs, graph.outputs)][: len(carried.arrays)]
@@ -266,6 +269,8 @@ def _pushed(program: Program, types: Mapping[int, Aval]) -> Outcome:
     if any(of(graph.avals[pairs[n][0]]) != of(leaf) for n, leaf in types.items()):
         return None
     new = {pairs[place][0]: dtype_of(leaf) for place, leaf in types.items()}
+    if follows(graph, {dtype_of(graph.avals[value]) for value in new}):
+        return None
     after = retyped(graph, new)
     was = [dtype_of(graph.avals[x]) == dtype_of(graph.avals[y]) for x, y in pairs]
     return (

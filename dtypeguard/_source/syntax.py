@@ -8,6 +8,7 @@ import copy
 import functools
 import itertools
 import linecache
+import re
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
@@ -181,6 +182,14 @@ def root(node: ast.expr | None) -> ast.expr | None:
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node
+
+
+def reads_dtypes(file: str) -> bool:
+    """Whether some code of a file looks at the dtypes of what it is given."""
+    return _DTYPES.search(_text(file)) is not None
+
+
+_DTYPES = re.compile(r"\.dtype\b|_like\b|result_type|promote")
 
 
 def text_of(node: ast.expr, file: str) -> str:

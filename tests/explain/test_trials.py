@@ -332,3 +332,24 @@ def test_a_body_that_cannot_be_traced_again():
     assert f"begin avg as float32: write {new} in place of {old}.\n" in note
     assert TRIED in note
     assert applied(once, (old, new))().dtype == F32
+
+
+def like_the_carry(other):
+    def body(carry, x):
+        avg, last = carry
+        return (0.999 * avg + 0.001 * x, other(last, avg)), None
+
+    first = jnp.zeros(3, BF16), jnp.zeros(3, BF16)
+    return lax.scan(body, first, X)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda last, avg: (last + 1).astype(avg.dtype),
+        lambda last, avg: last + jnp.zeros_like(avg),
+    ],
+)
+def test_a_first_value_that_others_follow_is_traced(other):
+    """The types of the equations do not tell that a cast is to the dtype of a leaf."""
+    assert "begin carry[0] as float32" not in note_on(lambda: like_the_carry(other))

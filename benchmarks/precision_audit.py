@@ -8,13 +8,13 @@ of each size compute wide, so that its audit has costs, and a program more for e
 measure its harm. With jax 0.10.2 on two cores that other programs use as well, over that
 wall time and that processor time:
 
-    12 layers:              9.7 and 8.4     (one round; 1.3 GB)
-    12 layers, with a cost: 11.2 and 10.4   (1.4 GB)
+    12 layers:              7.9 and 7.8     (one round; 1.1 GB)
+    12 layers, with a cost: 12.0 and 11.1   (1.1 GB)
 
 Then costs alone, of the same step and of one that a float32 array makes wide, over
 `jax.make_jaxpr`, in processor time, the least of five each:
 
-    12 layers:  1.4 and 1.7
+    12 layers:  1.1 and 1.7
 """
 
 import argparse

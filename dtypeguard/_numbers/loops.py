@@ -172,15 +172,16 @@ class Loops(Control):
         def step(state, given):
             turns, carry = state
             is_on, probes = goes_on(turns, carry), self.probes.empty(given)
-            made, *noted = self.noted(probes, node, node.inner[0], [*outside, *carry])
+            operands = [*outside, *carry]
+            made, decisions, counts = self.noted(probes, node, node.inner[0], operands)
             state = turns + is_on.astype(turns.dtype), _chosen(is_on, made, carry)
-            return state, noted
+            return state, (decisions, counts)
 
         turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
         given = self.probes.given_inside(node)
-        (turns, made), noted = lax.scan(step, (turns, carry), given, length)
+        (turns, made), (decisions, counts) = lax.scan(step, (turns, carry), given, length)
         self.probes.add({node.number: turns}, None)
-        self.probes.add(*noted)
+        self.probes.add(decisions, counts)
         return made
 
 

@@ -37,9 +37,8 @@ class Measures:
             are any. Ints and bools are off by the share of those that differ.
         written: these outputs as written.
         decisions: what it decides as written, by the number of the equation.
-        follows: whether other runs decide as the program as written does. They do not if it
-            returns ints and bools alone, nor if wide types are finite only without: a
-            logarithm may be taken of what is negative in them.
+        follows: whether other runs decide so: not if it returns ints and bools alone, nor
+            if wide types are finite only without, as a logarithm of a negative number.
         exact: these outputs in wide types with these decisions; ints, and bools, with
             others.
         by_output: the error of each of them as written, relative to its norm.
@@ -62,9 +61,9 @@ class Measures:
         self.exact = self._outputs(())
         if self.follows and not all(map(_is_finite, self.exact)):
             self.follows = False
-            others = self._outputs(())
-            self.follows = not any(map(_is_finite_elsewhere, others, self.exact))
-            self.exact = self.exact if self.follows else others
+            own = self._outputs(())
+            self.follows = not any(map(_is_finite_elsewhere, own, self.exact))
+            self.exact = self.exact if self.follows else own
         self._norms = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
 
@@ -81,8 +80,8 @@ class Measures:
         is_noted = lambda x: any(x.inner[0].first <= n < x.number for n in self.decisions)
         long, nodes = self.program.long, self.program.block.all_nodes()
         loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
-        origins = [origin_of(x.stack) for x in loops if not is_noted(x)]
-        places = [f"the loop on {x.place}" if x else "a loop inside JAX" for x in origins]
+        found = [origin_of(x.stack) for x in loops if not is_noted(x)]
+        places = (f"the loop on {x.place}" if x else "a loop inside JAX" for x in found)
         return (*dict.fromkeys(places),)
 
     def run(
@@ -214,7 +213,6 @@ class Measures:
         return self._following(plans.rounding(self.program, {*rounding}))
 
     def _following(self, plan: Plan) -> list[Leaf]:
-        """The outputs of a plan."""
         return self.run(plan, Probes(given=self.given))
 
     def _error_of(self, plan: Plan) -> float:

@@ -79,11 +79,13 @@ class _Line:
         self._computing, self._variables = set[Span](), frozenset[str]()
         for node in nodes:
             stack = _outermost(node.stack)
-            calls = calls_of(stack)[:1]
-            written = expression(*calls[0]) if calls else None
+            calls = calls_of(stack)[:2]
+            written, *around = [expression(*call) for call in calls] or [None]
             if written is None or any(map(_asks_for_a_dtype, ast.walk(written))):
                 raise _Unsure
             place = span(written)
+            if any(x is not None and encloses(span(x), place) for x in around):
+                raise _Unsure  # of a function that is written in its call: `jax.grad(...)`
             self._nodes[place] = written
             self._variables = _variables(calls[0][0])
             self._stacks[id(stack[0])] = place, stack

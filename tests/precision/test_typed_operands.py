@@ -53,8 +53,10 @@ UNSURE = [
     "h = jnp.power(3 + x * x, exponent)",
     "h = jnp.sin(x * 30) + xp.sum(x)",
     "h = xp.cumsum(x * 30)",
+    "h = jax.grad(lambda x: jnp.sum(jnp.tanh(x * 3) * y))(x)",
 ]
-SOURCE = """import jax.numpy as jnp
+SOURCE = """import jax
+import jax.numpy as jnp
 from jax import nn
 
 def flipped(x):

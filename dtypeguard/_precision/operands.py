@@ -8,6 +8,7 @@ import ast
 import functools
 import inspect
 from collections.abc import Container, Iterator, Sequence
+from types import CodeType
 
 import jax
 import jax.numpy as jnp
@@ -75,16 +76,18 @@ class _Line:
         self._nodes = dict[Span, ast.expr | ast.AugAssign]()
         # In the order of the program, each once, with its place.
         self._stacks = dict[int, tuple[Span, Stack]]()
-        self._computing, self._imported = set[Span](), frozenset[str]()
+        self._computing, self._variables = set[Span](), frozenset[str]()
         for node in nodes:
             stack = _outermost(node.stack)
-            calls = calls_of(stack)[:1]
-            written = expression(*calls[0]) if calls else None
+            calls = calls_of(stack)[:2]
+            written, *around = [expression(*call) for call in calls] or [None]
             if written is None or any(map(_asks_for_a_dtype, ast.walk(written))):
                 raise _Unsure
             place = span(written)
+            if any(x is not None and encloses(span(x), place) for x in around):
+                raise _Unsure  # of a function that is written in its call: `jax.grad(...)`
             self._nodes[place] = written
-            self._imported = _imported(calls[0][0].co_filename)
+            self._variables = _variables(calls[0][0])
             self._stacks[id(stack[0])] = place, stack
             if node.rule != CALL and node.name not in _MOVES:
                 self._computing.add(place)
@@ -146,7 +149,7 @@ class _Line:
         if isinstance(node, ast.UnaryOp):
             return [node.operand]
         if isinstance(node, ast.Call):
-            return _arguments(node, self._imported)
+            return _arguments(node, self._variables)
         if isinstance(node, ast.BinOp):
             pair = node.left, node.right
         elif isinstance(node, ast.AugAssign):
@@ -157,13 +160,13 @@ class _Line:
         return [x for x, y in zip(pair, self._last(node).invars) if not hasattr(y, "val")]
 
 
-def _arguments(call: ast.Call, imported: Container[str]) -> list[ast.AST]:
+def _arguments(call: ast.Call, variables: Container[str]) -> list[ast.AST]:
     """The arguments of a function or a method of JAX's that are arrays."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    given = [*call.args]
     owner = getattr(call.func, "value", None)
-    if owner is not None and getattr(root(owner), "id", "") not in imported:
-        given.insert(0, owner)  # of a method
+    first = root(owner)  # of a method, that is an array
+    is_method = isinstance(first, ast.BinOp) or getattr(first, "id", "") in variables
+    given = [owner, *call.args] if is_method else [*call.args]
     function = next((x for m in _MODULES if callable(x := getattr(m, name, None))), None)
     named = {each.arg: each.value for each in call.keywords if each.arg}
     if function is None or any(isinstance(x, ast.Starred) for x in given):
@@ -175,6 +178,9 @@ def _arguments(call: ast.Call, imported: Container[str]) -> list[ast.AST]:
         raise _Unsure from None
     types = {x: str(signature.parameters[x].annotation) for x in bound}
     if not _NOT_CAST.isdisjoint(bound) or not any("Array" in x for x in types.values()):
+        raise _Unsure
+    others = [x for node in call.args for x in ast.walk(node) if is_method]
+    if any(isinstance(x, (ast.Name, ast.Call)) for x in others):  # `xp.sum(x)` is none
         raise _Unsure
     return [node for x, node in bound.items() if "Array" in types[x]]
 
@@ -198,14 +204,15 @@ def _around(stack: Stack) -> object:
     return calls_of(stack)[1:], tuple(map(id, stack[1:]))
 
 
-@functools.lru_cache(8)
-def _imported(file: str) -> frozenset[str]:
-    """The names that a file imports."""
-    module = parsed(file)
-    names = (
+@functools.lru_cache(64)
+def _variables(code: CodeType) -> frozenset[str]:
+    """The names that a function, or one around it, assigns, but for what is imported."""
+    module = parsed(code.co_filename)
+    imported = (
         (each.asname or each.name).partition(".")[0]
         for node in (ast.walk(module) if module else ())
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for each in node.names
     )
-    return frozenset(names)
+    names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return frozenset(names.difference(imported))

@@ -51,14 +51,18 @@ UNSURE = [
     "h = jnp.sum(x * 30, axis=1, dtype=x.dtype)",
     "h = sum([x * 3, y * 3])",
     "h = jnp.power(3 + x * x, exponent)",
+    "h = jnp.sin(x * 30) + xp.sum(x)",
+    "h = xp.cumsum(x * 30)",
+    "h = jax.grad(lambda x: jnp.sum(jnp.tanh(x * 3) * y))(x)",
 ]
-SOURCE = """import jax.numpy as jnp
+SOURCE = """import jax
+import jax.numpy as jnp
 from jax import nn
 
 def flipped(x):
     return x[::-1]
 
-def f(x, y, p, scale=30, exponent=3.0):
+def f(x, y, p, scale=30, exponent=3.0, xp=jnp):
     y = jnp.tanh(y * 1.3)
     h = x
     {}
@@ -140,3 +144,11 @@ def f(x, y):
 """
     (loss,) = audit_precision(function(source), X, Y).fix
     assert loss.remedy.endswith(": x.astype(jnp.float32).")
+
+
+def test_a_module_that_another_cell_imports_is_no_operand(tmp_path):
+    file = tmp_path / "cell.py"
+    file.write_text("f = lambda x: nn.softmax(x * 9)")
+    f = runpy.run_path(str(file), {"nn": jax.nn})["f"]
+    (loss,) = audit_precision(f, X).fix
+    assert loss.remedy.endswith(": nn.softmax(x.astype(jnp.float32) * 9).")

@@ -195,7 +195,7 @@ LISTED = {
             state = step(state, jnp.ones(3, jnp.bfloat16))
         """,
         [
-            r"state\['params'\]  bfloat16 -> float32  {the update}  (begins|\n)",
+            r"state\['params'\]  bfloat16 -> float32  {the update}(?: +begins|\n)",
             r"\n    \S+script.py:8  master = [^\n]*\nWhere a step gives back",
         ],
     ),

@@ -37,6 +37,7 @@ from .values import (
     is_float,
     is_narrower,
     most_lost,
+    rounded_indeed,
     scope_for,
     with_lost,
 )
@@ -129,6 +130,25 @@ class Emitter(Decisions):
         else:
             made = self._in(dtype, eqn, stack, values, reached)
         return with_lost(made, still_lost(eqn, values))
+
+    def chosen(
+        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
+    ) -> list[Value]:
+        """What compares or chooses has values that are rounded indeed.
+
+        XLA may leave out a rounding, on one side of `x == max(x, y)` too, which the
+        gradient of a maximum asks for.
+        """
+        values = [
+            value._replace(array=rounded_indeed(value.array))
+            if not hasattr(var, "val")
+            and is_float(var.aval)
+            and is_narrower(dtype_of(value.array), var.aval.dtype)
+            else value
+            for var, value in zip(eqn.invars, values)
+        ]
+        rule = self.moved if has_floats(eqn) else self.written
+        return rule(eqn, stack, values, reached)
 
     def _in(
         self,
@@ -290,6 +310,7 @@ _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
 _RULES: dict[str, Callable[..., list[Value]]] = {
     **dict.fromkeys(PRODUCTS, Emitter.multiplied),
     **dict.fromkeys(SUMS, Emitter.summed),
+    **dict.fromkeys(("eq", "ne", "max", "min", "reduce_max", "reduce_min"), Emitter.chosen),
     **dict.fromkeys(primitives.DEBUG, Emitter.written),
     **dict.fromkeys((*primitives.OF_BITS, "iota"), Emitter.written),
     "convert_element_type": Emitter.converted,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .._leaves.compat import set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
@@ -109,6 +110,13 @@ def with_lost(values: list[Value], lost: Lost) -> list[Value]:
     if not lost:
         return values
     return [x._replace(lost=lost) if is_float(x.array) else x for x in values]
+
+
+def rounded_indeed(array: Leaf) -> Leaf:
+    """A narrow array, of which XLA cannot leave out the rounding that made it."""
+    dtype = dtype_of(array)
+    rounded = lax.reduce_precision(cast(array, FLOAT32), **bits_of(dtype) or {})
+    return cast(rounded, dtype)
 
 
 def bits_of(dtype: DType) -> dict[str, int] | None:

@@ -42,7 +42,7 @@ def _asks(code: CodeType, instruction: int) -> bool:
         return False
     if isinstance(node, ast.Call) and _has_dtype(node, file):
         return True
-    return any(_is_wide(each, file, _DEPTH) for each in _operands(node))
+    return any(_is_wide(each, code, _DEPTH) for each in _operands(node))
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
@@ -55,20 +55,24 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
         yield from (x for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
 
 
-def _is_wide(node: ast.expr, file: str, depth: int) -> bool:
-    """Whether an expression is a cast to float32, or a variable that was assigned one."""
+def _is_wide(node: ast.expr, code: CodeType, depth: int) -> bool:
+    """Whether an expression is a cast to float32, or a variable that was assigned one.
+
+    What a lambda is given is none of the variables of that name around it.
+    """
     if isinstance(node, ast.Attribute) and node.attr in _MOVES:
-        return _is_wide(node.value, file, depth)
+        return _is_wide(node.value, code, depth)
     if isinstance(node, ast.Call):
         name = _last(node.func)
         if name in _MOVES and isinstance(node.func, ast.Attribute):
-            return _is_wide(node.func.value, file, depth)
+            return _is_wide(node.func.value, code, depth)
         given = [*node.args, *(each.value for each in node.keywords)]
         return name in _CASTS and (name in _WIDE or any(map(_is_dtype, given)))
-    if isinstance(node, ast.Name) and depth:
-        found = assigned_at(file, node.id, node.lineno)
+    is_given = code.co_name == "<lambda>" and getattr(node, "id", "") in code.co_varnames
+    if isinstance(node, ast.Name) and depth and not is_given:
+        found = assigned_at(code.co_filename, node.id, node.lineno)
         value = found[0].value if len(found) == 1 else None
-        return value is not None and _is_wide(value, file, depth - 1)
+        return value is not None and _is_wide(value, code, depth - 1)
     return False
 
 

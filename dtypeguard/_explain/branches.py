@@ -6,9 +6,10 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import fits, kind
 from .._leaves.rows import array_text, cast_text, lost
-from .._source.files import is_installed, package
+from .._source.files import is_installed, is_users, package
+from .._source.syntax import returned
 from .begin import dtype_on_line
-from .casts import cast_on_line
+from .casts import atom, cast_on_line, computed
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give, is_of_optimizer, is_own, wrapped
@@ -45,28 +46,31 @@ def branch_remedies(
             line = leaf.why.origin and leaf.why.origin.users
             old, new = leaf.dtypes[0], to.dtypes[0]
             text = cast_on_line(line, old, new, None) if line else ""
-            text = text or f"cast what {line} computes: {_cast(leaf, to)}"
+            text = text or f"cast what {line} computes: {_cast(call, leaf, to)}"
             ways = [Way(text, _not_tried)]
         if not own:
             narrow, wide = sorted(pair, key=_width)
             yield give(call, finding, [(narrow.dtypes[0], wide.dtypes[0])], trials)
     elif made and kept:  # the value that was there before has the type that is meant
-        ways = [Way(_keep(made[0], kept[0]))]
+        ways = [Way(_keep(call, made[0], kept[0]))]
     else:
         pairs = ((one, other), (other, one))
         texts = [
-            f"{leaf.branch} return {_cast(leaf, to)}"
+            f"{leaf.branch} return {_cast(call, leaf, to)}"
             for leaf, to in sorted(pairs, key=lambda pair: _rounds(*pair))
             if len(promoted) != 1 or leaf is promoted[0]
             if _fits(leaf, to) or kind(to.dtypes[0]) in ("float", "complex")
         ]
         ways = [Way(f"let {' or '.join(texts)}")] if texts else []
-        ways = ways or [*_of_one_kind(finding, pair, promoted)]
+        ways = ways or [*_of_one_kind(call, finding, pair, promoted)]
     yield Remedy(ways, leaves)
 
 
 def _of_one_kind(
-    finding: Finding, pair: Sequence[RefusedLeaf], promoted: Sequence[RefusedLeaf]
+    call: ControlFlow,
+    finding: Finding,
+    pair: Sequence[RefusedLeaf],
+    promoted: Sequence[RefusedLeaf],
 ) -> Iterator[Way]:
     """What to write where a promotion to another kind is not to be undone by a cast."""
     frames = [site.frame for site in finding.sites]
@@ -77,7 +81,7 @@ def _of_one_kind(
                 text = f"at {line.users} write {found[0]} in place of {found[1]}"
                 yield Way(text, _not_tried)
         elif leaf not in promoted and kind(new) in ("float", "complex"):
-            yield Way(f"let {leaf.branch} return {_cast(leaf, to)}")
+            yield Way(f"let {leaf.branch} return {_cast(call, leaf, to)}")
 
 
 def _not_tried() -> None:
@@ -90,12 +94,12 @@ def _width(leaf: RefusedLeaf) -> tuple[int, int]:
     return kinds.index(kind(leaf.dtypes[0]) or "bool"), leaf.dtypes[0].itemsize
 
 
-def _keep(made: RefusedLeaf, kept: RefusedLeaf) -> str:
+def _keep(call: ControlFlow, made: RefusedLeaf, kept: RefusedLeaf) -> str:
     """What to write where one branch computes a leaf and the other keeps its value."""
     (dtype,) = made.dtypes
     is_exact = kind(dtype) not in ("float", "complex")
     if _fits(made, kept) or (is_exact and kind(kept.dtypes[0]) in ("float", "complex")):
-        return f"let {made.branch} return {_cast(made, kept)}"
+        return f"let {made.branch} return {_cast(call, made, kept)}"
     cast = array_text(dtype) + lost(kept.dtypes[0], dtype)
     if kept.variable:
         return f"let the first value of {kept.variable} be {dtype}: {cast}"
@@ -112,7 +116,7 @@ def _rounds(source: RefusedLeaf, target: RefusedLeaf) -> bool:
     return jnp.promote_types(old, new) != new
 
 
-def _cast(source: RefusedLeaf, target: RefusedLeaf) -> str:
+def _cast(call: ControlFlow, source: RefusedLeaf, target: RefusedLeaf) -> str:
     """A cast of what one branch returns to the dtype of another, and what that loses."""
     old, new = source.dtypes[0], target.dtypes[0]
     if source.literal is not None:
@@ -120,4 +124,13 @@ def _cast(source: RefusedLeaf, target: RefusedLeaf) -> str:
         is_float = kind(old) == "int" and kind(new) == "float"  # of any width
         text = repr(float(source.literal)) if is_float else array_text(new, number)
         return f"{text} in place of {number}"
-    return cast_text(new) + lost(old, new)
+    return cast_text(new, _written(call, source)) + lost(old, new)
+
+
+def _written(call: ControlFlow, leaf: RefusedLeaf) -> str:
+    """What a branch returns, as it is written, if that is one array; else x."""
+    code = call.bodies[leaf.branch].code
+    is_own = code is not None and is_users(code.co_filename) and leaf.path == "result"
+    node = returned(code) if code and is_own else None
+    text = computed(node, code.co_filename) if code and node else ""
+    return atom(node, text) if node and text else "x"

@@ -50,15 +50,21 @@ def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | N
         source = node.value
         for part in path or ():
             source = _item(source, part)
-    if source is None or isinstance(source, _NOT_COMPUTED):
-        return ""
-    if isinstance(source, ast.Call) and called(source) in _CONTAINERS:
-        return ""
-    text = text_of(source, line.file)
-    if len(text) > _LONG or "lambda" in text:
+    text = computed(source, line.file)
+    if source is None or not text:
         return ""
     new = cast_text(dtype, text, is_atom=_is_atom(source))
     return f"at {line} write {new} in place of {text}{lost(old, dtype)}"
+
+
+def computed(node: ast.expr | None, file: str) -> str:
+    """An expression that computes an array, if it is short; else empty."""
+    if node is None or isinstance(node, _NOT_COMPUTED):
+        return ""
+    if isinstance(node, ast.Call) and called(node) in _CONTAINERS:
+        return ""
+    text = text_of(node, file)
+    return "" if len(text) > _LONG or "lambda" in text else text
 
 
 def called(node: ast.Call) -> str:

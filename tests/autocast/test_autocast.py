@@ -227,6 +227,13 @@ def test_casts_that_change_nothing_stay():
     )
 
 
+def test_what_a_lambda_is_given_is_no_variable_of_that_name():
+    x = jnp.asarray(np.eye(8), jnp.float32)
+    cast = dtypeguard.autocast(lambda x: x @ _W, jnp.bfloat16)
+    assert _dots(cast, x) == [_NARROW]
+    assert not cast.kept
+
+
 def test_dtype_of_a_module_stays():
     nn = need("flax.linen")
 

@@ -292,7 +292,7 @@ ADVICE = {
         ],
     ),
     branches_that_compute: (
-        f"Let branches[0] return {BACK}.",
+        "Let branches[0] return (x * DOUBLE).astype(jnp.bfloat16).",
         [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
     ),
     branches_of_other_kinds: (
@@ -348,11 +348,11 @@ ADVICE = {
         ],
     ),
     forced_far_away: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
+        "Let true_fun return (g / norm).astype(jnp.bfloat16).",
         [[("g / norm", "(g / norm).astype(jnp.bfloat16)")]],
     ),
     forced_by_a_constant: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
+        "Let true_fun return (x * scale).astype(jnp.bfloat16).",
         [[("x * scale", "(x * scale).astype(jnp.bfloat16)")]],
     ),
     scanned_by_equinox: (

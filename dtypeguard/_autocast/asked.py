@@ -56,10 +56,7 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _is_wide(node: ast.expr, code: CodeType, depth: int) -> bool:
-    """Whether an expression is a cast to float32, or a variable that was assigned one.
-
-    What a lambda is given is none of the variables of that name around it.
-    """
+    """Whether an expression is a cast to float32, or a variable that was assigned one."""
     if isinstance(node, ast.Attribute) and node.attr in _MOVES:
         return _is_wide(node.value, code, depth)
     if isinstance(node, ast.Call):
@@ -68,12 +65,22 @@ def _is_wide(node: ast.expr, code: CodeType, depth: int) -> bool:
             return _is_wide(node.func.value, code, depth)
         given = [*node.args, *(each.value for each in node.keywords)]
         return name in _CASTS and (name in _WIDE or any(map(_is_dtype, given)))
-    is_given = code.co_name == "<lambda>" and getattr(node, "id", "") in code.co_varnames
-    if isinstance(node, ast.Name) and depth and not is_given:
+    if isinstance(node, ast.Name) and depth and _is_variable(node.id, code):
         found = assigned_at(code.co_filename, node.id, node.lineno)
         value = found[0].value if len(found) == 1 else None
         return value is not None and _is_wide(value, code, depth - 1)
     return False
+
+
+def _is_variable(name: str, code: CodeType) -> bool:
+    """Whether a name is that of a variable to look up where a function is written.
+
+    What a lambda is given is none of the variables of that name around it. What a module
+    holds was made before the program, and asks for nothing.
+    """
+    if code.co_name == "<lambda>" and name in code.co_varnames:
+        return False
+    return name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
 
 def _has_dtype(node: ast.Call, file: str) -> bool:

@@ -234,6 +234,18 @@ def test_what_a_lambda_is_given_is_no_variable_of_that_name():
     assert not cast.kept
 
 
+_HELD = jnp.asarray(np.eye(8), jnp.float32)
+
+
+def test_weights_of_a_module_ask_for_nothing():
+    def held(x):
+        return x @ _HELD
+
+    cast = dtypeguard.autocast(held, jnp.bfloat16)
+    assert _dots(cast, _X) == [_NARROW]
+    assert not cast.kept
+
+
 def test_dtype_of_a_module_stays():
     nn = need("flax.linen")
 

@@ -133,7 +133,15 @@ class Inside(Emitter):
         leads = [*leads] if self.plan.default == FLOW else []
         around = key_of_line(stack) if self.plan.entries else None
         key = id(opened), (*types,), (*leads,), results and (*results,), around
-        return self.once(key, lambda: self._inner(jaxpr, stack, types, leads, results))
+
+        def emit() -> Inner:
+            variables = zip(opened.invars, types)
+            avals = [retyped(var.aval, kind.dtype) for var, kind in variables]
+            trace = lambda function: jax.make_jaxpr(function)(avals)
+            with scope_for(*(kind.dtype for kind in types)):
+                return self.emitted(jaxpr, stack, types, leads, results, trace)
+
+        return self.once(key, emit)
 
     def once(self, key: object, emit: Callable[[], Inner]) -> Inner:
         """What is emitted for a key, the first time; it counts each time."""
@@ -147,27 +155,6 @@ class Inside(Emitter):
         self.changes += found.is_changed
         self.products += found.products
         return found
-
-    def _inner(
-        self,
-        jaxpr: Jaxpr,
-        stack: Stack,
-        types: Sequence[Type],
-        leads: Sequence[bool],
-        results: Sequence[DType | None] | None,
-    ) -> Inner:
-        opened = open_jaxpr(jaxpr)
-        variables = zip(opened.invars, types)
-        avals = [retyped(var.aval, kind.dtype) for var, kind in variables]
-        with scope_for(*(kind.dtype for kind in types)):
-            return self.emitted(
-                jaxpr,
-                stack,
-                types,
-                leads,
-                results,
-                lambda function: jax.make_jaxpr(function)(avals),
-            )
 
     def emitted(
         self,

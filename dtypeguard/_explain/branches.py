@@ -22,10 +22,9 @@ def branch_remedies(
 ) -> Iterator[Remedy]:
     """What to write where branches return leaves in different types."""
     leaves = finding.leaves
-    computed = [leaf for leaf in leaves if leaf.is_made]
+    made = [leaf for leaf in leaves if leaf.is_made]
     # A branch may return a state as it was before, which `init` has made.
-    computed = [leaf for leaf in computed if not leaf.unchanged] or computed
-    if is_of_optimizer(call, computed):
+    if is_of_optimizer(call, [leaf for leaf in made if not leaf.unchanged] or made):
         yield wrapped(finding, trials, lambda: None)
         return
     one, other = pair = leaves[:2]

@@ -54,11 +54,6 @@ class Differences(NamedTuple):
     leaves: list[LeafChange]
 
     @property
-    def is_other_tree(self) -> bool:
-        """Whether the step was given another tree than the one that is locked."""
-        return bool(self.of_other_tree)
-
-    @property
     def of_other_tree(self) -> list[LeafChange]:
         """The inputs that only one of the two has."""
         is_new = lambda x: not (x.before and x.after) and not x.after.startswith("->")

@@ -39,7 +39,6 @@ COMBINES = ForeignNames(
 )
 # Their results have the dtype of the first operand, whatever that of the others.
 IN_PLACE = COMBINES - {"reduce", "reduce_window"}
-CALLBACKS = ForeignNames("pure_callback io_callback")
 DEBUG = ForeignNames("debug_callback debug_print@jax>=0.7")
 # Other orders come out of these in another dtype, or they take no other.
 AS_WRITTEN = ForeignNames(

@@ -17,7 +17,7 @@ from .._program.trace import Program
 from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at
 from .._source.syntax import returned
-from .added import find_added
+from .added import find_added, is_pulled_back
 from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
@@ -37,6 +37,8 @@ def _find(failure: Failure) -> Finding | None:
     if failure.lowered is not None:
         return find_lowered(failure, failure.lowered)
     provenance = TypeProvenance(failure.frames, failure.sites)
+    if failure.complaint is not None and is_pulled_back(failure):
+        return find_added(failure, failure.complaint.types, provenance)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
     if meant := compiled_for(failure.message):

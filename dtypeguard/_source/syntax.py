@@ -83,6 +83,9 @@ def returned(code: CodeType) -> ast.expr | None:
                 found.append(node.body)
         elif isinstance(node, ast.FunctionDef) and first_line(node) == line:
             found += _returns(node)
+    if len(found) > 1 and name == "<lambda>":  # several on a line
+        places = [(a, c, b, d) for a, b, c, d in code.co_positions() if None not in (a, d)]
+        found = [x for x in found if any(encloses(span(x), each) for each in places)]
     return found[0] if len(found) == 1 else None
 
 

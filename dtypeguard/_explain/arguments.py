@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.dtypes import float0
 
 from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
@@ -76,6 +77,7 @@ def find_arguments(
         own = [each for each in reversed(failure.sites) if not is_installed(each.file)]
         users = [(each, [*written_in(each)]) for each in own]
     call = RefusedCall(site.file, site.node, wanted, failure.is_update, users)
+    call = call._replace(option=complaint.option)
     return Finding(headline, leaves, call) if leaves else None
 
 
@@ -215,12 +217,19 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
         named = [argument for argument in named if argument.base in places]
     if dtypes := [x for x in named if isinstance(x.value, np.dtype)]:
         return dtypes  # and not the numbers of a shape
+    if complaint.wanted == float0:
+        primals = {x.name: x.value for x in given if x.base == "primals"}
+        of = lambda x: primals.get(x.name.replace("tangents", "primals", 1))
+        named = [x for x in named if x.base == "tangents"]
+        return [x for x in named if kind(dtype_of(of(x))) in ("int", "bool")]
     for frame in site.inside:  # a function is differentiated in some of its arguments
         numbers, values = map(frame.f_locals.get, ("argnums", "args"))
         if numbers is not None and values:
             numbers = (numbers,) if isinstance(numbers, int) else numbers
             positions = {number % len(values) for number in numbers}  # -1 is the last
-            return [argument for argument in named if argument.position in positions]
+            some = [argument for argument in named if argument.position in positions]
+            # What is differentiated may be in a function that is given to another one.
+            return some or (named if complaint.option else [])
     return named
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
+from jax.dtypes import float0
 
 from .._leaves.dtypes import bits, dtype_of, is_python_number, kind
 from .._leaves.rows import cast_text
@@ -12,6 +13,7 @@ from .._leaves.types import DType
 from .._lines.numbers import whole_on_line
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, line_text, package
+from .._source.syntax import text_of
 from .added import added_remedies
 from .begin import dtype_on_line
 from .casts import (
@@ -46,6 +48,11 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     if call.is_compiled:
         yield Remedy([*_compiled_ways(call, finding)], leaves)
         return
+    if call.wanted == float0:
+        yield Remedy([_no_tangents(named, finding.sites[-1], trials)], leaves)
+        return
+    if call.option and not is_installed(call.file):
+        yield Remedy([*_without(call.option, finding.sites[-1], trials)], leaves)
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
         ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
@@ -72,6 +79,33 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             yield wrapped(finding, trials, lambda: None)
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _no_tangents(casts: Sequence[Argument], site: Site, trials: Trials) -> Way:
+    """Tangents of what has none."""
+    shape = lambda x: f"np.shape({x.text})" if np.shape(x.value) else "()"
+    new = {x.source: f"np.zeros({shape(x)}, jax.dtypes.float0)" for x in casts}
+    texts = [
+        f"at {line_text(site.file, x.source.lineno)} write {new[x.source]} in place of "
+        f"{x.text}"
+        for x in casts
+        if x.source and x.is_whole
+    ]
+    changes = {source: text for source, text in new.items() if source}
+    trial = partial(trials.expression, site, changes, names={"np": np})
+    return Way(".\nAnd ".join(texts), trial)
+
+
+def _without(option: str, site: Site, trials: Trials) -> Iterator[Way]:
+    """To leave out an option that is written in a call."""
+    calls = [x for x in ast.walk(site.node or ast.Pass()) if isinstance(x, ast.Call)]
+    for call in calls:
+        rest = [x for x in call.keywords if x.arg != option]
+        if len(rest) < len(call.keywords):
+            new = ast.unparse(ast.Call(call.func, call.args, rest))
+            place, old = line_text(site.file, call.lineno), text_of(call, site.file)
+            text = f"at {place} write {new} in place of {old}"
+            yield Way(text, partial(trials.expression, site, {call: new}))
 
 
 def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:

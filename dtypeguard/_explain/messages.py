@@ -9,6 +9,7 @@ import re
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import dtypes
 
 from .._leaves.types import DType
 
@@ -27,6 +28,13 @@ _DIFFERENT = re.compile(
 _EXPECTED = re.compile(
     "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent).*"
     rf"[Gg]ot (?:tangent aval )?~?({_TYPE}).*? expected ~?({_TYPE})"
+)
+# What only `float0` is a tangent of.
+_TANGENT = re.compile(
+    rf"Got primal dtype (?:bool|u?int)\d* and .*'float0'.* got tangent dtype ({_TYPE})"
+)
+_HOLOMORPHIC = re.compile(
+    rf"with holomorphic=True requires inputs with complex dtype, but got ({_TYPE})"
 )
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
@@ -140,6 +148,7 @@ class Complaint(NamedTuple):
         is_place: whether an argument that says where or whether may be at fault.
         is_size: whether only a size may be.
         is_result: whether it is about what a function returns.
+        option: the keyword for which JAX wants that dtype.
     """
 
     types: frozenset[str]
@@ -147,6 +156,7 @@ class Complaint(NamedTuple):
     is_place: bool = False
     is_size: bool = False
     is_result: bool = False
+    option: str = ""
 
 
 def complaint(message: str) -> Complaint | None:
@@ -156,6 +166,12 @@ def complaint(message: str) -> Complaint | None:
             is_wide = result[1] in ("float64", "complex128")
             dtype = jnp.dtype("float64" if is_wide and wanted != "bool" else wanted)
             return Complaint(frozenset(result.groups()), dtype, is_result=True)
+    if tangent := _TANGENT.search(message):
+        return Complaint(frozenset(tangent.groups()), dtypes.float0)
+    if real := _HOLOMORPHIC.search(message):
+        wanted = "complex128" if real[1].endswith("64") else "complex64"
+        types = frozenset(real.groups())
+        return Complaint(types, jnp.dtype(wanted), option="holomorphic")
     are_indices = _INDICES.search(message) is not None
     if are_indices or _DIFFERENT.search(message):
         # JAX writes the types of Python's numbers as `<class 'float'>`.

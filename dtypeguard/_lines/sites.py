@@ -243,6 +243,12 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
                 yield from _leaves(f"{name}[{number}]", *pair)
             return
         source = None
+    if type(value) is dict and isinstance(source, ast.Dict):
+        keys = [getattr(key, "value", None) for key in source.keys]
+        if keys == [*value]:
+            for key, each in zip(keys, source.values):
+                yield from _leaves(f"{name}[{key!r}]", value[key], each)
+            return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
         if name == "dtype" and leaf is not None and not is_array(leaf):
             with contextlib.suppress(TypeError):  # of another library

@@ -1,12 +1,12 @@
 """Errors over the types of tangents and cotangents name the rule, or the argument."""
 
-import importlib.util
+import runpy
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from advice import applied, line, note_on, raised
+from advice import applied, line, note_on
 from jax import lax
 
 BF16 = jnp.bfloat16
@@ -42,7 +42,8 @@ def test_a_rule_that_is_a_lambda():
     note = note_on(of_two_lambdas)
     assert note.startswith("dtypeguard: a lambda returns a cotangent in another")
     assert line(__file__, "the rules") in note
-    assert "self[" not in note and "jax.tree.map" not in note
+    assert "self[" not in note
+    assert "jax.tree.map" not in note
     way = "return each cotangent in the dtype of its argument, as x.astype(jnp.bfloat16)"
     assert f"At {line(__file__, 'the rules')} {way}" in note
     mended = applied(of_two_lambdas, ("(g * r[0]).astype(wide)", "(g * r[0]).astype(BF16)"))
@@ -52,10 +53,7 @@ def test_a_rule_that_is_a_lambda():
 def test_two_rules_on_one_line(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(_ONE_LINE)
-    spec = importlib.util.spec_from_file_location("train", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    note = note_on(module.run)
+    note = note_on(runpy.run_path(str(path))["run"])
     assert f"At {path}:6 return each cotangent in the dtype of its argument" in note
 
 
@@ -76,4 +74,81 @@ def of_a_product():
 def test_a_cotangent_that_jax_multiplies():
     note = note_on(of_a_product)
     assert note.startswith("dtypeguard: backward returns a cotangent in another")
-    assert f"At {line(__file__, 'a rule')} return each cotangent in the dtype of its" in note
+    assert (
+        f"At {line(__file__, 'a rule')} return each cotangent in the dtype of its" in note
+    )
+
+
+def of_an_int_tangent():
+    return jax.jvp(lambda x, y: x * y, (3.0, 5), (1.0, 0))  # whole
+
+
+def test_the_tangent_of_an_int():
+    """JAX issue 4433: it says that the dtype has to be float0, and not how to write one."""
+    note = note_on(of_an_int_tangent)
+    place, new = line(__file__, "whole"), "np.zeros((), jax.dtypes.float0)"
+    assert note.startswith("dtypeguard: jax.jvp has an argument of a type that it does not")
+    assert f"At {place} write {new} in place of 0.\nTried: the types then agree." in note
+    assert applied(of_an_int_tangent, ("(1.0, 0)", f"(1.0, {new})"))() == (15.0, 5.0)
+
+
+def of_int_tangents():
+    counts, other = jnp.arange(3), jnp.arange(3)
+    scale = lambda x, n: x * n["seen"].astype(x.dtype)
+    return jax.jvp(scale, (jnp.ones(3), {"seen": counts}), (jnp.ones(3), {"seen": other}))
+
+
+def test_the_tangent_of_an_array_of_ints():
+    note = note_on(of_int_tangents)
+    new = "np.zeros(np.shape(other), jax.dtypes.float0)"
+    assert f"write {new} in place of other.\n" in note
+    assert "counts" not in note.splitlines()[1]
+    mended = applied(of_int_tangents, ('"seen": other', f'"seen": {new}'))
+    assert np.array_equal(mended()[1], [0, 1, 2])
+
+
+def of_a_branch():
+    square = lambda z: z**2
+
+    @jax.jit
+    def derivative(x):
+        return lax.cond(
+            jnp.iscomplex(x)[0],
+            jax.jacfwd(square, holomorphic=True),
+            jax.jacfwd(square),
+            x,
+        )
+
+    return derivative(jnp.ones(1))
+
+
+def test_holomorphic_in_a_branch():
+    """JAX issue 14216: both branches are traced, whatever the predicate is."""
+    note = note_on(of_a_branch)
+    old, new = "jax.jacfwd(square, holomorphic=True)", "jax.jacfwd(square)"
+    assert f" write {new} in place of {old}.\n" in note
+    assert "complex64" not in note  # of the other branch, which takes no complex number
+    assert applied(of_a_branch, (old, new))() == 2.0
+
+
+def of_a_gradient():
+    x = jnp.ones(3)  # real
+    return jax.grad(lambda x: (x**2).sum(), holomorphic=True)(x)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "jax.grad(lambda x: (x**2).sum(), holomorphic=True)",
+            "jax.grad(lambda x: (x**2).sum())",
+        ),
+        ("True)(x)", "True)(x.astype(jnp.complex64))"),
+    ],
+)
+def test_holomorphic_of_a_real_array(old, new):
+    note = note_on(of_a_gradient)
+    assert line(__file__, "real") in note
+    assert "write x.astype(jnp.complex64) in place of x" in note
+    assert new.removeprefix("True)(").removesuffix(")") in note
+    assert jnp.all(applied(of_a_gradient, (old, new))() == 2)

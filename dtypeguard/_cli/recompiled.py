@@ -122,11 +122,11 @@ class Recompiled:
         is_given = lambda each: not any(x.is_returned for x in each.changes.values())
         return sorted(changed, key=is_given)
 
-    def before(self, error: BaseException) -> list[str]:
+    def before(self, error: BaseException) -> tuple[list[str], list[str]]:
         """What a call before gave back in another type, and what to write.
 
-        Empty unless that was a call of the function in which the error was raised: with
-        the types of that call the function has no error.
+        Both are empty unless that was a call of the function in which the error was
+        raised: with the types of that call the function has no error.
         """
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         compiling = [n for n, x in enumerate(frames) if x.f_code.co_name in COMPILING]
@@ -141,8 +141,8 @@ class Recompiled:
             if changes:
                 told = told_before(changes, name_of(call.function))
                 steps = (x if x.is_unseen else x._replace(origin=None) for x in changes)
-                return [*told, *advice([*steps])]  # any step may have given them back
-        return []
+                return [*told], advice([*steps])  # any step may have given them back
+        return [], []
 
     def _of_constants(self) -> list[str]:
         """What is said of functions that were compiled for anything but a type."""

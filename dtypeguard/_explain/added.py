@@ -75,7 +75,7 @@ def _rules(frames: Sequence[FrameType]) -> Iterator[tuple[CodeType, Any]]:
         if not hasattr(equation, "invars"):
             continue
         equations = getattr(frame.f_locals.get("jaxpr"), "eqns", ())
-        queue = [equation]
+        queue: list[Any] = [equation]
         for each in queue:
             yield from ((code, each) for code in _codes(each))
             made = {id(x) for x in each.outvars}

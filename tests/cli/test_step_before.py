@@ -113,3 +113,30 @@ def test_a_first_call_has_none_before_it(run, script):
     note, _ = ran("\nconvolved(params, x.astype(jnp.float32))  # the update\n", run, script)
     assert " before " not in note
     assert " in place of " in note
+
+
+# JAX issue 2486: a column of the data is an index.
+INDEX = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def losses(data):
+    table = jnp.zeros(2)
+    body = lambda loss, row: (loss + table[row[0]], None)
+    return jax.lax.scan(body, 0.0, data)[0]
+
+losses(jnp.array([[0, 1], [0, 1]]))
+data = jnp.array([[0, 1.1], [0, 1.1]])
+losses(data)
+"""
+
+
+def test_a_call_before_had_another_kind(run, script):
+    """No step gave it back: what is to be written stands beside what was before."""
+    path = script(INDEX)
+    code, _, err = run(path)
+    assert code == 1
+    told = "The call of losses (.*) before this one was given data as int32, this one as "
+    assert re.search(rf"\n{told}float32, at .*:11\.\n", err)
+    place = f"At {short_path(str(path))}:7"
+    assert f"{place} write row[0].astype(jnp.int32) in place of row[0]" in err

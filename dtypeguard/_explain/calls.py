@@ -27,7 +27,7 @@ from .casts import (
 )
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
-from .packages import flag, nothing, tried_as, wrapped
+from .packages import are_of_flag, flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way
 from .trials import Outcome, Trials
 
@@ -169,7 +169,8 @@ def _ways_given(
         if cast := cast_of_users(refused, given, call.wanted):
             yield _cast([cast], site, trials)
         own = {dtype_of(x.value) for x in given}
-        targets = [call.wanted] if call.wanted else [types[-1], types[0]]
+        wanted = [call.wanted] if call.wanted else []
+        targets = wanted or [types[-1], types[0]]
         inside = next((x.file for x in reversed(finding.sites) if is_installed(x.file)), "")
         name = package(inside) or site.name
         for to in targets:
@@ -180,7 +181,7 @@ def _ways_given(
                 if casts := _given_as(site, given, pairs):
                     text = sentence(casts, site.file, site.node)
                 yield Way(text, partial(tried_as, site, pairs, trials))
-        yield from flag(site, trials)
+        yield from flag(site, trials) if are_of_flag([*types, *wanted]) else ()
 
 
 def _given_as(

@@ -1,7 +1,9 @@
 """What to write where the loop, or the branches, that JAX refuses are a package's."""
 
+import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from types import FunctionType, ModuleType
 
 import jax.numpy as jnp
 from jax import tree_util
@@ -13,6 +15,7 @@ from .._leaves.types import DType, Leaf, PyTree
 from .._lines.sites import Site, written_in
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
+from .._source.syntax import evaluated
 from .begin import begin_text
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
@@ -102,7 +105,8 @@ def give(
     site = next(iter(users_sites(finding)), None)
     others = [pair[::-1] for pair in pairs]
     ways = [_give(call, those, site, trials) for those in (pairs, others)]
-    return Remedy([*ways, *flag(site, trials)], finding.leaves, True, nothing(finding))
+    ways += [*flag(site, trials)] if all(map(are_of_flag, pairs)) else []
+    return Remedy(ways, finding.leaves, True, nothing(finding))
 
 
 def _give(
@@ -142,6 +146,11 @@ def tried_as(
     return outcome if converted or outcome is False else None
 
 
+def are_of_flag(dtypes: Iterable[DType]) -> bool:
+    """Whether some dtypes are one with x64 off."""
+    return len({_NARROW.get(dtype, dtype) for dtype in dtypes}) == 1
+
+
 def flag(site: Site | None, trials: Trials) -> Iterator[Way]:
     """To turn x64 off around a call of the user's, and where its wide arrays are made."""
     if site is None or not x64_enabled():
@@ -170,10 +179,26 @@ def _narrow(tree: PyTree) -> PyTree:
 
 
 def nothing(finding: Finding) -> str:
-    """What is said where nothing that the user gives to a package changes anything."""
+    """What is said where nothing that the user gives to a package changes anything.
+
+    A Python number or an object that is given may: no trial has converted that.
+    """
     lines = [x for leaf in finding.leaves for x in (leaf.why.root, leaf.why.origin) if x]
     inside = next((line for line in lines if is_installed(line.file)), None)
-    if inside is None:
+    site = next(iter(users_sites(finding)), None)
+    if inside is None or (site and not all(map(is_array, _given(site)))):
         return ""
     name = package(inside.file)
     return f"nothing that you give to {name} changes that: it has the type at {inside}"
+
+
+def _given(site: Site) -> Iterator[Leaf]:
+    """What a call of the user's gives, as far as its source writes it or looks it up."""
+    node = site.node
+    given = [*getattr(node, "args", ()), *(x.value for x in getattr(node, "keywords", ()))]
+    given.append(getattr(getattr(node, "func", None), "value", None))  # of a method
+    for each in given:
+        value = getattr(each, "value", None)  # of a number that is written out
+        found = value if isinstance(each, ast.Constant) else evaluated(each, site.frame)
+        if not isinstance(found, (ModuleType, FunctionType, type, str, bool)):
+            yield from tree_util.tree_leaves(found)

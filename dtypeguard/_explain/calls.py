@@ -27,6 +27,7 @@ from .casts import (
 )
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
+from .linalg import unsupported_ways
 from .packages import are_of_flag, flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way
 from .trials import Outcome, Trials
@@ -44,6 +45,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         return
     if call.is_added:
         yield from added_remedies(call, finding)
+        return
+    if call.equation is not None:
+        yield Remedy([*unsupported_ways(call, finding)], leaves)
         return
     if call.is_compiled:
         yield Remedy([*_compiled_ways(call, finding)], leaves)

@@ -23,6 +23,7 @@ from .unfiltered import UNFILTERED
 # What was before an error, and what to write in place of what is chosen, sentences each.
 Mending = Callable[[BaseException], tuple[Sequence[str], Sequence[str]]]
 _F = TypeVar("_F", bound=Function)
+_ERRORS = TypeError, ValueError, AssertionError, NotImplementedError
 
 
 @overload
@@ -129,7 +130,7 @@ def explain_error(
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
-        if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
+        if isinstance(part, _ERRORS) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
                     told, instead = other(part)

@@ -22,6 +22,7 @@ from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
+from .linalg import find_unsupported
 from .messages import added, compiled_for
 from .odd import odd
 from .read import Failure
@@ -36,6 +37,8 @@ def find(failure: Failure) -> Finding | None:
 def _find(failure: Failure) -> Finding | None:
     if failure.lowered is not None:
         return find_lowered(failure, failure.lowered)
+    if failure.unsupported is not None:
+        return find_unsupported(failure, failure.unsupported)
     provenance = TypeProvenance(failure.frames, failure.sites)
     if failure.complaint is not None and is_pulled_back(failure):
         return find_added(failure, failure.complaint.types, provenance)

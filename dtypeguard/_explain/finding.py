@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._leaves.dtypes import dtype_of
-from .._leaves.types import Aval, DType, Leaf
+from .._leaves.types import Aval, DType, Equation, Leaf
 from .._lines.sites import Argument, Site
 from .._program.trace import Program
 from .._source.origin import Origin, Why
@@ -86,6 +86,7 @@ class RefusedCall(NamedTuple):
         is_compiled: whether its function is compiled for other types.
         is_added: whether it is a rule whose cotangent JAX cannot add to another one.
         option: the keyword for which JAX wants that dtype.
+        equation: for which LAPACK has no routine in the dtype of the leaf.
     """
 
     file: str
@@ -99,6 +100,7 @@ class RefusedCall(NamedTuple):
     is_compiled: bool = False
     is_added: bool = False
     option: str = ""
+    equation: Equation | None = None
 
 
 class Finding(NamedTuple):

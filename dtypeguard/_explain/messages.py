@@ -139,6 +139,15 @@ def lowered(message: str) -> Lowered | None:
     return Lowered(found[4], types, found[5], int(found[6]))
 
 
+_UNSUPPORTED = re.compile(rf"Unsupported dtype ({_TYPE})")
+
+
+def unsupported(message: str) -> DType | None:
+    """The dtype for which LAPACK has no routine; None if it is about something else."""
+    found = _UNSUPPORTED.search(message)
+    return jnp.dtype(found[1]) if found else None
+
+
 class Complaint(NamedTuple):
     """What a message says.
 

@@ -49,9 +49,9 @@ def unsupported_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
     if not isinstance(node, ast.Call):
         yield Way(f"cast to float32 and back at {leaf.why.root}", trial)
         return
-    text = lambda x: atom(x, text_of(x, call.file))
+    of = lambda x: atom(x, text_of(x, call.file))
     is_option = lambda x: isinstance(x, ast.Constant)
-    given = [text(x) + ("" if is_option(x) else f".{cast}") for x in node.args]
+    given = [of(x) + ("" if is_option(x) else f".{cast}") for x in node.args]
     given += [f"{x.arg}={text_of(x.value, call.file)}" for x in node.keywords]
     back = f".astype(jnp.{old})" if called(node) in _ONE else ""
     new = f"{ast.unparse(node.func)}({', '.join(given)}){back}"

@@ -17,4 +17,5 @@ An error leaves frames and dead tracers. `sites.py` reads the lines that it pass
 `body.py` makes a program of a function that JAX traced, and `retrace.py` traces it again.
 `provenance.py` finds what gave a value its type: by the equations that `traced.py` reads
 behind a tracer, or by its variable and what `expressions.py` reads in the source.
+`numbers.py` finds the line of a Python number, `asked.py` that of a dtype.
 """

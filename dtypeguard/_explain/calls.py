@@ -122,7 +122,7 @@ def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
     others = {(*key(x), x.name) for x in written_in(site) if key(x) in alike}
     if others == paths:  # a cast of a container would change the others
         yield Way(sentence(casts, call.file, call.node))
-    lines = [leaf.why.root.users for leaf in refused if leaf.why.root]
+    lines = [leaf.why.origin.users for leaf in refused if leaf.why.origin]
     if any((x.line, x.file) == (site.line, site.file) for x in lines):
         text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Way(text, lambda: None)

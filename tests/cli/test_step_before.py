@@ -140,3 +140,23 @@ def test_a_call_before_had_another_kind(run, script):
     assert re.search(rf"\n{told}float32, at .*:11\.\n", err)
     place = f"At {short_path(str(path))}:7"
     assert f"{place} write row[0].astype(jnp.int32) in place of row[0]" in err
+
+
+COMPILED = """
+import jax, jax.numpy as jnp
+
+def step(params, x):
+    return jax.tree.map(lambda p: p - jnp.float32(0.1) * x.mean(), params)
+
+params, x = {"w": jnp.ones(3, jnp.bfloat16)}, jnp.ones((4, 3))
+step = jax.jit(step).lower(params, x).compile()
+for _ in range(3):
+    params = step(params, x)
+"""
+
+
+def test_a_compiled_step_gave_it_back(run, script):
+    """Mujoco issue 2565, where the recorder knows what forced the type."""
+    code, _, err = run(script(COMPILED))
+    assert code == 1
+    assert "compile a function that keeps its types: dtypeguard.guard_step(step)" in err

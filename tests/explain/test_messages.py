@@ -67,6 +67,8 @@ RAISING = {
     "grad to int": lambda: jax.grad(lambda x: (x > 0).sum())(WIDE),
     "grad to complex": lambda: jax.grad(lambda x: lax.complex(x, x).sum())(WIDE),
     "jvp": lambda: jax.jvp(jnp.sin, (WIDE,), (NARROW,)),
+    "tangent of an int": lambda: jax.jvp(jnp.multiply, (1.0, 2), (1.0, 0)),
+    "holomorphic": lambda: jax.grad(jnp.sum, holomorphic=True)(WIDE),
     "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
     "tangent": lambda: jax.linear_transpose(jax.linearize(jnp.sin, WHOLE)[1], WHOLE)(WIDE),
     "compiled": lambda: jax.jit(skip).lower(NARROW).compile()(WIDE),

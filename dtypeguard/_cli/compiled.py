@@ -31,8 +31,8 @@ from .._lines.compiled import KeptProgram, first_line, kept
 from .._lines.recorder import Made
 from .._lines.traced import made_of
 from .._source.files import is_installed, is_users, line_text, package
-from .._source.origin import Origin, origin_of_frame
-from .._source.syntax import parsed
+from .._source.origin import Origin, origin_at, origin_of_frame
+from .._source.syntax import parsed, stores_to_self
 
 _WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
 
@@ -262,6 +262,31 @@ def line_of_jit(call: CompiledCall) -> str:
         if len(lines) == 1:
             return line_text(file, lines[0])
     return ""
+
+
+def line_of_object(call: CompiledCall, path: str) -> Origin | None:
+    """The user's line that makes an object among the arguments, or that puts it in a field.
+
+    Args:
+        call: that has the argument.
+        path: of the object.
+    """
+    named = _arguments(call)
+    name, *fields = re.findall(r"\w+", path)
+    holder = named.get(name)
+    if not fields:
+        return first_line(call.callers[0], [*named].index(name), name, holder)
+    for field in fields[:-1]:
+        holder = getattr(holder, "__dict__", {}).get(field)
+    makers = (vars(each).get("__init__") for each in type(holder).__mro__)
+    codes = [x.__code__ for x in map(inspect.unwrap, filter(None, makers)) if file_of(x)]
+    lines = [
+        origin_at(code.co_filename, line, code.co_qualname)
+        for code in codes
+        if not is_installed(code.co_filename)
+        for line in stores_to_self(code, fields[-1])
+    ]
+    return lines[0] if len(lines) == 1 else None
 
 
 _JIT = re.compile(r"(.*\.)?(\w+_)?(p?jit|pmap)")

@@ -27,6 +27,7 @@ from .compiled import (
     compiled,
     is_listed,
     line_of_jit,
+    line_of_object,
     name_of,
     unwrapped,
 )
@@ -45,7 +46,7 @@ class Constants(NamedTuple):
         path: of the leaf.
         values: the numbers, or the class of another object.
         is_object: whether it is no number, and equal to itself alone.
-        begun: the line that made the first.
+        begun: the line that made the first, or that makes them.
         most: how many are nothing to name.
         remedy: what to give in place of the numbers.
     """
@@ -163,9 +164,10 @@ class Recompiled:
                 values = list(dict.fromkeys(each.values))
                 begin = f"dtypeguard run: {function.name} was compiled {times} times: "
                 if each.is_object:
+                    made = f", made at {each.begun}" if each.begun else ""
                     lines.append(
                         f"{begin}{each.path} is another {values[0]} each time, which "
-                        "equals none before. Make it once, or define __eq__ and __hash__."
+                        f"equals none before{made}. {each.remedy}."
                     )
                 elif len(values) >= each.most or values[-1].endswith("]"):
                     some = ", ".join(values[:4]) + ", ..." * (len(values) > 4)
@@ -216,7 +218,10 @@ class Recompiled:
             if path not in types:
                 is_object = not before.leaves[path].shown
                 most = _OFTEN if call.wrapper else _DECLARED
-                about = is_object, before.begun.get(path), most, _remedy(path, call)
+                begun, remedy = before.begun.get(path), _remedy(path, call)
+                if is_object:
+                    begun, remedy = line_of_object(call, path), _once(values[path], call)
+                about = is_object, begun, most, remedy
                 first = Constants(path, [], *about)
                 known = found.constants.setdefault(path, first)
                 pair = before.leaves[path], now.leaves[path]
@@ -300,6 +305,14 @@ def _remedy(path: str, call: CompiledCall) -> str:
         text = "A Python number is a constant of the program, and an array in a module "
         text += f"is a parameter: pass it to {name} as an argument"
     return text
+
+
+def _once(value: Leaf, call: CompiledCall) -> str:
+    """What to do about an object that is a constant of the program."""
+    name = name_of(call.function).partition(" ")[0]
+    if hasattr(value, "lower") and hasattr(value, "__wrapped__"):  # a jitted function
+        return f"Make it once, or take jax.jit out: {name} is compiled as a whole"
+    return "Make it once, or define __eq__ and __hash__"
 
 
 def _constant(leaf: LeafOfCall) -> str:

@@ -229,12 +229,13 @@ LISTED = {
 
         config = Config()
         for _ in range(3):
-            train(x, Config(), 0)
+            fresh = Config()  # the object
+            train(x, fresh, 0)
         for epoch in range(6):
             train(x, config, epoch)
         """,
         [
-            r"train \({the function}\) .*: config is another Config each time, which",
+            r"train \({the function}\) .*: config is another Config .*, made at {the object}\. ",
             r"train .*: epoch is 0, 1, 2, 3, \.\.\.",
             r"<lambda> \({the lambda}\) was compiled 5 times, because it was a new",
         ],
@@ -295,6 +296,32 @@ OF_LIBRARIES = {
             r": model\.temperature is 2\.0, 1\.9, 1\.8, 1\.7 \(begins at {the model}\)",
             r"1\.7 .* an array in a module is a parameter: pass it to step as an arg",
             r"count .* 2 times: n is 0, int32\[\] \(begins at {the count}\)\. .* an array",
+        ],
+    ),
+    "equinox.internal": (  # equinox issue 686: a function in a module
+        """
+        import equinox as eqx, jax, jax.numpy as jnp
+        from typing import Callable
+
+        class Model(eqx.Module):
+            weight: jax.Array
+            forward: Callable
+
+            def __init__(self, function):
+                self.weight = jnp.ones(3)
+                self.forward = jax.jit(function)  # the jit
+
+        @eqx.filter_jit
+        def step(model, x):
+            return model.forward(model.weight * x).sum()
+
+        double = lambda x: x * 2
+        for _ in range(2):
+            step(Model(double), jnp.ones(3))
+        """,
+        [
+            r"2 times: model\.forward is another PjitFunction .*, made at {the jit}\. ",
+            r"Make it once, or take jax\.jit out: step is compiled as a whole\.",
         ],
     ),
     "equinox.nn": (

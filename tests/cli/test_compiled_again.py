@@ -235,7 +235,8 @@ LISTED = {
             train(x, config, epoch)
         """,
         [
-            r"train \({the function}\) .*: config is another Config .*, made at {the object}\. ",
+            r"train \({the function}\) .*: config is another Config each time",
+            r", which equals none before, made at {the object}\. Make it once",
             r"train .*: epoch is 0, 1, 2, 3, \.\.\.",
             r"<lambda> \({the lambda}\) was compiled 5 times, because it was a new",
         ],

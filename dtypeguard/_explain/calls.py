@@ -210,18 +210,26 @@ def _bits(dtype: DType) -> int:
 
 
 def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
-    """To make an array in another dtype, at the user's line that gives it its own."""
+    """To make an array in another dtype, at the user's line that gives it its own.
+
+    That may be a line that forced the type of another one.
+    """
     frames = [site.frame for site in finding.sites]
     dtypes = {dtype for leaf in finding.leaves for dtype in leaf.dtypes}
-    for leaf in finding.leaves:
-        (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
+    roots = [leaf.why.root and leaf.why.root.users for leaf in finding.leaves]
+    pairs = [*zip(finding.leaves, roots)]
+    pairs += [(leaf, line) for leaf in finding.leaves for line in {*roots} - {None}]
+    sites = [site for site, _ in call.users]
+    for number, (leaf, line) in enumerate(pairs):
+        (old,) = leaf.dtypes
         for new in {call.wanted} if call.wanted else dtypes - {old}:
             is_int = kind(old) == "int"  # of numbers that are written out
             found = line and dtype_on_line(line, old, new, frames, "x" * is_int)
             if found and line:
                 text = f"at {line} write {found[0]} in place of {found[1]}"
-                sites = [site for site, _ in call.users]
-                yield Way(text, partial(_tried_in, sites, (old, new), trials))
+                trial = partial(_tried_in, sites, (old, new), trials)
+                is_own = number < len(roots)  # else it is said only if it works
+                yield Way(text, trial if is_own else lambda trial=trial: bool(trial()))
 
 
 def _tried_in(sites: Sequence[Site], pair: tuple[DType, DType], trials: Trials) -> Outcome:

@@ -3,6 +3,7 @@
 JAX lets a rule return float32 for a bfloat16 argument, and cannot add it to others then.
 """
 
+import ast
 from collections.abc import Collection, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.rows import cast_text
 from .._lines.provenance import TypeProvenance
+from .._lines.sites import Argument
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_at
 from .._source.syntax import returned
+from .casts import ArgumentCast, sentence
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .read import Failure
 from .remedies import Remedy, Way
@@ -58,9 +61,39 @@ def find_added(
     return None
 
 
+def find_tangent(failure: Failure, provenance: TypeProvenance) -> Finding | None:
+    """The tangent that a rule of `custom_jvp` returned in another type than its primal."""
+    frame = failure.frames[-1]
+    names = "primals_out", "tangents_out"
+    pairs = [*zip(*(frame.f_locals.get(name, ()) for name in names))]
+    unlike = [n for n, (x, t) in enumerate(pairs) if dtype_of(x) != dtype_of(t)]
+    jvps = [x.f_locals["jvp"] for x in failure.frames if "jvp" in x.f_locals]
+    rules = [x for y in jvps for x in _codes(y) if not is_installed(x.co_filename)]
+    if not unlike or not rules:
+        return None
+    primal, tangent = pairs[unlike[0]]
+    rule, node = rules[0], returned(rules[0])
+    node = node.elts[1] if isinstance(node, ast.Tuple) and len(node.elts) == 2 else None
+    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == len(pairs):
+        node = node.elts[unlike[0]]
+    file = rule.co_filename
+    argument = Argument("", tangent, node).with_text(file)
+    first = node.lineno if node else rule.co_firstlineno
+    line, why = origin_at(file, first, rule.co_qualname), provenance.of_value(tangent)
+    why = why if why.origin else Why(line)
+    leaf = RefusedLeaf(0, "a tangent", (tangent,), why, argument=argument)
+    call = RefusedCall(file, node, dtype_of(primal), is_added=True)
+    head = f"{rule.co_name} returns a tangent in another dtype than its primal."
+    return Finding(head.replace("<lambda>", "a lambda"), [leaf], call)
+
+
 def added_remedies(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    """To return each cotangent in the dtype of its argument."""
+    """To return each cotangent in the dtype of its argument, or a tangent in its own."""
     (leaf,) = finding.leaves
+    if leaf.argument and leaf.argument.source:
+        cast = ArgumentCast(leaf.argument, call.wanted)
+        yield Remedy([Way(sentence([cast], call.file, call.node), lambda: None)], [leaf])
+        return
     text = f"at {leaf.why.root} return each cotangent in the dtype of its argument, as "
     yield Remedy([Way(f"{text}{cast_text(call.wanted)}", lambda: None)], [leaf])
 
@@ -77,15 +110,15 @@ def _rules(frames: Sequence[FrameType]) -> Iterator[tuple[CodeType, Any]]:
         equations = getattr(frame.f_locals.get("jaxpr"), "eqns", ())
         queue: list[Any] = [equation]
         for each in queue:
-            yield from ((code, each) for code in _codes(each))
+            yield from ((code, each) for code in _codes(each.params.get("bwd")))
             made = {id(x) for x in each.outvars}
             after = [x for x in equations if made & set(map(id, x.invars))]
             queue += [x for x in after if not any(x is y for y in queue)]
 
 
-def _codes(equation: Any) -> Iterator[CodeType]:
-    """The functions in the rule of an equation, as JAX wraps them."""
-    queue = [equation.params.get("bwd")]
+def _codes(rule: Any) -> Iterator[CodeType]:
+    """The functions in a rule, as JAX wraps them."""
+    queue = [rule]
     for each in queue:
         code = getattr(each, "__code__", None)
         if code is not None and is_users(code.co_filename):

@@ -14,7 +14,7 @@ from .._leaves.rows import count
 from .._leaves.types import DType, Leaf
 from .._lines.numbers import number_line
 from .._lines.provenance import TypeProvenance
-from .._lines.sites import Argument, Site, arguments, written_in
+from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._lines.traced import recorded
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_of_frame
@@ -58,7 +58,7 @@ def find_arguments(
     if is_of_flag(dtype_of(x.value) for x in some):  # what JAX calls by itself
         some = [x for x in some if x.source or is_array(x.value)]
     for number, argument in enumerate(some):
-        argument = argument.with_text(site.file)
+        argument = _as_written(argument, site).with_text(site.file)
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):
             argument = argument._replace(value=written)  # JAX may have converted it
@@ -231,6 +231,17 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
             # What is differentiated may be in a function that is given to another one.
             return some or (named if complaint.option else [])
     return named
+
+
+def _as_written(argument: Argument, site: Site) -> Argument:
+    """An argument of a function of JAX's, with the expression by which it was given."""
+    if argument.source and argument.is_whole:
+        return argument
+    node, own = stored(site), [*written_in(site)]
+    if node is not None:
+        own.append(Argument("", evaluated(node.value, site.frame), node.value))
+    own = [x for x in own if x.value is argument.value and x.source and x.is_whole]
+    return argument._replace(source=own[0].source, is_whole=True) if own else argument
 
 
 def _model(argument: Argument, site: Site) -> Argument:

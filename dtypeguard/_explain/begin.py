@@ -141,7 +141,7 @@ _MAKERS |= {"full": 2, "full_like": 2}
 
 
 def _makes(call: ast.Call, dtype: DType) -> bool:
-    """Whether a call makes an array and leaves its dtype to JAX; of a number, that dtype."""
+    """Whether a call makes an array and leaves its dtype, which may be this one, to JAX."""
     name = getattr(call.func, "attr", "")
     is_named = any(each.arg == "dtype" for each in call.keywords)
     value = getattr(call.args[-1], "value", None) if call.args else None

@@ -11,7 +11,7 @@ from .._leaves.dtypes import bits, dtype_of, is_python_number, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
 from .._lines.numbers import whole_on_line
-from .._lines.sites import Argument, Site, arguments, written_in
+from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._source.files import is_installed, line_text, package
 from .._source.syntax import text_of
 from .added import added_remedies
@@ -152,6 +152,8 @@ def _whole(
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
     """What to cast in a call of the user's."""
     trial = partial(_tried, casts, site, trials)
+    if stored(site):  # what is written has the type of the item then
+        trial = lambda: True
     return Way(sentence(casts, site.file, site.node), trial)
 
 

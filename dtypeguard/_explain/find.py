@@ -17,13 +17,13 @@ from .._program.trace import Program
 from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at
 from .._source.syntax import returned
-from .added import find_added, is_pulled_back
+from .added import find_added, find_tangent, is_pulled_back
 from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
 from .linalg import find_unsupported
-from .messages import added, compiled_for
+from .messages import added, compiled_for, is_of_rule
 from .odd import odd
 from .read import Failure
 
@@ -54,6 +54,8 @@ def _find(failure: Failure) -> Finding | None:
         in_call = _in_loop if call.is_loop else _in_branches
         if finding := in_call(call, provenance, is_meant):
             return finding
+    if is_of_rule(failure.message):
+        return find_tangent(failure, provenance)
     if len(types := added(failure.message)) == 2:
         return find_added(failure, types, provenance)
     return find_named(failure, provenance) if failure.types else None

@@ -36,6 +36,16 @@ _TANGENT = re.compile(
 _HOLOMORPHIC = re.compile(
     rf"with holomorphic=True requires inputs with complex dtype, but got ({_TYPE})"
 )
+# What is written to a reference; what is given to an exported or a transposed function.
+_GIVEN = re.compile(
+    rf"Invalid dtype for `swap`. Ref dtype: ({_TYPE}). Value dtype: ({_TYPE})|"
+    rf"Dtype mismatch for .*: expected ({_TYPE}) and called with ({_TYPE})|"
+    rf"(?s:cotangent type does not match function output, expected .*?({_TYPE}).*?) but "
+    rf"got .*?({_TYPE})"
+)
+_RULE = re.compile(
+    "Custom JVP rule must produce primal and tangent outputs with (?!.*tree)"
+)
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
     "Index type must be an integer|must have an integer type|seed must be an integer|"
@@ -108,6 +118,11 @@ def added(message: str) -> frozenset[str]:
     return frozenset(found.groups() if found else ())
 
 
+def is_of_rule(message: str) -> bool:
+    """Whether a rule of `custom_jvp` returned a tangent of another type than it is to."""
+    return _RULE.search(message) is not None and len(named_types(message)) == 2
+
+
 class Lowered(NamedTuple):
     """What JAX cannot lower, since a part of it has another x64 flag.
 
@@ -177,6 +192,9 @@ def complaint(message: str) -> Complaint | None:
             return Complaint(frozenset(result.groups()), dtype, is_result=True)
     if tangent := _TANGENT.search(message):
         return Complaint(frozenset(tangent.groups()), dtypes.float0)
+    if given := _GIVEN.search(message):
+        wanted, was = filter(None, given.groups())
+        return Complaint(frozenset([was]), jnp.dtype(wanted)) if was != wanted else None
     if real := _HOLOMORPHIC.search(message):
         wanted = "complex128" if real[1].endswith("64") else "complex64"
         types = frozenset(real.groups())

@@ -152,3 +152,73 @@ def test_holomorphic_of_a_real_array(old, new):
     assert "write x.astype(jnp.complex64) in place of x" in note
     assert new.removeprefix("True)(").removesuffix(")") in note
     assert jnp.all(applied(of_a_gradient, (old, new))() == 2)
+
+
+def of_a_wide_rule():
+    @jax.custom_jvp
+    def wave(x):
+        return jnp.sin(x)
+
+    @wave.defjvp
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        scale = jnp.ones(3)  # wide
+        return wave(x), jnp.cos(x).astype(scale.dtype) * t.astype(scale.dtype)  # of it
+
+    x = jnp.ones(3, BF16)
+    return jax.jvp(wave, (x,), (x,))[1]
+
+
+def of_a_pair():
+    @jax.custom_jvp
+    def pair(x, w):
+        return jnp.sin(x), w
+
+    @pair.defjvp
+    def rule(primals, tangents):
+        (x, w), (_, v) = primals, tangents
+        return pair(x, w), (v.astype(jnp.float32), v)  # of two
+
+    x = jnp.ones(3, BF16)
+    return jax.jit(jax.grad(lambda x: pair(x, x)[0].astype(jnp.float32).sum()))(x)
+
+
+@pytest.mark.parametrize(
+    ("program", "mark", "old"),
+    [
+        (of_a_wide_rule, "of it", "jnp.cos(x).astype(scale.dtype) * t.astype(scale.dtype)"),
+        (of_a_pair, "of two", "v.astype(jnp.float32)"),
+    ],
+)
+def test_a_rule_of_custom_jvp(program, mark, old):
+    note = note_on(program)
+    assert note.startswith("dtypeguard: rule returns a tangent in another dtype than its")
+    new = f"({old})" if " * " in old else old
+    new = f"{new}.astype(jnp.bfloat16)"
+    assert f"At {line(__file__, mark)} write {new} in place of {old} (not tried)." in note
+    assert applied(program, (old, new))().dtype == BF16
+
+
+def of_a_transpose():
+    double = jax.linear_transpose(lambda x: x * 2, jnp.ones(3, BF16))
+    wide = jnp.ones(3)  # cotangent
+    return double(wide)[0]
+
+
+def of_an_export():
+    export = pytest.importorskip("jax.export").export
+    exported = export(jax.jit(lambda x: x * 2))(jnp.ones(3, BF16))
+    wide = jnp.ones(3)  # argument
+    return exported.call(wide)
+
+
+@pytest.mark.parametrize(
+    ("program", "mark", "call"),
+    [(of_a_transpose, "cotangent", "double"), (of_an_export, "argument", "exported.call")],
+)
+def test_what_is_given_to_what_was_traced_before(program, mark, call):
+    note = note_on(program)
+    assert f"float32[3]  {line(__file__, mark)}" in note
+    new = "wide.astype(jnp.bfloat16)"
+    assert f"write {new} in place of wide.\nTried: the types then agree." in note
+    assert applied(program, (f"{call}(wide)", f"{call}({new})"))().dtype == BF16

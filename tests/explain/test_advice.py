@@ -296,7 +296,8 @@ ADVICE = {
         [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
     ),
     branches_of_other_kinds: (
-        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        "Let false_fun return jnp.round(x).astype(int).astype(jnp.float32) "
+        "(integers beyond 2**24 are rounded).",
         [[("astype(int)", "astype(int).astype(jnp.float32)")]],
     ),
     average_in_a_package: (

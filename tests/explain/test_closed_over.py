@@ -191,7 +191,8 @@ def widths(x):
 
 def test_of_two_widths_the_one_that_loses_nothing_comes_first():
     note = note_on(lambda: widths(WIDE))
-    assert "Let true_fun return x.astype(jnp.float32) or false_fun return x.ast" in note
+    narrow, wide = "(HALF * 2).astype(jnp.float32)", "(WIDE + 1).astype(jnp.bfloat16)"
+    assert f"Let true_fun return {narrow} or false_fun return {wide}" in note
 
 
 def grid():

@@ -145,8 +145,10 @@ def _makes(call: ast.Call, dtype: DType) -> bool:
     name = getattr(call.func, "attr", "")
     is_named = any(each.arg == "dtype" for each in call.keywords)
     value = getattr(call.args[-1], "value", None) if call.args else None
-    is_other = "array" in name and type(value) in (bool, int, float)
-    is_other = is_other and kind(np.asarray(value).dtype) != kind(dtype)
+    made = "float" if name in ("zeros", "ones") else None
+    if type(value) in (bool, int, float) and name in ("array", "asarray", "full"):
+        made = kind(np.asarray(value).dtype)
+    is_other = made is not None and made != kind(dtype)
     return _MAKERS.get(name) == len(call.args) and not is_named and not is_other
 
 

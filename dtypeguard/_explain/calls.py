@@ -78,6 +78,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             casts = [like_others(way, named, code) for way in ways]
         for way in casts:
             yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
+        for cast in casts[0] if call.wanted and len(named) > 1 else ():
+            text, trial = _cast([cast], finding.sites[-1], trials)  # one may be meant
+            yield Remedy([Way(text, lambda trial=trial: bool(trial()))], leaves)
     else:
         if call.is_update:
             yield wrapped(finding, trials, lambda: None)

@@ -222,3 +222,30 @@ def test_what_is_given_to_what_was_traced_before(program, mark, call):
     new = "wide.astype(jnp.bfloat16)"
     assert f"write {new} in place of wide.\nTried: the types then agree." in note
     assert applied(program, (f"{call}(wide)", f"{call}({new})"))().dtype == BF16
+
+
+def of_one_of_two():
+    outputs = lambda x: {"a": x, "b": x.astype(BF16)}
+    _, pullback = jax.vjp(outputs, jnp.ones(3))
+    g, h = jnp.ones(3), jnp.ones(3)
+    return pullback({"a": g, "b": h})[0]
+
+
+def test_one_of_two_cotangents():
+    """JAX does not say which of them it means; a trial does."""
+    note = note_on(of_one_of_two)
+    assert "write h.astype(jnp.bfloat16) in place of h." in note
+    assert "in place of g" not in note
+    assert applied(of_one_of_two, ('"b": h', '"b": h.astype(jnp.bfloat16)'))().shape == (3,)
+
+
+def of_several_on_a_line():
+    x, i = jnp.ones(3), jnp.arange(3)  # both
+    return jax.grad(lambda i: (x * i).sum())(i)
+
+
+def test_another_array_of_the_line_is_left_alone():
+    note = note_on(of_several_on_a_line)
+    assert line(__file__, "both") in note
+    assert "jnp.ones" not in note.splitlines()[-2]
+    assert "write i.astype(jnp.float32) in place of i " in note

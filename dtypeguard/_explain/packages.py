@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.compat import x64_enabled
-from .._leaves.dtypes import dtype_of, fits, is_array
+from .._leaves.dtypes import dtype_of, fits, is_array, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, Leaf, PyTree
 from .._lines.sites import Site, written_in
+from .._source.assignments import assigned_at
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
 from .._source.syntax import evaluated
@@ -104,9 +105,43 @@ def give(
     pairs = list(dict.fromkeys(map(tuple, pairs)))
     site = next(iter(users_sites(finding)), None)
     others = [pair[::-1] for pair in pairs]
-    ways = [_give(call, those, site, trials) for those in (pairs, others)]
+    ways = [*_floats(site, trials)] if site and _widens_an_int(pairs) else []
+    ways += [_give(call, those, site, trials) for those in (pairs, others)]
     ways += [*flag(site, trials)] if all(map(are_of_flag, pairs)) else []
     return Remedy(ways, finding.leaves, True, nothing(finding))
+
+
+def _widens_an_int(pairs: Iterable[Sequence[DType]]) -> bool:
+    """Whether each pair is of an int and a float."""
+    return all({*map(kind, pair)} == {"int", "float"} for pair in pairs)
+
+
+def _floats(site: Site, trials: Trials) -> Iterator[Way]:
+    """A float for an int that the user's call gives, or that its object was made with."""
+
+    def way(each: ast.Constant, trial: Callable[[], Outcome]) -> Way:
+        text = f"write {float(each.value)!r} in place of {each.value}"
+        return Way(f"at {line_text(site.file, each.lineno)} {text}", trial)
+
+    for each in _ints(site.node):
+        changes = {each: repr(float(each.value))}
+        trial = partial(trials.expression, site, changes)
+        yield way(each, lambda trial=trial: bool(trial()))
+    owner = getattr(getattr(site.node, "func", None), "value", None)
+    name = owner.id if isinstance(owner, ast.Name) else ""
+    found = assigned_at(site.file, name, site.line, site.frame.f_locals) if name else []
+    made = [x.value for x in found if x.value]
+    numbers = _ints(made[0]) if len(made) == 1 else []
+    if len(numbers) == 1:
+        yield way(numbers[0], lambda: None)
+
+
+def _ints(node: ast.AST | None) -> list[ast.Constant]:
+    """The ints that are written out among the arguments of a call."""
+    keywords = [x.value for x in getattr(node, "keywords", ())]
+    given = [*getattr(node, "args", ()), *keywords]
+    is_int = lambda x: isinstance(x, ast.Constant) and type(x.value) is int
+    return [x for x in given if is_int(x)]
 
 
 def _give(

@@ -236,6 +236,26 @@ def test_no_flag_makes_a_float_of_an_int(package, x64):
         note = note_on(lambda: solver.step())
     assert "enable_x64" not in note
     assert "Nothing that you give" not in note
+    place = line(__file__, "starts")
+    assert note.endswith(f"\nAt {place} write 0.0 in place of 0 (not tried).")
+    with set_x64(x64):
+        solve(0.0, 0.1).step()
+
+
+DIRECT = """
+import jax
+def solve(start, dt, times):
+    body = lambda i, time: time + jax.numpy.float32(dt)
+    return jax.lax.fori_loop(0, times, body, jax.numpy.asarray([start]))
+"""
+
+
+def test_a_float_for_the_int_of_a_call(package):
+    solve = package(DIRECT)
+    note = note_on(lambda: solve(0, 0.1, times=3))  # an int
+    place = line(__file__, "an int")
+    assert f"\nAt {place} write 0.0 in place of 0.\nTried: the types then" in note
+    assert solve(0.0, 0.1, times=3) > 0.2
 
 
 @pytest.mark.parametrize("dtypes", [(F32, BF16), (BF16, F32)])

@@ -119,29 +119,28 @@ def _widens_an_int(pairs: Iterable[Sequence[DType]]) -> bool:
 def _floats(site: Site, trials: Trials) -> Iterator[Way]:
     """A float for an int that the user's call gives, or that its object was made with."""
 
-    def way(each: ast.Constant, trial: Callable[[], Outcome]) -> Way:
-        text = f"write {float(each.value)!r} in place of {each.value}"
-        return Way(f"at {line_text(site.file, each.lineno)} {text}", trial)
+    def way(source: ast.expr, number: int, trial: Callable[[], Outcome]) -> Way:
+        text = f"write {float(number)!r} in place of {number}"
+        return Way(f"at {line_text(site.file, source.lineno)} {text}", trial)
 
-    for each in _ints(site.node):
-        changes = {each: repr(float(each.value))}
-        trial = partial(trials.expression, site, changes)
-        yield way(each, lambda trial=trial: bool(trial()))
+    for source, number in _ints(site.node):
+        trial = partial(trials.expression, site, {source: repr(float(number))})
+        yield way(source, number, lambda trial=trial: bool(trial()))
     owner = getattr(getattr(site.node, "func", None), "value", None)
     name = owner.id if isinstance(owner, ast.Name) else ""
     found = assigned_at(site.file, name, site.line, site.frame.f_locals) if name else []
     made = [x.value for x in found if x.value]
     numbers = _ints(made[0]) if len(made) == 1 else []
     if len(numbers) == 1:
-        yield way(numbers[0], lambda: None)
+        yield way(*numbers[0], lambda: None)
 
 
-def _ints(node: ast.AST | None) -> list[ast.Constant]:
+def _ints(node: ast.AST | None) -> list[tuple[ast.expr, int]]:
     """The ints that are written out among the arguments of a call."""
     keywords = [x.value for x in getattr(node, "keywords", ())]
     given = [*getattr(node, "args", ()), *keywords]
-    is_int = lambda x: isinstance(x, ast.Constant) and type(x.value) is int
-    return [x for x in given if is_int(x)]
+    pairs = [(x, x.value) for x in given if isinstance(x, ast.Constant)]
+    return [(source, number) for source, number in pairs if type(number) is int]
 
 
 def _give(

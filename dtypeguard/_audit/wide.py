@@ -7,7 +7,8 @@ from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.rows import describe
 from .._leaves.types import Aval
 from .._lines.equations import is_displaced
-from .._lines.lines import ProgramLines, line_of
+from .._lines.lines import ProgramLines
+from .._lines.why import line_of
 from .._program.graph import Equation
 from .._program.trace import Program
 from .._source.origin import Origin
@@ -40,7 +41,7 @@ def find(program: Program, lines: ProgramLines | None) -> Iterator[WideOperation
         return
     found = list(_operations(program))
     if lines and any(is_displaced(equation.stack) for _, equation in found):
-        found = _operations(lines.undisplaced())
+        found = _operations(lines.undisplaced_program())
     for aval, equation in found:
         made = describe(aval).removesuffix(",weak")
         yield WideOperation(equation.primitive, made, aval.shape != (), line_of(equation))

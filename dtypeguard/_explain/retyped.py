@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import DType
 from .._lines.equations import is_explicit
-from .._lines.lines import line_of
+from .._lines.why import line_of
 from .._program.graph import SHAPES, Equation, Graph
 from .._source.origin import Origin
 

@@ -19,9 +19,10 @@ from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
 from .equations import passes
-from .lines import Has, ProgramLines
+from .lines import ProgramLines
 from .provenance import TypeProvenance
 from .retrace import Retraced, retrace
+from .why import Has
 
 
 class Body(NamedTuple):

@@ -14,7 +14,8 @@ from .._leaves.rows import ABSENT, by_path, describe, paths, tree_rows, type_nam
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .lines import Has, ProgramLines
+from .lines import ProgramLines
+from .why import Has
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]

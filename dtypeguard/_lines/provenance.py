@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak
 from .._leaves.rows import path_of
 from .._leaves.types import DType, Leaf, PyTree
-from .._program.graph import Equation
+from .._program.graph import Equation, Graph
 from .._source.files import is_installed, is_users
 from .._source.origin import (
     Origin,
@@ -27,14 +28,13 @@ from .._source.origin import (
 )
 from .._source.syntax import evaluated, root, statement, stores_to_self
 from .bindings import Holders, assignments, bound_in, field_of_self
-from .blame import Matches, blame, nearest_input
-from .equations import is_explicit
+from .blame import Blame, Matches
 from .expressions import asks_for, model_of, result_of
-from .lines import Has, line_of
 from .monitored import recorder as recording
 from .numbers import number_line
 from .sites import Argument, Site, fitting, passed_on, written
 from .traced import TracedValue, recorded, traced, unwrapped
+from .why import Has, why
 
 _LOOKUPS = (ast.Name, ast.Attribute, ast.Subscript)
 # The methods that give an object its fields.
@@ -127,61 +127,12 @@ class TypeProvenance:
         return self._known[id(value)][1]
 
     def _of_tracer(self, value: Leaf, equations: TracedValue, depth: int) -> Why:
-        graph, output = equations.graph, equations.graph.outputs[0]
-        matches = Has("dtype", value.dtype)
-        if output in graph.inputs:
-            outer = self._of_outer(equations, graph.inputs.index(output), depth)
-            if outer.origin is None or outer.origin.called_from is None:
-                return outer
-            own = self._bound(value, False)  # nearer than a package's line
-            return outer if own is None else Why(own, outer.cause)
-        if output in graph.constants:
-            constant = equations.value_of(equations.output)
-            return Why() if constant is None else self.of_value(constant, depth)
-        blamed = blame(graph, output, matches, (1 << len(graph.inputs)) - 1)
-        promotion, cause = line_of(blamed.promotion), line_of(blamed.cause)
-        operands = blamed.promotion.inputs if blamed.promotion else ()
-        user = blamed.cause or blamed.promotion
-        is_made_here = user is not blamed.cause and graph.constants.keys() >= set(operands)
-        if blamed.constant and user is not None and not is_made_here:
-            cause = self._constant(user, equations, matches, depth) or cause
-        elif blamed.promotion is not None and not is_explicit(blamed.promotion.stack):
-            if cause is None:
-                number = nearest_input(graph, output, matches)
-                if number is not None:
-                    cause = self._of_outer(equations, number, depth).root
-            if not any(operand in graph.made_by for operand in operands):
-                cause = cause or self._like(promotion)
-        is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
-        return _why(promotion, cause, is_promoted)
+        graph, every = equations.graph, (1 << len(equations.graph.inputs)) - 1
+        ends = _Ends(self, value, equations, depth)
+        found = why(graph, graph.outputs[0], Has("dtype", value.dtype), every, ends)
+        return _why(found.origin, found.cause, found.is_promoted)
 
-    def _constant(
-        self, user: Equation, equations: TracedValue, matches: Matches, depth: int
-    ) -> Origin | None:
-        """The line that created the constant which an equation uses."""
-        for variable in user.stack[0].invars:
-            value = equations.value_of(variable)
-            if is_array(value) and matches(value) and not is_weak(value):
-                line = self.of_value(value, depth).root
-                if line is not None:
-                    return line
-        line = line_of(user)
-        node, frame = self._running(line)
-        if line is None or node is None or frame is None:
-            return None
-        read = list(self._read(node, frame, line, matches)[0].values())
-        return read[0].root if len(read) == 1 else None
-
-    def _like(self, line: Origin | None) -> Origin | None:
-        """The line that made the array whose dtype `zeros_like` takes."""
-        node, frame = self._running(line)
-        if node is None or frame is None:
-            return None
-        models = [evaluated(model_of(call, frame), frame) for call in ast.walk(node)]
-        models = [model for model in models if is_array(model)]
-        return self.of_value(models[0]).root if len(models) == 1 else None
-
-    def _of_outer(self, equations: TracedValue, number: int, depth: int) -> Why:
+    def of_outer(self, equations: TracedValue, number: int, depth: int) -> Why:
         """The lines behind what a traced function was called with for an argument."""
         recorder = recording()
         made = recorder and recorder.argument(equations.arguments[number])
@@ -203,12 +154,12 @@ class TypeProvenance:
         """The lines behind a value that a variable holds, or something in a variable."""
         users = () if self._is_again else self._sites
         fields = (field_of_self(site.frame, value) for site in users)
-        line = self._bound(holder, False) or next(filter(None, fields), None)
+        line = self.bound(holder, False) or next(filter(None, fields), None)
         line = line or self.holding(value)
-        line = line or self.holding(unwrapped(value)) or self._bound(holder, True)
+        line = line or self.holding(unwrapped(value)) or self.bound(holder, True)
         if line is None:
             return self._written(value)
-        node, frame = self._running(line)
+        node, frame = self.running(line)
         if frame is None or node is None:
             return Why(line)
         together = line, dtype_of(value)
@@ -221,7 +172,7 @@ class TypeProvenance:
     ) -> Why:
         """The lines behind what an expression computes from variables."""
         dtype = dtype_of(value)
-        read, is_promoted = self._read(node, frame, line, Has("dtype", dtype))
+        read, is_promoted = self.read(node, frame, line, Has("dtype", dtype))
         if named := asks_for(node, frame, dtype):
             if len(named) == 1 and not is_installed(line.file):  # an argument's own line
                 line = origin_at(line.file, named[0], line.function)
@@ -238,7 +189,7 @@ class TypeProvenance:
             return provenance
         return _why(line, provenance.root, is_promoted)
 
-    def _read(
+    def read(
         self, node: ast.AST, frame: FrameType, line: Origin, matches: Matches
     ) -> tuple[dict[int, Why], bool]:
         """The arrays of a type that an expression reads.
@@ -268,13 +219,13 @@ class TypeProvenance:
 
     def _constructs(self, line: Origin, kind: type, value: Leaf) -> bool:
         """Whether a line makes an object of a class, and does not cast it."""
-        node, frame = self._running(line)
+        node, frame = self.running(line)
         if node is None or frame is None or asks_for(node, frame, dtype_of(value)):
             return False
         calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
         return any(evaluated(each, frame) is kind for each in calls)
 
-    def _running(self, line: Origin | None) -> tuple[ast.stmt | None, FrameType | None]:
+    def running(self, line: Origin | None) -> tuple[ast.stmt | None, FrameType | None]:
         """The statement on a line, and the running function whose variables it reads."""
         if line is None:
             return None, None
@@ -286,7 +237,7 @@ class TypeProvenance:
                 return statement(line.file, line.line), site.frame
         return None, None
 
-    def _bound(self, value: PyTree, in_packages: bool) -> Origin | None:
+    def bound(self, value: PyTree, in_packages: bool) -> Origin | None:
         for site in self._sites:
             if is_installed(site.file) == in_packages:
                 line = bound_in(site.frame, value, site.line)
@@ -310,6 +261,65 @@ class TypeProvenance:
                     line = origin_of_frame(site.frame, source.lineno)
                     return self._of_expression(source, site.frame, line, value)
         return Why()
+
+
+class _Ends(NamedTuple):
+    """What lies beyond the equations of a trace that an error has stopped.
+
+    Attributes:
+        provenance: of the error.
+        value: a tracer.
+        equations: that lead to it.
+        depth: as in `of_value`.
+    """
+
+    provenance: TypeProvenance
+    value: Leaf
+    equations: TracedValue
+    depth: int
+
+    def result(self, output: int) -> Why:
+        constant = self.equations.value_of(self.equations.output)
+        return Why() if constant is None else self.provenance.of_value(constant, self.depth)
+
+    def given(self, number: int) -> Why:
+        outer = self.provenance.of_outer(self.equations, number, self.depth)
+        graph = self.equations.graph
+        if graph.outputs[0] != graph.inputs[number] or not (
+            outer.origin and outer.origin.called_from
+        ):
+            return outer
+        own = self.provenance.bound(self.value, False)  # nearer than a package's line
+        return outer if own is None else Why(own, outer.cause)
+
+    def constant(
+        self, graph: Graph, found: Blame, line: Origin, matches: Matches
+    ) -> Origin | None:
+        user = found.cause or found.promotion
+        if user is None or (not found.cause and graph.constants.keys() >= {*user.inputs}):
+            return None
+        for variable in user.stack[0].invars:
+            value = self.equations.value_of(variable)
+            if is_array(value) and matches(value) and not is_weak(value):
+                made = self.provenance.of_value(value, self.depth).root
+                if made is not None:
+                    return made
+        node, frame = self.provenance.running(line)
+        if node is None or frame is None:
+            return None
+        read = list(self.provenance.read(node, frame, line, matches)[0].values())
+        return read[0].root if len(read) == 1 else None
+
+    def model(self, user: Equation, line: Origin, matches: Matches) -> Origin | None:
+        node, frame = self.provenance.running(line)
+        if node is None or frame is None:
+            return None
+        models = [evaluated(model_of(call, frame), frame) for call in ast.walk(node)]
+        models = [model for model in models if is_array(model)]
+        return self.provenance.of_value(models[0]).root if len(models) == 1 else None
+
+    def undisplaced(self, graph: Graph) -> Graph:
+        return graph
 
 
 def _why(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Why:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._lines.equations import calls_by_jaxpr, scope_of
+from .._lines.equations import Written
+from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression
@@ -52,7 +53,7 @@ def key_of_line(stack: Stack) -> Line:
     Args:
         stack: the equation and those around it, inside out.
     """
-    scope = "/".join(scope_of(stack))
+    scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
         for call in calls:
             if not is_installed(call[0].co_filename):

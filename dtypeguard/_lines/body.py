@@ -18,7 +18,7 @@ from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
-from .equations import passes
+from .equations import Written
 from .lines import ProgramLines
 from .provenance import TypeProvenance
 from .retrace import Retraced, retrace
@@ -171,7 +171,11 @@ class Body(NamedTuple):
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""
         code, equations = self.code, open_jaxpr(jaxpr).eqns
-        return code is None or not equations or any(passes(eqn, code) for eqn in equations)
+        return (
+            code is None
+            or not equations
+            or any(Written((x,)).passes(code) for x in equations)
+        )
 
 
 class Results(NamedTuple):

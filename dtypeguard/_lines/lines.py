@@ -11,7 +11,7 @@ from .._program.graph import Equation, Graph
 from .._program.trace import Program, TraceFailed
 from .._source.origin import Origin, Why
 from .blame import Blame, Matches, source
-from .equations import is_of_users
+from .equations import Written
 from .watch import Watch
 from .why import line_of, why
 
@@ -100,7 +100,7 @@ class ProgramLines:
         """What watched a trace that ran the line of an equation, if one can be had."""
         inside = equation.stack[:-1] if equation else ()
         # A trace that JAX has kept does not run again; most are those of its own functions.
-        is_kept = any(is_of_users((each,)) for each in inside)
+        is_kept = any(Written((each,)).is_of_users for each in inside)
         for anew in (is_kept, True):
             if self._watch is None or not self._watch.saw(line):
                 self._watching(anew)

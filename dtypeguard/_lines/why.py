@@ -14,7 +14,7 @@ from .._program.graph import Equation, Graph
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .blame import Blame, Matches, blame, nearest_input
-from .equations import is_displaced, is_like, origin_of
+from .equations import Written
 
 
 class Ends(Protocol):
@@ -58,7 +58,7 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
     if output in graph.inputs and leaves >> (number := graph.inputs.index(output)) & 1:
         return ends.given(number)
     found = blame(graph, output, matches, leaves)
-    if any(is_displaced(each.stack) for each in found[:2] if each is not None):
+    if any(Written(each.stack).is_displaced for each in found[:2] if each is not None):
         number = graph.outputs.index(output)
         graph = ends.undisplaced(graph)
         output = graph.outputs[number]
@@ -71,7 +71,7 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
         cause = made if cause or (made and made.users != line.users) else None
     elif cause is None and found.operand in graph.inputs:
         nearest = found.operand
-    if root is not None and line is not None and is_like(root.stack):
+    if root is not None and line is not None and Written(root.stack).is_like:
         cause = ends.model(root, line, matches) or cause
     if cause is not None and is_installed(cause.users.file):
         # An argument of the user's may force it as well.
@@ -95,4 +95,4 @@ class Has(NamedTuple):
 
 def line_of(equation: Equation | None) -> Origin | None:
     """The line of an equation, if there is one."""
-    return None if equation is None else origin_of(equation.stack)
+    return None if equation is None else Written(equation.stack).origin

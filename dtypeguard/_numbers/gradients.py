@@ -3,7 +3,8 @@
 import collections
 import itertools
 
-from .._lines.equations import Chain, calls_of
+from .._lines.equations import Written
+from .._lines.tracebacks import Chain
 from .nodes import COMPUTED, Node
 from .program import Program
 
@@ -59,7 +60,7 @@ def numbered_calls(program: Program) -> dict[int, int]:
     for node in program.block.all_nodes():
         if node.rule != COMPUTED:
             continue
-        eqn, way = node.eqn, (calls_of(node.stack), node.is_backward)
+        eqn, way = node.eqn, (Written(node.stack).calls, node.is_backward)
         shapes = (getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars))
         looks = node.name, *shapes
         if way not in current or (way != last and looks in current[way][1]):

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .._lines.equations import origin_of
+from .._lines.equations import Written
 from . import plans
 from .control import decides
 from .plans import Plan
@@ -80,7 +80,7 @@ class Measures:
         is_noted = lambda x: any(x.inner[0].first <= n < x.number for n in self.decisions)
         long, nodes = self.program.long, self.program.block.all_nodes()
         loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
-        found = [origin_of(x.stack) for x in loops if not is_noted(x)]
+        found = [Written(x.stack).origin for x in loops if not is_noted(x)]
         places = (f"the loop on {x.place}" if x else "a loop inside JAX" for x in found)
         return (*dict.fromkeys(places),)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._lines.equations import takes_one_dtype
+from .._lines.equations import Written
 from .._program.graph import loop_parts
 from .gradients import Gradients
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
@@ -181,7 +181,7 @@ class Types:
         pairs = zip(node.eqn.invars, values)
         arrays = [(var, v) for var, v in pairs if not hasattr(var, "val")]
         is_one = len({v.is_wide for var, v in arrays if is_inexact(var.aval)}) < 2
-        return not (is_one or node.is_backward) and takes_one_dtype(node.stack)
+        return not (is_one or node.is_backward) and Written(node.stack).takes_one_dtype
 
     def _added(
         self, number: int, values: Sequence[_Type], line: int | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from .._autocast.entries import Entry
 from .._autocast.matching import Line, key_of_line
 from .._costs.work import operations, repetitions
-from .._lines.equations import calls_of
+from .._lines.equations import Written
 from .._numbers.nodes import Node
 from .._numbers.plans import wide
 from .._numbers.program import Program
@@ -146,7 +146,7 @@ def _layers(nodes: Sequence[Node]) -> int:
     """How many times the commonest call of a line is made."""
     counts = defaultdict[tuple[object, ...], float](float)
     for node in nodes:
-        counts[node.name, calls_of(node.stack)] += repetitions(node.stack)
+        counts[node.name, Written(node.stack).calls] += repetitions(node.stack)
     return int(max(counts.values()))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from .._leaves.compat import as_function, set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Jaxpr, Leaf
-from .._lines.equations import is_backward, origin_of
+from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.decisions import shown
 from .._numbers.measure import Measures, distance, size_of
@@ -216,7 +216,7 @@ def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
             inner = [open_jaxpr(x) for x in jaxprs_in(eqn.params)]
             if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
                 return _is_backward(inner[0], inner[0].outvars[eqn.outvars.index(var)])
-            return is_backward((eqn,))
+            return Written((eqn,)).is_backward
     return False
 
 
@@ -236,7 +236,7 @@ def _compared(
             turns_differ |= bool(jnp.any(choice != other))
             continue
         choice, other = (shown(node, x) for x in (choice, other))
-        origin = origin_of(node.stack)
+        origin = Written(node.stack).origin
         flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
         counts[origin] += choice.size
     lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)

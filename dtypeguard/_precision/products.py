@@ -11,7 +11,7 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf
-from .._lines.equations import calls_of
+from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
@@ -114,7 +114,7 @@ class ProductRuns(Runs):
             if asks:
                 return f"Give {where} precision={precision}: {origin} asks for less itself."
             return f"Put `{within}` around the call of {where}."
-        calls = [calls_of(stack)[:1] for stack in stacks]
+        calls = [Written(stack).calls[:1] for stack in stacks]
         made = None
         if all(calls):
             made = with_keyword({call for (call,) in calls}, "precision", precision)

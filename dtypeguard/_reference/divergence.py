@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._lines.equations import origin_of
+from .._lines.equations import Written
 from .._numbers.sketches import Node
 from .._source.origin import Origin
 from .difference import Divergence
@@ -62,7 +62,8 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
             if last is not None and twin is not None:
                 return _found(last, a, mine, twin, b, other)
     equal = [n for n, group in enumerate(mine.groups) if group in both]
-    lines = (origin_of(mine.nodes[n].stack) for n in reversed(equal) if mine.nodes[n].stack)
+    stacks = (mine.nodes[n].stack for n in reversed(equal))
+    lines = (Written(stack).origin for stack in stacks if stack)
     return Divergence(next((x for x in lines if x), None))
 
 
@@ -149,5 +150,5 @@ def _begin(number: int, region: _Region, program: _Program) -> Origin | None:
         if each in region and each not in way:
             way.add(each)
             queue += [x for x in program.nodes[each].operands if x is not None]
-    lines = (origin_of(program.nodes[each].stack) for each in sorted(way) or [number])
+    lines = (Written(program.nodes[each].stack).origin for each in sorted(way) or [number])
     return next((line for line in lines if line is not None), None)

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._carry.named import Fed, parameter, returned_as, words
 from .._leaves.dtypes import is_array, is_python_number, is_weak
-from .._leaves.rows import type_name
+from .._leaves.rows import Type, type_of
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
 from .._program.graph import Equation, Graph, open_jaxpr
 from .._source.files import is_users
@@ -59,7 +59,7 @@ class KeptProgram(NamedTuple):
         """
         avals = [variable.aval for variable in self.jaxpr.outvars]
         is_like = lambda aval, leaf: (
-            type_name(aval) == type_name(leaf) and aval.shape == np.shape(leaf)
+            type_of(aval) == type_of(leaf) and aval.shape == np.shape(leaf)
         )
         fed: dict[str, str] = {}
         asked: list[Fed] = []
@@ -74,7 +74,7 @@ class KeptProgram(NamedTuple):
 
 
 def kept(
-    jaxpr: Jaxpr | None, types: Mapping[str, str], wrapper: str = ""
+    jaxpr: Jaxpr | None, types: Mapping[str, Type], wrapper: str = ""
 ) -> KeptProgram | None:
     """What to keep of a jaxpr; None if that is too large or has no names.
 
@@ -100,7 +100,7 @@ def kept(
             place = lambda path: (parameters.index(parameter(path)), words(path))
             arguments = sorted(types, key=place)
         avals = [variable.aval for variable in inside.invars]
-        avals = [type_name(aval) or str(aval.dtype) for aval in avals]  # keys have no name
+        avals = [type_of(aval) or Type(str(aval.dtype)) for aval in avals]  # of keys
         if avals != [types[path] for path in arguments]:
             arguments = [""] * len(avals)
     if wrapper == "equinox":  # its own function returns a marker as well
@@ -184,7 +184,7 @@ class CompiledLines:
         self._names, self._results = program.arguments, program.results
         self._frames, self._given = frames, given
 
-    def of_result(self, number: int, path: str, before: str) -> Why:
+    def of_result(self, number: int, path: str, before: Type) -> Why:
         """The lines that gave a result a type that the leaf of a path did not have.
 
         Args:
@@ -195,23 +195,23 @@ class CompiledLines:
         graph = self._graph
         inputs = range(len(graph.inputs))
         own = [n for n in inputs if self._names[n : n + 1] == [path]]
-        own = own or [n for n in inputs if type_name(graph.avals[n]) == before]
+        own = own or [n for n in inputs if type_of(graph.avals[n]) == before]
         output = graph.outputs[number]
         aval = graph.avals[output]
         line = line_of(graph.made_by.get(output)) if self._is_of_another(number) else None
         if line is not None:  # it has its type by right
             return Why(line)
         matches = Has("dtype", aval.dtype)
-        if before.partition(" ")[0] == str(aval.dtype):
+        if before.name == str(aval.dtype):
             matches = Has("weak_type", is_weak(aval))
         return why(graph, output, matches, sum(1 << n for n in own), self)
 
     def _is_of_another(self, number: int) -> bool:
         """Whether a result is the value of another one that came in with its type."""
         graph = self._graph
-        output, type_ = graph.outputs[number], type_name(graph.avals[graph.outputs[number]])
+        output, type_ = graph.outputs[number], type_of(graph.avals[graph.outputs[number]])
         inputs = zip(self._names, graph.inputs)
-        own = [words(name)[1:] for name, x in inputs if type_name(graph.avals[x]) == type_]
+        own = [words(name)[1:] for name, x in inputs if type_of(graph.avals[x]) == type_]
         return any(
             value == output
             and other != number

@@ -6,7 +6,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import fits
-from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
+from .._leaves.groups import (
+    CAUSES,
+    FEW,
+    examples,
+    grouped,
+    of_holders,
+    rows_of_causes,
+)
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._leaves.types import DType
 from .._source.origin import Origin, Why
@@ -87,24 +94,20 @@ def rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
         x.why.cause is not None and users_line(x.why.cause) in promoted,
     )
     groups = grouped(sorted(changes, key=follows), key)
-    shown = groups if is_whole else groups[:CAUSES]
-    made: list[tuple[str, ...]] = []
-    below: dict[int, str] = {}
-    for group in shown:
-        if is_whole or len(group) <= FEW:
-            made += [change.row for change in group]
-            continue
-        paths = [change.path for change in group]
-        made.append((of_holders(paths), *group[0].row[1:]))
-        below[len(made) - 1] = f"      {', '.join(examples(paths))}"
-    lines = []
-    for number, line in enumerate(columns(made)):
-        lines += [f"    {line}", *([below[number]] if number in below else [])]
-    more = [f"    {text}" for text in and_more(len(groups) - len(shown))]
-    named = [x.why[:2] for group in shown for x in group]
+    paths = lambda group: [change.path for change in group]
+    most, listed = (len(groups), float("inf")) if is_whole else (CAUSES, FEW)
+    lines, _ = rows_of_causes(
+        groups,
+        lambda change: [change.row],
+        lambda group: [(of_holders(paths(group)), *group[0].row[1:])],
+        lambda group: f"  {', '.join(examples(paths(group)))}",
+        most=most,
+        listed=listed,
+    )
+    named = [x.why[:2] for group in groups[:most] for x in group]
     users = dict.fromkeys(line.users for pair in named for line in pair if line)
     code = columns([(str(line), line.code) for line in users if line.code][: 2 * CAUSES])
-    return [*lines, *more, *(f"    {line}" for line in code)]
+    return [f"    {line}" for line in (*lines, *code)]
 
 
 def users_line(line: Origin | None) -> str:

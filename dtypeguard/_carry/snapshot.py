@@ -90,7 +90,7 @@ class Snapshot:
         return mapped
 
 
-class Held:
+class HeldTree:
     """A Flax NNX object that a step may change in place, and what it held before.
 
     Attributes:

@@ -6,7 +6,7 @@ import itertools
 from .._lines.equations import Written
 from .._lines.tracebacks import Chain
 from .nodes import COMPUTED, Node
-from .program import Program
+from .program import NumericProgram
 
 Shape = tuple[int, ...]
 
@@ -21,7 +21,7 @@ class Gradients:
         program: the program.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: NumericProgram):
         if program.calls is None:
             program.calls = numbered_calls(program)
         self._calls = program.calls
@@ -47,7 +47,7 @@ class Gradients:
         return not self._returned.get((self._calls.get(node.number), shape), True)
 
 
-def numbered_calls(program: Program) -> dict[int, int]:
+def numbered_calls(program: NumericProgram) -> dict[int, int]:
     """The numbers of the calls on the user's lines that lead to each equation.
 
     An equation of a backward pass has that of the last forward call on its line whose

@@ -30,7 +30,7 @@ from .primitives import is_inexact
 from .python_numbers import PythonNumbers, held
 
 
-class Program:
+class NumericProgram:
     """A traced program, of which each equation has a number.
 
     Attributes:

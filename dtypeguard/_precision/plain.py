@@ -21,8 +21,8 @@ from .._numbers import plans
 from .._numbers.decisions import shown
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.primitives import is_inexact
-from .._numbers.probes import Kept, Noted, Probes
-from .._numbers.program import Program
+from .._numbers.probes import KeptValues, Noted, Probes
+from .._numbers.program import NumericProgram
 from .._numbers.run import run_as_one
 from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
@@ -62,7 +62,7 @@ class PlainRuns:
         self._measures, self.program = measures, measures.program
         self._arrays = measures.arrays
         self.written = measures.written
-        others: Noted = Kept()
+        others: Noted = KeptValues()
         self.exact = measures.run(plans.wide(self.program), Probes(decisions=others))
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
@@ -221,7 +221,7 @@ def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
 
 
 def _compared(
-    program: Program, decisions: Noted, others: Noted
+    program: NumericProgram, decisions: Noted, others: Noted
 ) -> tuple[bool, tuple[LineDecision, ...]]:
     """Whether turns of loops differ, and the lines whose decisions do."""
     flipped, counts = collections.Counter[Origin | None](), collections.Counter()

@@ -17,7 +17,7 @@ from .._lines.equations import Written
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
-from .._numbers.program import Program
+from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
 from .._source.origin import Origin
 from .products import ProductRuns
@@ -68,7 +68,7 @@ def prepare(
     show_status("compiling")
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-    measures = Measures(Program(program, formats, traced.numbers), arrays)
+    measures = Measures(NumericProgram(program, formats, traced.numbers), arrays)
     first_bad = _checked(f, measures, subject.given.paths, paths)
     show_status("running it plainly")
     runs = (Runs if formats.products is None else ProductRuns)(measures)

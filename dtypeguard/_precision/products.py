@@ -20,7 +20,7 @@ from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
 from .losses import allowed, line_losses
 from .plain import rounded_otherwise
-from .records import Losses, Setting, WideLines, Words
+from .records import Losses, ReportWords, Setting, WideLines
 from .report import PrecisionReport
 from .runs import Runs
 from .typed import with_keyword
@@ -75,7 +75,9 @@ class ProductRuns(Runs):
         times = self.level.dearer / min(self._dear, default=1.0)
         become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
         widened = f"at Precision.{self.level.name}"
-        words = Words(products.begin, widened, become, "|rounded - float32| / |float32|")
+        words = ReportWords(
+            products.begin, widened, become, "|rounded - float32| / |float32|"
+        )
         return ProductsReport(
             setting._replace(products=words),
             **found,

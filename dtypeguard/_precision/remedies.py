@@ -10,7 +10,7 @@ from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
 from .._lines.equations import Written
 from .._numbers.nodes import Node
-from .._numbers.program import Program
+from .._numbers.program import NumericProgram
 from .._source.files import package
 from .._source.origin import Origin
 from .loss import STOCHASTICALLY
@@ -20,7 +20,7 @@ from .typed import with_keyword
 
 def remedy_of(
     number: int,
-    program: Program,
+    program: NumericProgram,
     has_float64: bool,
     keeps: bool,
     mixed: Sequence[Node] = (),
@@ -44,7 +44,7 @@ def remedy_of(
     return f"{text} Cast the other operands of {last}{more} as well: it takes one dtype."
 
 
-def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) -> str:
+def _remedy_of(number: int, program: NumericProgram, has_float64: bool, keeps: bool) -> str:
     line, formats = program.lines[number], program.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
@@ -102,7 +102,7 @@ def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) ->
     return text + needs_x64
 
 
-def _narrowing(users: Origin, program: Program) -> str | None:
+def _narrowing(users: Origin, program: NumericProgram) -> str | None:
     """The dtype to which a package, called on a line, casts what it is given."""
     for line in program.lines:
         origin = line.origin

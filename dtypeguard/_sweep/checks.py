@@ -25,7 +25,7 @@ from .._guard.strong import strong
 from .._leaves.dtypes import dtype_of
 from .._leaves.rows import by_path, paths, type_of
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Updates
-from .entry import Inputs
+from .entry import SweepInputs
 
 _T = TypeVar("_T")
 
@@ -70,7 +70,7 @@ class OptimizerSubject(CheckedCall):
         updates_dtype: the `Policy.updates_dtype` of the optimizer.
     """
 
-    def __init__(self, opt: Optimizer, inputs: Inputs):
+    def __init__(self, opt: Optimizer, inputs: SweepInputs):
         arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
 
         def update(updates, state, params, arrays):

@@ -1,5 +1,6 @@
 """Fourth stage: writes a note, with a row for each cause, and what to write."""
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -83,6 +84,7 @@ def render(choice: Choice, is_whole: bool = False) -> str:
     leaves = [leaf for cause in choice.causes for leaf in cause.leaves]
     leaves.sort(key=lambda leaf: leaf.number)
     units = grouped(leaves, lambda leaf: leaf.path if leaf.branch else leaf.number)
+    units.sort(key=lambda unit: not _is_said(unit, choice))
     groups = grouped(units, _key)
     if is_whole:
         return "\n".join(_lines(choice, groups, len(groups), _WHOLE))
@@ -99,6 +101,16 @@ def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
     return tuple(
         NotedLeaf(x.path, x.branch, (*map(_type, x.values),), *x.why[:3]) for x in leaves
     )
+
+
+def _is_said(unit: _Unit, choice: Choice) -> bool:
+    """Whether the first thing to write changes a leaf, or the line that is to blame."""
+    said = " ".join(text for cause in choice.causes[:1] for text in cause.remedy[:1])
+    texts = [_users(leaf.to_blame) for leaf in unit if leaf.to_blame]
+    texts += [
+        f"in place of {x.argument.text}" for x in unit if x.argument and x.argument.text
+    ]
+    return any(re.search(rf"{re.escape(text)}(?!\w)", said) for text in texts)
 
 
 def _key(unit: _Unit) -> Hashable:

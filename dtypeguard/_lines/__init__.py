@@ -8,9 +8,9 @@ ends what it knows there. `blame.py` finds the equation that promoted the value,
 The walk ends in surroundings of three kinds. `lines.py`: a program that can be traced
 again, which `watch.py` watches (`calls.py` sees the calls, `rules.py` gives a user's rules
 of derivatives their lines). `provenance.py`: the frames and dead tracers of an error, with
-the equations that `traced.py` reads behind a tracer, the lines in `sites.py` that the error
-passed through, and what `bindings.py`, `expressions.py` and `numbers.py` read in the
-source. `compiled.py`: the program of a compiled function, kept without its arrays.
+the equations that `traced.py` reads behind a tracer, and the lines in `sites.py` that the
+error passed through; `variables.py` looks in what the functions on them hold, and reads the
+source with `bindings.py`, `expressions.py` and `numbers.py`. `compiled.py`: the program of a compiled function, kept without its arrays.
 
 While `dtypeguard run` runs a script, `monitored.py` has `recorder.py` remember where each
 array is made; `held.py` finds the arrays in variables, `named.py` the variables of a line.

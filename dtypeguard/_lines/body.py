@@ -97,7 +97,7 @@ class Body(NamedTuple):
         def holding(value: object) -> Origin | None:
             known = outside.get(id(value))
             if known is None:
-                return provenance.holding(value)
+                return provenance.variables.holding(value)
             return provenance.of_value(known[1]).root
 
         return ProgramLines(program, None, retrace_it, holding=holding, given=given)
@@ -149,7 +149,7 @@ class Body(NamedTuple):
             if number >= len(first):
                 return None
             if is_python_number(first[number]) and self.carry is not None:
-                return provenance.holding(self.inputs[self.carry])
+                return provenance.variables.holding(self.inputs[self.carry])
             return provenance.of_leaf(first[number])
 
         # What runs backwards has the lines of the forward call, unless it is traced apart.

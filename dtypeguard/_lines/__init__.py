@@ -10,7 +10,8 @@ again, which `watch.py` watches (`calls.py` sees the calls, `rules.py` gives a u
 of derivatives their lines). `provenance.py`: the frames and dead tracers of an error, with
 the equations that `traced.py` reads behind a tracer, and the lines in `sites.py` that the
 error passed through; `variables.py` looks in what the functions on them hold, and reads the
-source with `bindings.py`, `expressions.py` and `numbers.py`. `compiled.py`: the program of a compiled function, kept without its arrays.
+source with `bindings.py`, `expressions.py` and `numbers.py`. `compiled.py`: the program of
+a compiled function, kept without its arrays.
 
 While `dtypeguard run` runs a script, `monitored.py` has `recorder.py` remember where each
 array is made; `held.py` finds the arrays in variables, `named.py` the variables of a line.

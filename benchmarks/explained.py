@@ -1,10 +1,10 @@
 """What a note costs: `python benchmarks/explained.py`, a minute.
 
-Each case raises one of JAX's errors over types, bare and with `dtypeguard.explain`, in turn,
-and makes its functions anew each time, so that JAX traces them again. A ratio is the median,
-over rounds, of the processor time with a note over that without one in the same round. The
-most that is wanted is 3; a body of three operations, which is traced again and tried, takes
-more.
+Each case raises one of JAX's errors over types, bare and with `dtypeguard.explain`, in
+turn, and makes its functions anew each time, so that JAX traces them again. A ratio is the
+median, over rounds, of the processor time with a note over that without one in the same
+round. The most that is wanted is 3; a body of three operations, which is traced again and
+tried, takes more.
 
 Python 3.13, JAX 0.12.0, two cores that others used as well: until the bare error, and the
 ratio.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import DType
-from .._lines.equations import origin_of
+from .._lines.equations import Written
 from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import statement, text_of
 from .casts import atom, called
@@ -29,7 +29,7 @@ def find_unsupported(failure: Failure, dtype: DType) -> Finding | None:
     local = (frame.f_locals.get("eqn") for frame in reversed(failure.frames))
     stack = [x for x in local if hasattr(x, "source_info")]
     site = failure.sites[-1] if failure.sites else None
-    line = origin_of(stack) or (site and origin_of_frame(site.frame, site.line))
+    line = Written(stack).origin or (site and origin_of_frame(site.frame, site.line))
     if not stack or line is None:
         return None
     first: Any = stack[0]

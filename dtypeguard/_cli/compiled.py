@@ -145,6 +145,27 @@ def is_listed(call: CompiledCall) -> bool:
     return is_users(file) and not is_theirs
 
 
+_LOOPS = {"while": "while_loop", "scan": "scan", "cond": "cond"}
+
+
+def eager(call: CompiledCall) -> tuple[str, str, tuple[object, ...]] | None:
+    """A loop, or branches, outside of `jit`: the name, the line, and the types.
+
+    JAX keeps what it compiled by the functions of the loop.
+    """
+    for frame in call.frames[:_FRAMES] if call.callers else ():
+        name = getattr(frame.f_locals.get("prim"), "name", "")
+        if name in _LOOPS:
+            given = frame.f_locals.get("args", ())
+            types = tuple(str(getattr(x, "aval", type(x))) for x in given)
+            origin = origin_of_frame(call.callers[0])
+            return _LOOPS[name], origin.place, types
+    return None
+
+
+_FRAMES = 5  # of JAX, among which the primitive is
+
+
 def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
     """What a call compiles, and the leaves of its arguments by path."""
     named = _arguments(call)

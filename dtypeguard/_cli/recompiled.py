@@ -26,6 +26,7 @@ from .compiled import (
     LeafOfCall,
     call_of,
     compiled,
+    eager,
     is_listed,
     line_of_jit,
     line_of_object,
@@ -85,16 +86,21 @@ class Recompiled:
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
         self._reshaped: dict[str, tuple[str, str, str, str]] = {}
         self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
+        self._eager: dict[tuple[str, str, tuple[object, ...]], int] = {}
         self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
         call = call_of(itertools.chain([frame], callers(frame)))
-        if call is not None and is_listed(call):
-            try:
+        if call is None:
+            return
+        try:
+            if is_listed(call):
                 self._record(call)
-            finally:
-                release(call.callers)
+            elif found := eager(call):
+                self._eager[found] = self._eager.get(found, 0) + 1
+        finally:
+            release(call.callers)
 
     def lines(self, is_whole: bool = False) -> list[str]:
         """The report; empty if no function was compiled again for its types.
@@ -176,6 +182,13 @@ class Recompiled:
                     some += f" (begins at {each.begun})" if each.begun else ""
                     remedy = f"{each.remedy}, jnp.asarray({values[0]})."
                     lines.append(f"{begin}{each.path} is {some}. {remedy}")
+        for (name, place, _), times in self._eager.items():
+            if times >= _NEW:
+                lines.append(
+                    f"dtypeguard run: the {name} at {place} was compiled {times} times, "
+                    "because its functions are new each time. Call what has it under "
+                    "jax.jit."
+                )
         for times, name in self._new.values():
             if times >= _NEW:
                 lines.append(

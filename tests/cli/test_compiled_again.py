@@ -212,6 +212,28 @@ LISTED = {
         """,
         [r"a shape: x is float32\[4\] then float32\[3\], at {the call}\. No type"],
     ),
+    "an eager loop": (
+        """
+        import jax, jax.numpy as jnp
+        from jax import lax
+
+        def halve(x, factor):
+            return lax.while_loop(lambda x: x.sum() > 1, lambda x: x * factor, x)  # loop
+
+        for n in range(6):
+            halve(jnp.full(3, 4.0), 0.5)
+
+        def step(carry, x):
+            return carry + x, None
+
+        for n in range(6):
+            lax.scan(step, jnp.zeros(()), jnp.ones(3))
+        """,
+        [
+            r"run: the while_loop at {loop} was compiled 6 times, because its functions "
+            r"are new each time\. Call what has it under jax\.jit\.",
+        ],
+    ),
     "constants": (
         """
         import functools, jax, jax.numpy as jnp
@@ -265,6 +287,7 @@ def listed(run, file, rows):
             r"(?<! )  (?! )", r"(?: \\(in [^)]*\\))? +", row.removeprefix(r"\n    ")
         )
         assert re.search(row, err), (row, err)
+    assert "the scan" not in err  # whose body is one function
 
 
 OF_LIBRARIES = {

@@ -1,5 +1,7 @@
 """Walks back from a value that drifted to the equation that made it drift."""
 
+import functools
+import itertools
 import operator
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
@@ -50,6 +52,17 @@ class _Region:
         self.matches = matches
         self.roots: dict[int, Blame] = {}
         self._behind: dict[int, list[int]] = {}
+
+    @functools.cached_property
+    def casts(self) -> list[tuple[int, Equation]]:
+        """What is cast to the property, but for the gradients of that."""
+        return [
+            (value, equation)
+            for value, equation in self.graph.made_by.items()
+            if equation.primitive == "convert_element_type" and self.has(value)
+            if not self.has(equation.inputs[0]) and Written(equation.stack).is_explicit
+            if not Written(equation.stack).is_backward
+        ]
 
     def has(self, value: int) -> bool:
         return self.matches(self.graph.avals[value])
@@ -179,12 +192,39 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         is_cast = written.is_explicit and not written.names_another_dtype
         if not partners or is_cast:
             return Blame(equation)
-        return _root(region, partners, user)._replace(promotion=equation)
+        cast = _differentiated_as(region, partners, leaves)
+        root = Blame(None, cast) if cast else _root(region, partners, user)
+        return root._replace(promotion=equation)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = _root(region, [output])
     cause = None if root.cause is made else root.cause
     return root._replace(promotion=made, cause=cause)
+
+
+def _differentiated_as(
+    region: _Region, partners: Sequence[int], leaves: int
+) -> Equation | None:
+    """The cast of the leaf before a gradient in it, which has the dtype of the cast.
+
+    Whatever else is wide, the gradient in the leaf itself would have the leaf's own.
+    """
+    graph = region.graph
+    shapes = [graph.avals[x].shape for x in graph.inputs if leaves >> x & 1]
+    casts = [
+        equation
+        for value, equation in region.casts
+        if graph.avals[value].shape in shapes
+        if graph.dependencies(equation.inputs[0]) & leaves
+    ]
+    near = itertools.islice(region.walk(partners[0]), _NEAR) if casts else ()
+    made = (graph.made_by[value] for value in near if value in graph.made_by)
+    is_gradient = any(Written(each.stack).is_backward for each in made)
+    return casts[0] if is_gradient else None
+
+
+# Values between the end of a gradient and what uses it.
+_NEAR = 20
 
 
 def _kind(graph: Graph, value: int) -> str | None:

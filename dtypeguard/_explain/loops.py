@@ -13,12 +13,13 @@ from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame
 from .._source.syntax import text_of
 from .begin import begin_text, whole_floats
-from .casts import cast_in_map, cast_on_line
+from .casts import called, cast_in_map, cast_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
+from .kinds import Kind
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
 from .remedies import Remedy, Way
-from .rewritten import decorated
+from .rewritten import decorated, text_with
 from .trials import Trials
 
 _LONG = 100  # a call with more characters is not written out
@@ -167,7 +168,7 @@ def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
         return ""
     path = None
     if line.function == code.co_qualname:
-        path = ["0"] * (call.name == "scan") + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
+        path = ["0"] * call.kind.is_pair + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
     old, new = leaf.dtypes
     return cast_on_line(line, new, old, path)
 
@@ -202,39 +203,27 @@ def _guarded(call: ControlFlow) -> str:
     if text := _guarded_as_written(call):
         return text
     name = _argument(getattr(call.bodies["body"].function, "__name__", ""))
-    before, argument, after = {
-        "scan": ("", "", ", init, xs"),
-        "while_loop": ("cond_fun, ", "", ", init_val"),
-        "fori_loop": ("lower, upper, ", ", carry=1", ", init_val"),
-        "associative_scan": ("", "", ", elems"),
-    }[call.name]
-    function = f"{'eqx.internal' if call.is_equinox else 'lax'}.{call.name}"
-    return f"{function}({before}dtypeguard.guard_step({name}{argument}){after})"
+    return call.kind.form.format(_guard_step(call.kind, name))
+
+
+def _guard_step(kind: Kind, function: str) -> str:
+    carry = f", carry={kind.carry}" if kind.carry else ""
+    return f"dtypeguard.guard_step({function}{carry})"
 
 
 def _guarded_as_written(call: ControlFlow) -> str:
     """The user's own call with its body guarded; empty if it is long or not known."""
-    written = call.written
+    written, kind = call.written, call.kind
     if not isinstance(written, ast.Call) or not isinstance(
         written.func, (ast.Name, ast.Attribute)
     ):
         return ""
-    place, keyword = {
-        "scan": (0, "f"),
-        "while_loop": (1, "body_fun"),
-        "fori_loop": (2, "body_fun"),
-        "associative_scan": (0, "fn"),
-    }[call.name]
-    body = [each.value for each in written.keywords if each.arg == keyword]
-    before = written.args[: place + 1]
-    if len(before) > place and not any(isinstance(x, ast.Starred) for x in before):
-        body = [written.args[place]]
-    text, function = (text_of(x, call.file) for x in (written, written.func))
-    if len(body) != 1 or function.rpartition(".")[2] != call.name:
+    body = [each.value for each in written.keywords if each.arg == kind.keyword]
+    before = written.args[: kind.position + 1]
+    if len(before) > kind.position and not any(isinstance(x, ast.Starred) for x in before):
+        body = [before[-1]]
+    text = text_of(written, call.file)
+    if len(body) != 1 or called(written) != kind.name or len(text) > _LONG:
         return ""
-    old = text_of(body[0], call.file)
-    new = f"dtypeguard.guard_step({old}{', carry=1' * (call.name == 'fori_loop')})"
-    # What stands before it may have the same text.
-    start = len(function) if place == 0 else text.find(f" {old}")
-    start = text.find(old, max(start, 0))
-    return f"{text[:start]}{new}{text[start + len(old) :]}" if len(text) <= _LONG else ""
+    guarded = _guard_step(kind, text_of(body[0], call.file))
+    return text_with(written, body[0], guarded, call.file)

@@ -154,7 +154,7 @@ def _in_branches(
             path = call.users_path(f"result{path}")
             for name, results, what in items:
                 aval = results.aval(number)
-                leaf = RefusedLeaf(len(leaves), path, (aval,), branch=name)
+                leaf = RefusedLeaf(len(leaves), path, (aval,), branch=name, place=number)
                 leaves.append(_lined(leaf, call, provenance, results, number, what))
     some = f"{count(differing)} of their result in different types."
     headline = f"the branches of {call.kind.name} give {some}"

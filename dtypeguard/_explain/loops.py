@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import cast, kind
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import cast_text, lost, return_as, type_text
 from .._source.files import is_installed, line_text, package, short_path
@@ -18,7 +18,7 @@ from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .kinds import Kind
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
-from .remedies import Remedy, Way
+from .remedies import Remedy, Way, untried
 from .rewritten import decorated, text_with
 from .trials import Trials
 
@@ -52,23 +52,31 @@ def loop_remedies(call: ControlFlow, finding: Finding, trials: Trials) -> Iterat
     can_start = partial(_begins, call, finding, others, trials)
     outcome = can_start() if others else None
     for leaf in others:
-        yield Remedy([*_start_or_return(finding, leaf, outcome, trials)], [leaf])
+        yield Remedy([*_start_or_return(call, finding, leaf, outcome, trials)], [leaf])
 
 
 def _start_or_return(
-    finding: Finding, leaf: RefusedLeaf, can_start: bool | None, trials: Trials
+    call: ControlFlow,
+    finding: Finding,
+    leaf: RefusedLeaf,
+    can_start: bool | None,
+    trials: Trials,
 ) -> Iterator[Way]:
     """What to write for a leaf that no guard casts."""
     if leaf.is_reshaped:
         before, after = map(type_text, leaf.values)
-        yield Way(f"return {leaf.path} as {before}")
+        yield Way(f"return {leaf.path} as {before}", untried)
         yield Way(f"start it as {after}", lambda: can_start)
         return
     old, new = leaf.dtypes
-    cast = return_as(old, new)
     yield from _without_point(finding, leaf, trials)
     yield Way(begin_text(finding, [leaf], "start"), lambda: can_start)
-    yield Way(cast if can_start is not False else f"for {leaf.path} {cast}")
+    text = f"for {leaf.path} " * (can_start is False) + return_as(old, new)
+    trial = untried
+    if leaf.place is not None:
+        body, change = call.bodies["body"], partial(cast, dtype=old)
+        trial = partial(trials.returned, body, leaf.place, change)
+    yield Way(text, trial)
 
 
 def _without_point(finding: Finding, leaf: RefusedLeaf, trials: Trials) -> Iterator[Way]:
@@ -77,8 +85,9 @@ def _without_point(finding: Finding, leaf: RefusedLeaf, trials: Trials) -> Itera
     kinds = tuple(map(kind, leaf.dtypes))
     if line and program and leaf.place is not None and kinds == ("int", "float"):
         for text in whole_floats(line):
-            if trials.number(program, line, float(text), leaf.place):
-                yield Way(f"at {line} write {int(float(text))} in place of {text}")
+            if outcome := trials.number(program, line, float(text), leaf.place):
+                new = f"at {line} write {int(float(text))} in place of {text}"
+                yield Way(new, partial(bool, outcome))
 
 
 def _begins(
@@ -106,7 +115,7 @@ def _guard_trial(
 ) -> partial[bool | None]:
     places = [leaf.place for leaf in castable if leaf.place is not None]
     if finding.program is None or is_installed(call.file):
-        return partial(lambda: None)
+        return partial(untried)
     return partial(trials.guarded, call.bodies["body"], finding.program, places)
 
 

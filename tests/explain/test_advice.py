@@ -270,14 +270,14 @@ ADVICE = {
         ],
     ),
     a_shape: (
-        "Return z as float32[3], or start it as float32[2,3].",
+        "Return z as float32[3] (not tried), or start it as float32[2,3].",
         [
             [("z + jnp.ones((2, 3))", "(z + jnp.ones((2, 3)))[0]")],
             [("jnp.zeros(3)", "jnp.zeros((2, 3))")],
         ],
     ),
     a_stack: (
-        "Return z as float32[3].",
+        "Return z as float32[3] (not tried).",
         [[("jnp.stack([z, z])", "jnp.stack([z, z])[0]")]],
     ),
     an_optimizer: (

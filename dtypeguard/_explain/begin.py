@@ -1,7 +1,6 @@
 """Writes how leaves are to begin in another dtype, at the user's own line."""
 
 import ast
-import re
 from collections.abc import Iterable, Sequence
 from types import FrameType
 
@@ -10,6 +9,7 @@ from jax import dtypes
 
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.groups import of_holders
+from .._leaves.paths import keys, parts
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.expressions import asks_for
@@ -39,7 +39,7 @@ def begin_text(finding: Finding, leaves: Sequence[RefusedLeaf], word: str) -> st
     is_all = len(floats) == len(leaves)
     if len(begun) == 1:
         (line,), frames = begun, [site.frame for site in finding.sites]
-        key = re.findall(r"\w+", leaves[0].path)[-1] if len(leaves) == 1 else ""
+        key = keys(leaves[0].path)[-1] if len(leaves) == 1 else ""
         if is_all or key:
             ways.append(dtype_on_line(line, old, new, frames, key))
         if word == "begin" and _is_tree(finding, leaves):
@@ -54,9 +54,9 @@ def _is_tree(finding: Finding, leaves: Sequence[RefusedLeaf]) -> bool:
     if finding.program is None:
         return False
     (name, *_), (carried, *_) = finding.program.names, finding.program.carried
-    parts = [re.findall(r"\[[^]]*\]|\.\w+", leaf.path) for leaf in leaves]
-    depth = sum(len(set(each)) == 1 for each in zip(*parts))
-    holder = name + "".join(parts[0][:depth])
+    inside = [parts(leaf.path)[1:] for leaf in leaves]
+    depth = sum(len(set(each)) == 1 for each in zip(*inside))
+    holder = name + "".join(inside[0][:depth])
     return sum(f"{name}{path}".startswith(holder) for path in carried.paths) == len(leaves)
 
 

@@ -2,12 +2,12 @@
 
 import ast
 import os
-import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from .._leaves.dtypes import cast, kind
 from .._leaves.internals import STATEFUL
+from .._leaves.paths import indices
 from .._leaves.rows import cast_text, lost, return_as, type_text
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame
@@ -177,7 +177,7 @@ def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
         return ""
     path = None
     if line.function == code.co_qualname:
-        path = ["0"] * call.kind.is_pair + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
+        path = ["0"] * call.kind.is_pair + indices(leaf.path)
     old, new = leaf.dtypes
     return cast_on_line(line, new, old, path)
 

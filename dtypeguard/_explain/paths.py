@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .._carry.modules import contents, objects
 from .._carry.places import Names
+from .._leaves.paths import indices
 from .._leaves.types import PyTree
 from .._source.files import is_installed, package
 from .._source.origin import callers
@@ -42,8 +43,9 @@ def users_path(caller: FrameType | None, carry: int) -> Callable[[str], str]:
         fitting = [place for place in places if plain.endswith(place.inside)]
         longest = max((len(place.inside) for place in fitting), default=0)
         fitting = [place for place in fitting if len(place.inside) == longest]
-        numbers = re.findall(r"\[(\d+)\]", plain[: len(plain) - longest])
-        of_object = [place for place in fitting if str(place.number) in numbers[-2:]]
+        numbers = filter(str.isdigit, indices(plain[: len(plain) - longest]))
+        last = [*numbers][-2:]
+        of_object = [place for place in fitting if str(place.number) in last]
         return (of_object or fitting)[0].path if fitting else path
 
     return translated

@@ -14,8 +14,10 @@ from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.expressions import asks_for
 from .._source.origin import Origin
-from .._source.syntax import evaluated, statement, text_of
+from .._source.syntax import evaluated, item, statement, text_of
 from .finding import Finding, RefusedLeaf
+from .rewritten import text_with
+from .written import Written
 
 _LONG = 60  # an expression with more characters is not written out
 
@@ -117,21 +119,17 @@ def dtype_on_line(
     is_whole = lambda call: call is getattr(node, "value", None)
     named = named or [(None, x) for x in calls if (key or is_whole(x)) and _makes(x)]
     if len(named) != 1 and key:
-        made = {id(each) for each in _items(node, key)}
+        made = {id(each) for each in _items(node, key, frame)}
         named = [pair for pair in named if id(pair[1]) in made]
     if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
         return None
     name, call = named[0]
-    text = text_of(call, line.file)
-    if len(text) > _LONG and name is not None:
-        return dtype_text(new), text_of(name, line.file)
-    if len(text) > _LONG:
-        return None
+    whole = Written(call, line.file)
+    if len(whole.text) > _LONG:
+        return name and Written(name, line.file).replaced(dtype_text(new))
     if name is None:
-        return f"{text[:-1]}, dtype={dtype_text(new)})", text
-    old_text = text_of(name, line.file)
-    one = text.count(old_text) == 1
-    return (text.replace(old_text, dtype_text(new)), text) if one else None
+        return whole.replaced(f"{whole.text[:-1]}, dtype={dtype_text(new)})")
+    return whole.replaced(text_with(call, name, dtype_text(new), line.file))
 
 
 # Functions that make arrays, with how many arguments come before a dtype.
@@ -147,12 +145,17 @@ def _makes(call: ast.Call) -> bool:
     return count == len(call.args) and not is_named
 
 
-def _items(node: ast.AST, key: str) -> list[ast.expr]:
-    """What a statement writes out for a key of a dict, or for a keyword."""
-    found = [x.value for x in ast.walk(node) if isinstance(x, ast.keyword) if x.arg == key]
-    pairs = (zip(x.keys, x.values) for x in ast.walk(node) if isinstance(x, ast.Dict))
-    is_it = lambda name: isinstance(name, ast.Constant) and name.value == key
-    return found + [value for each in pairs for name, value in each if is_it(name)]
+def _items(node: ast.AST, key: str, frame: FrameType) -> list[ast.expr]:
+    """What a statement writes out for a key of a dict, a keyword, or an item."""
+    parts = f".{key}", f"[{key}]", f"[{key!r}]"
+    all_of = [each for each in ast.walk(node) if isinstance(each, ast.expr)]
+    found = [item(each, part) for each in all_of for part in parts]
+    calls = [each for each in all_of if isinstance(each, ast.Call)]
+    for call in calls:
+        cls = evaluated(call.func, frame)
+        fields = [*getattr(cls, "__dataclass_fields__", getattr(cls, "_fields", ()))]
+        found += call.args[fields.index(key) :][:1] if key in fields else []
+    return [each for each in found if each is not None]
 
 
 def _is_repeated(node: ast.AST, call: ast.expr) -> bool:

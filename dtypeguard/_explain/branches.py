@@ -1,6 +1,6 @@
 """What to write where branches return leaves in different types."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import jax.numpy as jnp
@@ -8,19 +8,21 @@ from jax import tree_util
 
 from .._leaves.dtypes import cast, dtype_of, fits, kind
 from .._leaves.groups import grouped
+from .._leaves.paths import parts
 from .._leaves.rows import array_text, cast_text, lost
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body
 from .._program.graph import open_jaxpr
-from .._source.files import is_installed, is_users, package
-from .._source.syntax import returned
+from .._source.files import is_installed, package
 from .begin import dtype_on_line
-from .casts import atom, cast_on_line, computed
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .packages import give, is_of_optimizer, is_own, wrapped
 from .remedies import Remedy, Way, untried
+from .reruns import Outcome
+from .retyped import retyped, used_outside
 from .trials import Trials
+from .written import of_result, on_line
 
 _KINDS = ("bool", "int", "float", "complex")
 _FLOATS = _KINDS[2:]
@@ -68,10 +70,27 @@ def _in_package(
         return give(call, finding, [(narrow.dtypes[0], wide.dtypes[0])], trials)
     leaf = min(own, key=lambda leaf: bool(leaf.unchanged))  # what was there is meant
     line, new = leaf.why.origin, (other if leaf is one else one).dtypes[0]
-    text = cast_on_line(line.users, leaf.dtypes[0], new, None) if line else ""
-    generic = cast_text(new) + lost(leaf.dtypes[0], new)
-    text = text or f"cast what {line and line.users} computes: {generic}"
-    return Remedy([Way(text, untried)], leaves)
+    loss = lost(leaf.dtypes[0], new)
+    text = f"cast what {line and line.users} computes: {cast_text(new)}"
+    if written := line and on_line(line.users):
+        text = f"at {line and line.users} write {written.cast(new)}"
+    trial = partial(_tried_at, call.bodies, leaf, new, trials)
+    return Remedy([Way(f"{text}{loss}", trial)], leaves)
+
+
+def _tried_at(
+    bodies: Mapping[str, Body], leaf: RefusedLeaf, new: DType, trials: Trials
+) -> Outcome:
+    """Whether branches agree if the line that promotes what one returns casts."""
+    line, body, place = leaf.why.origin, bodies[leaf.branch], leaf.place
+    program = body.program(body.jaxprs[0]) if body.jaxprs else None
+    if line is None or place is None or program is None:
+        return None
+    graph, (old,) = program.step, leaf.dtypes
+    types = retyped(graph, dict.fromkeys(used_outside(graph, line.users, old), new))
+    if types is None or types[graph.outputs[place]] != new:
+        return None if types is None else False
+    return trials.branches(bodies, [place], {leaf.branch: partial(cast, dtype=new)})
 
 
 class _Casts:
@@ -186,21 +205,15 @@ def _cast(body: Body, leaf: RefusedLeaf, new: DType) -> tuple[str, Callable[[Lea
     """A cast of what one branch returns, with what that loses, and what it does."""
     (old,) = leaf.dtypes
     if leaf.literal is None:
-        return cast_text(new, _written(body, leaf)) + lost(old, new), partial(
-            cast, dtype=new
-        )
+        name, *inside = parts(leaf.path)
+        written = of_result(body.code, inside) if name == "result" else None
+        text = cast_text(new, written.operand if written else "x")
+        if written and written.is_item:
+            text = written.cast(new)
+        return f"{text}{lost(old, new)}", partial(cast, dtype=new)
     number, is_float = repr(leaf.literal), kind(old) == "int" and kind(new) == "float"
     value = float(leaf.literal)
     if is_float and dtype_of(value) == new:
         return f"{value!r} in place of {number}", lambda _: value
     text = f"{array_text(new, number)} in place of {number}"
     return text, lambda _: jnp.asarray(leaf.literal, new)
-
-
-def _written(body: Body, leaf: RefusedLeaf) -> str:
-    """What a branch returns, as it is written, if that is one array; else x."""
-    code = body.code
-    is_own = code is not None and is_users(code.co_filename) and leaf.path == "result"
-    node = returned(code) if code and is_own else None
-    text = computed(node, code.co_filename) if code and node else ""
-    return atom(node, text) if node and text else "x"

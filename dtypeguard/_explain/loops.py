@@ -7,13 +7,14 @@ from functools import partial
 
 from .._leaves.dtypes import cast, kind
 from .._leaves.internals import STATEFUL
-from .._leaves.paths import indices
-from .._leaves.rows import cast_text, lost, return_as, type_text
+from .._leaves.paths import parts
+from .._leaves.rows import cast_back, cast_text, lost, return_as, type_text
+from .._leaves.types import DType
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame
 from .._source.syntax import text_of
 from .begin import begin_text, whole_floats
-from .casts import called, cast_in_map, cast_on_line
+from .casts import cast_in_map
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .kinds import Kind
@@ -21,7 +22,9 @@ from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, 
 from .remedies import Remedy, Way, untried
 from .rewritten import decorated, text_with
 from .trials import Trials
+from .written import Written, called, in_place, is_atom, on_line
 
+_FEW = 3  # casts that are written out
 _LONG = 100  # a call with more characters is not written out
 
 
@@ -72,10 +75,15 @@ def _start_or_return(
     yield from _without_point(finding, leaf, trials)
     yield Way(begin_text(finding, [leaf], "start"), lambda: can_start)
     text = f"for {leaf.path} " * (can_start is False) + return_as(old, new)
-    trial = untried
-    if leaf.place is not None:
-        body, change = call.bodies["body"], partial(cast, dtype=old)
-        trial = partial(trials.returned, body, leaf.place, change)
+    trial, place, line = untried, leaf.place, leaf.why.origin
+    if place is not None:
+        change = partial(cast, dtype=old)
+        trial = partial(trials.returned, call.bodies["body"], place, change)
+    if (written := _written(call, leaf)) and place is not None and line:
+        back = cast_back(old, new, written.text, is_atom=is_atom(written.node))
+        text = f"at {line} write {in_place(written.replaced(back))}{lost(new, old)}"
+        if not written.is_result and finding.program:
+            trial = partial(trials.cast, finding.program, [line], [place], None)
     yield Way(text, trial)
 
 
@@ -125,7 +133,7 @@ def _guard(
     """What to guard."""
     trial = _guard_trial(call, finding, castable, trials)
     if not is_installed(call.file):
-        yield Way(f"write {_guarded(call)}", trial)
+        yield Way(_guarded(call), trial)
     elif package(call.file) not in STATEFUL:  # a guard does not see what it keeps
         lines = (leaf.why.origin for leaf in castable if leaf.why.origin)
         if frame := next((line.outermost for line in lines if line.outermost), None):
@@ -149,20 +157,23 @@ def _casts(
     where = f"at {named}" if is_direct else f"what {named} compute{'s' * (len(own) == 1)}"
     places = [leaf.place for leaf in castable if leaf.place is not None]
 
-    def tried(to: object) -> bool | None:
+    def tried(to: DType, *, is_all: bool = False) -> bool | None:
         if finding.program is None:
             return None
-        return trials.cast(finding.program, own, places, to)
+        return trials.cast(finding.program, own, places, to, is_all=is_all)
 
-    first = castable[0]
-    written = _cast_as_written(call, first) if len(castable) == 1 else ""
-    if len(own) == 1 and not written and first.why.origin:
-        written = cast_in_map(first.why.origin.users, first.why.cause)
-    if written and is_direct and tried(None) is not False:
-        yield Way(written, partial(tried, None))
+    line, targets = castable[0].why.origin, list(dict.fromkeys(old for old, _ in pairs))
+    texts, is_repeated = _casts_as_written(call, castable)
+    if len(own) == 1 and line and (text := cast_in_map(line.users, castable[0].why.cause)):
+        texts, is_repeated = [text], False
+    to = targets[0] if is_repeated else None
+    outcome = tried(to, is_all=is_repeated) if texts and is_direct else False
+    if outcome or (outcome is None and not is_repeated):
+        yield Way(" and ".join(texts), lambda: outcome)
         return
-    targets = list(dict.fromkeys(old for old, _ in pairs))
-    outcome = tried(targets[0]) if len(targets) == 1 else False
+    outcome = False
+    if len(targets) == 1:
+        outcome = tried(targets[0], is_all=is_repeated)
     if outcome is not False:
         yield Way(f"cast {where}: {cast_text(targets[0])}{loss}", lambda: outcome)
     else:
@@ -170,16 +181,36 @@ def _casts(
         yield Way(text, partial(tried, None))
 
 
-def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
-    """The cast of a leaf in the expression that promotes it; empty if that is not known."""
-    line, code = leaf.why.origin, call.bodies["body"].code
-    if line is None or code is None:
-        return ""
-    path = None
-    if line.function == code.co_qualname:
-        path = ["0"] * call.kind.is_pair + indices(leaf.path)
-    old, new = leaf.dtypes
-    return cast_on_line(line, new, old, path)
+def _casts_as_written(
+    call: ControlFlow, leaves: Sequence[RefusedLeaf]
+) -> tuple[list[str], bool]:
+    """The casts of leaves in the expressions that promote them; none if one is not known.
+
+    Returns:
+        What to write, and whether it casts all that an expression computes in its turns.
+    """
+    texts: dict[str, DType] = {}
+    is_repeated = False
+    for leaf in leaves:
+        line, written = leaf.why.origin, _written(call, leaf)
+        if line is None or written is None:
+            return [], False
+        old, new = leaf.dtypes
+        text = f"at {line} write {written.cast(old)}{lost(new, old)}"
+        is_repeated |= written.is_repeated
+        if texts.setdefault(text, old) != old:
+            return [], False
+    is_one = len(texts) == 1 or not is_repeated
+    return ([*texts], is_repeated) if is_one and len(texts) <= _FEW else ([], False)
+
+
+def _written(call: ControlFlow, leaf: RefusedLeaf) -> Written | None:
+    """The expression that promotes a leaf of a carry."""
+    line, body = leaf.why.origin, call.bodies["body"]
+    if line is None or leaf.place is None:
+        return None
+    inside = parts(body.carried.paths[leaf.place])
+    return on_line(line, body.code, ["[0]"] * body.is_pair + inside)
 
 
 def _guard_of(call: ControlFlow, frame: Frame) -> str:
@@ -208,11 +239,19 @@ def _argument(name: str) -> str:
 
 
 def _guarded(call: ControlFlow) -> str:
-    """The call with its body guarded, as the user has written it if that is short."""
-    if text := _guarded_as_written(call):
-        return text
-    name = _argument(getattr(call.bodies["body"].function, "__name__", ""))
-    return call.kind.form.format(_guard_step(call.kind, name))
+    """To guard the body in the call, as the user has written it if that is short."""
+    kind, code, written = call.kind, call.bodies["body"].code, call.written
+    node = _body_of(written, kind)
+    if isinstance(written, ast.Call) and node and called(written) == kind.name:
+        text = _guard_step(kind, text_of(node, call.file))
+        if len(text_of(written, call.file)) <= _LONG:
+            return f"write {text_with(written, node, text, call.file)}"
+    if isinstance(node, ast.Lambda):
+        ellipsis = "(..., carry=1)" if kind.carry else ""
+        where = line_text(call.file, node.lineno)
+        return f"wrap the lambda at {where} in dtypeguard.guard_step{ellipsis}"
+    name = getattr(node, "id", code.co_name if code else "")
+    return f"write {kind.form.format(_guard_step(kind, _argument(name)))}"
 
 
 def _guard_step(kind: Kind, function: str) -> str:
@@ -220,19 +259,12 @@ def _guard_step(kind: Kind, function: str) -> str:
     return f"dtypeguard.guard_step({function}{carry})"
 
 
-def _guarded_as_written(call: ControlFlow) -> str:
-    """The user's own call with its body guarded; empty if it is long or not known."""
-    written, kind = call.written, call.kind
-    if not isinstance(written, ast.Call) or not isinstance(
-        written.func, (ast.Name, ast.Attribute)
-    ):
-        return ""
+def _body_of(written: ast.AST | None, kind: Kind) -> ast.expr | None:
+    """The body in a call of control flow; None if it is not written there."""
+    if not isinstance(written, ast.Call):
+        return None
     body = [each.value for each in written.keywords if each.arg == kind.keyword]
     before = written.args[: kind.position + 1]
     if len(before) > kind.position and not any(isinstance(x, ast.Starred) for x in before):
         body = [before[-1]]
-    text = text_of(written, call.file)
-    if len(body) != 1 or called(written) != kind.name or len(text) > _LONG:
-        return ""
-    guarded = _guard_step(kind, text_of(body[0], call.file))
-    return text_with(written, body[0], guarded, call.file)
+    return body[0] if len(body) == 1 else None

@@ -98,7 +98,13 @@ class Trials(Reruns):
         )
 
     def cast(
-        self, program: Program, lines: Sequence[Origin], places: Sequence[int], to: DType
+        self,
+        program: Program,
+        lines: Sequence[Origin],
+        places: Sequence[int],
+        to: DType,
+        *,
+        is_all: bool = False,
     ) -> Outcome:
         """Whether leaves of a carry come back as they came if some lines cast.
 
@@ -107,9 +113,11 @@ class Trials(Reruns):
             lines: that compute them.
             places: of the leaves.
             to: what the lines cast to; None for the dtype of the leaf that they make.
+            is_all: whether they cast all that they compute, of other dtypes too.
         """
         graph, (carried,) = program.step, program.carried
-        wide = {dtype_of(graph.avals[graph.outputs[number]]) for number in places}
+        values = range(len(graph.avals)) if is_all else [graph.outputs[n] for n in places]
+        wide = {dtype_of(graph.avals[value]) for value in values}
         made = {x for line in lines for y in wide for x in used_outside(graph, line, y)}
         changed = dict.fromkeys(made, to)
         for number in places if to is None else ():

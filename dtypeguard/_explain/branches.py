@@ -6,7 +6,7 @@ from functools import partial
 import jax.numpy as jnp
 from jax import tree_util
 
-from .._leaves.dtypes import cast, dtype_of, fits, kind
+from .._leaves.dtypes import cast, dtype_of, fits, kind, rank
 from .._leaves.groups import grouped
 from .._leaves.paths import parts
 from .._leaves.rows import array_text, cast_text, lost
@@ -24,8 +24,7 @@ from .retyped import retyped, used_outside
 from .trials import Trials
 from .written import of_result, on_line
 
-_KINDS = ("bool", "int", "float", "complex")
-_FLOATS = _KINDS[2:]
+_FLOATS = "float", "complex"
 
 
 def branch_remedies(
@@ -189,7 +188,7 @@ def _may_be(leaf: RefusedLeaf, new: DType, is_before: bool) -> bool:
 
 def _width(leaf: RefusedLeaf) -> tuple[int, int]:
     """By which the wider of two types comes last: its kind, then its size."""
-    return _KINDS.index(kind(leaf.dtypes[0]) or "bool"), leaf.dtypes[0].itemsize
+    return rank(leaf.dtypes[0]), leaf.dtypes[0].itemsize
 
 
 def _operand(body: Body, place: int) -> int | None:
@@ -208,7 +207,7 @@ def _cast(body: Body, leaf: RefusedLeaf, new: DType) -> tuple[str, Callable[[Lea
         name, *inside = parts(leaf.path)
         written = of_result(body.code, inside) if name == "result" else None
         text = cast_text(new, written.operand if written else "x")
-        if written and written.is_item:
+        if written and inside:
             text = written.cast(new)
         return f"{text}{lost(old, new)}", partial(cast, dtype=new)
     number, is_float = repr(leaf.literal), kind(old) == "int" and kind(new) == "float"

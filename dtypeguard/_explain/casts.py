@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import dtype_of, is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_python_number, kind, rank
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.sites import Argument
@@ -17,7 +17,6 @@ from .._source.origin import Origin
 from .._source.syntax import statement, text_of
 from .written import atom, called, is_atom
 
-_KINDS = ("bool", "int", "float", "complex")
 _LONG = 60  # an expression with more characters is not written out
 
 
@@ -99,8 +98,7 @@ def casts_to_meet(
     elif {argument.base for argument in arguments} <= {"lower", "upper"}:
         targets = [jnp.dtype("int32")]
     elif len({kind(dtype) for dtype in dtypes}) > 1:
-        highest = max(_KINDS.index(kind(dtype) or "bool") for dtype in dtypes)
-        targets = [dtype for dtype in dtypes if kind(dtype) == _KINDS[highest]][:1]
+        targets = [max(dtypes, key=rank)]
     else:
         narrow, *_, wide = sorted(dtypes, key=lambda dtype: dtype.itemsize)
         targets = [wide, narrow]

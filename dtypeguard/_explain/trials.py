@@ -99,19 +99,20 @@ class Trials(Reruns):
 
     def cast(
         self,
+        body: Body,
         program: Program,
-        lines: Sequence[Origin],
         places: Sequence[int],
+        lines: Sequence[Origin],
         to: DType,
-        *,
         is_all: bool = False,
     ) -> Outcome:
         """Whether leaves of a carry come back as they came if some lines cast.
 
         Args:
-            program: the body.
-            lines: that compute them.
+            body: of the loop.
+            program: as it was traced.
             places: of the leaves.
+            lines: that compute them.
             to: what the lines cast to; None for the dtype of the leaf that they make.
             is_all: whether they cast all that they compute, of other dtypes too.
         """
@@ -144,11 +145,14 @@ class Trials(Reruns):
         outcome = self.tried(lambda: found.extend(_results(body, [0], change)))
         return outcome and is_meant(found[0])
 
-    def returned(self, body: Body, place: int, change: Change) -> Outcome:
-        """Whether a leaf of a carry comes back as it came, once it is changed."""
+    def returned(
+        self, body: Body, program: Program, places: Sequence[int], change: Change
+    ) -> Outcome:
+        """Whether leaves of a carry come back as they came, once they are changed."""
         found: list[Aval] = []
-        outcome = self.tried(lambda: found.extend(_results(body, [place], change)))
-        return outcome and not difference(body.carried.arrays[place], found[place])
+        outcome = self.tried(lambda: found.extend(_results(body, places, change)))
+        given = body.carried.arrays
+        return outcome and not any(difference(given[n], found[n]) for n in places)
 
     def branches(
         self,
@@ -184,9 +188,16 @@ class Trials(Reruns):
         first, *others = found
         return not any(difference(first[n], other[n]) for other in others for n in places)
 
-    def number(self, program: Program, line: Origin, number: float, place: int) -> Outcome:
+    def number(
+        self,
+        body: Body,
+        program: Program,
+        places: Sequence[int],
+        line: Origin,
+        number: float,
+    ) -> Outcome:
         """Whether an int of a carry stays one if a line writes a number without a point."""
-        graph, (carried,) = program.step, program.carried
+        graph, (carried,), (place,) = program.step, program.carried, places
         old = dtype_of(carried.arrays[place])
         changed = dict.fromkeys(numbers_of(graph, line, number), old)
         types = retyped(graph, changed) if changed else None

@@ -30,14 +30,12 @@ class Written(NamedTuple):
         node: the expression.
         file: that has it.
         is_result: whether it is what a function returns.
-        is_item: whether it is a part of that.
         is_repeated: whether it may compute several leaves, of other types too.
     """
 
     node: ast.expr
     file: str
     is_result: bool = False
-    is_item: bool = False
     is_repeated: bool = False
 
     @property
@@ -99,7 +97,7 @@ def of_result(code: CodeType | None, parts: Sequence[str]) -> Written | None:
         node = item(node, part)
     if code is None or node is None or isinstance(node, (*_DISPLAYS, *_REPEATED)):
         return None
-    found = Written(node, code.co_filename, True, bool(parts), is_repeated)
+    found = Written(node, code.co_filename, True, is_repeated)
     return found if len(found.text) <= _LONG else None
 
 

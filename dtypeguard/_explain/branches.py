@@ -25,6 +25,7 @@ from .trials import Trials
 from .written import of_result, on_line
 
 _FLOATS = "float", "complex"
+_FEW = 3  # casts that are written out
 
 
 def branch_remedies(
@@ -110,7 +111,7 @@ class _Casts:
         trials: Trials,
     ):
         self._bodies, self._finding, self._trials = call.bodies, finding, trials
-        self._of_path = alike[0]
+        self._alike, self._of_path = alike, alike[0]
         self._places = [x[0].place for x in alike if x[0].place is not None]
 
     def ways(self) -> Iterator[Way]:
@@ -140,12 +141,13 @@ class _Casts:
 
     def _cast(self, new: DType) -> Way:
         """To cast what all branches return that return another dtype."""
-        known = {leaf.branch: leaf for leaf in self._of_path}
         texts, changes = [], {}
         for name, body in self._bodies.items():
-            leaf = known.get(name) or self._of_path[0]  # which it is like
-            if leaf.dtypes[0] != new:
-                text, changes[name] = _cast(body, leaf, new)
+            # Those that are not listed are like the first.
+            known = [{x.branch: x for x in of_path} for of_path in self._alike]
+            leaves = [x.get(name) or y[0] for x, y in zip(known, self._alike)]
+            if leaves[0].dtypes[0] != new:
+                text, changes[name] = _cast(body, leaves, new)
                 texts.append(f"{name} return {text}")
         text = f"let {' and '.join(texts)}"
         return Way(
@@ -200,19 +202,30 @@ def _operand(body: Body, place: int) -> int | None:
     return next((n for n, operand in enumerate(operands) if operand is result), None)
 
 
-def _cast(body: Body, leaf: RefusedLeaf, new: DType) -> tuple[str, Callable[[Leaf], Leaf]]:
+def _cast(
+    body: Body, leaves: Sequence[RefusedLeaf], new: DType
+) -> tuple[str, Callable[[Leaf], Leaf]]:
     """A cast of what one branch returns, with what that loses, and what it does."""
-    (old,) = leaf.dtypes
-    if leaf.literal is None:
-        name, *inside = parts(leaf.path)
-        written = of_result(body.code, inside) if name == "result" else None
-        text = cast_text(new, written.operand if written else "x")
-        if written and inside:
-            text = written.cast(new)
+    (old,), literal = leaves[0].dtypes, leaves[0].literal
+    if literal is None:
+        text = _cast_as_written(body, leaves, new) or cast_text(new)
         return f"{text}{lost(old, new)}", partial(cast, dtype=new)
-    number, is_float = repr(leaf.literal), kind(old) == "int" and kind(new) == "float"
-    value = float(leaf.literal)
-    if is_float and dtype_of(value) == new:
+    number, value = repr(literal), float(literal)
+    if kind(old) == "int" and kind(new) == "float" and dtype_of(value) == new:
         return f"{value!r} in place of {number}", lambda _: value
     text = f"{array_text(new, number)} in place of {number}"
-    return text, lambda _: jnp.asarray(leaf.literal, new)
+    return text, lambda _: jnp.asarray(literal, new)
+
+
+def _cast_as_written(body: Body, leaves: Sequence[RefusedLeaf], new: DType) -> str:
+    """Casts of the user's expressions of some leaves; empty if one is not known."""
+    paths = [parts(leaf.path) for leaf in leaves]
+    found = [of_result(body.code, x[1:]) if x[0] == "result" else None for x in paths]
+    results = [len(open_jaxpr(jaxpr).outvars) for jaxpr in body.jaxprs[:1]]
+    texts = dict.fromkeys(
+        x.cast(new, is_alone=len(leaves) == 1) if path[1:] else cast_text(new, x.operand)
+        for x, path in zip(found, paths)
+        if x and (not x.is_repeated or results == [len(leaves)])
+    )
+    is_said = len(texts) == len({(x.node if x else None) for x in found}) <= _FEW
+    return " and ".join(texts) if is_said and None not in found else ""

@@ -99,7 +99,8 @@ class _Loop(NamedTuple):
         yield Way(begin_text(self.finding, [leaf], "start"), lambda: can_start)
         text = f"for {leaf.path} " * (can_start is False) + return_as(old, new)
         trial = self.trial(self.trials.returned, [leaf], partial(cast, dtype=old))
-        if line and (written := self._written(leaf)):
+        written = self._written(leaf)
+        if line and written and not written.is_repeated:
             back = cast_back(old, new, written.text, is_atom=is_atom(written.node))
             text = f"at {line} write {in_place(written.replaced(back))}{lost(new, old)}"
             if not written.is_result:
@@ -154,7 +155,9 @@ class _Loop(NamedTuple):
         texts: dict[str, DType] = {}
         for leaf, written in found:
             (old, new), line = leaf.dtypes, leaf.why.origin
-            text = written and f"at {line} write {written.cast(old)}{lost(new, old)}"
+            is_alone = len(leaves) == 1
+            write = written and written.cast(old, is_alone=is_alone)
+            text = write and f"at {line} write {write}{lost(new, old)}"
             if text is None or texts.setdefault(text, old) != old:
                 return [], False
         is_repeated = any(written.is_repeated for _, written in found if written)

@@ -48,17 +48,18 @@ class Written(NamedTuple):
         """Its text where another expression is written around it."""
         return atom(self.node, self.text)
 
-    def cast(self, dtype: DType) -> str:
+    def cast(self, dtype: DType, *, is_alone: bool = True) -> str:
         """A cast of it in place of it."""
-        return in_place(self.replaced(cast_text(dtype, self.operand)))
+        return in_place(self.replaced(cast_text(dtype, self.operand), is_alone=is_alone))
 
-    def replaced(self, new: str) -> tuple[str, str]:
+    def replaced(self, new: str, *, is_alone: bool = True) -> tuple[str, str]:
         """What to write for another text of it, and in place of what.
 
         That is it, or an expression around it, if it is short and written once on its line.
+        Only it, if it is not alone: an expression around it may hold another one.
         """
         file, line = self.file, linecache.getline(self.file, self.node.lineno)
-        for node in (self.node, *self._around()):
+        for node in (self.node, *(self._around() if is_alone else ())):
             text = text_of(node, file)
             if len(text) <= _WIDE and len(_columns(text, line)) <= 1:
                 return text_with(node, self.node, new, file), text
@@ -112,7 +113,8 @@ def on_line(
         parts: of the path of the leaf in what that returns.
     """
     function = re.sub(r"\.<locals>\.<(list|dict)comp>$", "", line.function)
-    is_in_code = code is not None and function == code.co_qualname
+    lines = {number for *_, number in code.co_lines()} if code else ()
+    is_in_code = code is not None and function == code.co_qualname and line.line in lines
     if is_in_code and (found := of_result(code, parts)):
         last = found.node.end_lineno or found.node.lineno
         if found.node.lineno <= line.line <= last:
@@ -122,12 +124,12 @@ def on_line(
     if is_lambda and not is_in_code:
         lambdas = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Lambda)]
         source = lambdas[0].body if len(lambdas) == 1 else None
-    elif isinstance(node, ast.Return) and parts:
-        return None
-    elif isinstance(node, ast.Return) or isinstance(
-        getattr(node, "targets", [None])[0], ast.Name
-    ):
-        source = getattr(node, "value", None)
+    elif isinstance(node, ast.Return):
+        source = node.value
+        for part in parts if is_in_code else ():
+            source = None if isinstance(source, _REPEATED) else item(source, part)
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        source = node.value
     if source is None or isinstance(source, (ast.Name, *_DISPLAYS, *_REPEATED)):
         return None
     if isinstance(source, ast.Call) and called(source) in _CONTAINERS:

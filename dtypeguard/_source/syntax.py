@@ -37,7 +37,7 @@ def statement(file: str, line: int) -> ast.stmt | None:
     found = [node for node in _statements(_text(file)) if contains(node, line)]
     if not found:
         return None
-    node = copy.copy(max(found, key=lambda node: node.lineno))
+    node = copy.copy(max(found, key=lambda node: (node.lineno, node.col_offset)))
     vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
     return node
 

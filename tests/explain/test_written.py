@@ -1,6 +1,5 @@
 """What a note says to write is the user's own expression, which it names without doubt."""
 
-import re
 from typing import NamedTuple
 
 import jax
@@ -201,11 +200,48 @@ def test_a_lambda_in_a_long_call_is_wrapped():
     assert f"Wrap the lambda at {where} in dtypeguard.guard_step, or " in note
 
 
-def twice():
-    body = lambda c, x: (c[0] * SCALE + c[0] * SCALE + c[1] - c[1] * 1 + c[0] * x * 1, c[1])
-    return lax.scan(lambda c, x: (body(c, x), None), (HALF, HALF), jnp.ones((2, 3), BF16))
+def alike():
+    return lax.cond(True, lambda: [HALF * SCALE, HALF * SCALE], lambda: [HALF, HALF])
 
 
-def test_nothing_is_said_that_is_written_twice_without_its_place():
-    for old in re.findall(r"in place of (.+?)[.,]? ", note_on(twice)):
-        assert old.startswith("the ") or old != "c[0] * SCALE"
+def test_several_that_are_alike_are_told_by_their_order():
+    new, old = "(HALF * SCALE).astype(jnp.bfloat16)", "HALF * SCALE"
+    said = f"Let true_fun return {new} in place of the first {old} and {new} in place of "
+    assert f"{said}the second {old}.\n" in note_on(alike)
+
+
+def some_of_a_comprehension():
+    wide = lambda: [h * SCALE for h in (HALF, jnp.ones(3))]
+    return lax.cond(True, wide, lambda: [HALF, jnp.ones(3)])
+
+
+def numbers_of_a_comprehension():
+    def body(carry, _):
+        return {k: v * SCALE for k, v in carry.items()}, None
+
+    return lax.scan(body, {"a": HALF, "n": jnp.int32(1)}, None, 2)
+
+
+@pytest.mark.parametrize("program", [some_of_a_comprehension, numbers_of_a_comprehension])
+def test_a_comprehension_is_not_cast_for_one_of_its_leaves(program):
+    assert "* SCALE).astype(" not in note_on(program)
+
+
+def in_a_helper():
+    scale = jax.jit(lambda c: c * SCALE)
+    return lax.fori_loop(0, 3, lambda i, c: scale(c), HALF)
+
+
+def of_one_of_two_returns():
+    def body(carry, x):
+        if x is None:
+            return carry * SCALE, None
+        return carry, None
+
+    return lax.scan(body, HALF, None, 2)
+
+
+@pytest.mark.parametrize("program", [in_a_helper, of_one_of_two_returns])
+def test_the_line_that_promotes_tells_the_expression(program):
+    old = "c * SCALE" if program is in_a_helper else "carry * SCALE"
+    assert f"write ({old}).astype(jnp.bfloat16) in place of {old}" in note_on(program)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .._leaves.dtypes import cast, kind
+from .._leaves.functions import parameters
 from .._leaves.internals import STATEFUL
 from .._leaves.paths import parts
 from .._leaves.rows import cast_back, cast_text, lost, return_as, type_text
@@ -170,4 +171,6 @@ class _Loop(NamedTuple):
         if line is None or leaf.place is None:
             return None
         inside = parts(body.carried.paths[leaf.place])
-        return on_line(line, body.code, ["[0]"] * body.is_pair + inside)
+        holders = map(type, body.carried.holders(leaf.place))
+        classes = {x.__name__: [*parameters(x)] for x in holders}
+        return on_line(line, body.code, ["[0]"] * body.is_pair + inside, classes)

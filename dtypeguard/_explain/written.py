@@ -3,7 +3,7 @@
 import ast
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import NamedTuple
 
@@ -84,18 +84,21 @@ def _columns(text: str, line: str) -> list[int]:
     return [len(line[: match.start()].encode()) for match in found]
 
 
-def of_result(code: CodeType | None, parts: Sequence[str]) -> Written | None:
+def of_result(
+    code: CodeType | None, parts: Sequence[str], classes: Mapping[str, Sequence[str]] = {}
+) -> Written | None:
     """The expression of a leaf of what a function of the user's returns.
 
     Args:
         code: of the function.
         parts: of the path of the leaf.
+        classes: the parameters of those that it may call, by their names.
     """
     node = returned(code) if code and is_users(code.co_filename) else None
     is_repeated = False
     for part in parts:
         is_repeated |= isinstance(node, _REPEATED)
-        node = item(node, part)
+        node = item(node, part, classes)
     if code is None or node is None or isinstance(node, (*_DISPLAYS, *_REPEATED)):
         return None
     found = Written(node, code.co_filename, True, is_repeated)
@@ -103,7 +106,10 @@ def of_result(code: CodeType | None, parts: Sequence[str]) -> Written | None:
 
 
 def on_line(
-    line: Origin, code: CodeType | None = None, parts: Sequence[str] = ()
+    line: Origin,
+    code: CodeType | None = None,
+    parts: Sequence[str] = (),
+    classes: Mapping[str, Sequence[str]] = {},
 ) -> Written | None:
     """The expression on a line that computes a leaf; None if that has to be searched.
 
@@ -111,11 +117,12 @@ def on_line(
         line: that assigns a variable, returns, or is in a lambda.
         code: of a function that may have the line.
         parts: of the path of the leaf in what that returns.
+        classes: the parameters of those that it may call, by their names.
     """
     function = re.sub(r"\.<locals>\.<(list|dict)comp>$", "", line.function)
     lines = {number for *_, number in code.co_lines()} if code else ()
     is_in_code = code is not None and function == code.co_qualname and line.line in lines
-    if is_in_code and (found := of_result(code, parts)):
+    if is_in_code and (found := of_result(code, parts, classes)):
         last = found.node.end_lineno or found.node.lineno
         if found.node.lineno <= line.line <= last:
             return found
@@ -127,7 +134,7 @@ def on_line(
     elif isinstance(node, ast.Return):
         source = node.value
         for part in parts if is_in_code else ():
-            source = None if isinstance(source, _REPEATED) else item(source, part)
+            source = None if isinstance(source, _REPEATED) else item(source, part, classes)
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         source = node.value
     if source is None or isinstance(source, (ast.Name, *_DISPLAYS, *_REPEATED)):

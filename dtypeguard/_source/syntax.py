@@ -9,7 +9,7 @@ import functools
 import itertools
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
@@ -98,12 +98,15 @@ def _has_instructions(node: ast.expr, code: CodeType) -> bool:
     )
 
 
-def item(node: ast.expr | None, part: str) -> ast.expr | None:
-    """An item of what is written out: a tuple, a dict, keywords, or each of a list.
+def item(
+    node: ast.expr | None, part: str, classes: Mapping[str, Sequence[str]] = {}
+) -> ast.expr | None:
+    """An item of what is written out: a tuple, a dict, arguments, or each of a list.
 
     Args:
         node: the expression that has it.
         part: of a path: `[0]`, `['w']` or `.mu`.
+        classes: the parameters of classes, by their names.
     """
     key = part[1:-1] if part[0] == "[" else ""
     if isinstance(node, (ast.Tuple, ast.List)) and key.isdigit():
@@ -116,7 +119,11 @@ def item(node: ast.expr | None, part: str) -> ast.expr | None:
         names = [ast.unparse(each) if each else "" for each in node.keys]
         return dict(zip(names, node.values)).get(key)
     if isinstance(node, ast.Call):
-        return {f".{each.arg}": each.value for each in node.keywords}.get(part)
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = itertools.takewhile(lambda x: not isinstance(x, ast.Starred), node.args)
+        named = [*zip(classes.get(name, ()), given)]
+        named += [(each.arg or "", each.value) for each in node.keywords]
+        return {f".{each}": value for each, value in named}.get(part)
     if isinstance(node, ast.ListComp) and key.isdigit():
         return node.elt
     return node.value if isinstance(node, ast.DictComp) and key else None

@@ -44,6 +44,13 @@ def of_keywords():
     return lax.scan(body, Pair(HALF, HALF), None, 2)
 
 
+def of_arguments():
+    def body(pair, _):
+        return Pair(pair.h, pair.c * SCALE), None
+
+    return lax.scan(body, Pair(HALF, HALF), None, 2)
+
+
 def of_two_leaves():
     def body(carry, _):
         h, c = carry
@@ -124,6 +131,7 @@ SAID = {
     of_a_tuple: ("c * SCALE", "(c * SCALE).astype(jnp.bfloat16)"),
     of_a_dict: ('carry["c"] * SCALE', '(carry["c"] * SCALE).astype(jnp.bfloat16)'),
     of_keywords: ("pair.c * SCALE", "(pair.c * SCALE).astype(jnp.bfloat16)"),
+    of_arguments: ("pair.c * SCALE", "(pair.c * SCALE).astype(jnp.bfloat16)"),
     of_a_lambda: ("c * SCALE", "(c * SCALE).astype(jnp.bfloat16)"),
     of_a_comprehension: ("h * SCALE", "(h * SCALE).astype(jnp.bfloat16)"),
     of_a_map: ("y * SCALE", "(y * SCALE).astype(jnp.bfloat16)"),

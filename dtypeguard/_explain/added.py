@@ -18,7 +18,7 @@ from .._source.syntax import returned
 from .casts import ArgumentCast, sentence
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .read import Failure
-from .remedies import Remedy, Way
+from .remedies import Remedy, Way, untried
 
 
 def is_pulled_back(failure: Failure) -> bool:
@@ -92,10 +92,10 @@ def added_remedies(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     (leaf,) = finding.leaves
     if leaf.argument and leaf.argument.source:
         cast = ArgumentCast(leaf.argument, call.wanted)
-        yield Remedy([Way(sentence([cast], call.file, call.node), lambda: None)], [leaf])
+        yield Remedy([Way(sentence([cast], call.file, call.node), untried)], [leaf])
         return
     text = f"at {leaf.why.root} return each cotangent in the dtype of its argument, as "
-    yield Remedy([Way(f"{text}{cast_text(call.wanted)}", lambda: None)], [leaf])
+    yield Remedy([Way(f"{text}{cast_text(call.wanted)}", untried)], [leaf])
 
 
 def _rules(frames: Sequence[FrameType]) -> Iterator[tuple[CodeType, Any]]:

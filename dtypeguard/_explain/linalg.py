@@ -13,10 +13,10 @@ from .._leaves.types import DType
 from .._lines.equations import Written
 from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import statement, text_of
-from .casts import atom, called
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .read import Failure
 from .remedies import Way
+from .written import atom, called
 
 # Functions of linear algebra that return one array, and those that return several.
 _ONE = {"inv", "solve", "det", "cholesky", "pinv", "expm", "solve_triangular", "cho_solve"}

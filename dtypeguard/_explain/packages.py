@@ -20,8 +20,9 @@ from .._source.syntax import evaluated
 from .begin import begin_text
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
-from .remedies import Remedy, Way
-from .trials import Outcome, Trials
+from .remedies import Remedy, Way, untried
+from .reruns import Outcome
+from .trials import Trials
 
 _WRAP = "wrap the optimizer: dtypeguard.guard(opt)"
 
@@ -132,7 +133,7 @@ def _floats(site: Site, trials: Trials) -> Iterator[Way]:
     made = [x.value for x in found if x.value]
     numbers = _ints(made[0]) if len(made) == 1 else []
     if len(numbers) == 1:
-        yield way(*numbers[0], lambda: None)
+        yield way(*numbers[0], untried)
 
 
 def _ints(node: ast.AST | None) -> list[tuple[ast.expr, int]]:

@@ -22,7 +22,7 @@ from .remedies import Remedy, Way, untried
 from .reruns import Outcome
 from .retyped import retyped, used_outside
 from .trials import Trials
-from .written import of_result, on_line
+from .written import Written, in_place, of_result, on_line
 
 _FLOATS = "float", "complex"
 _FEW = 3  # casts that are written out
@@ -141,7 +141,7 @@ class _Casts:
 
     def _cast(self, new: DType) -> Way:
         """To cast what all branches return that return another dtype."""
-        texts, changes = [], {}
+        texts, changes, written = [], {}, []
         for name, body in self._bodies.items():
             # Those that are not listed are like the first.
             known = [{x.branch: x for x in of_path} for of_path in self._alike]
@@ -149,7 +149,11 @@ class _Casts:
             if leaves[0].dtypes[0] != new:
                 text, changes[name] = _cast(body, leaves, new)
                 texts.append(f"{name} return {text}")
+                written += [(x.written, x.literal) for x in leaves]
         text = f"let {' and '.join(texts)}"
+        numbers = [(x, number) for x, number in written if x and number is not None]
+        if len(numbers) == len(written):
+            text = _numbers(numbers, new)
         return Way(
             text, partial(self._trials.branches, self._bodies, self._places, changes)
         )
@@ -210,11 +214,27 @@ def _cast(
     if literal is None:
         text = _cast_as_written(body, leaves, new) or cast_text(new)
         return f"{text}{lost(old, new)}", partial(cast, dtype=new)
-    number, value = repr(literal), float(literal)
-    if kind(old) == "int" and kind(new) == "float" and dtype_of(value) == new:
-        return f"{value!r} in place of {number}", lambda _: value
-    text = f"{array_text(new, number)} in place of {number}"
+    text = f"{_number(literal, old, new)} in place of {literal!r}"
     return text, lambda _: jnp.asarray(literal, new)
+
+
+def _number(literal: float, old: DType, new: DType) -> str:
+    """How to write a number of another dtype: with a point, if that does."""
+    is_float = kind(old) == "int" and kind(new) == "float"
+    value = float(literal)
+    is_enough = is_float and dtype_of(value) == new
+    return repr(value) if is_enough else array_text(new, repr(literal))
+
+
+def _numbers(numbers: Sequence[tuple[Written, float]], new: DType) -> str:
+    """To write numbers of another dtype, each at its line."""
+    texts: dict[str, list[str]] = {}
+    for written, number in dict.fromkeys(numbers):
+        text = _number(number, dtype_of(number), new)
+        is_alone = len(numbers) == 1
+        write = in_place(written.replaced(text, is_alone=is_alone))
+        texts.setdefault(str(written.line), []).append(write)
+    return " and ".join(f"at {x} write {' and '.join(texts[x])}" for x in texts)
 
 
 def _cast_as_written(body: Body, leaves: Sequence[RefusedLeaf], new: DType) -> str:

@@ -8,15 +8,17 @@ from types import CodeType
 from jax import tree_util
 
 from .._leaves.dtypes import is_python_number
+from .._leaves.paths import parts
 from .._leaves.rows import count, path_of, paths
 from .._leaves.types import Aval
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
+from .._lines.numbers import number_source
 from .._lines.provenance import TypeProvenance
 from .._program.trace import Program
 from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at
-from .._source.syntax import returned
+from .._source.syntax import item, returned
 from .added import find_added, find_tangent, is_pulled_back
 from .arguments import find_arguments, find_compiled, find_named
 from .finding import Finding, RefusedLeaf
@@ -26,6 +28,7 @@ from .linalg import find_unsupported
 from .messages import added, compiled_for, is_of_rule
 from .odd import odd
 from .read import Failure
+from .written import Written
 
 
 def find(failure: Failure) -> Finding | None:
@@ -195,7 +198,9 @@ def _lined(
     name = min(names, default="", key=len)
     why = provenance.of_value(value) if name or is_given else results.of(number, what)
     text, is_made, literal = "", True, None
-    if is_constant and is_python_number(value):
+    if found := _number(leaf, results, number):
+        text, literal, why = repr(found[0]), found[0], Why(found[1].line)
+    elif is_constant and is_python_number(value):
         text, literal, why = repr(value), value, Why(_returns_at(results.body.code))
     elif is_given:
         text, is_made = ("" if not name else f"{name}, ") + "as it was given", False
@@ -203,7 +208,23 @@ def _lined(
         text = f"{name}, closed over" if name else "a constant, or closed over"
         is_made = bool(name and why.origin)
     about = {"variable": name, "unchanged": text, "is_made": is_made}
-    return leaf._replace(why=why, literal=literal, **about)
+    leaf = leaf._replace(written=found and found[1], literal=literal)
+    return leaf._replace(why=why, **about)
+
+
+def _number(leaf: RefusedLeaf, results: Results, number: int) -> tuple[int, Written] | None:
+    """An int that a function inside of a branch writes out for a field of its result."""
+    value, code = results.whole(number), results.body.code
+    name = parts(leaf.path)[-1].removeprefix(".")
+    if value is None or code is None or not name.isidentifier():
+        return None
+    node = returned(code) if is_users(code.co_filename) else None
+    for part in parts(leaf.path)[1:]:
+        node = item(node, part)
+    found = number_source(name, value, code.co_filename)
+    if isinstance(node, ast.Constant) or found is None:
+        return None
+    return value, Written(found[1], found[0])
 
 
 def _returns_at(code: CodeType | None) -> Origin | None:

@@ -13,6 +13,7 @@ from .._lines.sites import Argument, Site
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .frames import ControlFlow
+from .written import Written
 
 
 class RefusedLeaf(NamedTuple):
@@ -29,6 +30,7 @@ class RefusedLeaf(NamedTuple):
         variable: that holds what a branch returns unchanged.
         unchanged: what a branch returns unchanged, as a note tells; empty if nothing.
         literal: a Python number that a branch returns.
+        written: where that is written out, if not in the branch itself.
         is_made: whether code computes what a branch returns, if only before it.
         argument: that has the type.
         is_average: whether it is an average or a running sum, which a cast would round.
@@ -45,6 +47,7 @@ class RefusedLeaf(NamedTuple):
     variable: str = ""
     unchanged: str = ""
     literal: float | None = None
+    written: Written | None = None
     is_made: bool = True
     argument: Argument | None = None
     is_average: bool = False

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .._leaves.rows import cast_text
 from .._leaves.types import DType
 from .._source.files import is_users
-from .._source.origin import Origin
+from .._source.origin import Origin, origin_at
 from .._source.syntax import encloses, item, returned, span, statement, text_of
 from .rewritten import text_with
 
@@ -37,6 +37,11 @@ class Written(NamedTuple):
     file: str
     is_result: bool = False
     is_repeated: bool = False
+
+    @property
+    def line(self) -> Origin:
+        """The line that it is on."""
+        return origin_at(self.file, self.node.lineno, "")
 
     @property
     def text(self) -> str:
@@ -80,7 +85,7 @@ _ORDINALS = ("first", "second", "third", "last")
 
 def _columns(text: str, line: str) -> list[int]:
     """Where an expression stands in a line."""
-    found = re.finditer(rf"(?<![\w.]){re.escape(text)}(?!\w)", line)
+    found = re.finditer(rf"(?<![\w.]){re.escape(text)}(?!\w|\.\d)", line)
     return [len(line[: match.start()].encode()) for match in found]
 
 

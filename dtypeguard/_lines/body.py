@@ -13,7 +13,7 @@ from jax import tree_util
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
-from .._leaves.dtypes import dtype_of, is_array, is_python_number
+from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
@@ -234,6 +234,15 @@ class Results(NamedTuple):
         is_constant = output in self.graph.constants
         retraced = self.body.retraced() if is_constant else None
         return False, is_constant, retraced and retraced.results[number]
+
+    def whole(self, number: int) -> int | None:
+        """The Python int that a result is, be it that of a jitted function inside."""
+        graph, value = self.graph, self.graph.outputs[number]
+        for _ in range(_SOME):
+            value = graph.same[value][0] if len(graph.same.get(value, ())) == 1 else value
+        aval, known = graph.avals[value], graph.values.get(value)
+        is_weak = getattr(aval, "weak_type", False) and kind(dtype_of(aval)) == "int"
+        return int(known) if is_weak and known is not None else None
 
 
 def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:

@@ -40,9 +40,25 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
     if known and (made := known.number(name, value)):
         return origin_of_frames(made.through)
     for file in dict.fromkeys(_files(source, frame)) if name else ():
-        lines = list(_written(file, name, value))
-        if lines:
-            return origin_at(file, lines[0], "") if len(lines) == 1 else None
+        nodes = list(_written(file, name, value))
+        if nodes:
+            return origin_at(file, nodes[0].lineno, "") if len(nodes) == 1 else None
+    return None
+
+
+def number_source(name: str, value: PyTree, file: str) -> tuple[str, ast.expr] | None:
+    """The only place where a file of the user's writes out a number for a name.
+
+    Args:
+        name: of a variable, a parameter or a field.
+        value: the number.
+        file: that is looked at first.
+    """
+    modules = [_file(x) for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
+    for each in dict.fromkeys((file, *filter(None, modules))):
+        nodes = list(_written(each, name, value)) if is_recorded(each) else []
+        if nodes:
+            return (each, nodes[0]) if len(nodes) == 1 else None
     return None
 
 
@@ -109,8 +125,8 @@ def _files(source: ast.AST | None, frame: FrameType) -> Iterator[str]:
             yield file
 
 
-def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
-    """The lines of a file that give a number to a name."""
+def _written(file: str, name: str, value: PyTree) -> Iterator[ast.expr]:
+    """What a file writes out to give a number to a name."""
     for node in ast.walk(parsed(file) or ast.Module([], [])):
         pairs: list[tuple[str, ast.expr | None]] = []
         if isinstance(node, ast.Assign):
@@ -130,7 +146,7 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
             pairs += [(each.arg, x) for each, x in zip(node.kwonlyargs, node.kw_defaults)]
         for target, given in pairs:
             if target == name and given is not None and _is(given, value):
-                yield given.lineno
+                yield given
 
 
 def _fields(node: ast.expr, file: str) -> list[str]:

@@ -1,6 +1,9 @@
 """What is said of branches has been tried on the types of all of them."""
 
+import inspect
 import re
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,3 +108,63 @@ def test_what_a_loss_returns_is_tried():
     note = note_on(lambda: jax.grad(lambda x: jnp.argmax(x))(WIDE))
     assert "write jnp.argmax(x).astype(jnp.float32) in place of jnp.argmax(x); " in note
     assert TRIED in note
+
+
+# A Python number that a function inside of a branch returns -------------------------------
+
+
+class Log(NamedTuple):
+    score: Any
+    length: Any
+    best: Any
+
+
+class Tally(NamedTuple):
+    won: Any
+    played: Any
+
+
+@jax.jit
+def reset():
+    return jnp.zeros(2), Log(0, 0, 0)
+
+
+def restart():
+    tally = Tally(0, played=0)
+    return jnp.zeros(2), tally
+
+
+def episode(start, *numbers):
+    seen, state = jnp.ones(2), type(jax.eval_shape(start)[1])(*numbers)
+    return lax.cond(seen.sum() > 9, lambda: start(), lambda: (seen, state))
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers", "mark", "advice", "change"),
+    [
+        (
+            reset,
+            (jnp.ones(()), jnp.ones((), int), jnp.ones(())),
+            "return jnp.zeros(2), Log(0, 0, 0)",
+            "write 0.0 in place of the first 0 and 0.0 in place of the third 0",
+            ("Log(0, 0, 0)", "Log(0.0, 0, 0.0)"),
+        ),
+        (
+            restart,
+            (jnp.ones(()), jnp.ones((), int)),
+            "tally = Tally(0, played=0)",
+            "write Tally(0.0, played=0) in place of Tally(0, played=0)",
+            ("Tally(0,", "Tally(0.0,"),
+        ),
+    ],
+)
+def test_the_numbers_that_a_function_inside_of_a_branch_returns(
+    function, numbers, mark, advice, change
+):
+    note = note_on(lambda: episode(function, *numbers))
+    lines = Path(__file__).read_text().splitlines()
+    place = next(n for n, text in enumerate(lines, 1) if text.strip() == mark)
+    place = f"tests/explain/test_branches.py:{place}"
+    assert f" 0, {place}\n" in note
+    assert f"\nAt {place} {advice}.\n{TRIED}" in note
+    episode(applied(inspect.unwrap(function), change), *numbers)

@@ -101,7 +101,8 @@ def _no_tangents(casts: Sequence[Argument], site: Site, trials: Trials) -> Way:
         if x.source and x.is_whole
     ]
     changes = {source: text for source, text in new.items() if source}
-    trial = partial(trials.expression, site, changes, names={"np": np})
+    names = {"np": np, "np.zeros": np.zeros, "np.shape": np.shape}
+    trial = partial(trials.expression, site, changes, names=names)
     return Way(".\nAnd ".join(texts), trial)
 
 

@@ -1,6 +1,7 @@
 """Errors over the types of tangents and cotangents name the rule, or the argument."""
 
 import runpy
+from types import FunctionType
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +91,8 @@ def test_the_tangent_of_an_int():
     assert note.startswith("dtypeguard: jax.jvp has an argument of a type that it does not")
     assert f"At {place} write {new} in place of 0.\nTried: the types then agree." in note
     assert applied(of_an_int_tangent, ("(1.0, 0)", f"(1.0, {new})"))() == (15.0, 5.0)
+    alone = FunctionType(of_an_int_tangent.__code__, {"jax": jax})  # without NumPy
+    assert "Tried: the types then agree." in note_on(alone)
 
 
 def of_int_tangents():

@@ -122,15 +122,20 @@ def dtype_on_line(
     if len(named) != 1 and key:
         made = {id(each) for each in _items(node, key, frame)}
         named = [pair for pair in named if id(pair[1]) in made]
+    if len(named) > 1:  # of a statement of several lines
+        named = [pair for pair in named if pair[1].lineno == line.line]
     if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
         return None
     name, call = named[0]
     whole = Written(call, line.file)
     if len(whole.text) > _LONG:
         return name and Written(name, line.file).replaced(dtype_text(new))
-    if name is None:
-        return whole.replaced(f"{whole.text[:-1]}, dtype={dtype_text(new)})")
-    return whole.replaced(text_with(call, name, dtype_text(new), line.file))
+    text = text_with(call, name, dtype_text(new), line.file) if name else ""
+    text = text or f"{whole.text[:-1]}, dtype={dtype_text(new)})"
+    text, written = whole.replaced(text)
+    alike = sum(ast.dump(x) == ast.dump(call) for x in calls)
+    is_elsewhere = alike > 1 and call.lineno != line.line
+    return text, written + f" (line {call.lineno})" * is_elsewhere
 
 
 # Functions that make arrays, with how many arguments come before a dtype.

@@ -164,8 +164,11 @@ class _Casts:
         text = array_text(new) + lost(old, new)
         of = partial(self._trials.branches, self._bodies, self._places)
         if not kept.variable:
-            change = {kept.branch: partial(cast, dtype=new)}
-            return Way(f"let {kept.branch} return {text}", partial(of, change))
+            own = [x for each in self._alike for x in each if x.branch == kept.branch]
+            text, change = _cast(self._bodies[kept.branch], own, new)
+            return Way(
+                f"let {kept.branch} return {text}", partial(of, {kept.branch: change})
+            )
         text = f"let the first value of {kept.variable} be {new}: {text}"
         operands = [_operand(self._bodies[kept.branch], place) for place in self._places]
         types = {operand: new for operand in operands if operand is not None}

@@ -9,6 +9,7 @@ from jax import tree_util
 from jax.dtypes import float0
 
 from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
+from .._leaves.paths import keys
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, PyTree
 from .._lines.numbers import whole_on_line
@@ -243,15 +244,19 @@ def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Wa
     """
     frames = [site.frame for site in finding.sites]
     dtypes = {dtype for leaf in finding.leaves for dtype in leaf.dtypes}
-    roots = [leaf.why.root and leaf.why.root.users for leaf in finding.leaves]
-    pairs = [*zip(finding.leaves, roots)]
-    pairs += [(leaf, line) for leaf in finding.leaves for line in {*roots} - {None}]
+    # What JAX was given as it was made comes before what a line forced among others.
+    leaves = sorted(finding.leaves, key=lambda leaf: bool(leaf.why.cause))
+    roots = [leaf.why.root and leaf.why.root.users for leaf in leaves]
+    pairs = [*zip(leaves, roots)]
+    pairs += [(leaf, line) for leaf in leaves for line in {*roots} - {None}]
     sites = [site for site, _ in call.users]
     for number, (leaf, line) in enumerate(pairs):
         (old,) = leaf.dtypes
         for new in {call.wanted} if call.wanted else dtypes - {old}:
-            is_int = kind(old) == "int"  # of numbers that are written out
-            found = line and dtype_on_line(line, old, new, frames, "x" * is_int)
+            text = leaf.argument.text if leaf.argument else ""
+            key = keys(text)[-1] if text.endswith(("']", '"]')) else ""
+            key = key or "x" * (kind(old) == "int")  # of numbers that are written out
+            found = line and dtype_on_line(line, old, new, frames, key)
             if found and line:
                 text = f"at {line} write {found[0]} in place of {found[1]}"
                 trial = partial(_tried_in, sites, (old, new), trials)

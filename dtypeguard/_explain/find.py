@@ -192,7 +192,8 @@ def _lined(
 ) -> RefusedLeaf:
     """A leaf that a branch returns, with its lines."""
     is_given, is_constant, value = results.unchanged(number)
-    held = [] if value is None else call.variables.items()
+    held = [*call.variables.items(), *results.body.globals.items()]
+    held = [] if value is None else held
     names = [(name, path_of(value, tree)) for name, tree in held]
     names = [name + path for name, path in names if path is not None]
     name = min(names, default="", key=len)

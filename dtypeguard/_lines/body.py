@@ -56,6 +56,13 @@ class Body(NamedTuple):
         return getattr(inspect.unwrap(function), "__code__", None)
 
     @property
+    def globals(self) -> dict[str, PyTree]:
+        """The variables of its module that the function names."""
+        function = inspect.unwrap(self.function)
+        held, code = getattr(function, "__globals__", {}), self.code
+        return {x: held[x] for x in (code.co_names if code else ()) if x in held}
+
+    @property
     def name(self) -> str:
         """Its name for the carry."""
         return Names.of(self.function).at(self.carry or 0)

@@ -318,9 +318,9 @@ ADVICE = {
         [[("lambda: new", "lambda: new.astype(jnp.bfloat16)")]],
     ),
     a_constant: (
-        "Let false_fun return jnp.asarray(x, jnp.float32) (integers beyond 2**24 are "
-        "rounded).",
-        [[("jnp.array(0)", "jnp.asarray(jnp.array(0), jnp.float32)")]],
+        "Let false_fun return jnp.array(0).astype(jnp.float32) (integers beyond 2**24 "
+        "are rounded).",
+        [[("jnp.array(0)", "jnp.array(0).astype(jnp.float32)")]],
     ),
     a_floor: (
         "Let false_fun return floor.astype(jnp.float32) (integers beyond 2**24 are "

@@ -7,6 +7,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from advice import applied, line as line_of, note_on, notes, raised
 from jax import lax
@@ -193,6 +194,22 @@ def test_of_two_widths_the_one_that_loses_nothing_comes_first():
     note = note_on(lambda: widths(WIDE))
     assert "Let true_fun return (HALF * 2).astype(jnp.float32), or let false_fun " in note
     assert "return (WIDE + 1).astype(jnp.bfloat16)." in note
+
+
+COUNTS = np.array([1, 2, 3], np.int32)  # the counts
+
+
+def counts(x):
+    return lax.cond(x.sum() > 9, lambda x: x * x, lambda x: COUNTS, x)
+
+
+def test_a_global_that_a_branch_returns():
+    """Once "return jnp.asarray(x, jnp.float32)", where `x` is the parameter."""
+    note = note_on(lambda: counts(WIDE))
+    assert f" COUNTS, closed over, {line('the counts')}\n" in note
+    cast = "COUNTS.astype(jnp.float32)"
+    assert f"false_fun return {cast} (integers beyond 2**24 are rounded)" in note
+    assert not notes(raised(lambda: applied(counts, ("COUNTS", cast))(WIDE)))
 
 
 def grid():

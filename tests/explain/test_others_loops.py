@@ -1,6 +1,7 @@
 """Loops that JAX wrote, of a backward pass and of Equinox: the lines are the user's."""
 
 import functools
+import importlib
 import linecache
 import os
 import re
@@ -374,3 +375,43 @@ def test_an_objective_in_float64_of_params_in_float32():
         old = "jnp.sum((x - np.arange(3.0)) ** 2)"
         assert f"write {old}.astype(jnp.float32) in place of {old}.\n" in note
         assert applied(searched, (old, f"{old}.astype(jnp.float32)"))().dtype == F32
+
+
+CACHED = """
+import jax
+import jax.numpy as jnp
+
+class Model:
+    def __init__(self):
+        self.weights = jnp.ones((8, 8))
+
+    def __call__(self, x, cache):
+        values = x @ self.weights
+        return jax.lax.dynamic_update_slice(cache["v"], values, (0, 0))
+
+solve = Model()
+"""
+
+
+def cached(model):
+    x = jnp.ones((1, 8), dtype=jnp.float32)
+    cache = {
+        "k": jnp.zeros((4, 8), dtype=jnp.bfloat16),
+        "v": jnp.zeros((4, 8), dtype=jnp.bfloat16),  # the values
+    }
+    return model(x, cache)
+
+
+def test_an_array_that_a_package_writes_to(tmp_path, monkeypatch):
+    """Tunix issue 1321: a narrower `x` changes nothing, as the weights are wide."""
+    (tmp_path / "caching.py").write_text(CACHED)
+    (tmp_path / "caching-1.dist-info").mkdir()
+    (tmp_path / "caching-1.dist-info" / "RECORD").write_text("caching.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("caching").solve
+    note = note_on(lambda: cached(model))
+    new, old = (f"jnp.zeros((4, 8), dtype=jnp.{x})" for x in ("float32", "bfloat16"))
+    number = line(__file__, "the values").rpartition(":")[2]
+    assert note.endswith(f" write {new} in place of {old} (line {number}) (not tried).")
+    mended = applied(cached, (f'"v": {old}', f'"v": {new}'))
+    assert mended(model).dtype == jnp.float32

@@ -1,11 +1,12 @@
 """Leaves whose types changed between calls of a compiled function, and what to write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.dtypes import fits
+from .._carry.named import parameter
+from .._leaves.dtypes import fits, kind
 from .._leaves.groups import CAUSES, FEW, and_more, examples, grouped, of_holders
 from .._leaves.rows import cast_text, columns, lost, return_as
 from .._leaves.types import DType
@@ -27,7 +28,8 @@ class TypeChange(NamedTuple):
         begun: the line that made it as it was.
         calls: the lines of the calls.
         is_unseen: whether a library keeps it where no guard sees it.
-        is_rare: whether no other argument begins in its dtype, and several in the new one.
+        is_rare: whether no other argument begins in its dtype, and several, or the params of
+            which it is a state, in the new one.
     """
 
     path: str
@@ -63,9 +65,41 @@ class TypeChange(NamedTuple):
         return old == new
 
 
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether the calls gave Python numbers, an int and a float."""
+        are_weak = self.before.endswith(_WEAK) and self.after.endswith(_WEAK)
+        return are_weak and not (self.is_returned or self.is_of_weak)
+
+
 def advice(changes: Sequence[TypeChange]) -> list[str]:
     """What to write; a sentence a line."""
     return list(dict.fromkeys(_sentences(changes)))
+
+
+def may_begin_so(
+    types: Mapping[str, str], old: str, new: str, changed: Sequence[str]
+) -> bool:
+    """Whether leaves that change from one type to another may begin in the latter.
+
+    They are the only ones of a call with the first, and more have the second, or each is of
+    the state of a param that has it: `state['w'].mu` of `params['w']`.
+
+    Args:
+        types: of the leaves of the call, by path.
+        old: the type of those leaves.
+        new: the type that they change to.
+        changed: their paths.
+    """
+    wide = [path for path, name in types.items() if name == new]
+    params = [path.removeprefix(parameter(path)) for path in wide]
+
+    def is_of_state(path: str) -> bool:
+        inside = path.removeprefix(parameter(path))
+        return any(param and param in inside and param != inside for param in params)
+
+    is_alone = list(types.values()).count(old) == len(changed)
+    return is_alone and (len(changed) < len(wide) > 1 or all(map(is_of_state, changed)))
 
 
 def told_before(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
@@ -129,7 +163,10 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
         yield "Make all keys alike: jax.random.key(seed), of one implementation."
     for change in changes:
         old, new = change.dtypes
-        if change.before.endswith(_WEAK) and not change.is_of_weak:
+        if change.is_of_numbers and change.begun and kind(old) == "int":
+            place = users_line(change.begun)
+            yield f"At {place} give {change.path} as a Python float, such as 1.0 for 1."
+        elif change.before.endswith(_WEAK) and not change.is_of_weak:
             yield f"Start {change.path} as {new}: jnp.asarray(x, jnp.{new})."
         elif change.is_returned and not fits(new, old):  # which a guard refuses
             start = f"Start {change.path} as {new}{lost(old, new)}"

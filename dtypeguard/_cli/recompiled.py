@@ -18,7 +18,15 @@ from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._source.origin import Origin, callers, release
-from .changes import TypeChange, advice, is_key, rows, told_before, users_line
+from .changes import (
+    TypeChange,
+    advice,
+    is_key,
+    may_begin_so,
+    rows,
+    told_before,
+    users_line,
+)
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -322,7 +330,11 @@ def _explained(
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
-    types = [(before.leaves[path].type, now.leaves[path].type) for path in paths]
+    changed: dict[tuple[str, str], list[str]] = {}
+    of_call = {path: x.type for path, x in before.leaves.items() if not x.is_static}
+    for path in paths:
+        types = before.leaves[path].type, now.leaves[path].type
+        changed.setdefault(types, []).append(path)
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
         change = TypeChange(path, old.type, new.type, calls=calls)
@@ -331,8 +343,9 @@ def _explained(
         if lines is not None and path in returned:
             origin, cause, *_ = lines.of_result(returned[path], path, old.type)
             change = change._replace(is_returned=True, origin=origin, cause=cause)
-            begun = change.begun or _first(before, path)
-            is_rare = cause is not None and _is_rare(before, old.type, new.type, types)
+            begun = _first(before, path) or change.begun
+            pair = old.type, new.type
+            is_rare = cause is not None and may_begin_so(of_call, *pair, changed[pair])
             change = change._replace(begun=begun, is_rare=is_rare)
         elif lines is not None:
             made = lines.of_value(values[path])
@@ -350,12 +363,3 @@ def _first(before: Compiled, path: str) -> Origin | None:
     made = before.made.get(path)
     line = made.why().root if made else None
     return None if users_line(line) == before.caller else line
-
-
-def _is_rare(
-    before: Compiled, old: str, new: str, changes: Sequence[tuple[str, str]]
-) -> bool:
-    """Whether the leaves that changed from a dtype are the only ones of a call with it."""
-    types = [leaf.type for leaf in before.leaves.values() if not leaf.is_static]
-    begun = types.count(old)
-    return begun == changes.count((old, new)) < types.count(new) > 1

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.origin import Frame, Why, callers, frame_of, origin_of_frames, release
+from .._source.syntax import lines_of_parts
 from .held import (
     Path,
     held,
@@ -80,6 +81,17 @@ class Made(NamedTuple):
         return Why(origin, cause, is_promoted=promotion.is_promoted)
 
 
+_KINDS = {int: "iu", float: "f", complex: "c"}  # of NumPy
+
+
+def _as_array(made: Made, type_: tuple[Any, bool]) -> Made | None:
+    """How the number came to be that an array of a type may be made of."""
+    kinds = _KINDS.get(made.type[0])
+    if kinds is None:
+        return made
+    return made._replace(type=type_) if type_[0].kind in kinds else None
+
+
 class _Running:
     """A running function: its last line, and what a traced function gave to JAX there."""
 
@@ -102,6 +114,8 @@ class Recorder:
         self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
         self._numbers: dict[tuple[str, str], Made] = {}
         self._running: dict[int, _Running] = {}
+        # By the line of a call what a function of the user's returned there.
+        self._helpers: dict[tuple[int, int], Made | None] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
 
     def made(self, value: Leaf) -> Made | None:
@@ -134,6 +148,12 @@ class Recorder:
         """Some calls of a function may not have been seen to end."""
         kept = {key: x for key, x in self._running.items() if x.code is not code}
         self._running = kept
+
+    def _running_of(self, frame: FrameType) -> _Running:
+        running = self._running.get(id(frame))
+        if running is None or running.code is not frame.f_code:
+            self.begins(frame)
+        return self._running[id(frame)]
 
     def enters(self, frame: FrameType) -> None:
         """Links the tracers that a function is given to what they stand for."""
@@ -172,17 +192,25 @@ class Recorder:
 
     def runs(self, frame: FrameType, line: int) -> None:
         """A line begins to run, so that the one before it has run."""
-        running = self._running.get(id(frame))
-        if running is None or running.code is not frame.f_code:
-            self.begins(frame)
-            running = self._running[id(frame)]
+        running = self._running_of(frame)
         words = self._words_of(frame.f_code)
         if running.line in words:
             self._has_run(frame, running.line, words[running.line])
-        start = words.get(running.start)
+        self._begins_line(running, frame, line)
+
+    def resumes(self, frame: FrameType) -> None:
+        """A line runs that was not seen to begin, and is looked at from here on."""
+        running = self._running_of(frame)
+        if running.line != frame.f_lineno:
+            self._begins_line(running, frame, frame.f_lineno)
+
+    def _begins_line(self, running: _Running, frame: FrameType, line: int) -> None:
+        words = self._words_of(frame.f_code)
+        start, here = words.get(running.start), words.get(line)
         if start is None or not running.start <= line <= start.end:
             running.start, running.came = line, []
-        both = words[line].stored.keys() & words[line].read.keys() if line in words else ()
+        both = here.read.keys() & here.stored.keys() if here else set[str]()
+        both = here.read.keys() if here and here.is_changing else both
         running.line = line
         running.before = {name: list(self._held(frame, name)) for name in both}
 
@@ -195,6 +223,12 @@ class Recorder:
         running = self._running.get(id(outer))
         if outer is None or running is None:
             return
+        arrays = (leaf for _, leaf in held(value) if not hasattr(leaf, "_trace"))
+        for made in filter(None, map(self.made, arrays)):
+            key = id(outer.f_code), outer.f_lineno
+            known = self._helpers.setdefault(key, made)
+            if known and known.through[:1] != made.through[:1]:
+                self._helpers[key] = None  # of several lines
         if outer is not caller:  # what JAX calls comes out of it as other values
             found = [self.made(leaf) for _, leaf in leaves_of(value) if is_array(leaf)]
             running.returned = outer.f_lineno, found
@@ -244,6 +278,8 @@ class Recorder:
             return
         file, through = frame.f_code.co_filename, _through(frame, line)
         words = self._words_of(frame.f_code).get(line)
+        parts = lines_of_parts(file, line) if words and words.end > line else {}
+        helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
         returned: Sequence[Made | None] = ()
         if running.returned[0] == line and len(running.returned[1]) == len(new):
@@ -254,17 +290,24 @@ class Recorder:
             read += before.get(name) or self._held(frame, name)
         for (path, leaf), inner in itertools.zip_longest(new, returned):
             type_, is_host = type_of(leaf), is_of_numpy(leaf)
+            if path and helper and helper.type == type_:  # of calls that are not seen
+                own = itertools.takewhile(lambda x: x != through[0], helper.through)
+                self._add(leaf, helper._replace(through=[*own, *through]))
+                continue
+            part = next(filter(None, map(parts.get, reversed(path))), line)
+            here = [through[0]._replace(line=part), *through[1:]]
             if inner is not None and inner.type[0] == leaf.dtype:
-                self._add(leaf, Made(through, type_, [inner], is_passed=True))
+                self._add(leaf, Made(here, type_, [inner], is_passed=True))
                 continue
             sources = [each for last, each in read if not last or last == path[-1:]]
+            sources = [*filter(None, (_as_array(each, type_) for each in sources))]
             others = any(x.type != type_ and not x.type[1] for x in sources)
             if words and words.has_dtype:
                 sources = []
             elif not (others or is_host):  # the dtype may be chosen here
                 is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
                 sources = list(itertools.filterfalse(is_near, sources))
-            self._add(leaf, Made(through, type_, sources, others, is_host=is_host))
+            self._add(leaf, Made(here, type_, sources, others, is_host=is_host))
 
     def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
         """The arrays that a variable holds, each with the last part of its path."""
@@ -274,6 +317,8 @@ class Recorder:
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))
                 yield path[-1:], made if is_local else made._replace(is_host=False)
+            elif path and (made := self.number(path[-1], leaf)):
+                yield path[-1:], made
 
     def _words_of(self, code: CodeType) -> dict[int, Words]:
         if id(code) not in self._words:  # to hash code takes long

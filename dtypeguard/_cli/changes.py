@@ -82,8 +82,8 @@ def may_begin_so(
 ) -> bool:
     """Whether leaves that change from one type to another may begin in the latter.
 
-    They are the only ones of a call with the first, and more have the second, or each is of
-    the state of a param that has it: `state['w'].mu` of `params['w']`.
+    They are the only ones of a call with the first, and more have the second, or all with
+    the first are of the state of params with the second: `state['w'].mu` of `params['w']`.
 
     Args:
         types: of the leaves of the call, by path.
@@ -98,8 +98,9 @@ def may_begin_so(
         inside = path.removeprefix(parameter(path))
         return any(param and param in inside and param != inside for param in params)
 
-    is_alone = list(types.values()).count(old) == len(changed)
-    return is_alone and (len(changed) < len(wide) > 1 or all(map(is_of_state, changed)))
+    narrow = [path for path, name in types.items() if name == old]
+    is_rare = len(narrow) == len(changed) < len(wide) > 1
+    return is_rare or all(map(is_of_state, narrow))
 
 
 def told_before(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
@@ -163,14 +164,15 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
         yield "Make all keys alike: jax.random.key(seed), of one implementation."
     for change in changes:
         old, new = change.dtypes
-        if change.is_of_numbers and change.begun and kind(old) == "int":
-            place = users_line(change.begun)
+        place = users_line(change.begun)
+        start = f"At {place} start" if place else "Start"
+        start = f"{start} {change.path} as {new}"
+        if change.is_of_numbers and place and kind(old) == "int":
             yield f"At {place} give {change.path} as a Python float, such as 1.0 for 1."
         elif change.before.endswith(_WEAK) and not change.is_of_weak:
-            yield f"Start {change.path} as {new}: jnp.asarray(x, jnp.{new})."
+            yield f"{start}: jnp.asarray(x, jnp.{new})."
         elif change.is_returned and not fits(new, old):  # which a guard refuses
-            start = f"Start {change.path} as {new}{lost(old, new)}"
-            yield f"{start}, or {return_as(old, new)}."
+            yield f"{start}{lost(old, new)}, or {return_as(old, new)}."
     if any(change.is_of_weak for change in changes):
         yield (
             "Weak types come from Python numbers: give jax.Arrays from the first call on, "

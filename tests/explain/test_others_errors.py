@@ -96,11 +96,11 @@ def test_one_of_two_types_in_an_expression():
 
 
 def test_a_kind_that_a_check_expects():
-    def check(x, kind):
-        raise AssertionError(f"input 0 has type {x.dtype} but expected {kind}.")
+    def check(xs, kind):
+        raise AssertionError(f"input 1 has type {xs[1].dtype} but expected {kind}.")
 
     rewards = jnp.arange(3)  # rewards
-    note = note_on(lambda: check(rewards, float))
+    note = note_on(lambda: check([X + 1, rewards], float))
     assert note.splitlines()[1] == f"  rewards  int32[3]  {line('rewards')}"
 
 

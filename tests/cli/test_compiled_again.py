@@ -149,7 +149,9 @@ LISTED = {
         for _ in range(3):
             state = step(params, state)
         """,
-        [r"\nAt {the zeros} begin 4 leaves of state\['b'\] and state\['w'\] as float32\.\nWhere a step"]
+        [
+            r"\nAt {the zeros} begin 4 leaves of state\['b'\] and state\['w'\] as float32\.\nWhere a step"
+        ]
         if IS_RECORDED
         else [],
     ),

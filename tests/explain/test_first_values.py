@@ -206,3 +206,18 @@ def test_an_optimizer_whose_state_is_closed_over_is_to_be_guarded():
         "import dtypeguard; opt = dtypeguard.guard(optax.adam(1e-3))",
     )
     assert applied(skipped, guarded)()[0]["w"].dtype == BF16
+
+
+# The first row is what is to be changed ---------------------------------------------------
+
+
+def test_the_argument_that_is_to_be_changed_comes_first():
+    x = jnp.ones((3, 3), F32)
+    narrow = jnp.ones((3, 3)).astype(BF16)  # changed: the cast
+
+    note = note_on(lambda: lax.add(x, narrow))
+    _, first, second, *_ = note.splitlines()
+    assert "write narrow.astype(jnp.float32)" in note
+    assert first.startswith("  y = narrow")
+    assert first.endswith(line("changed: the cast"))
+    assert second.startswith("  x ")

@@ -31,8 +31,8 @@ class TypeChange(NamedTuple):
         why: the lines behind the type after, and behind the first.
         calls: the lines of the calls.
         is_unseen: whether a library keeps it where no guard sees it.
-        is_rare: whether no other argument begins in its dtype, and several, or the params of
-            which it is a state, in the new one.
+        is_rare: whether no other argument begins in its dtype, and several in the new one,
+            or the params of which it is a state.
     """
 
     path: str

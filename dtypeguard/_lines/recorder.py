@@ -116,6 +116,7 @@ class Recorder:
         self._running: dict[int, _Running] = {}
         # By the line of a call what a function of the user's returned there.
         self._helpers: dict[tuple[int, int], Made | None] = {}
+        self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
 
     def made(self, value: Leaf) -> Made | None:
@@ -268,8 +269,8 @@ class Recorder:
                     key = (name, *path)[-1], repr(leaf)
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)
-                    made = made or Made(_through(frame, line), type_of(leaf))
-                    self._numbers[key] = made
+                    through = self._part(_through(frame, line), words, path)
+                    self._numbers[key] = made or Made(through, type_of(leaf))
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:
@@ -278,7 +279,6 @@ class Recorder:
             return
         file, through = frame.f_code.co_filename, _through(frame, line)
         words = self._words_of(frame.f_code).get(line)
-        parts = lines_of_parts(file, line) if words and words.end > line else {}
         helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
         returned: Sequence[Made | None] = ()
@@ -294,8 +294,7 @@ class Recorder:
                 own = itertools.takewhile(lambda x: x != through[0], helper.through)
                 self._add(leaf, helper._replace(through=[*own, *through]))
                 continue
-            part = next(filter(None, map(parts.get, reversed(path))), line)
-            here = [through[0]._replace(line=part), *through[1:]]
+            here = self._part(through, words, path)
             if inner is not None and inner.type[0] == leaf.dtype:
                 self._add(leaf, Made(here, type_, [inner], is_passed=True))
                 continue
@@ -308,6 +307,19 @@ class Recorder:
                 is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
                 sources = list(itertools.filterfalse(is_near, sources))
             self._add(leaf, Made(here, type_, sources, others, is_host=is_host))
+
+    def _part(
+        self, through: Sequence[Frame], words: Words | None, path: Path
+    ) -> Sequence[Frame]:
+        """The line of a part that a statement of several lines writes out, and callers."""
+        line, *callers = through
+        parts = dict[str, int]()
+        if words and words.end > line.line:
+            if line not in self._parts:
+                self._parts[line] = lines_of_parts(line.file, line.line)
+            parts = self._parts[line]
+        number = next(filter(None, map(parts.get, reversed(path))), line.line)
+        return [line._replace(line=number), *callers]
 
     def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
         """The arrays that a variable holds, each with the last part of its path."""

@@ -149,9 +149,7 @@ LISTED = {
         for _ in range(3):
             state = step(params, state)
         """,
-        [
-            r"\nAt {the zeros} begin 4 leaves of [^\n]* as float32\.\nWhere a step"
-        ]
+        [r"\nAt {the zeros} begin 4 leaves of [^\n]* as float32\.\nWhere a step"]
         if IS_RECORDED
         else [],
     ),

@@ -35,7 +35,7 @@ def loop_remedies(call: ControlFlow, finding: Finding, trials: Trials) -> Iterat
     is_users = lambda line: line is not None and not is_installed(line.file)
     odd = [leaf for leaf in castable if leaf.is_odd]
     if is_installed(call.file):
-        odd = [leaf for leaf in odd if leaf.is_average and is_users(leaf.why.begun)]
+        odd = [leaf for leaf in odd if is_users(leaf.why.begun)]
     yield from _begin(call, finding, odd, trials)
     if is_wrapped:
         yield wrapped(finding, trials, _guard_trial(call, finding, castable, trials))

@@ -13,8 +13,9 @@ from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .blame import Blame, Matches, blame, nearest_input
+from .blame import Blame, blame
 from .equations import Written
+from .region import Matches, nearest_input
 
 
 class Ends(Protocol):

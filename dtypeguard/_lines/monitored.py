@@ -173,7 +173,7 @@ class Monitored:
             return None
         frame = sys._getframe(1)
         if id(code) in self._own:
-            if self._times(code, instruction) <= _MOST_SEEN:
+            if self._times(code, ("return", instruction)) <= _MOST_SEEN:
                 self._call(self._recorder.leaves, frame, value)
             self._recorder.ends(frame)
             return None

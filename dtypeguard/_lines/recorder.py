@@ -181,7 +181,7 @@ class Recorder:
             made = self.made(leaf)
             if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
                 made = Made(_through(frame, frame.f_lineno), type_of(leaf))
-            running.came += [(path[-1:], made)] if made else []
+            running.came += [(path, made)] if made else []
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
         """A call on the current line of a function of the user's returns a value."""
@@ -193,8 +193,8 @@ class Recorder:
                 self._numbers[key] = Made(_through(frame, line), type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
-            found = [(path[-1:], self.made(leaf)) for path, leaf in arrays]
-            running.came += [(last, made) for last, made in found if made][:_MOST_CAME]
+            found = [(path, self.made(leaf)) for path, leaf in arrays]
+            running.came += [(path, made) for path, made in found if made][:_MOST_CAME]
 
     def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
         """Records what the variables hold that a line names."""
@@ -231,9 +231,16 @@ class Recorder:
         read = list(running.came)
         for name in words.read if words else ():
             read += before.get(name) or self._held(frame, name)
+        behind: dict[Path, list[tuple[Path, Made]]] = {}
+        for path, made in read:
+            behind.setdefault(path[-1:], []).append((path, made))
         for (path, leaf), inner in itertools.zip_longest(new, returned):
             type_, is_host = type_of(leaf), is_of_numpy(leaf)
-            if path and helper and helper.type == type_:  # of calls that are not seen
+            is_like = helper is not None and (helper.type, helper.is_host) == (
+                type_,
+                is_host,
+            )
+            if path and helper and is_like and not helper.sources:  # of calls not seen
                 own = itertools.takewhile(lambda x: x != through[0], helper.through)
                 self._add(leaf, helper._replace(through=[*own, *through]))
                 continue
@@ -241,7 +248,7 @@ class Recorder:
             if inner is not None and inner.type[0] == leaf.dtype:
                 self._add(leaf, Made(here, type_, [inner], is_passed=True))
                 continue
-            sources = [each for last, each in read if not last or last == path[-1:]]
+            sources = _of_place(behind, path)
             sources = [*filter(None, (as_array(each, type_) for each in sources))]
             others = any(x.type != type_ and not x.type[1] for x in sources)
             if words and words.has_dtype:
@@ -265,15 +272,15 @@ class Recorder:
         return [line._replace(line=number), *callers]
 
     def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
-        """The arrays that a variable holds, each with the last part of its path."""
+        """The arrays that a variable holds, and the numbers that are known."""
         is_local = name in frame.f_locals
         value = frame.f_locals[name] if is_local else frame.f_globals.get(name)
         for path, leaf in held(value):
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))
-                yield path[-1:], made if is_local else made._replace(is_host=False)
+                yield path, made if is_local else made._replace(is_host=False)
             elif path and (made := self.number(path[-1], leaf)):
-                yield path[-1:], made
+                yield path, made
 
     def _words_of(self, code: CodeType) -> dict[int, Words]:
         if id(code) not in self._words:  # to hash code takes long
@@ -294,6 +301,24 @@ def _keep(kept: OrderedDict[int, Any], key: int, value: object) -> int | None:
     """Adds an item; returns the key of the one that is dropped for it, if any."""
     kept[key] = value
     return kept.popitem(last=False)[0] if len(kept) > _MOST_KEPT else None
+
+
+def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[Made]:
+    """What was at a place of a tree, by the ends of paths, and what was no tree.
+
+    Args:
+        behind: what is read, by the last part of its path.
+        path: of the place.
+    """
+
+    def alike(other: Path) -> int:
+        pairs = zip(reversed(other), reversed(path))
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    whole = [made for _, made in behind.get((), ())]
+    parts = [(alike(x), made) for x, made in behind.get(path[-1:], ()) if path]
+    most = max((count for count, _ in parts), default=0)
+    return whole + [made for count, made in parts if count == most]
 
 
 def _is_own(frame: FrameType) -> bool:

@@ -235,4 +235,6 @@ def counted():
 def test_an_int_that_becomes_a_float_is_the_cause():
     note = note_on(counted)
     row = note.splitlines()[1]
-    assert row.startswith(f"  carry[0]  int32[] -> float32[]  begins at {line('the first')}")
+    assert row.startswith(
+        f"  carry[0]  int32[] -> float32[]  begins at {line('the first')}"
+    )

@@ -438,3 +438,22 @@ def test_an_array_that_a_package_makes_of_a_number(program):
     for name in ("ics", "res"):
         steps = values.steps(values.module.state["weights"][name])
         assert steps == [values.marked("the arrays"), values.marked("the numbers")]
+
+
+def test_a_leaf_comes_from_the_leaf_of_the_same_place(program):
+    values = program(
+        """
+        import jax, jax.numpy as jnp
+
+        class Model:
+            pass
+
+        model = Model()
+        model.params = {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}  # the params
+        model.state = {"mu": {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}}  # the state
+        first = jax.device_get(jax.tree.map(lambda x: x[0], (model.params, model.state)))
+        """
+    )
+    params, state = values.module.first
+    assert values.steps(params["a"]["k"])[-1] == values.marked("the params")
+    assert values.steps(state["mu"]["a"]["k"])[-1] == values.marked("the state")

@@ -109,9 +109,13 @@ def _in_loop(
 
 
 def _is_of_first(drift: Drift, begun: Origin | None) -> bool:
-    """Whether a first value is to blame for an int that becomes a float."""
+    """Whether a first value is to blame for an int that becomes a float.
+
+    It is taken to be for a single number, such as a running loss that begins as 0.
+    """
     kinds = tuple(kind(aval.dtype) for aval in drift.avals)
-    if kinds != ("int", "float") or begun is None or drift.origin is None:
+    is_number = not any(aval.shape for aval in drift.avals)
+    if kinds != ("int", "float") or not (is_number and begun and drift.origin):
         return False
     return not whole_floats(drift.origin.users)
 

@@ -208,8 +208,8 @@ ADVICE = {
         [[("(body,", f"({GUARD}(body),")], [PRODUCT]],
     ),
     scanned_elsewhere: (
-        f'Write lax.scan({GUARD}(body), {{"w": jnp.ones(3, BF16)}}, None, 2), or cast '
-        f"at HERE: {BACK}.",
+        f'Write lax.scan({GUARD}(body), {{"w": jnp.ones(3, BF16)}}, None, 2), or '
+        "at HERE write (c * DOUBLE).astype(jnp.bfloat16) in place of c * DOUBLE.",
         [
             [("(body,", f"({GUARD}(body),")],
             [("c * DOUBLE", "(c * DOUBLE).astype(jnp.bfloat16)")],
@@ -234,8 +234,8 @@ ADVICE = {
     ),
     an_int: (
         "At HERE start n as float32: write jnp.float32(0) in place of jnp.int32(0) "
-        "(integers beyond 2**24 are rounded), or return jnp.round(x).astype(jnp.int32) "
-        "(the fraction is lost).",
+        "(integers beyond 2**24 are rounded), or at HERE write jnp.round(n + 0.5)"
+        ".astype(jnp.int32) in place of n + 0.5 (the fraction is lost).",
         [
             [("jnp.int32(0)", "jnp.float32(0)")],
             [("n + 0.5", "jnp.round(n + 0.5).astype(jnp.int32)")],
@@ -243,14 +243,16 @@ ADVICE = {
     ),
     a_small_int: (
         "At HERE start n as float32: write jnp.float32(0) in place of jnp.int8(0), or "
-        "return jnp.round(x).astype(jnp.int8) (the fraction is lost).",
+        "at HERE write jnp.round(n + 0.5).astype(jnp.int8) in place of n + 0.5 (the "
+        "fraction is lost).",
         [
             [("jnp.int8(0)", "jnp.float32(0)")],
             [("n + 0.5", "jnp.round(n + 0.5).astype(jnp.int8)")],
         ],
     ),
     an_index: (
-        "For n return jnp.round(x).astype(jnp.int32) (the fraction is lost).",
+        "At HERE write jnp.round(jnp.arange(9)[n] + 0.5).astype(jnp.int32) in place of "
+        "jnp.arange(9)[n] + 0.5 (the fraction is lost).",
         [
             [
                 (
@@ -262,22 +264,22 @@ ADVICE = {
     ),
     a_float: (
         "At HERE start z as complex64: write jnp.zeros(3, dtype=jnp.complex64) in place of "
-        "jnp.zeros(3), or return jnp.real(x).astype(jnp.float32) (the imaginary part is "
-        "lost).",
+        "jnp.zeros(3), or at HERE write jnp.real(z + 1j).astype(jnp.float32) in place of "
+        "z + 1j (the imaginary part is lost).",
         [
             [("jnp.zeros(3)", "jnp.zeros(3, jnp.complex64)")],
             [("z + 1j", "jnp.real(z + 1j).astype(jnp.float32)")],
         ],
     ),
     a_shape: (
-        "Return z as float32[3], or start it as float32[2,3].",
+        "Return z as float32[3] (not tried), or start it as float32[2,3].",
         [
             [("z + jnp.ones((2, 3))", "(z + jnp.ones((2, 3)))[0]")],
             [("jnp.zeros(3)", "jnp.zeros((2, 3))")],
         ],
     ),
     a_stack: (
-        "Return z as float32[3].",
+        "Return z as float32[3] (not tried).",
         [[("jnp.stack([z, z])", "jnp.stack([z, z])[0]")]],
     ),
     an_optimizer: (
@@ -296,7 +298,8 @@ ADVICE = {
         [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
     ),
     branches_of_other_kinds: (
-        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        "Let false_fun return jnp.round(x).astype(int).astype(jnp.float32) (integers "
+        "beyond 2**24 are rounded).",
         [[("astype(int)", "astype(int).astype(jnp.float32)")]],
     ),
     average_in_a_package: (
@@ -311,7 +314,7 @@ ADVICE = {
         ],
     ),
     variables_closed_over: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
+        "Let true_fun return new.astype(jnp.bfloat16).",
         [[("lambda: new", "lambda: new.astype(jnp.bfloat16)")]],
     ),
     a_constant: (
@@ -320,7 +323,8 @@ ADVICE = {
         [[("jnp.array(0)", "jnp.asarray(jnp.array(0), jnp.float32)")]],
     ),
     a_floor: (
-        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        "Let false_fun return floor.astype(jnp.float32) (integers beyond 2**24 are "
+        "rounded).",
         [[("lambda _: floor", "lambda _: floor.astype(jnp.float32)")]],
     ),
     a_first_value: (
@@ -406,5 +410,6 @@ def test_a_cast_to_64_bits_is_not_said_to_round():
         note = note_on(
             lambda: lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(3, F32))
         )
-    assert "x.astype(jnp.float64)" in note
+    assert "let true_fun return jnp.ones(3).astype(jnp.float32)" in note
+    assert "jnp.ones(3, F32).astype(jnp.float64)" in note
     assert "rounds" not in note

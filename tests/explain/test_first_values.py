@@ -238,3 +238,22 @@ def test_an_int_that_becomes_a_float_is_the_cause():
     assert row.startswith(
         f"  carry[0]  int32[] -> float32[]  begins at {line('the first')}"
     )
+
+
+# A copy begins in another type, and not what it copies -----------------------------------
+
+
+def test_an_average_that_begins_as_a_copy_of_the_params():
+    params = {"w": jnp.ones(3, BF16)}  # copied: the params
+    first = jax.tree.map(jnp.copy, params)  # copied: the average
+
+    def train(carry, x):
+        params, ema = carry
+        ema = jax.tree.map(lambda e, p: jnp.float32(0.99) * e + 0.01 * p, ema, params)
+        return (params, ema), None
+
+    note = note_on(lambda: lax.scan(train, (params, first), jnp.ones(2)))
+    place = line("copied: the average")
+    assert f"begins at {place}" in note
+    wide = "jax.tree.map(lambda x: x.astype(jnp.float32), jax.tree.map(jnp.copy, params))"
+    assert f"\nAt {place} begin carry[1]['w'] as float32: write {wide} in place of" in note

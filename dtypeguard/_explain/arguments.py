@@ -129,7 +129,9 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             name = site.name or "a call"
             is_check = "assert" in name or len(failure.types) != 2
             users = [] if is_check else [(site, [*written_in(site)])]
-            call = RefusedCall(site.file, site.node, None, users=users, is_of_others=True)
+            types = [] if is_check else [*map(jnp.dtype, failure.types)]
+            about = {"users": users, "is_of_others": True, "types": types}
+            call = RefusedCall(site.file, site.node, None, **about)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
 

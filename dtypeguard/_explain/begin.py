@@ -44,6 +44,8 @@ def begin_text(finding: Finding, leaves: Sequence[RefusedLeaf], word: str) -> st
         key = keys(leaves[0].path)[-1] if len(leaves) == 1 else ""
         if is_all or key:
             ways.append(dtype_on_line(line, old, new, frames, key))
+        if key and (kind(old), kind(new)) == ("int", "float"):
+            ways.append(_with_a_point(line, key))
         if word == "begin" and _is_tree(finding, leaves):
             ways.append(_assigned(line, new))
     if written := next(filter(None, ways), None):
@@ -76,6 +78,16 @@ def _assigned(line: Origin, new: DType) -> tuple[str, str] | None:
     if not isinstance(node.value, ast.Call) or len(text) > _LONG:
         return None
     return f"jax.tree.map(lambda x: {cast_text(new)}, {text})", text
+
+
+def _with_a_point(line: Origin, key: str) -> tuple[str, str] | None:
+    """The int that a line writes out for a key or a keyword, as a float and as it is."""
+    node = statement(line.file, line.line)
+    given = [*_items(node, key)] if node else []
+    values = [getattr(each, "value", None) for each in given]
+    if len(values) != 1 or type(values[0]) is not int:
+        return None
+    return f"{values[0]}.0", str(values[0])
 
 
 def whole_floats(line: Origin) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
+from .._leaves.groups import grouped
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, PyTree
 from .._lines.numbers import whole_on_line
@@ -55,8 +56,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         if call.is_flag or not all(argument.source for argument in named):  # JAX's own
             yield Remedy(ways, leaves)
             return
-    for leaf in leaves if len(leaves) == 1 or not call.wanted else ():
-        yield from _whole(leaf, call, finding, trials)
+    for group in grouped(leaves, lambda x: (x.argument and x.argument.text, x.why.origin)):
+        yield from _whole(group, call, finding, trials)
     if call.is_result:
         yield Remedy([*_result(call, named[0], trials)], leaves)
     elif not is_installed(call.file):
@@ -113,9 +114,17 @@ def _tried_compiled(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -
 
 
 def _whole(
-    leaf: RefusedLeaf, call: RefusedCall, finding: Finding, trials: Trials
+    leaves: Sequence[RefusedLeaf], call: RefusedCall, finding: Finding, trials: Trials
 ) -> Iterator[Remedy]:
-    """A whole number, at the user's line that gave a float where JAX wants an int."""
+    """A whole number, at the user's line that gave a float where JAX wants an int.
+
+    Args:
+        leaves: the arguments that are this float.
+        call: that JAX refuses.
+        finding: of the error.
+        trials: that try it.
+    """
+    leaf = leaves[0]
     value, line = leaf.values[0], leaf.why.origin and leaf.why.origin.users
     base = leaf.argument.base if leaf.argument else ""
     is_count = kind(call.wanted) == "int" or base in ("lower", "upper")
@@ -127,10 +136,11 @@ def _whole(
     if line and found and not is_installed(line.file):
         loss = "" if float(value).is_integer() else " (the fraction is lost)"
         text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
-        casts = [ArgumentCast(leaf.argument, _INT)] if leaf.argument else []
+        named = [x.argument for x in finding.leaves if x.argument]
+        casts = [ArgumentCast(x, _INT) for x in named]
         is_here = casts and not is_installed(call.file)  # with an int the call is accepted
         trial = partial(_tried, casts if is_here else [], finding.sites[-1], trials)
-        yield Remedy([Way(text, trial)], [leaf])
+        yield Remedy([Way(text, trial)], leaves)
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
@@ -152,7 +162,8 @@ def _ways_given(
 ) -> Iterator[Way]:
     """What to give to a package, in the user's own call of it."""
     yield from _made_as(call, finding, trials)
-    types = sorted({x for leaf in finding.leaves for x in leaf.dtypes}, key=_bits)
+    of_leaves = {x for leaf in finding.leaves for x in leaf.dtypes}
+    types = sorted({*of_leaves, *call.types}, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
             yield _cast([cast], site, trials)
@@ -177,15 +188,15 @@ def _given_as(
     """The casts of what a call gives to a package; none if some of that is computed."""
     node = site.node
     written = [*getattr(node, "args", ()), *getattr(node, "keywords", ())]
-    if any(isinstance(each, ast.Call) for x in written for each in ast.walk(x)):
-        return []
+    calls = [x for part in written for x in ast.walk(part) if isinstance(x, ast.Call)]
+    computed = {each for call in calls for each in ast.walk(call)}
     to = dict(pairs)
     casts = {
         x.source: ArgumentCast(x, to[dtype_of(x.value)])
         for x in reversed(given)
         if x.source and dtype_of(x.value) in to
     }
-    return [*casts.values()][::-1]
+    return [] if computed & casts.keys() else [*casts.values()][::-1]
 
 
 def _bits(dtype: DType) -> int:

@@ -87,6 +87,7 @@ class RefusedCall(NamedTuple):
         is_of_others: whether not JAX refuses them, so that it is not known what would do.
         is_compiled: whether its function is compiled for other types.
         is_added: whether it is a rule whose cotangent JAX cannot add to another one.
+        types: those that the message names, where not JAX refuses them.
     """
 
     file: str
@@ -99,6 +100,7 @@ class RefusedCall(NamedTuple):
     is_of_others: bool = False
     is_compiled: bool = False
     is_added: bool = False
+    types: Sequence[DType] = ()
     body: Body | None = None
 
 

@@ -34,7 +34,7 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
     name = getattr(source, "attr", getattr(source, "id", ""))
     file = frame.f_code.co_filename
     if not name and isinstance(source, ast.expr) and is_recorded(file):
-        is_computed = isinstance(source, (ast.BinOp, ast.Call))
+        is_computed = isinstance(source, (ast.BinOp, ast.Call, ast.Constant))
         return origin_of_frame(frame, source.lineno) if is_computed else None
     known = recorder()
     if known and (made := known.number(name, value)):

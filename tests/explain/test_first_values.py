@@ -247,6 +247,23 @@ def test_the_argument_that_is_to_be_changed_comes_first():
     assert second.startswith("  x ")
 
 
+def counted():
+    def body(carry, x):
+        total, loss = carry
+        return (total + loss, loss * x), None  # the sum
+
+    first = jnp.zeros((), int), jnp.ones(())  # the first
+    return lax.scan(body, first, jnp.ones(3))
+
+
+def test_an_int_that_becomes_a_float_is_the_cause():
+    note = note_on(counted)
+    row = note.splitlines()[1]
+    assert row.startswith(
+        f"  carry[0]  int32[] -> float32[]  begins at {line('the first')}"
+    )
+
+
 # A copy begins in another type, and not what it copies -----------------------------------
 
 

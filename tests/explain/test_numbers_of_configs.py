@@ -111,6 +111,16 @@ def test_a_number_is_mended_where_it_is_written(config):
     assert f"\nAt {marked('of self')} write {whole}.\n" in note
 
 
+def test_a_number_that_a_call_is_given_twice_is_mended_where_it_is_written(config):
+    cfg = config.Config()
+    note = note_on(lambda: jnp.ones((cfg.width, cfg.width)))
+    mended = f"\nAt {marked('field')} write 128 // 4 in place of 128 / 4.\nOr at "
+    assert mended in note
+    note = note_on(lambda: jnp.ones((cfg.width, config.HIDDEN)))
+    assert mended.removesuffix("Or at ") in note
+    assert f"\nAt {marked('global')} write 64 // 4 in place of 64 / 4.\n" in note
+
+
 def test_a_number_of_numpy_is_mended_where_it_is_written():
     size = np.ceil(1.0 / 0.1)  # steps
     here = line(__file__, "steps")

@@ -14,7 +14,7 @@ from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.expressions import asks_for
 from .._source.origin import Origin
-from .._source.syntax import evaluated, statement, text_of
+from .._source.syntax import evaluated, items_named, statement, text_of
 from .finding import Finding, RefusedLeaf
 
 _LONG = 60  # an expression with more characters is not written out
@@ -117,7 +117,7 @@ def dtype_on_line(
     is_whole = lambda call: call is getattr(node, "value", None)
     named = named or [(None, x) for x in calls if (key or is_whole(x)) and _makes(x)]
     if len(named) != 1 and key:
-        made = {id(each) for each in _items(node, key)}
+        made = {id(each) for each in items_named(node, key)}
         named = [pair for pair in named if id(pair[1]) in made]
     if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
         return None
@@ -145,14 +145,6 @@ def _makes(call: ast.Call) -> bool:
     is_named = any(each.arg == "dtype" for each in call.keywords)
     count = _MAKERS.get(getattr(function, "attr", ""))
     return count == len(call.args) and not is_named
-
-
-def _items(node: ast.AST, key: str) -> list[ast.expr]:
-    """What a statement writes out for a key of a dict, or for a keyword."""
-    found = [x.value for x in ast.walk(node) if isinstance(x, ast.keyword) if x.arg == key]
-    pairs = (zip(x.keys, x.values) for x in ast.walk(node) if isinstance(x, ast.Dict))
-    is_it = lambda name: isinstance(name, ast.Constant) and name.value == key
-    return found + [value for each in pairs for name, value in each if is_it(name)]
 
 
 def _is_repeated(node: ast.AST, call: ast.expr) -> bool:

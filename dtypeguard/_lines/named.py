@@ -8,6 +8,7 @@ from typing import NamedTuple
 _DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
 _KEYWORDS = "KW_NAMES", "LOAD_CONST"  # before a call
 _MAKING = "CALL", "STORE_ATTR", "STORE_SUBSCR"
+_COMPUTING = "CALL", "BINARY_OP", "UNARY"
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 _LONG = 50  # lines of a statement
 
@@ -21,6 +22,7 @@ class Words(NamedTuple):
         others: attributes and keys.
         is_making: whether it calls something, or assigns a part of an object.
         end: the last line of its statement.
+        is_computing: whether it writes a number or computes one, in itself or in a call.
     """
 
     stored: dict[str, None]
@@ -28,6 +30,7 @@ class Words(NamedTuple):
     others: set[str]
     is_making: bool
     end: int = 0
+    is_computing: bool = False
 
     @property
     def has_dtype(self) -> bool:
@@ -56,8 +59,12 @@ def words_of(code: CodeType) -> dict[int, Words]:
         elif each.opname in _KEYWORDS and isinstance(value, tuple):
             words.others.update(x for x in value if isinstance(x, str))
         is_making = words.is_making or name.startswith(_MAKING)
+        is_number = type(value) in (int, float) and name.startswith("LOAD")
+        is_computing = words.is_computing or is_number or name.startswith(_COMPUTING)
         end = max(words.end, min(end, line + _LONG))
-        found[line] = words._replace(is_making=is_making, end=end)
+        found[line] = words._replace(
+            is_making=is_making, end=end, is_computing=is_computing
+        )
     for line, words in found.items():
         for inner in filter(None, map(found.get, range(line + 1, words.end + 1))):
             words.read.update(inner.read)

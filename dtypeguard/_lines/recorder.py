@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.origin import Frame, Why, callers, frame_of, origin_of_frames, release
+from .._source.syntax import line_of_item
 from .held import (
     Path,
     held,
@@ -103,11 +104,17 @@ class Recorder:
         self._numbers: dict[tuple[str, str], Made] = {}
         self._running: dict[int, _Running] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+        # What was behind a line's values while what it calls was still looked at.
+        self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
     def made(self, value: Leaf) -> Made | None:
         """How an array came to be; None if it is not known."""
         ref, made = self._known.get(id(value), (None, None))
-        return made if (ref() if isinstance(ref, weakref.ref) else ref) is value else None
+        if (ref() if isinstance(ref, weakref.ref) else ref) is value and made:
+            return made
+        base = value.base if is_of_numpy(value) else None  # of which it is a view
+        is_alike = is_of_numpy(base) and base.dtype == value.dtype
+        return self.made(base) if is_alike else None
 
     def argument(self, variable: object) -> Made | None:
         """How the argument of a traced function came to be, by its variable in a jaxpr."""
@@ -184,7 +191,7 @@ class Recorder:
             running.start, running.came = line, []
         both = words[line].stored.keys() & words[line].read.keys() if line in words else ()
         running.line = line
-        running.before = {name: list(self._held(frame, name)) for name in both}
+        running.before = {name: list(self._held(frame, name, words[line])) for name in both}
 
     def leaves(self, frame: FrameType, value: PyTree) -> None:
         """A function of the user's returns or yields a value."""
@@ -202,7 +209,8 @@ class Recorder:
         for path, leaf in held(value):
             made = self.made(leaf)
             if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
-                made = Made(_through(frame, frame.f_lineno), type_of(leaf))
+                sources = [made] if made else []
+                made = Made(_through(frame, frame.f_lineno), type_of(leaf), sources)
             running.came += [(path[-1:], made)] if made else []
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
@@ -210,9 +218,9 @@ class Recorder:
         leaves, line = list(held(value)), frame.f_lineno
         arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         for path, leaf in leaves:  # such as an object that a call makes
-            key = path[-1] if path else "", repr(leaf) if type(leaf) is float else ""
+            key = _name_in(path), repr(leaf) if type(leaf) is float else ""
             if key[0].isidentifier() and key[1] and key not in self._numbers:
-                self._numbers[key] = Made(_through(frame, line), type_of(leaf))
+                self._numbers[key] = Made(self._through(frame, line, path), type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
             found = [(path[-1:], self.made(leaf)) for path, leaf in arrays]
@@ -229,12 +237,14 @@ class Recorder:
                 if is_made and is_array(leaf) and self.made(leaf) is None:
                     new.append((path, leaf))
                 elif is_number(leaf) and (
-                    is_stored or (is_made and path[-1] in words.others)
+                    is_stored or (is_made and _name_in(path) in words.others)
                 ):
-                    key = (name, *path)[-1], repr(leaf)
+                    key = _name_in((name, *path)), repr(leaf)
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)
-                    made = made or Made(_through(frame, line), type_of(leaf))
+                    made = made or (None if words.is_computing else self.number("", leaf))
+                    through = self._through(frame, line, path)
+                    made = made or Made(through, type_of(leaf))
                     self._numbers[key] = made
         self._make(frame, line, new)
 
@@ -242,7 +252,7 @@ class Recorder:
         """Records values that a line has made."""
         if not new:
             return
-        file, through = frame.f_code.co_filename, _through(frame, line)
+        file = frame.f_code.co_filename
         words = self._words_of(frame.f_code).get(line)
         running = self._running.get(id(frame)) or _Running(frame.f_code)
         returned: Sequence[Made | None] = ()
@@ -251,9 +261,10 @@ class Recorder:
         before = running.before if running.line == line else {}
         read = list(running.came)
         for name in words.read if words else ():
-            read += before.get(name) or self._held(frame, name)
+            read += before.get(name) or self._held(frame, name, words)
         for (path, leaf), inner in itertools.zip_longest(new, returned):
             type_, is_host = type_of(leaf), is_of_numpy(leaf)
+            through = self._through(frame, line, path)
             if inner is not None and inner.type[0] == leaf.dtype:
                 self._add(leaf, Made(through, type_, [inner], is_passed=True))
                 continue
@@ -264,16 +275,35 @@ class Recorder:
             elif not (others or is_host):  # the dtype may be chosen here
                 is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
                 sources = list(itertools.filterfalse(is_near, sources))
+            key = id(frame.f_code), line, type_
+            if running.came:
+                self._behind[key] = sources
+            elif not sources:
+                sources = self._behind.get(key, ())
             self._add(leaf, Made(through, type_, sources, others, is_host=is_host))
 
-    def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
-        """The arrays that a variable holds, each with the last part of its path."""
+    def _through(self, frame: FrameType, line: int, path: Path) -> Sequence[Frame]:
+        """A line of a running function, or that of an item of what it writes out."""
+        words = self._words_of(frame.f_code).get(line)
+        if path and words and words.end > line:
+            line = line_of_item(frame.f_code.co_filename, line, path)
+        return _through(frame, line)
+
+    def _held(
+        self, frame: FrameType, name: str, words: Words
+    ) -> Iterator[tuple[Path, Made]]:
+        """The arrays that a variable holds, each with the last part of its path.
+
+        An array of NumPy in an attribute that the line names has no path.
+        """
         is_local = name in frame.f_locals
         value = frame.f_locals[name] if is_local else frame.f_globals.get(name)
         for path, leaf in held(value):
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))
-                yield path[-1:], made if is_local else made._replace(is_host=False)
+                is_named = is_of_numpy(leaf) and not words.others.isdisjoint(path)
+                last = () if is_named else path[-1:]
+                yield last, made if is_local else made._replace(is_host=False)
 
     def _words_of(self, code: CodeType) -> dict[int, Words]:
         if id(code) not in self._words:  # to hash code takes long
@@ -294,6 +324,11 @@ def _keep(kept: OrderedDict[int, Any], key: int, value: object) -> int | None:
     """Adds an item; returns the key of the one that is dropped for it, if any."""
     kept[key] = value
     return kept.popitem(last=False)[0] if len(kept) > _MOST_KEPT else None
+
+
+def _name_in(path: Path) -> str:
+    """The last name in a path, which may end with places in tuples."""
+    return next((part for part in reversed(path) if not part.isdigit()), "")
 
 
 def _is_own(frame: FrameType) -> bool:

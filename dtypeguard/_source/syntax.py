@@ -9,7 +9,7 @@ import functools
 import itertools
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
@@ -40,6 +40,30 @@ def statement(file: str, line: int) -> ast.stmt | None:
     node = copy.copy(max(found, key=lambda node: node.lineno))
     vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
     return node
+
+
+def items_named(node: ast.AST, name: str) -> list[ast.expr]:
+    """What a statement writes out for a key of a dict, or for a keyword."""
+    found = [x.value for x in ast.walk(node) if isinstance(x, ast.keyword) if x.arg == name]
+    pairs = (zip(x.keys, x.values) for x in ast.walk(node) if isinstance(x, ast.Dict))
+    is_it = lambda key: isinstance(key, ast.Constant) and key.value == name
+    return found + [value for each in pairs for key, value in each if is_it(key)]
+
+
+def line_of_item(file: str, line: int, path: Sequence[str]) -> int:
+    """The line of what a statement of several lines writes out for a key or a keyword.
+
+    Args:
+        file: of the statement.
+        line: its first one, which is returned if the statement names no part of the path.
+        path: of the item in what the statement makes.
+    """
+    node = statement(file, line)
+    for name in reversed(path) if node else ():
+        found = {each.lineno for each in items_named(node, name)}
+        if found:
+            return found.pop() if len(found) == 1 else line
+    return line
 
 
 _INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}

@@ -48,6 +48,8 @@ class TypeChange(NamedTuple):
         made = origin if self.is_returned else origin and f"made at {origin}"
         if not (self.origin or self.begun):
             made = self.calls and f"called at {self.calls}"
+        if self.begins_weak and first:  # which is the cause
+            made, cause, first = first, made and f"promoted at {made}", cause
         return self.path, f"{self.before} -> {self.after}", made, cause, first
 
     @property
@@ -61,6 +63,18 @@ class TypeChange(NamedTuple):
         """Whether the leaf is weakly typed in one of the two calls alone."""
         old, new = self.dtypes
         return old == new
+
+    @property
+    def begins_weak(self) -> bool:
+        """Whether a leaf came back strongly typed, and the line that made it is known."""
+        is_made_strong = self.before.endswith(_WEAK) and not self.after.endswith(_WEAK)
+        return is_made_strong and self.is_returned and self.begun is not None
+
+    @property
+    def lines(self) -> tuple[Origin | None, ...]:
+        """The lines whose source is listed."""
+        begun = (self.begun,) if self.begins_weak or self.is_rare else ()
+        return *begun, self.origin, self.cause
 
 
 def advice(changes: Sequence[TypeChange]) -> list[str]:
@@ -106,8 +120,8 @@ def rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
     for number, line in enumerate(columns(made)):
         lines += [f"    {line}", *([below[number]] if number in below else [])]
     more = [f"    {text}" for text in and_more(len(groups) - len(shown))]
-    named = [(x.origin, x.cause) for group in shown for x in group]
-    users = dict.fromkeys(line.users for pair in named for line in pair if line)
+    named = [line for group in shown for x in group for line in x.lines]
+    users = dict.fromkeys(line.users for line in named if line)
     code = columns([(str(line), line.code) for line in users if line.code][: 2 * CAUSES])
     return [*lines, *more, *(f"    {line}" for line in code)]
 

@@ -115,10 +115,10 @@ def _begins_empty(drift: Drift) -> bool:
 def _is_kept_up(graph: Graph, number: int, reached: Sequence[int], is_empty: bool) -> bool:
     """Whether a leaf of 16 bits is an average or a running sum, which rounding stops.
 
-    A running sum is a scalar plus something, or an array that begins with zeros plus what is
-    not computed from it, such as the gradients of a batch. An average is the leaf plus a part of its
-    distance to something, or the leaf times a factor plus something, where that is times
-    what the factor lacks to 1, or the factor is nearly 1.
+    A running sum is a scalar plus something, or an array that begins with zeros plus what
+    is not computed from it, such as the gradients of a batch. An average is the leaf plus a
+    part of its distance to something, or the leaf times a factor plus something, where that
+    is times what the factor lacks to 1, or the factor is nearly 1.
     """
     aval = graph.avals[graph.inputs[number]]
     if kind(aval.dtype) != "float" or aval.dtype.itemsize > 2:
@@ -157,8 +157,8 @@ def _sums(graph: Graph, leaf: int, reached: Sequence[int], is_empty: bool) -> It
             factors |= zip([value], (x for x in inputs if x not in own))
         elif name in ("add", "sub") and own & given:
             is_sum = name == "add" and not apart.keys() & given
-            is_apart = lambda: is_empty and not _depends(graph, leaf, given - own)
-            if is_sum and (not aval.shape or is_apart()):
+            is_sum = is_sum and (is_empty or not aval.shape)
+            if is_sum and not (aval.shape and _depends(graph, leaf, given - own)):
                 yield value
             parts = [apart[x] for x in given if x in apart]
             if parts and (parts[0] is None or abs(parts[0]) <= _SLOW + _NEAR):

@@ -111,7 +111,7 @@ LISTED = {
             total = count(total)
         """,
         [
-            r"float32  {the average} .*begins at {the state}\n",
+            r"float32  begins at {the state}  promoted at {the average}",
             r"n  int32 \(weak\) -> float32 \(weak\)  {the half}  begins at {the total}\n",
         ],
     ),
@@ -128,7 +128,7 @@ LISTED = {
             average = smooth(average, jnp.float32(n))
         """,
         [
-            r"average  int32 \(weak\) -> float32  {the average}  begins at {the start}\n",
+            r"average  int32 \(weak\) -> float32  begins at {the start}  promoted at {the average}\n",
             r"\nStart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
         ],
     ),

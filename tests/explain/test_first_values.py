@@ -222,13 +222,11 @@ def accumulated():
 
 def test_sums_of_gradients_begin_in_float32():
     note = note_on(accumulated)
-    changed = "jax.tree.map(lambda x: x.astype(jnp.float32), jax.tree.map(jnp.zeros_like, params))"
-    begin = (
-        f"\nAt {line('sums')} begin 2 leaves of sums as float32: write {changed} in place"
-    )
+    old = "jax.tree.map(jnp.zeros_like, params)"
+    changed = f"jax.tree.map(lambda x: x.astype(jnp.float32), {old})"
+    begin = f"\nAt {line('sums')} begin 2 leaves of sums as float32: write {changed} in"
     assert begin in note
     assert note.index("begin 2 leaves") < note.index("guard_step")
-    old = "jax.tree.map(jnp.zeros_like, params)"
     assert applied(accumulated, (old, changed))().dtype == F32
 
 

@@ -128,7 +128,8 @@ LISTED = {
             average = smooth(average, jnp.float32(n))
         """,
         [
-            r"average  int32 \(weak\) -> float32  begins at {the start}  promoted at {the average}\n",
+            r"average  int32 \(weak\) -> float32  begins at {the start}  "
+            r"promoted at {the average}\n",
             r"\nStart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
         ],
     ),

@@ -27,9 +27,9 @@ from dtypeguard import Plan
 from dtypeguard._costs.by_plan import bytes_kept, wide_share
 from dtypeguard._leaves.rows import percent
 from dtypeguard._precision.candidates import Candidate, candidates_in
-from dtypeguard._precision.planned import Inputs, _traced, _trials, search
+from dtypeguard._precision.planned import PlannedInputs, _traced, _trials, search
 from dtypeguard._precision.prepared import prepare, running
-from dtypeguard._precision.trials import Trials
+from dtypeguard._precision.trials import PlanTrials
 from dtypeguard._program.graph import Graph
 
 NARROW = jnp.dtype("bfloat16")
@@ -86,9 +86,9 @@ class Bench:
             )
         self.error_of = jax.jit(self._error)
 
-    def trials(self) -> Trials:
+    def trials(self) -> PlanTrials:
         parts = self.parts[0], self.traced, self.prepared, self.parts[3]
-        return _trials(*parts, Inputs(budget=10**6))
+        return _trials(*parts, PlannedInputs(budget=10**6))
 
     def rows(self) -> dict[str, Row]:
         """A row for each plan."""
@@ -158,7 +158,7 @@ class Bench:
         tolerance = self.subject.tolerance
         return Plan(NARROW, default=default, entries=entries, tolerance=tolerance)
 
-    def first(self, trials: Trials) -> Found:
+    def first(self, trials: PlanTrials) -> Found:
         """The fewest of the first lines that are enough, by bisection."""
         lines = candidates_in(trials.program)[0]
         low, high = 0, len(lines)
@@ -171,7 +171,7 @@ class Bench:
         plan = self.plan("all", lines[:high])
         return plan, trials.error(plan)
 
-    def greedy(self, trials: Trials) -> Found:
+    def greedy(self, trials: PlanTrials) -> Found:
         """Lines by what they lose alone, until these are enough."""
         lines = candidates_in(trials.program)[0]
         lines = sorted(lines, key=lambda each: -trials.alone(each))
@@ -179,7 +179,7 @@ class Bench:
         tried = ((plan, trials.error(plan)) for plan in plans)
         return next(found for found in tried if found[1] <= self.subject.tolerance)
 
-    def listed(self, trials: Trials) -> Found:
+    def listed(self, trials: PlanTrials) -> Found:
         """Lines that have an operation of torch's list, and no product."""
         names = {node.number: node.name for node in trials.program.block.all_nodes()}
         lines = [
@@ -189,15 +189,15 @@ class Bench:
         ]
         return self.plan("flow", lines), math.nan
 
-    def ours(self, trials: Trials) -> Found:
+    def ours(self, trials: PlanTrials) -> Found:
         parts = self.parts[0], self.traced, self.prepared, self.parts[3]
-        tolerance, inputs = self.subject.tolerance, Inputs(budget=BUDGET)
+        tolerance, inputs = self.subject.tolerance, PlannedInputs(budget=BUDGET)
         found = search(*parts, tolerance, inputs, None, self.quiet)
         self.runs = found.runs
         return found.plan, found.plan.error or 0.0
 
 
-_PLANS: dict[str, Callable[[Bench, Trials], Found]] = {
+_PLANS: dict[str, Callable[[Bench, PlanTrials], Found]] = {
     "all narrow": lambda bench, _: (bench.plan("all"), math.nan),
     "jmp's policy": lambda bench, _: (None, math.nan),
     "products": lambda bench, _: (bench.plan("products"), math.nan),

@@ -37,7 +37,7 @@ from ._sweep.contract import (
     broken,
     broken_by_step,
 )
-from ._sweep.entry import Entry, Inputs
+from ._sweep.entry import Entry, SweepInputs
 from ._sweep.recipes import Recipe
 from ._sweep.sweep import CONFIGURATIONS, Configuration, where
 
@@ -511,7 +511,7 @@ def _feeder(
     params: Params,
     updates: Updates,
     extra_args: dict[str, Any] | None,
-) -> Callable[[Configuration], Inputs]:
+) -> Callable[[Configuration], SweepInputs]:
     recipe = Recipe() if params is None else Recipe(params=params, grads=lambda p: p)
     if updates is not None:
         recipe = recipe._replace(grads=lambda _: updates)

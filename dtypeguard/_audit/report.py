@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Literal
 
-from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
+from .._leaves.groups import Cells, grouped, of_holders, rows_of_causes
 from .._leaves.page import Cell, Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
@@ -121,7 +121,7 @@ class AuditReport(Displayed):
             )
             yield ("", d.name), (d.before, ""), (d.after, ""), *lines
 
-    def rows(self) -> Sequence[Sequence[str]]:
+    def rows(self) -> Sequence[Cells]:
         """Path, types, origin and cause of every drift, as text."""
         changes = arrows([(d.before, d.after) for d in self.drifts])
         pairs = zip(self.drifts, changes)
@@ -140,21 +140,16 @@ class AuditReport(Displayed):
 
     def _short(self) -> tuple[list[str], list[str]]:
         """A line for each drift or for many of one cause, and where all of them are."""
-        groups = grouped(self.drifts, _cause)
-        shown = groups[:CAUSES]
         rows = dict(zip(self.drifts, self.rows()))
-        lines: list[Sequence[str]] = []
-        for group in shown:
-            if len(group) <= FEW:
-                lines += [rows[drift] for drift in group]
-                continue
+
+        def many(group: Sequence[Drift]) -> list[Cells]:
             _, change, *named = rows[group[0]]
-            if len({(drift.before, drift.after) for drift in group}) > 1:
-                change = ""
-            lines.append((of_holders([drift.name for drift in group]), change, *named))
-        text = columns(lines) if lines else []
-        text += and_more(len(groups) - len(shown))
-        is_cut = len(lines) < len(self.drifts)
+            is_one = len({(drift.before, drift.after) for drift in group}) == 1
+            name = of_holders([drift.name for drift in group])
+            return [(name, change if is_one else "", *named)]
+
+        groups = grouped(self.drifts, _cause)
+        text, is_cut = rows_of_causes(groups, lambda drift: [rows[drift]], many)
         return text, ["Every leaf: the report's drifts, or --json."] * is_cut
 
     def to_json(self) -> str:

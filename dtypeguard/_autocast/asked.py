@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterator
 from types import CodeType
 
-from .._lines.equations import calls_by_jaxpr
+from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
 from .._source.assignments import assigned_at
 from .._source.files import is_installed

@@ -15,10 +15,10 @@ from .._leaves.arguments import shown
 from .._leaves.compat import CAN_AUTOCAST, set_x64, x64_enabled
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
-from .calls import Call, Traces
+from .calls import Traces, WholeCall
 from .decide import Kept, draws
 from .entries import PRODUCTS, PlanError
-from .held import Held
+from .held import HeldRules
 from .inside import Known
 from .matching import Matcher
 from .plan import Plan
@@ -155,7 +155,7 @@ class _Autocast:
         self._is_wider = any(entry.dtype == FLOAT64 for entry in plan.entries)
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
-        call = Call(self._function, args, kwargs)
+        call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = self._traces.of(call)
             emit = functools.partial(self._emitted, jaxpr)
@@ -166,7 +166,7 @@ class _Autocast:
 
     def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
         """The results of a jaxpr, of its constants and its arguments, by the plan."""
-        emitter = Held(self._inner, self._plan, self._matcher, self.kept)
+        emitter = HeldRules(self._inner, self._plan, self._matcher, self.kept)
         emitter.draws = draws(jaxpr)
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
         given = emitter.given(jaxpr, arrays)
@@ -174,7 +174,7 @@ class _Autocast:
         self._check(emitter)
         return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
 
-    def _check(self, emitter: Held) -> None:
+    def _check(self, emitter: HeldRules) -> None:
         self._matcher.check()
         is_bare = self._plan.default == PRODUCTS and not self._plan.entries
         if is_bare and not emitter.products:

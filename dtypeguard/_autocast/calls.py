@@ -30,7 +30,7 @@ _CONSTANTS = (*_NUMBERS, np.ndarray, *{*np.sctypeDict.values()})
 _MOST = 100
 
 
-class Call:
+class WholeCall:
     """A call of a function, with its arrays apart.
 
     Flax NNX objects among the arguments are trees of what they hold. The function that is
@@ -117,7 +117,7 @@ class Traces:
         self._functions: OrderedDict[object, tuple[Callable[..., Any], dict[Any, Any]]]
         self._functions = OrderedDict()
 
-    def of(self, call: Call) -> tuple[Jaxpr, Returned]:
+    def of(self, call: WholeCall) -> tuple[Jaxpr, Returned]:
         """The closed jaxpr of a call, and what it returns without arrays."""
         key = call.key
         if key is None:
@@ -141,7 +141,7 @@ class Traces:
         return jaxpr, returned[_types(call.arrays)]
 
 
-def _traceable(call: Call) -> tuple[Callable[..., Any], dict[Any, Any]]:
+def _traceable(call: WholeCall) -> tuple[Callable[..., Any], dict[Any, Any]]:
     returned: dict[Any, Returned] = {}
     run = call.emptied()
 

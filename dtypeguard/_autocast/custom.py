@@ -16,14 +16,14 @@ from .._leaves.types import Equation, Function, Leaf
 from .._program.graph import Stack
 from .._source.files import is_users
 from .inside import Inner, evaluated, leading
-from .loops import Loops
+from .loops import InsideLoops
 from .reach import Variables
-from .values import Type, Value, cast, is_float
+from .values import Value, ValueType, cast, is_float
 
 _FLOAT0 = jax.dtypes.float0
 
 
-class Custom(Loops):
+class Custom(InsideLoops):
     """Emits all equations, `custom_jvp` and `custom_vjp` among them."""
 
     def custom_jvp(
@@ -143,7 +143,7 @@ class Custom(Loops):
         derivative: Any,
         eqn: Equation,
         stack: Stack,
-        types: Sequence[Type],
+        types: Sequence[ValueType],
         inner: Inner,
     ) -> Function:
         """The rule of a `custom_jvp`, emitted by the plan."""
@@ -213,7 +213,7 @@ def _is_of_users(jaxpr: Any) -> bool:
     return is_users(getattr(about, "func_filename", None) or "")
 
 
-def _cast(values: Sequence[Value], types: Sequence[Type]) -> list[Leaf]:
+def _cast(values: Sequence[Value], types: Sequence[ValueType]) -> list[Leaf]:
     return [
         cast(value.array, kind.dtype) if is_float(value.array) else value.array
         for value, kind in zip(values, types)
@@ -232,7 +232,7 @@ def _instantiated(value: Any, like: Any) -> Any:
 
 
 Custom.rules = {
-    **Loops.rules,
+    **InsideLoops.rules,
     "custom_jvp_call": Custom.custom_jvp,
     "custom_vjp_call": Custom.custom_vjp,
 }

@@ -7,7 +7,7 @@ import jax
 
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Equation, Jaxpr
-from .._lines.equations import is_of_sampler
+from .._lines.equations import Written
 from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .entries import ALL
 from .lost import Lost
@@ -68,7 +68,7 @@ class Decisions:
             return None
         if entry is None and not self._is_narrow(eqn, values, reached):
             return None
-        if self.draws and is_of_sampler(stack):
+        if self.draws and Written(stack).is_of_sampler:
             return None
         dtype = self.plan.narrow if entry is None else entry.dtype
         if not is_narrower(dtype, FLOAT32):
@@ -112,7 +112,7 @@ class Decisions:
         dtype = self.plan.narrow if entry is None else entry.dtype
         if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
             return None
-        if self.draws and is_of_sampler(stack):
+        if self.draws and Written(stack).is_of_sampler:
             return None
         if asks_for_precision(eqn):
             return self.keep(stack, _OWN_PRECISION)

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._lines.equations import is_backward, is_explicit, is_following
+from .._lines.equations import Written
 from .._numbers import primitives
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import evaluate
@@ -223,7 +223,7 @@ class Emitter(Decisions):
         """As written: a cast is the user's."""
         before, after = (x.aval.dtype for x in (eqn.invars[0], eqn.outvars[0]))
         entry = self.matcher.entry(stack)
-        is_asked = is_explicit(stack) and not is_following(stack)
+        is_asked = Written(stack).is_asked
         if entry is not None and kind(after) == "float" and not is_asked:
             return self._in(entry.dtype, eqn, stack, values, reached)
         is_from_int = kind(before) != "float" and kind(after) == "float"
@@ -261,7 +261,7 @@ class Emitter(Decisions):
         result = dtype
         if is_narrower(dtype, FLOAT32):
             # A gradient that leads to no product may be added up over devices.
-            is_gradient = is_backward(stack) and out not in reached
+            is_gradient = Written(stack).is_backward and out not in reached
             if is_gradient or self.asks_for_result(stack):
                 result = out.aval.dtype
         if not is_narrower(dtype, FLOAT32) or not is_bilinear(eqn):

@@ -20,7 +20,7 @@ class PlanError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class PlanEntry:
     """A function, or an expression of it, that computes in a dtype of its own.
 
     Attributes:
@@ -50,7 +50,7 @@ class Entry:
     def __str__(self) -> str:
         return f"{self.key}{f' in scope {self.scope}' if self.scope else ''}"
 
-    def rounded(self) -> "Entry":
+    def rounded(self) -> "PlanEntry":
         """The entry with its figures as its comment has them."""
         rounded = {key: float(text) / 100 for key, text in self._percents().items()}
         return dataclasses.replace(self, **rounded)

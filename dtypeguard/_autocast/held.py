@@ -18,7 +18,7 @@ _OF_REMAT = "policy", "prevent_cse"
 _FURTHER = "remat_rules", "bwd_accums", "with_logs", "generic_batching"
 
 
-class Held(Custom):
+class HeldRules(Custom):
     """Emits all equations."""
 
     def held(
@@ -93,8 +93,8 @@ class Held(Custom):
 
 
 _HELD: dict[str, Callable[..., list[Value]]] = {
-    "RematTraced": Held.remat,
-    "CustomVJPTraced": Held.held_vjp,
-    "CustomJVPTraced": Held.held_jvp,
+    "RematTraced": HeldRules.remat,
+    "CustomVJPTraced": HeldRules.held_vjp,
+    "CustomJVPTraced": HeldRules.held_jvp,
 }
-Held.rules = {**Custom.rules, "call_hi_primitive": Held.held}
+HeldRules.rules = {**Custom.rules, "call_hi_primitive": HeldRules.held}

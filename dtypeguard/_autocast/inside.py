@@ -21,8 +21,8 @@ from .entries import FLOW, PRODUCTS
 from .matching import key_of_line
 from .reach import Variables
 from .values import (
-    Type,
     Value,
+    ValueType,
     cast,
     dtype_of,
     is_float,
@@ -55,7 +55,7 @@ class Inner(NamedTuple):
     """
 
     jaxpr: Jaxpr
-    types: list[Type]
+    types: list[ValueType]
     is_changed: bool
     products: int
     of: Jaxpr
@@ -116,7 +116,7 @@ class Inside(Emitter):
         self,
         jaxpr: Jaxpr,
         stack: Stack,
-        types: Sequence[Type],
+        types: Sequence[ValueType],
         leads: Sequence[bool],
         results: Sequence[DType | None] | None = None,
     ) -> Inner:
@@ -160,7 +160,7 @@ class Inside(Emitter):
         self,
         jaxpr: Jaxpr,
         stack: Stack,
-        types: Sequence[Type],
+        types: Sequence[ValueType],
         leads: Sequence[bool],
         results: Sequence[DType | None] | None,
         trace: Callable[[Callable[..., list[Leaf]]], Jaxpr],
@@ -176,7 +176,7 @@ class Inside(Emitter):
             trace: traces a function of a list of its arguments.
         """
         opened, reached = open_jaxpr(jaxpr), self.reached(jaxpr, stack, leads)
-        made_types: list[Type] = []
+        made_types: list[ValueType] = []
         before, products = self.changes, self.products
 
         def function(arrays):
@@ -279,19 +279,19 @@ def leading(eqn: Equation, reached: Variables) -> list[bool]:
     return [var in reached for var in eqn.outvars]
 
 
-def types_of(values: Sequence[Value]) -> list[Type]:
+def types_of(values: Sequence[Value]) -> list[ValueType]:
     return [value.type for value in values]
 
 
-def widest(types: Sequence[Type]) -> DType | None:
+def widest(types: Sequence[ValueType]) -> DType | None:
     dtypes = [each.dtype for each in types]
     wider = lambda a, b: b if is_narrower(a, b) else a
     return functools.reduce(wider, dtypes) if len({*dtypes}) > 1 else dtypes[0]
 
 
-def _joined(types: Sequence[Type]) -> Type:
+def _joined(types: Sequence[ValueType]) -> ValueType:
     is_kept = any(kind.is_kept for kind in types)
-    return Type(types[0].dtype, is_kept, lost=most_lost(types))
+    return ValueType(types[0].dtype, is_kept, lost=most_lost(types))
 
 
 def _is_plain(eqn: Equation) -> bool:

@@ -16,7 +16,7 @@ from .values import Value, cast, dtype_of, is_float, is_narrower, most_lost
 _ATTEMPTS = 4
 
 
-class Loops(Inside):
+class InsideLoops(Inside):
     """Emits all equations but functions with derivatives of their own."""
 
     def scan(
@@ -127,9 +127,9 @@ def _widened(value: Value, var: Any) -> Value:
     return value._replace(array=cast(value.array, var.aval.dtype))
 
 
-Loops.rules = {
+InsideLoops.rules = {
     **Inside.rules,
-    "scan": Loops.scan,
-    "while": Loops.loop,
-    "shard_map": Loops.shards,
+    "scan": InsideLoops.scan,
+    "while": InsideLoops.loop,
+    "shard_map": InsideLoops.shards,
 }

@@ -15,18 +15,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._lines.equations import calls_by_jaxpr, scope_of
+from .._lines.equations import Written
+from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression
-from .entries import Entry, PlanError
+from .entries import PlanEntry, PlanError
 from .plan import Plan
 
 # Files at the root of a project.
 _ROOTS = "pyproject.toml", "setup.py", "setup.cfg", ".git"
 
 
-class Line(NamedTuple):
+class MatchedLine(NamedTuple):
     """Where an equation comes from, as plans name it.
 
     Attributes:
@@ -43,7 +44,7 @@ class Line(NamedTuple):
         return self.place if self.expression is None else f"{self.place}: {self.expression}"
 
 
-def key_of_line(stack: Stack) -> Line:
+def key_of_line(stack: Stack) -> MatchedLine:
     """The function and the expression of the user's that an equation comes from.
 
     Lines in packages count for the user's line that calls them, and the backward pass of a
@@ -52,12 +53,12 @@ def key_of_line(stack: Stack) -> Line:
     Args:
         stack: the equation and those around it, inside out.
     """
-    scope = "/".join(scope_of(stack))
+    scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
         for call in calls:
             if not is_installed(call[0].co_filename):
-                return Line(*_read(*call), scope)
-    return Line("", None, scope)
+                return MatchedLine(*_read(*call), scope)
+    return MatchedLine("", None, scope)
 
 
 @functools.lru_cache(10_000)
@@ -100,10 +101,10 @@ class Matcher:
             for x in plan.entries
         ]
         self._given = plan.entries
-        self._known: dict[Line, Entry | None] = {}
+        self._known: dict[MatchedLine, PlanEntry | None] = {}
         self._found: set[int] = set()
 
-    def entry(self, stack: Stack) -> Entry | None:
+    def entry(self, stack: Stack) -> PlanEntry | None:
         """The entry of an equation: of its expression before that of its function."""
         if not self._entries:
             return None
@@ -158,7 +159,7 @@ def matched(plan: Plan, stacks: Iterable[Stack]) -> list[np.dtype | None]:
     return [None if entry is None else entry.dtype for entry in entries]
 
 
-def _matches(entry: Entry, line: Line) -> bool:
+def _matches(entry: PlanEntry, line: MatchedLine) -> bool:
     if entry.scope is not None and not _is_in_scope(entry.scope, line.scope):
         return False
     if entry.expression is not None and entry.expression != line.expression:
@@ -192,7 +193,7 @@ def _normal(text: str) -> str:
         return text.strip()
 
 
-def _is_near(entry: Entry, lines: Sequence[Line]) -> bool:
+def _is_near(entry: PlanEntry, lines: Sequence[MatchedLine]) -> bool:
     """Whether a program has the file of an entry, or its expression."""
     file = lambda place: place.partition(":")[0]
     return any(
@@ -202,7 +203,7 @@ def _is_near(entry: Entry, lines: Sequence[Line]) -> bool:
     )
 
 
-def _remedy(entry: Entry, lines: Sequence[Line]) -> str:
+def _remedy(entry: PlanEntry, lines: Sequence[MatchedLine]) -> str:
     """What to write in place of an entry that matches nothing."""
     here = [line for line in lines if _is_place(entry.place, line.place)]
     text = entry.expression and _normal(entry.expression)

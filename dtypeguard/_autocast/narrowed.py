@@ -5,7 +5,7 @@ from collections import OrderedDict
 import jax
 
 from .._leaves.types import Jaxpr
-from .held import Held
+from .held import HeldRules
 from .matching import Matcher
 from .plan import Plan
 from .values import cast, is_float
@@ -20,7 +20,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     matcher = Matcher(plan)
 
     def function(*arrays):
-        emitter = Held(OrderedDict(), plan, matcher, {})
+        emitter = HeldRules(OrderedDict(), plan, matcher, {})
         reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
         given = emitter.given(jaxpr, [*jaxpr.consts, *arrays])
         made = emitter.run(jaxpr, given, (), reached)

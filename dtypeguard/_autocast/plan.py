@@ -11,7 +11,7 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.public import public
 from .._leaves.types import DType
-from .entries import DEFAULTS, PRODUCTS, VERSION, Entry, PlanError, quoted
+from .entries import DEFAULTS, PRODUCTS, VERSION, PlanEntry, PlanError, quoted
 from .reading import NUMBERS, fields_of
 
 
@@ -39,7 +39,7 @@ class Plan:
 
     narrow: np.dtype
     default: str = PRODUCTS
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PlanEntry, ...] = ()
     loss_scale: float | None = None
     error: float | None = None
     held_out: float | None = None
@@ -69,7 +69,7 @@ class Plan:
         entries = tuple(each.rounded() for each in self._by_scope())
         return dataclasses.replace(self, entries=entries, **figures)
 
-    def _by_scope(self) -> list[Entry]:
+    def _by_scope(self) -> list[PlanEntry]:
         return sorted(self.entries, key=lambda each: each.scope or "")
 
     def _figures(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._leaves.types import Equation, Jaxpr
-from .._lines.equations import is_backward
+from .._lines.equations import Written
 from .._program.graph import PRODUCTS, Stack, jaxprs_in, loop_parts, open_jaxpr
 from .values import is_float
 
@@ -30,7 +30,7 @@ class Reach:
             results: which of its results lead to a product outside.
         """
         opened = open_jaxpr(jaxpr)
-        key = id(opened), is_backward(outer), (*results,)
+        key = id(opened), Written(outer).is_backward, (*results,)
         if key not in self._known:
             found = self._variables(opened, outer, results)
             self._known[key] = opened, frozenset(found)
@@ -44,7 +44,7 @@ class Reach:
         made_backward = set[Any]()
         for eqn in reversed(jaxpr.eqns):
             stack = (eqn, *outer)
-            is_back = is_backward(stack)
+            is_back = Written(stack).is_backward
             if is_back:
                 made_backward.update(eqn.outvars)
             leads = [var in reached[is_back] for var in eqn.outvars]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .entries import DEFAULTS, FIGURES, PRODUCTS, VERSION, Entry, PlanError, quoted
+from .entries import DEFAULTS, FIGURES, PRODUCTS, VERSION, PlanEntry, PlanError, quoted
 
 _NARROW = "bfloat16", "float16"
 _DTYPES = "float32", "float64", *_NARROW
@@ -111,7 +111,7 @@ def _entries(
     name: str,
     tables: Sequence[_Table],
     figures: Mapping[tuple[str | None, str], Mapping[str, float]],
-) -> Iterator[Entry]:
+) -> Iterator[PlanEntry]:
     every = ((x.scope, key, value) for x in tables for key, value in x.entries.items())
     for scope, key, value in every:
         dtype = _read_dtype(name, quoted(key), value, _DTYPES)
@@ -123,7 +123,7 @@ def _entries(
                 '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
             )
         place, about = f"{file}:{function}", figures.get((scope, key), {})
-        yield Entry(place, expression or None, scope, dtype, **about)
+        yield PlanEntry(place, expression or None, scope, dtype, **about)
 
 
 def _read_dtype(name: str, key: str, value: object, allowed: Sequence[str]) -> np.dtype:

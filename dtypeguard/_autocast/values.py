@@ -20,7 +20,7 @@ FLOAT32, FLOAT64 = np.dtype("float32"), np.dtype("float64")
 _DOUBLES = FLOAT64, np.dtype("complex128")
 
 
-class Type(NamedTuple):
+class ValueType(NamedTuple):
     """The type of a value that is emitted.
 
     Attributes:
@@ -45,8 +45,8 @@ class Value(NamedTuple):
     lost: Lost = Lost.NOTHING
 
     @property
-    def type(self) -> Type:
-        return Type(dtype_of(self.array), *self[1:])
+    def type(self) -> ValueType:
+        return ValueType(dtype_of(self.array), *self[1:])
 
 
 def dtype_of(array: Leaf) -> DType:
@@ -92,7 +92,7 @@ def constant(number: Leaf, dtype: DType) -> Value:
     return Value(number, False, *fate(number, dtype))
 
 
-def most_lost(values: Sequence[Value | Type]) -> Lost:
+def most_lost(values: Sequence[Value | ValueType]) -> Lost:
     return max((value.lost for value in values), default=Lost.NOTHING)
 
 

@@ -18,7 +18,7 @@ from .returned import (
     is_unregistered,
     structure,
 )
-from .snapshot import Held
+from .snapshot import HeldTree
 
 
 class Carry(NamedTuple):
@@ -73,7 +73,7 @@ class Carry(NamedTuple):
         self._check_registered("was called with", values)
         return values
 
-    def held(self, args: Args, kwargs: Kwargs) -> list[Held]:
+    def held(self, args: Args, kwargs: Kwargs) -> list[HeldTree]:
         """The Flax NNX objects among the arguments, with what they hold before the call.
 
         The step changes them in place, so they come back whether they are named or not.
@@ -81,11 +81,11 @@ class Carry(NamedTuple):
         given = [("self", self.bound)] if self.bound is not None else []
         given += [(self.names.at(number), arg) for number, arg in enumerate(args)]
         given += kwargs.items()
-        found: dict[int, Held] = {}
+        found: dict[int, HeldTree] = {}
         for name, arg in given:
             for path, node in objects(arg).items():
                 if id(node) not in found:
-                    found[id(node)] = Held(name + path, node)
+                    found[id(node)] = HeldTree(name + path, node)
         return list(found.values())
 
     def put(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jax import tree_util
 
-from .._leaves.rows import type_name
+from .._leaves.rows import type_of
 from .._leaves.types import Leaf, NNXObject, PyTree, PyTreeDef
 from .modules import Contents, constants, contents, put_contents
 
@@ -90,7 +90,7 @@ class Snapshot:
         return mapped
 
 
-class Held:
+class HeldTree:
     """A Flax NNX object that a step may change in place, and what it held before.
 
     Attributes:
@@ -129,7 +129,7 @@ class Held:
         """Puts the old contents back where the new ones have another type."""
         before, now = self.pairs(self.node)
         old = before.copy()
-        same = lambda a, b: type_name(a) == type_name(b) and np.shape(a) == np.shape(b)
+        same = lambda a, b: type_of(a) == type_of(b) and np.shape(a) == np.shape(b)
         self.put(tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now))
 
 

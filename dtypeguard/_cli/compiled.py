@@ -25,7 +25,7 @@ from .._carry.modules import spread
 from .._carry.named import parameter
 from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.internals import COMPILING, STATEFUL
-from .._leaves.rows import type_name
+from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
 from .._lines.recorder import Made
@@ -75,7 +75,7 @@ class LeafOfCall(NamedTuple):
         has_identity: of a static one, whether it equals only itself.
     """
 
-    type: str
+    type: Type
     shape: tuple[int, ...] = ()
     is_static: bool = False
     value: int = 0
@@ -181,13 +181,13 @@ def _arguments(call: CompiledCall) -> dict[str, PyTree]:
 
 
 def _leaf(leaf: Leaf, is_traced: bool) -> LeafOfCall:
-    dtype = type_name(leaf) or (str(leaf.dtype) if is_array(leaf) else "")
-    if dtype and is_traced:
-        return LeafOfCall(dtype, np.shape(leaf))
+    type_ = type_of(leaf) or (Type(str(leaf.dtype)) if is_array(leaf) else None)
+    if type_ and is_traced:
+        return LeafOfCall(type_, np.shape(leaf))
     shown = repr(leaf) if is_python_number(leaf) else ""
     shown = f"{leaf:.6g}" if len(shown) > 8 and isinstance(leaf, float) else shown
     equals_itself = type(leaf).__eq__ is object.__eq__
-    about = type(leaf).__name__, np.shape(leaf) if is_array(leaf) else ()
+    about = Type(type(leaf).__name__), np.shape(leaf) if is_array(leaf) else ()
     return LeafOfCall(*about, True, _hash(leaf), shown, equals_itself)
 
 

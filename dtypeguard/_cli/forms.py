@@ -175,7 +175,7 @@ def of_run(
             notes.append(note)
     for function in functions:
         for change in function.changes.values():
-            line = change.cause or change.origin or change.begun
+            line = change.why.root or change.why.begun
             text = f"{change.path}: {change.before} -> {change.after}"
             title = f"{function.name} was compiled again"
             made.append(Annotation(line, title, text, "warning"))

@@ -11,7 +11,7 @@ from .._leaves.progress import Show, status
 from .._leaves.types import Args, Kwargs
 from .._precision.plan_check import PlanCheck
 from .._precision.plan_search import PlanSearch
-from .._precision.planned import Inputs, check_call, plan_call
+from .._precision.planned import PlannedInputs, check_call, plan_call
 from .arguments import report_files
 from .forms import Annotation, FormedReport
 from .inputs import as_error_of_run, as_usage_error, load_inputs
@@ -80,7 +80,7 @@ def _checked(options: argparse.Namespace, show_status: Show) -> PlanCheck:
         raise UsageError(str(error)) from error
 
 
-def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, Inputs]:
+def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, PlannedInputs]:
     """The function, its arguments, and the other inputs."""
     modules: dict[str, ModuleType] = {}  # all may share a file, and then its classes
 
@@ -92,7 +92,7 @@ def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, Inputs]:
     f = load(options.target, modules, PLAN_FORMS)
     args, kwargs = arguments(options.inputs)
     also, held_out = ([*map(arguments, x)] for x in (options.also, options.held_out))
-    inputs = Inputs(also, held_out, options.budget)
+    inputs = PlannedInputs(also, held_out, options.budget)
     return f, args, kwargs, inputs
 
 

@@ -15,10 +15,11 @@ from typing import NamedTuple
 from .._carry.named import parameter
 from .._leaves.groups import FEW
 from .._leaves.internals import COMPILING, STATEFUL
+from .._leaves.rows import Type
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
-from .._source.origin import Origin, callers, release
-from .changes import TypeChange, advice, is_key, rows, told_before, users_line
+from .._source.origin import Origin, Why, callers, release
+from .changes import TypeChange, advice, rows, told_before, users_line
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -137,10 +138,11 @@ class Recompiled:
             before, paths = _nearest(self._earlier[call.key], now) or (now, [])
             types = [path for path in paths if not before.leaves[path].is_static]
             changes = _explained(call, before, now, values, types)
-            changes = [x for x in changes if not (is_key(x.before) or x.is_of_weak)]
+            changes = [x for x in changes if not (x.before.is_key or x.is_of_weak)]
             if changes:
                 told = told_before(changes, name_of(call.function))
-                steps = (x if x.is_unseen else x._replace(origin=None) for x in changes)
+                unknown = lambda x: x._replace(why=x.why._replace(origin=None))
+                steps = (x if x.is_unseen else unknown(x) for x in changes)
                 return [*told, *advice([*steps])]  # any step may have given them back
         return []
 
@@ -277,10 +279,10 @@ def _some(paths: Sequence[str]) -> str:
 def _is_known(old: LeafOfCall, new: LeafOfCall) -> bool:
     """Whether a change of a leaf is one that is listed."""
     if not old.is_static:
-        if is_key(old.type) or is_key(new.type):  # one of raw numbers has another shape
+        if old.type.is_key or new.type.is_key:  # one of raw numbers has another shape
             return not new.is_static
         return not new.is_static and old.shape == new.shape
-    if old.shown and old.type != "bool":
+    if old.shown and old.type.name != "bool":
         return bool(new.shown) or not (new.is_static or new.shape)
     return new.is_static and old.type == new.type and old.has_identity
 
@@ -303,8 +305,7 @@ def _remedy(path: str, call: CompiledCall) -> str:
 
 
 def _constant(leaf: LeafOfCall) -> str:
-    type_ = leaf.type.removesuffix(" (weak)")
-    return (leaf.shown or leaf.type) if leaf.is_static else f"{type_}[]"
+    return (leaf.shown or leaf.type.name) if leaf.is_static else f"{leaf.type.name}[]"
 
 
 def _explained(
@@ -325,23 +326,19 @@ def _explained(
     types = [(before.leaves[path].type, now.leaves[path].type) for path in paths]
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
-        change = TypeChange(path, old.type, new.type, calls=calls)
         is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
-        change = change._replace(begun=before.begun.get(path), is_unseen=is_unseen)
-        if lines is not None and path in returned:
-            origin, cause, *_ = lines.of_result(returned[path], path, old.type)
-            change = change._replace(is_returned=True, origin=origin, cause=cause)
-            begun = change.begun or _first(before, path)
-            is_rare = cause is not None and _is_rare(before, old.type, new.type, types)
-            change = change._replace(begun=begun, is_rare=is_rare)
+        is_returned, begun, why = path in returned, before.begun.get(path), Why()
+        if lines is not None and is_returned:
+            why = lines.of_result(returned[path], path, old.type)
+            begun = begun or _first(before, path)
         elif lines is not None:
             made = lines.of_value(values[path])
-            if users_line(made) not in (
-                before.caller,
-                now.caller,
-            ):  # not in the call itself
-                change = change._replace(origin=made)
-        changes.append(change)
+            is_in_call = users_line(made) in (before.caller, now.caller)
+            why = Why() if is_in_call else Why(made)
+        is_rare = why.cause is not None and _is_rare(before, old.type, new.type, types)
+        why = why._replace(begun=begun)
+        about = path, old.type, new.type, is_returned, why, calls, is_unseen, is_rare
+        changes.append(TypeChange(*about))
     return changes
 
 
@@ -353,7 +350,7 @@ def _first(before: Compiled, path: str) -> Origin | None:
 
 
 def _is_rare(
-    before: Compiled, old: str, new: str, changes: Sequence[tuple[str, str]]
+    before: Compiled, old: Type, new: Type, changes: Sequence[tuple[Type, Type]]
 ) -> bool:
     """Whether the leaves that changed from a dtype are the only ones of a call with it."""
     types = [leaf.type for leaf in before.leaves.values() if not leaf.is_static]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from .._leaves.types import DType
-from .._lines.equations import is_transposed
+from .._lines.equations import Written
 from .._program.graph import Graph
 from .work import equations, operations, repetitions
 
@@ -44,7 +44,7 @@ def bytes_kept(graph: Graph) -> float:
     """
     kept: dict[int, float] = {}
     for equation, results in equations(graph):
-        if not is_transposed(equation.stack) or equation.primitive in _SAME:
+        if not Written(equation.stack).is_transposed or equation.primitive in _SAME:
             continue
         is_cast = equation.primitive in _CASTS
         rounded = _itemsize(graph, results[0]) if is_cast else math.inf
@@ -69,7 +69,7 @@ def _made_before(graph: Graph, value: int) -> Iterator[tuple[int, float, float]]
             waiting += [(each, count) for each in graph.same.get(value, ())]
         elif equation.primitive in _SAME:
             waiting.append((equation.inputs[0], count))
-        elif not is_transposed(equation.stack):
+        elif not Written(equation.stack).is_transposed:
             yield value, count, _itemsize(graph, value)
 
 

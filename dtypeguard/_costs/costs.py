@@ -10,7 +10,7 @@ from .._carry.places import Names
 from .._leaves.public import public
 from .._leaves.rows import cast_text
 from .._leaves.types import Function
-from .._lines.equations import takes_dtype
+from .._lines.equations import Written
 from .._source.origin import Origin, place_of
 from .flow import Flow, Input, bits_of
 
@@ -212,7 +212,7 @@ def _remedy(flow: Flow, number: int) -> str:
     is_elsewhere = bool(uses) and uses != makers
     at = f"{_and(uses, 'use')} it" if is_elsewhere else "it is used"
     text = f"Cast what {_and(makers, 'make')}, where {at}: {cast}"
-    if makers == [where] and any(map(takes_dtype, source.stacks.values())):
+    if makers == [where] and any(Written(x).takes_dtype for x in source.stacks.values()):
         text += f", or give the call dtype=jnp.{narrow}"
     return f"{text}."
 

@@ -13,16 +13,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, is_weak
 from .._leaves.types import Equation as JaxEquation
-from .._lines.equations import (
-    calls_of,
-    is_backward,
-    is_explicit,
-    is_filled,
-    is_following,
-    is_of_jax_nn,
-    is_of_ours,
-    origin_of,
-)
+from .._lines.equations import Written
 from .._numbers.lines import NOWHERE
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph, Stack
 from .._source.origin import Origin
@@ -260,7 +251,7 @@ class Flow:
         return source
 
     def _of_line(self, stack: Stack, is_of_jax: bool = False) -> Source:
-        source = self._source(origin_of(stack) or NOWHERE, is_of_jax)
+        source = self._source(Written(stack).origin or NOWHERE, is_of_jax)
         source.stacks[id(stack[0])] = stack
         return source
 
@@ -287,7 +278,7 @@ class Flow:
         """The line at which narrow values become wide because of a source."""
         cause = self.sources[number].cause
         for equation in self._entered(number):
-            return origin_of(equation.stack)
+            return Written(equation.stack).origin
         return None if isinstance(cause, str) else cause
 
     def uses(self, number: int) -> list[str]:
@@ -450,13 +441,14 @@ class Flow:
         stack = equation.stack
         if self._is_backward(stack):
             return self._set(value, _State.NARROW)
-        is_cast = is_explicit(stack) or is_of_ours(stack)
-        if is_cast and is_following(stack):
+        written = Written(stack)
+        is_cast = written.is_explicit or written.is_of_ours
+        if is_cast and written.is_following:
             is_cast, self.has_followers = False, True
         if is_float and is_cast:
             source = self._of_line(stack)
             source.is_cast = True
-            source.is_policy |= is_of_ours(stack)
+            source.is_policy |= written.is_of_ours
             return self._set(value, _State.MIXED, self._enter(source.bit, equation))
         if is_float:
             return self._set(value, _State.NARROW)
@@ -495,7 +487,7 @@ class Flow:
         self._product_mask[id(equation)] = mask
         if self._is_wide[value]:
             if not wide and is_forward:
-                source = self._of_line(stack, is_of_jax_nn(stack))
+                source = self._of_line(stack, Written(stack).is_of_jax_nn)
                 source.is_product = True
                 mask = self._enter(source.bit, equation)
             self._set(value, _State.MIXED, mask)
@@ -512,13 +504,13 @@ class Flow:
         roots = {id(each): set(map(self._root, each.inputs[:2])) for each in products}
         for each in products:
             if not self._is_backward(each.stack):
-                chain = calls_of(each.stack)
+                chain = Written(each.stack).calls
                 for n in range(len(chain)):  # a rule has the line of the call that has it
                     forward[chain[n:]].append(each)
         known = {id(each): each for each in products}
         for each in products:
             if self._is_backward(each.stack):
-                others = forward[calls_of(each.stack)]
+                others = forward[Written(each.stack).calls]
                 share = [x for x in others if roots[id(x)] & roots[id(each)]]
                 backward[tuple(map(id, share or others))].append(each)
         found: dict[int, list[Equation]] = {}
@@ -553,7 +545,7 @@ class Flow:
             maker = self._maker[value]
             if maker is None or not self._graph.avals[value].shape:
                 continue
-            if is_filled(maker):
+            if Written(maker).is_filled:
                 mask |= self._enter(self._of_line(maker).bit, equation)
         return mask
 
@@ -561,21 +553,21 @@ class Flow:
         # Also the lines of outer equations matter, but not often: they share an origin.
         number = id(stack[0])
         if number not in self._keys:
-            origin = origin_of(stack)
+            origin = Written(stack).origin
             self._keys[number] = None if origin is None else _key(origin)
         return self._keys[number]
 
     def _is_backward(self, stack: Stack) -> bool:
-        return any(map(self._is_backward_equation, stack)) and is_backward(stack)
+        return any(map(self._is_backward_equation, stack)) and Written(stack).is_backward
 
     def _is_backward_equation(self, eqn: JaxEquation) -> bool:
         if id(eqn) not in self._backward:
-            self._backward[id(eqn)] = is_backward((eqn,))
+            self._backward[id(eqn)] = Written((eqn,)).is_backward
         return self._backward[id(eqn)]
 
 
 def _places(stacks: Iterable[Stack]) -> list[str]:
-    return [*dict.fromkeys((origin_of(stack) or NOWHERE).place for stack in stacks)]
+    return [*dict.fromkeys((Written(stack).origin or NOWHERE).place for stack in stacks)]
 
 
 def bits_of(mask: int) -> Iterator[int]:

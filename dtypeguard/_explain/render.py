@@ -1,6 +1,7 @@
 """Fourth stage: writes a note, with a row for each cause, and what to write."""
 
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +10,11 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.groups import (
     CAUSES,
     FEW,
-    and_more,
+    Cells,
     examples,
     grouped,
     of_holders,
+    rows_of_causes,
 )
 from .._leaves.rows import columns, rounding, type_text
 from .._leaves.types import Leaf
@@ -82,6 +84,7 @@ def render(choice: Choice, is_whole: bool = False) -> str:
     leaves = [leaf for cause in choice.causes for leaf in cause.leaves]
     leaves.sort(key=lambda leaf: leaf.number)
     units = grouped(leaves, lambda leaf: leaf.path if leaf.branch else leaf.number)
+    units.sort(key=lambda unit: not _is_said(unit, choice))
     groups = grouped(units, _key)
     if is_whole:
         return "\n".join(_lines(choice, groups, len(groups), _WHOLE))
@@ -100,6 +103,16 @@ def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
     )
 
 
+def _is_said(unit: _Unit, choice: Choice) -> bool:
+    """Whether the first thing to write changes a leaf, or the line that is to blame."""
+    said = " ".join(text for cause in choice.causes[:1] for text in cause.remedy[:1])
+    texts = [_users(leaf.to_blame) for leaf in unit if leaf.to_blame]
+    texts += [
+        f"in place of {x.argument.text}" for x in unit if x.argument and x.argument.text
+    ]
+    return any(re.search(rf"{re.escape(text)}(?!\w)", said) for text in texts)
+
+
 def _key(unit: _Unit) -> Hashable:
     """What leaves of one cause have in common."""
     return tuple(
@@ -114,37 +127,38 @@ def _users(line: Origin | None) -> str:
 def _lines(
     choice: Choice, groups: Sequence[Sequence[_Unit]], most: int, shape: _Shape
 ) -> list[str]:
-    shown = groups[:most]
-    rows: list[tuple[str, ...]] = []
-    below: dict[int, str] = {}  # the examples, by the row that they follow
-    for group in shown:
-        if len(group) <= max(shape.listed, 1):
-            rows += [
-                _row(leaf, number == 0) for x in group for number, leaf in enumerate(x)
-            ]
-            continue
-        path = of_holders([unit[0].path for unit in group])
-        rows += [_row_of(column, path * (not n)) for n, column in enumerate(zip(*group))]
-        if shape.has_examples:
-            some = examples(group, lambda unit: np.size(unit[0].values[0]))
-            below[len(rows) - 1] = f"  {', '.join(unit[0].path for unit in some)}"
-    lines = []
-    for number, line in enumerate(columns(rows)):
-        lines += [line, *([below[number]] if number in below else [])]
-    lines += and_more(len(groups) - len(shown))
-    leaves = [leaf for group in shown for unit in group for leaf in unit]
+    lines, is_cut = rows_of_causes(
+        groups,
+        lambda unit: (_row(leaf, number == 0) for number, leaf in enumerate(unit)),
+        _rows_of_many,
+        _examples if shape.has_examples else lambda _: "",
+        most=most,
+        listed=shape.listed,
+    )
+    leaves = [leaf for group in groups[:most] for unit in group for leaf in unit]
     of_shown = {leaf.number for leaf in leaves}
     causes = [x for x in choice.causes if of_shown & {y.number for y in x.leaves}]
     remedies = list(dict.fromkeys(text for cause in causes for text in cause.remedy))
     types = [name for cause in causes for name in cause.types]
     tried = "Tried: the types then agree." * (choice.is_tried and bool(remedies))
-    is_cut = len(rows) < len(leaves) or len(shown) < len(groups)
     hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all." * is_cut
     return [
         f"dtypeguard: {choice.headline}",
         *(f"  {line}" for line in (*lines, *_code(leaves, shape.code))),
         *filter(None, [*remedies, tried, rounding(types, " ".join(remedies)), hint]),
     ]
+
+
+def _rows_of_many(group: Sequence[_Unit]) -> Iterator[Cells]:
+    """Leaves of one cause: a row for each branch that returns them."""
+    path = of_holders([unit[0].path for unit in group])
+    for number, column in enumerate(zip(*group)):
+        yield _row_of(column, path * (not number))
+
+
+def _examples(group: Sequence[_Unit]) -> str:
+    some = examples(group, lambda unit: np.size(unit[0].values[0]))
+    return f"  {', '.join(unit[0].path for unit in some)}"
 
 
 def _code(leaves: Sequence[RefusedLeaf], which: str) -> list[str]:

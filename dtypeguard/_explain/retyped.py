@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import DType
-from .._lines.equations import is_explicit
-from .._lines.lines import line_of
+from .._lines.equations import Written
+from .._lines.why import line_of
 from .._program.graph import SHAPES, Equation, Graph
 from .._source.origin import Origin
 
@@ -64,7 +64,7 @@ def follows(graph: Graph, dtypes: Collection[DType]) -> bool:
     """
     return any(
         (
-            is_explicit(equation.stack)
+            Written(equation.stack).is_explicit
             if equation.primitive == "convert_element_type"
             else graph.constants.keys() >= {*equation.inputs}
         )
@@ -150,7 +150,7 @@ def _of(graph: Graph, value: int, types: list[_Type], own: list[_Type]) -> _Type
     given = [types[x] for x in equation.inputs]
     if equation.primitive == "convert_element_type":
         # An implicit one is there for an operand that may have changed.
-        return own[value] if is_explicit(equation.stack) else given[0]
+        return own[value] if Written(equation.stack).is_explicit else given[0]
     was = [own[x] for x in equation.inputs]
     makers = (graph.made_by.get(x) for x in equation.inputs)
     if not any(x and x.primitive == "convert_element_type" for x in makers):

@@ -10,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import put_contents
-from .._carry.snapshot import DICTS, Held, Snapshot
+from .._carry.snapshot import DICTS, HeldTree, Snapshot
 from .._leaves.casts import Casts
 from .._leaves.compat import Ref
 from .._leaves.dtypes import (
@@ -146,7 +146,7 @@ def settle_carried(
     return _settle(part, tree, given.leaves, same, policy, given.constants, asked)
 
 
-def settle_held(part: Output, held: Held, node: NNXObject, policy: Policy) -> Settled:
+def settle_held(part: Output, held: HeldTree, node: NNXObject, policy: Policy) -> Settled:
     """Casts, in place, what a Flax NNX object holds to the dtypes that it held before.
 
     `node` is that object, or another one that was returned in its place.

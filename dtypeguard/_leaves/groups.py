@@ -65,6 +65,43 @@ def and_more(count: int, what: str = "cause") -> list[str]:
     return [f"and {count} more {what}{'s' * (count > 1)}"] if count else []
 
 
+Cells = tuple[str, ...]
+
+
+def rows_of_causes(
+    groups: Sequence[Sequence[_T]],
+    row: Callable[[_T], Iterable[Cells]],
+    row_of_many: Callable[[Sequence[_T]], Iterable[Cells]],
+    named: Callable[[Sequence[_T]], str] = lambda _: "",
+    *,
+    most: int = CAUSES,
+    listed: float = FEW,
+) -> tuple[list[str], bool]:
+    """The lines of a message on leaves by cause, and whether some have no line.
+
+    Args:
+        groups: leaves of one cause each.
+        row: one leaf in columns; several rows if it has several sides.
+        row_of_many: many of one cause in columns.
+        named: what stands below the row of many.
+        most: how many causes have lines.
+        listed: how many leaves of a cause have a row each.
+    """
+    rows: list[Cells] = []
+    below: dict[int, str] = {}  # by the row that it follows
+    for group in groups[:most]:
+        if len(group) <= max(listed, 1):
+            rows += [cells for item in group for cells in row(item)]
+            continue
+        rows += row_of_many(group)
+        below[len(rows) - 1] = named(group)
+    lines: list[str] = []
+    for number, line in enumerate(columns(rows)) if rows else ():
+        lines += filter(None, [line, below.get(number)])
+    is_cut = bool(below) or len(groups) > most
+    return [*lines, *and_more(max(len(groups) - most, 0))], is_cut
+
+
 def short_table(headline: str, rows: Sequence[Row]) -> str:
     """A headline, and a line for the rows that share types, remedy and pattern of path.
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,11 +42,31 @@ def type_text(aval: Aval) -> str:
     return describe(aval).removesuffix(",weak")
 
 
-def type_name(leaf: Leaf) -> str | None:
-    """The dtype of a leaf and whether it is weak; None if it is not an array leaf."""
+class Type(NamedTuple):
+    """The type of a leaf.
+
+    Attributes:
+        name: of its dtype; of what is no array, that of its class.
+        is_weak: whether it gives way to others.
+    """
+
+    name: str
+    is_weak: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} (weak)" if self.is_weak else self.name
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is that of random keys."""
+        return self.name.startswith("key<")
+
+
+def type_of(leaf: Leaf) -> Type | None:
+    """The type of a leaf; None if it is not an array leaf."""
     dtype = dtype_of(leaf)
     is_number = is_weak(leaf) and not isinstance(leaf, bool)  # JAX has no weak bools
-    return None if dtype is None else f"{dtype}{' (weak)' * is_number}"
+    return None if dtype is None else Type(str(dtype), is_number)
 
 
 def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
-from .equations import is_backward, is_explicit, is_of_users, names_another_dtype
+from .equations import Written
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
@@ -74,7 +74,8 @@ class _Region:
             equation = graph.made_by.get(value)
             if equation is None or equation.primitive not in _RETYPING:
                 return False
-            if is_explicit(equation.stack) or not self.has(value := equation.inputs[0]):
+            value = equation.inputs[0]
+            if Written(equation.stack).is_explicit or not self.has(value):
                 return False
         return True
 
@@ -174,7 +175,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         walked = walked[: found[1]]
         equation = graph.made_by[walked[-1]]
         user, partners = _partners(region, walked[-1], walked)
-        is_cast = is_explicit(equation.stack) and not names_another_dtype(equation.stack)
+        written = Written(equation.stack)
+        is_cast = written.is_explicit and not written.names_another_dtype
         if not partners or is_cast:
             return Blame(equation)
         return _root(region, partners, user)._replace(promotion=equation)
@@ -314,10 +316,11 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
             constant = next(each for each in forcing if each in graph.constants)
             found = Blame(None, equation, True, constant)
         # A gradient begins with a 1 of the loss's type, which forces nothing.
-        is_seed = found is not None and found.constant and is_backward(equation.stack)
+        written = Written(equation.stack)
+        is_seed = found is not None and found.constant and written.is_backward
         # A cast to the dtype of another value follows that.
-        follows = is_seed or names_another_dtype(equation.stack)
-        if found is not None and is_of_users(equation.stack) and not follows:
+        follows = is_seed or written.names_another_dtype
+        if found is not None and written.is_of_users and not follows:
             return kept(found)
         # What a function of JAX converts by itself follows the type that it was given.
         own = own or found
@@ -335,4 +338,4 @@ def _is_implicit_cast(region: _Region, value: int) -> bool:
     # `arange` and its like make the property from nothing, which is not a cast.
     if equation is None or equation.primitive != "convert_element_type":
         return False
-    return not region.forcing(equation) and not is_explicit(equation.stack)
+    return not region.forcing(equation) and not Written(equation.stack).is_explicit

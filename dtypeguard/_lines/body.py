@@ -18,10 +18,11 @@ from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
-from .equations import passes
-from .lines import Has, ProgramLines
+from .equations import Written
+from .lines import ProgramLines
 from .provenance import TypeProvenance
 from .retrace import Retraced, retrace
+from .why import Has
 
 
 class Body(NamedTuple):
@@ -96,7 +97,7 @@ class Body(NamedTuple):
         def holding(value: object) -> Origin | None:
             known = outside.get(id(value))
             if known is None:
-                return provenance.holding(value)
+                return provenance.variables.holding(value)
             return provenance.of_value(known[1]).root
 
         return ProgramLines(program, None, retrace_it, holding=holding, given=given)
@@ -148,7 +149,7 @@ class Body(NamedTuple):
             if number >= len(first):
                 return None
             if is_python_number(first[number]) and self.carry is not None:
-                return provenance.holding(self.inputs[self.carry])
+                return provenance.variables.holding(self.inputs[self.carry])
             return provenance.of_leaf(first[number])
 
         # What runs backwards has the lines of the forward call, unless it is traced apart.
@@ -170,7 +171,11 @@ class Body(NamedTuple):
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""
         code, equations = self.code, open_jaxpr(jaxpr).eqns
-        return code is None or not equations or any(passes(eqn, code) for eqn in equations)
+        return (
+            code is None
+            or not equations
+            or any(Written((x,)).passes(code) for x in equations)
+        )
 
 
 class Results(NamedTuple):

@@ -6,7 +6,7 @@ asked later: no function of the user's is traced again.
 
 import ast
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,20 +15,18 @@ import numpy as np
 
 from .._carry.named import Fed, parameter, returned_as, words
 from .._leaves.dtypes import is_array, is_python_number, is_weak
-from .._leaves.rows import type_name
+from .._leaves.rows import Type, type_of
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
-from .._program.graph import Graph, open_jaxpr
-from .._program.trace import Program
+from .._program.graph import Equation, Graph, open_jaxpr
 from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
-from .blame import Matches
-from .lines import Has, ProgramLines, line_of
+from .blame import Blame, Matches
 from .numbers import number_line
 from .provenance import TypeProvenance
 from .sites import Site
-from .watch import Watch
+from .why import Has, line_of, why
 
 # What the jaxprs that are kept may have: equations of one, equations of all, and bytes of
 # constants that are written in one.
@@ -61,7 +59,7 @@ class KeptProgram(NamedTuple):
         """
         avals = [variable.aval for variable in self.jaxpr.outvars]
         is_like = lambda aval, leaf: (
-            type_name(aval) == type_name(leaf) and aval.shape == np.shape(leaf)
+            type_of(aval) == type_of(leaf) and aval.shape == np.shape(leaf)
         )
         fed: dict[str, str] = {}
         asked: list[Fed] = []
@@ -76,7 +74,7 @@ class KeptProgram(NamedTuple):
 
 
 def kept(
-    jaxpr: Jaxpr | None, types: Mapping[str, str], wrapper: str = ""
+    jaxpr: Jaxpr | None, types: Mapping[str, Type], wrapper: str = ""
 ) -> KeptProgram | None:
     """What to keep of a jaxpr; None if that is too large or has no names.
 
@@ -102,7 +100,7 @@ def kept(
             place = lambda path: (parameters.index(parameter(path)), words(path))
             arguments = sorted(types, key=place)
         avals = [variable.aval for variable in inside.invars]
-        avals = [type_name(aval) or str(aval.dtype) for aval in avals]  # keys have no name
+        avals = [type_of(aval) or Type(str(aval.dtype)) for aval in avals]  # of keys
         if avals != [types[path] for path in arguments]:
             arguments = [""] * len(avals)
     if wrapper == "equinox":  # its own function returns a marker as well
@@ -184,15 +182,9 @@ class CompiledLines:
             consts = ()
         self._graph = Graph(SimpleNamespace(jaxpr=inside, consts=consts))
         self._names, self._results = program.arguments, program.results
-        self._lines = ProgramLines(
-            Program(None, self._graph),
-            _Constants(self._provenance, frames),
-            lambda: None,
-            holding=self._provenance.holding,
-            given=lambda number: self._made(given.get(program.arguments[number])),
-        )
+        self._frames, self._given = frames, given
 
-    def of_result(self, number: int, path: str, before: str) -> Why:
+    def of_result(self, number: int, path: str, before: Type) -> Why:
         """The lines that gave a result a type that the leaf of a path did not have.
 
         Args:
@@ -203,23 +195,23 @@ class CompiledLines:
         graph = self._graph
         inputs = range(len(graph.inputs))
         own = [n for n in inputs if self._names[n : n + 1] == [path]]
-        own = own or [n for n in inputs if type_name(graph.avals[n]) == before]
+        own = own or [n for n in inputs if type_of(graph.avals[n]) == before]
         output = graph.outputs[number]
         aval = graph.avals[output]
         line = line_of(graph.made_by.get(output)) if self._is_of_another(number) else None
         if line is not None:  # it has its type by right
             return Why(line)
         matches = Has("dtype", aval.dtype)
-        if before.partition(" ")[0] == str(aval.dtype):
+        if before.name == str(aval.dtype):
             matches = Has("weak_type", is_weak(aval))
-        return self._lines.of(output, matches, sum(1 << n for n in own))
+        return why(graph, output, matches, sum(1 << n for n in own), self)
 
     def _is_of_another(self, number: int) -> bool:
         """Whether a result is the value of another one that came in with its type."""
         graph = self._graph
-        output, type_ = graph.outputs[number], type_name(graph.avals[graph.outputs[number]])
+        output, type_ = graph.outputs[number], type_of(graph.avals[graph.outputs[number]])
         inputs = zip(self._names, graph.inputs)
-        own = [words(name)[1:] for name, x in inputs if type_name(graph.avals[x]) == type_]
+        own = [words(name)[1:] for name, x in inputs if type_of(graph.avals[x]) == type_]
         return any(
             value == output
             and other != number
@@ -230,35 +222,30 @@ class CompiledLines:
 
     def of_value(self, leaf: Leaf) -> Origin | None:
         """The line of the caller's that made an argument."""
-        return self._made(leaf)
-
-    def _made(self, leaf: Leaf | None) -> Origin | None:
         return None if leaf is None else self._provenance.of_leaf(leaf)
 
+    def result(self, output: int) -> Why:
+        return Why()
 
-class _Constants(Watch):
-    """Knows the constants of a program by the variables that hold them now."""
+    def given(self, number: int) -> Why:
+        return Why(self.of_value(self._given.get(self._names[number])))
 
-    def __init__(self, provenance: TypeProvenance, frames: Sequence[FrameType]):
-        super().__init__()
-        self._provenance = provenance
-        self._frames = frames
-
-    def saw(self, line: Origin) -> bool:
-        return True
-
-    def maker(
-        self,
-        user: Origin,
-        matches: Matches,
-        aval: Aval,
-        value: Leaf,
-        holding: Callable[[Leaf], Origin | None],
-    ) -> Origin:
+    def constant(
+        self, graph: Graph, found: Blame, line: Origin, matches: Matches
+    ) -> Origin | None:
+        if found.operand is None:
+            return line
+        value = graph.values.get(found.operand)
         held = [value] if isinstance(value, (jax.Array, np.ndarray)) else []
-        held += self._variables(user, matches, aval)
+        held += self._variables(line, matches, graph.avals[found.operand])
         lines = (self._provenance.of_value(each).root for each in held)
-        return next(filter(None, lines), user)
+        return next(filter(None, lines), line)
+
+    def model(self, user: Equation, line: Origin, matches: Matches) -> Origin | None:
+        return None
+
+    def undisplaced(self, graph: Graph) -> Graph:
+        return graph
 
     def _variables(self, user: Origin, matches: Matches, aval: Aval) -> list[Leaf]:
         """The one array of the property that a line of a function reads from outside."""

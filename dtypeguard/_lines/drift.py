@@ -10,11 +10,12 @@ from jax import tree_util
 
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
-from .._leaves.rows import ABSENT, by_path, describe, paths, tree_rows, type_name
+from .._leaves.rows import ABSENT, Type, by_path, describe, paths, tree_rows, type_of
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .lines import Has, ProgramLines
+from .lines import ProgramLines
+from .why import Has
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
@@ -66,7 +67,8 @@ class Drift:
     @property
     def was_weak(self) -> bool:
         """Whether the leaf had not chosen its type: a loop of JAX lets it take another."""
-        return self.kind in ("weak_type", "dtype") and self.before.endswith(_WEAK)
+        is_of_type = self.kind in ("weak_type", "dtype") and self.where != "updates"
+        return is_of_type and is_weak(self.avals[0])
 
     @property
     def is_castable(self) -> bool:
@@ -77,7 +79,6 @@ class Drift:
         return self.kind == "weak_type"
 
 
-_WEAK = " (weak)"
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
@@ -92,11 +93,11 @@ def drift_between(
     """A drift from one abstract value to another."""
     if kind == "dtype":
         weak = is_weak(before) and where != "updates"
-        types = f"{before.dtype}{_WEAK * weak}", str(after.dtype)
+        types = str(Type(str(before.dtype), weak)), str(after.dtype)
     elif kind == "shape":
         types = describe(before), describe(after)
     else:
-        types = str(type_name(before)), str(type_name(after))
+        types = str(type_of(before)), str(type_of(after))
     why = lines or Why()
     return Drift(path, kind, *types, where, why.origin, why.cause, avals=(before, after))
 

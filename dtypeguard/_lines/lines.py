@@ -2,19 +2,18 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from .._carry.call import SplitTree
 from .._leaves.compat import traced_anew
 from .._leaves.dtypes import is_weak
-from .._leaves.types import Aval, PyTree
-from .._program.graph import Equation
+from .._leaves.types import PyTree
+from .._program.graph import Equation, Graph
 from .._program.trace import Program, TraceFailed
-from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .blame import Matches, blame, nearest_input, source
-from .equations import is_displaced, is_like, is_of_users, origin_of
+from .blame import Blame, Matches, source
+from .equations import Written
 from .watch import Watch
+from .why import line_of, why
 
 
 class ProgramLines:
@@ -46,45 +45,32 @@ class ProgramLines:
         self._is_anew = False
 
     def of(self, output: int, matches: Matches, leaves: int) -> Why:
-        """The lines that gave an output of the step a property.
+        """The lines that gave an output of the step a property, as `why` finds them."""
+        return why(self._program.step, output, matches, leaves, self)
 
-        Args:
-            output: the value in the step's graph.
-            matches: whether an abstract value has the property, the new dtype for example.
-            leaves: the inputs that the output continues, as the bits of an integer.
-        """
-        graph = self._program.step
-        if output in graph.constants:
-            self._watching()
-            number = graph.outputs.index(output)
-            return Why(self._made(_nodes(self._watched.returned, number)))
-        found = blame(graph, output, matches, leaves)
-        if any(is_displaced(each.stack) for each in found[:2] if each is not None):
-            number = graph.outputs.index(output)
-            graph = self.undisplaced().step
-            output = graph.outputs[number]
-            found = blame(graph, output, matches, leaves)
-        cause = line_of(found.cause)
+    def result(self, output: int) -> Why:
+        self._watching()
+        number = self._program.step.outputs.index(output)
+        return Why(self._made(_nodes(self._watched.returned, number)))
+
+    def given(self, number: int) -> Why:
+        return Why(self._given(number))
+
+    def constant(
+        self, graph: Graph, found: Blame, line: Origin, matches: Matches
+    ) -> Origin | None:
         user = found.cause or found.promotion
-        line = line_of(user)
-        if line is not None and found.constant and found.operand is not None:
-            constant = graph.avals[found.operand], graph.values.get(found.operand)
-            watch = self._watching_line(line, user)
-            maker = watch.maker(line, matches, *constant, self._holding)
-            cause = maker if cause or maker.users != line.users else None
-        elif cause is None and found.operand in graph.inputs:
-            cause = self._given(graph.inputs.index(found.operand))
-        root = found.cause or found.promotion
-        if root is not None and is_like(root.stack):
-            line = line_of(root)
-            watch = self._watching_line(line, root) if line else None
-            cause = (watch.model(line, matches) if watch and line else None) or cause
-        if cause is not None and is_installed(cause.users.file):
-            # An argument of the user's may force it as well.
-            value = nearest_input(graph, output, matches)
-            if value is not None:
-                cause = self._given(graph.inputs.index(value)) or cause
-        return Why(line_of(found.promotion), cause)
+        if found.operand is None:
+            return line
+        constant = graph.avals[found.operand], graph.values.get(found.operand)
+        watch = self._watching_line(line, user)
+        return watch.maker(line, matches, *constant, self._holding)
+
+    def model(self, user: Equation, line: Origin, matches: Matches) -> Origin | None:
+        return self._watching_line(line, user).model(line, matches)
+
+    def undisplaced(self, graph: Graph) -> Graph:
+        return self.undisplaced_program().step
 
     def of_weak_leaf(self, number: int) -> Why:
         """The line that made a leaf of the first carry weak."""
@@ -98,7 +84,7 @@ class ProgramLines:
         made = self._made(nodes) or next(filter(None, map(self._bound, nodes)), None)
         return Why(made)
 
-    def undisplaced(self) -> Program:
+    def undisplaced_program(self) -> Program:
         """The program, traced once more so that a user's rules have lines of their own.
 
         The same program if that is not possible.
@@ -114,7 +100,7 @@ class ProgramLines:
         """What watched a trace that ran the line of an equation, if one can be had."""
         inside = equation.stack[:-1] if equation else ()
         # A trace that JAX has kept does not run again; most are those of its own functions.
-        is_kept = any(is_of_users((each,)) for each in inside)
+        is_kept = any(Written((each,)).is_of_users for each in inside)
         for anew in (is_kept, True):
             if self._watch is None or not self._watch.saw(line):
                 self._watching(anew)
@@ -144,18 +130,3 @@ def _nodes(trees: Sequence[SplitTree], number: int) -> Sequence[PyTree]:
             return parts.arrays[number], *parts.holders(number)
         number -= len(parts.arrays)
     return ()
-
-
-class Has(NamedTuple):
-    """Whether an abstract value has this dtype or shape."""
-
-    name: str
-    value: object
-
-    def __call__(self, aval: Aval) -> bool:
-        return getattr(aval, self.name, None) == self.value
-
-
-def line_of(equation: Equation | None) -> Origin | None:
-    """The line of an equation, if there is one."""
-    return None if equation is None else origin_of(equation.stack)

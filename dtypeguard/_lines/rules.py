@@ -6,7 +6,7 @@ from types import CodeType, FrameType
 from .._leaves.types import PyTree
 from .._source.files import is_installed, is_users
 from .calls import Calls, Left
-from .equations import OwnLines
+from .tracebacks import OwnLines
 
 
 class RuleLines(Calls):

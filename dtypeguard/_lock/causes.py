@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .._lines.equations import origin_of
+from .._lines.equations import Written
 from .._source.origin import Origin, origin_at
 from .._source.syntax import casts_in, expression, renamed_before, returned
 from .compare import OUTPUTS, Differences, FunctionChange, LeafChange
@@ -199,7 +199,7 @@ class _Search:
         node = expression(code, instruction)
         line = getattr(node, "lineno", None)
         if line is None:
-            origin = origin_of(computation.stack)
+            origin = Written(computation.stack).origin
             line = origin.users.line if origin else code.co_firstlineno
         return origin_at(code.co_filename, line, function_name(code))
 

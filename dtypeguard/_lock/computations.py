@@ -19,7 +19,8 @@ from .._costs.work import equations, operations, repetitions
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Step
-from .._lines.equations import Chain, calls_by_jaxpr, is_backward
+from .._lines.equations import Written
+from .._lines.tracebacks import Chain, calls_by_jaxpr
 from .._numbers.primitives import is_key, moves
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .._source.files import is_installed, package
@@ -168,7 +169,7 @@ def computations(graph: Graph, step: Step) -> list[Computation]:
                 chains[ids] = chain_of(stack)
             own, is_of_optimizer = chains[ids]
             if own:
-                key = tuple((id(c), i) for c, i in own), is_backward(stack)
+                key = tuple((id(c), i) for c, i in own), Written(stack).is_backward
                 computation = found.get(key)
                 if computation is None:
                     computation = Computation(len(found), own, key[1], stack)

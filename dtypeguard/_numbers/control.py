@@ -19,8 +19,8 @@ from .decisions import kind_of
 from .formats import Formats
 from .nodes import Block, Node
 from .probes import Counts, Noted, Probes
-from .program import Program
-from .propagate import Plan
+from .program import NumericProgram
+from .propagate import WidthPlan
 
 
 class Control:
@@ -36,8 +36,8 @@ class Control:
         turns: how many turns the next `while` loop takes, if that is known.
     """
 
-    program: Program
-    plan: Plan
+    program: NumericProgram
+    plan: WidthPlan
     probes: Probes
     formats: Formats
     scale: float | None

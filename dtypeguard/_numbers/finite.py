@@ -10,7 +10,7 @@ from . import plans
 from .measure import Measures
 from .nodes import Block, Node
 from .primitives import is_inexact
-from .program import Program
+from .program import NumericProgram
 from .propagate import solved
 from .run import Counts, Probes
 
@@ -43,7 +43,7 @@ class _Graph:
         outputs: what it returns.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: NumericProgram):
         self.sources: dict[_Value, list[_Value]] = {}
         self.joins = set[_Value]()
         self.births: dict[_Value, Birth] = {}
@@ -150,7 +150,7 @@ def not_finite(measures: Measures) -> tuple[list[Birth], list[Birth]]:
 _NONE = np.zeros(2, int)
 
 
-def _counts(measures: Measures, plan: plans.Plan) -> dict[_Value, np.ndarray]:
+def _counts(measures: Measures, plan: plans.WidthPlan) -> dict[_Value, np.ndarray]:
     """How many elements of each value are not finite, and how many are not a number."""
     counts: Counts = {}
     measures.run(plan, Probes(given=measures.given, finite=counts))

@@ -3,9 +3,10 @@
 import collections
 import itertools
 
-from .._lines.equations import Chain, calls_of
+from .._lines.equations import Written
+from .._lines.tracebacks import Chain
 from .nodes import COMPUTED, Node
-from .program import Program
+from .program import NumericProgram
 
 Shape = tuple[int, ...]
 
@@ -20,7 +21,7 @@ class Gradients:
         program: the program.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: NumericProgram):
         if program.calls is None:
             program.calls = numbered_calls(program)
         self._calls = program.calls
@@ -46,7 +47,7 @@ class Gradients:
         return not self._returned.get((self._calls.get(node.number), shape), True)
 
 
-def numbered_calls(program: Program) -> dict[int, int]:
+def numbered_calls(program: NumericProgram) -> dict[int, int]:
     """The numbers of the calls on the user's lines that lead to each equation.
 
     An equation of a backward pass has that of the last forward call on its line whose
@@ -59,7 +60,7 @@ def numbered_calls(program: Program) -> dict[int, int]:
     for node in program.block.all_nodes():
         if node.rule != COMPUTED:
             continue
-        eqn, way = node.eqn, (calls_of(node.stack), node.is_backward)
+        eqn, way = node.eqn, (Written(node.stack).calls, node.is_backward)
         shapes = (getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars))
         looks = node.name, *shapes
         if way not in current or (way != last and looks in current[way][1]):

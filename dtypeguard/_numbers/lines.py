@@ -4,14 +4,7 @@ import re
 from collections.abc import Hashable, Sequence
 
 from .._leaves.casts import Cast
-from .._lines.equations import (
-    cast_of_ours,
-    is_backward,
-    is_explicit,
-    is_of_users,
-    origin_of,
-    scope_of,
-)
+from .._lines.equations import Written
 from .._program.graph import Stack
 from .._source.origin import Origin
 
@@ -68,14 +61,14 @@ class Line:
 
     def note(self, stack: Stack, dtype: str) -> None:
         """Notes an equation that rounds on it, and its dtype as written."""
-        eqn, name = stack[0], stack[0].primitive.name
+        eqn, name, written = stack[0], stack[0].primitive.name, Written(stack)
         self.dtypes.add(dtype)
         self.primitives.add(name)
         self.is_narrowed &= any(str(var.aval.dtype) != dtype for var in eqn.outvars[:1])
-        is_cast = name == "convert_element_type" and is_explicit(stack)
-        self.only_casts &= is_cast and is_of_users(stack)
-        self.is_backward |= is_backward(stack)
-        self.scopes[scope_of(stack)] = None
+        is_cast = name == "convert_element_type" and written.is_explicit
+        self.only_casts &= is_cast and written.is_of_users
+        self.is_backward |= written.is_backward
+        self.scopes[written.scope] = None
         outer = {each.primitive.name for each in stack[1:]}
         self.is_in_loop |= not outer.isdisjoint(("scan", "while"))
 
@@ -101,7 +94,7 @@ class Lines(Sequence[Line]):
         a tree that dtypeguard casts, up to some number of them.
         """
         origin = _origin_of(stack)
-        cast = cast_of_ours(stack)
+        cast = Written(stack).cast_of_ours
         key = self._key(origin, cast)
         if key not in self._numbers:
             self._numbers[key] = len(self._lines)
@@ -113,7 +106,7 @@ class Lines(Sequence[Line]):
 
     def find(self, stack: Stack) -> int | None:
         """The number of the line of an equation; None if nothing rounds there."""
-        return self._numbers.get(self._key(_origin_of(stack), cast_of_ours(stack)))
+        return self._numbers.get(self._key(_origin_of(stack), Written(stack).cast_of_ours))
 
     def _key(self, origin: Origin | None, cast: Cast | None) -> Hashable:
         places = () if origin is None else (origin, origin.users)
@@ -126,4 +119,4 @@ class Lines(Sequence[Line]):
 
 
 def _origin_of(stack: Stack) -> Origin | None:
-    return (origin_of(stack) or NOWHERE) if stack else None
+    return (Written(stack).origin or NOWHERE) if stack else None

@@ -9,13 +9,13 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .._lines.equations import origin_of
+from .._lines.equations import Written
 from . import plans
 from .control import decides
-from .plans import Plan
+from .plans import WidthPlan
 from .primitives import is_inexact, measured
-from .probes import Kept
-from .program import Program
+from .probes import KeptValues
+from .program import NumericProgram
 from .run import Noted, Probes, run
 
 # A number on a line is named if it causes at least this part of the error of the line.
@@ -49,13 +49,13 @@ class Measures:
         arrays: its inputs.
     """
 
-    def __init__(self, program: Program, arrays: Sequence[Leaf]):
+    def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
         self.program, self.arrays = program, list(arrays)
         self.lines = len(program.lines)
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
-        self.decisions: Noted = Kept()
+        self.decisions: Noted = KeptValues()
         self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
         self.follows = self.are_floats
         self.exact = self._outputs(())
@@ -80,13 +80,13 @@ class Measures:
         is_noted = lambda x: any(x.inner[0].first <= n < x.number for n in self.decisions)
         long, nodes = self.program.long, self.program.block.all_nodes()
         loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
-        found = [origin_of(x.stack) for x in loops if not is_noted(x)]
+        found = [Written(x.stack).origin for x in loops if not is_noted(x)]
         places = (f"the loop on {x.place}" if x else "a loop inside JAX" for x in found)
         return (*dict.fromkeys(places),)
 
     def run(
         self,
-        plan: Plan,
+        plan: WidthPlan,
         probes: Probes | None = None,
         arrays: Sequence[Leaf] | None = None,
         **options: Any,
@@ -212,10 +212,10 @@ class Measures:
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         return self._following(plans.rounding(self.program, {*rounding}))
 
-    def _following(self, plan: Plan) -> list[Leaf]:
+    def _following(self, plan: WidthPlan) -> list[Leaf]:
         return self.run(plan, Probes(given=self.given))
 
-    def _error_of(self, plan: Plan) -> float:
+    def _error_of(self, plan: WidthPlan) -> float:
         return self._mean(self._distances(self._following(plan)))
 
     def _distances(self, made: Sequence[Leaf]) -> list[float]:

@@ -9,13 +9,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Equation, Jaxpr
-from .._lines.equations import (
-    cast_of_ours,
-    is_backward,
-    is_explicit,
-    is_following,
-    is_of_sampler,
-)
+from .._lines.equations import Written
 from .._program.expand import expanded
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
 from .._rounding.rounding import round_with
@@ -63,18 +57,18 @@ class Node:
         self.meant: dict[int, float] = {}
         self.combined: dict[int, float] = {}
         self.constant: float | None = None
-        self.is_backward = is_backward(stack)
+        self.is_backward = Written(stack).is_backward
         self.last: list[Any] = []
 
     # Plans ask for these again and again.
 
     @functools.cached_property
     def is_of_ours(self) -> bool:
-        return cast_of_ours(self.stack) is not None
+        return Written(self.stack).cast_of_ours is not None
 
     @functools.cached_property
     def is_asked(self) -> bool:
-        return is_explicit(self.stack) and not is_following(self.stack)
+        return Written(self.stack).is_asked
 
 
 class Block:
@@ -116,7 +110,7 @@ def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Ru
         is_fixed: whether no line rounds its operands.
         formats: the dtypes of the program.
     """
-    if is_fixed and formats.products is None and is_of_sampler(stack):
+    if is_fixed and formats.products is None and Written(stack).is_of_sampler:
         return SAMPLE, ()
     if (found := _with_others_inside(eqn)) is not None:
         return found

@@ -8,26 +8,26 @@ from .._program.graph import Stack
 from .formats import Formats
 from .gradients import Gradients
 from .nodes import Node
-from .program import Program
-from .propagate import ROUNDED, WIDE, Plan, Types
+from .program import NumericProgram
+from .propagate import ROUNDED, WIDE, Types, WidthPlan
 
 # The identities of an equation and of those that contain it, inside out.
 Key = tuple[int, ...]
 
 
-def written(program: Program) -> Plan:
+def written(program: NumericProgram) -> WidthPlan:
     """Every equation as written."""
-    return Plan(np.zeros(program.size, np.int8), False, False)
+    return WidthPlan(np.zeros(program.size, np.int8), False, False)
 
 
-def wide(program: Program) -> Plan:
+def wide(program: NumericProgram) -> WidthPlan:
     """Every equation in wide types, explicit casts as well."""
-    return Plan(np.full(program.size, WIDE, np.int8), True, True)
+    return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
 
 
 def rounding(
-    program: Program, lines: Collection[int], is_backward: bool | None = None
-) -> Plan:
+    program: NumericProgram, lines: Collection[int], is_backward: bool | None = None
+) -> WidthPlan:
     """Some lines round what they make, and all else is wide.
 
     Args:
@@ -42,15 +42,15 @@ def rounding(
         if node.line in chosen and is_in_pass:
             entries[node.number] = ROUNDED
     is_given = program.formats.narrow is not None and 0 in chosen
-    return Plan(entries, not is_given, True)
+    return WidthPlan(entries, not is_given, True)
 
 
-def constant(program: Program, line: int, meant: float) -> Plan:
+def constant(program: NumericProgram, line: int, meant: float) -> WidthPlan:
     """One Python number is rounded, and all else is wide."""
     return wide(program)._replace(constants=frozenset([(line, meant)]))
 
 
-def all_but(program: Program, equations: Collection[Key]) -> Plan:
+def all_but(program: NumericProgram, equations: Collection[Key]) -> WidthPlan:
     """All is wide but these equations, by the identities of each and of those around it."""
     return chosen_wide(program, lambda node, _: key_of(node.stack) not in equations, True)
 
@@ -60,10 +60,10 @@ def key_of(stack: Stack) -> Key:
 
 
 def chosen_wide(
-    program: Program,
+    program: NumericProgram,
     is_wide: Callable[[Node, bool], bool],
     is_given_wide: bool = False,
-) -> Plan:
+) -> WidthPlan:
     """The equations that a rule chooses, and what must be wide between them.
 
     Args:
@@ -75,11 +75,11 @@ def chosen_wide(
 
 
 def wide_lines(
-    program: Program,
+    program: NumericProgram,
     lines: Collection[int],
     keeps: bool,
     given_wide: Collection[int] = (),
-) -> Plan:
+) -> WidthPlan:
     """Some lines wide in the source, and so what is made of what they make, or not.
 
     Args:

@@ -18,7 +18,7 @@ Noted = MutableMapping[int, Leaf]
 Counts = dict[tuple[int, int], Leaf]
 
 
-class Kept(UserDict[int, Leaf]):
+class KeptValues(UserDict[int, Leaf]):
     """What a run notes, in few bytes: the decisions of a whole program are kept."""
 
     def __setitem__(self, number: int, noted: Leaf):

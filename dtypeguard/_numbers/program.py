@@ -7,7 +7,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._lines.equations import calls_of, origin_of
+from .._lines.equations import Written
 from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
@@ -30,7 +30,7 @@ from .primitives import is_inexact
 from .python_numbers import PythonNumbers, held
 
 
-class Program:
+class NumericProgram:
     """A traced program, of which each equation has a number.
 
     Attributes:
@@ -194,10 +194,10 @@ class Program:
         dtype = var.aval.dtype
         if kind(dtype) != "float" or np.ndim(var.val):
             return None
-        origin = origin_of(stack)
+        origin = Written(stack).origin
         if origin is None:
             return None
-        return self._numbers.next_number(origin, calls_of(stack), var.val, dtype)
+        return self._numbers.next_number(origin, Written(stack).calls, var.val, dtype)
 
     def _note_held(self, eqn: Equation, stack: Stack, meant: dict[int, float]) -> None:
         """Notes the first use of each array of the program's own that may be rounded."""
@@ -209,7 +209,7 @@ class Program:
             if array is None or place in meant or not is_narrow:
                 continue
             if is_inexact(var.aval) and not _are_plain(array):
-                self.held.setdefault(origin_of(stack), str(dtype))
+                self.held.setdefault(Written(stack).origin, str(dtype))
 
     def _combined(self, stack: Stack) -> dict[int, float]:
         """The numbers in how an equation combines two."""

@@ -6,19 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._lines.equations import takes_one_dtype
+from .._lines.equations import Written
 from .._program.graph import loop_parts
 from .gradients import Gradients
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
 from .primitives import IN_PLACE, is_inexact
-from .program import Program
+from .program import NumericProgram
 
 # What an equation computes in: the dtypes as written, wide ones, or in wide ones what it
 # makes as written of what it is given. `ROUNDED` is the error of one line alone.
 WRITTEN, WIDE, ROUNDED = 0, 1, 2
 
 
-class Plan(NamedTuple):
+class WidthPlan(NamedTuple):
     """What each equation of a program computes in.
 
     Attributes:
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
         return entries, self.is_wide, (*carried,), (*rounded,), self.constants
 
 
-class _Type(NamedTuple):
+class _Width(NamedTuple):
     """What is known of a value.
 
     Attributes:
@@ -80,7 +80,7 @@ class Types:
 
     def __init__(
         self,
-        program: Program,
+        program: NumericProgram,
         is_wide: Callable[[Node, bool], bool],
         is_given_wide: bool = False,
         gradients: Gradients | None = None,
@@ -95,28 +95,28 @@ class Types:
         self._rounded = collections.defaultdict[tuple[int, int], bool](bool)
         self._mixed = dict[int, Node]()
 
-    def plan(self) -> Plan:
+    def plan(self) -> WidthPlan:
         block = self._program.block
         given = [
-            _Type(self._is_given_wide and is_inexact(x))
+            _Width(self._is_given_wide and is_inexact(x))
             for x in self._program.jaxpr.in_avals
         ]
         made = self._run(block, given)
         self._added(block.number, made)
         rounded = frozenset(use for use, is_due in self._rounded.items() if is_due)
         is_wide = self._is_given_wide
-        plan = Plan(self._entries, is_wide, is_wide, self._carried, rounded)
+        plan = WidthPlan(self._entries, is_wide, is_wide, self._carried, rounded)
         return plan._replace(mixed=(*self._mixed.values(),))
 
-    def _run(self, block: Block, given: Sequence[_Type]) -> list[_Type]:
+    def _run(self, block: Block, given: Sequence[_Width]) -> list[_Width]:
         consts = len(block.inputs) - len(given)
-        known = dict(zip(block.inputs, [*[_Type()] * consts, *given]))
+        known = dict(zip(block.inputs, [*[_Width()] * consts, *given]))
         for node in block.nodes:
-            values = [_Type() if hasattr(v, "val") else known[v] for v in node.eqn.invars]
+            values = [_Width() if hasattr(v, "val") else known[v] for v in node.eqn.invars]
             known |= zip(node.eqn.outvars, self._node(node, values))
-        return [_Type() if hasattr(v, "val") else known[v] for v in block.outputs]
+        return [_Width() if hasattr(v, "val") else known[v] for v in block.outputs]
 
-    def _node(self, node: Node, values: list[_Type]) -> Sequence[_Type]:
+    def _node(self, node: Node, values: list[_Width]) -> Sequence[_Width]:
         rule = node.rule
         if rule in (CALL, SOLVE):
             if rule == SOLVE:
@@ -127,18 +127,18 @@ class Types:
         if rule in ("reduce_precision", STOCHASTIC):
             if self._wants_wide(node, values) and not self._program.formats.is_own:
                 self._entries[node.number] = WIDE
-                return [_Type(is_inexact(v.aval)) for v in node.eqn.outvars]
-            return [_Type()] * len(node.eqn.outvars)
+                return [_Width(is_inexact(v.aval)) for v in node.eqn.outvars]
+            return [_Width()] * len(node.eqn.outvars)
         if rule != COMPUTED:
-            return [_Type()] * len(node.eqn.outvars)
+            return [_Width()] * len(node.eqn.outvars)
         return self._computed(node, values)
 
-    def _wants_wide(self, node: Node, values: Sequence[_Type]) -> bool:
+    def _wants_wide(self, node: Node, values: Sequence[_Width]) -> bool:
         # `x.at[0].set(y)` has the dtype of `x`.
         counted = values[:1] if node.name in IN_PLACE else values
         return self._is_wide(node, any(value.is_wide for value in counted))
 
-    def _computed(self, node: Node, values: list[_Type]) -> list[_Type]:
+    def _computed(self, node: Node, values: list[_Width]) -> list[_Width]:
         gradients = self._gradients if node.is_backward else None
         if node.name != "add_any":
             values = self._added(node.number, values, node.line)
@@ -156,7 +156,8 @@ class Types:
         else:
             self._mixed.pop(node.number, None)
         made = [
-            _Type(wide and is_inexact(var.aval), line=node.line) for var in node.eqn.outvars
+            _Width(wide and is_inexact(var.aval), line=node.line)
+            for var in node.eqn.outvars
         ]
         if gradients is not None:
             if node.line not in self._given_wide:
@@ -176,16 +177,16 @@ class Types:
                         note(node, _shape(var), value.is_wide)
         return made
 
-    def _is_mixed(self, node: Node, values: Sequence[_Type]) -> bool:
+    def _is_mixed(self, node: Node, values: Sequence[_Width]) -> bool:
         """Whether an equation takes no operands of the dtypes that the source gives it."""
         pairs = zip(node.eqn.invars, values)
         arrays = [(var, v) for var, v in pairs if not hasattr(var, "val")]
         is_one = len({v.is_wide for var, v in arrays if is_inexact(var.aval)}) < 2
-        return not (is_one or node.is_backward) and takes_one_dtype(node.stack)
+        return not (is_one or node.is_backward) and Written(node.stack).takes_one_dtype
 
     def _added(
-        self, number: int, values: Sequence[_Type], line: int | None = None
-    ) -> list[_Type]:
+        self, number: int, values: Sequence[_Width], line: int | None = None
+    ) -> list[_Width]:
         """Values as they are used: all parts are added, and another line has cast back.
 
         Args:
@@ -198,15 +199,15 @@ class Types:
             is_back = self._casts_back and value.is_wide and value.line != line
             is_rounded = value.is_due or is_back
             self._rounded[number, place] |= is_rounded
-            made.append(_Type() if is_rounded else value)
+            made.append(_Width() if is_rounded else value)
         return made
 
-    def _joined(self, node: Node, values: list[_Type]) -> list[_Type]:
+    def _joined(self, node: Node, values: list[_Width]) -> list[_Width]:
         """The results of a loop, of branches or of shards, wide if one way is."""
         count = len(node.eqn.outvars)
         wide = [False] * count
 
-        def join(block: Block, given: Sequence[_Type]) -> None:
+        def join(block: Block, given: Sequence[_Width]) -> None:
             made = self._added(block.number, self._run(block, given))
             for place, value in enumerate(made):
                 wide[place] |= value.is_wide
@@ -222,14 +223,14 @@ class Types:
             wide[:carried] = [value.is_wide for value in values[first : first + carried]]
             outside, xs = values[before:first], values[first + carried :]
             while True:
-                known = [*map(_Type, wide[:carried])]
+                known = [*map(_Width, wide[:carried])]
                 join(node.inner[0], [*outside, *known, *xs])
                 if [value.is_wide for value in known] == wide[:carried]:
                     break
             if node.rule == "while":
                 self._run(node.inner[1], [*values[:before], *known])
         self._carried[node.number] = tuple(wide)
-        return [*map(_Type, wide)]
+        return [*map(_Width, wide)]
 
 
 def _shape(var: Any) -> tuple[int, ...]:

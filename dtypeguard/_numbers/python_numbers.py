@@ -10,9 +10,9 @@ import numpy as np
 
 from .._leaves.types import DType, Leaf, PyTree
 from .._lines.calls import Left
-from .._lines.equations import Chain, calls_of_frame
 from .._lines.no_op_casts import NoOpCasts
 from .._lines.rules import RuleLines
+from .._lines.tracebacks import Chain, calls_of_frame
 from .._source.origin import Origin
 
 

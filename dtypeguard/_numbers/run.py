@@ -31,13 +31,13 @@ from .nodes import (
 )
 from .primitives import is_inexact
 from .probes import Counts as Counts, Noted as Noted, Probes
-from .program import Program
-from .propagate import WIDE, Plan, solved
+from .program import NumericProgram
+from .propagate import WIDE, WidthPlan, solved
 
 
 def run(
-    program: Program,
-    plan: Plan,
+    program: NumericProgram,
+    plan: WidthPlan,
     arrays: Sequence[Leaf],
     probes: Probes | None = None,
     formats: Formats | None = None,
@@ -59,7 +59,7 @@ def run(
 
 
 def run_as_one(
-    program: Program, plan: Plan, arrays: Sequence[Leaf], formats: Formats
+    program: NumericProgram, plan: WidthPlan, arrays: Sequence[Leaf], formats: Formats
 ) -> list[Leaf]:
     """The same, compiled as one: XLA may compute it otherwise, and keeps nothing of it."""
     runner = _Run(program, plan, Probes(), formats, None, is_traced=True)
@@ -71,8 +71,8 @@ class _Run(Loops):
 
     def __init__(
         self,
-        program: Program,
-        plan: Plan,
+        program: NumericProgram,
+        plan: WidthPlan,
         probes: Probes,
         formats: Formats | None,
         scale: float | None,

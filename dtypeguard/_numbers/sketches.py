@@ -12,7 +12,7 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .._program.graph import Stack
 from . import nodes as _nodes, plans
-from .program import Program
+from .program import NumericProgram
 from .run import Counts, Probes, run
 from .subject import largest
 
@@ -21,7 +21,7 @@ _BUCKETS = 64
 _LARGE = 1e20
 
 
-class Node(NamedTuple):
+class SketchNode(NamedTuple):
     """A value of a program.
 
     Attributes:
@@ -39,8 +39,8 @@ class Node(NamedTuple):
 
 
 def sketches(
-    program: Program, arrays: Sequence[Leaf]
-) -> tuple[list[Node], list[int | None]]:
+    program: NumericProgram, arrays: Sequence[Leaf]
+) -> tuple[list[SketchNode], list[int | None]]:
     """The values of a program in wide types in order, and the numbers of its outputs.
 
     Args:
@@ -50,7 +50,7 @@ def sketches(
     noted: Counts = {}
     note = _sketch_by(_signs_for(program))
     run(program, plans.wide(program), arrays, Probes(finite=noted, note=note))
-    nodes = [Node((), each.shape, (), None) for each in program.jaxpr.in_avals]
+    nodes = [SketchNode((), each.shape, (), None) for each in program.jaxpr.in_avals]
 
     def sketch_of(stack: Stack, key: tuple[int, int]) -> np.ndarray | None:
         names = [eqn.primitive.name for eqn in stack[1:]]
@@ -67,7 +67,7 @@ def sketches(
     def new(operands: Sequence[int | None], each: _nodes.Node, place: int) -> int:
         shape = getattr(each.eqn.outvars[place].aval, "shape", ())
         sketch = sketch_of(each.stack, (each.number, place))
-        nodes.append(Node((*operands,), shape, each.stack, sketch))
+        nodes.append(SketchNode((*operands,), shape, each.stack, sketch))
         return len(nodes) - 1
 
     def add(block: _nodes.Block, given: Sequence[int | None]) -> list[int | None]:
@@ -89,7 +89,7 @@ def sketches(
     return nodes, add(program.block, range(len(nodes)))
 
 
-def _signs_for(program: Program) -> np.ndarray:
+def _signs_for(program: NumericProgram) -> np.ndarray:
     """A sign for each number of the largest value of a program."""
     # Complex numbers are two.
     rows = 2 * (-(-largest(program.jaxpr) // _BUCKETS) or 1)

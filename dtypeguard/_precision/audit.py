@@ -21,7 +21,7 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .losses import line_losses
-from .planned import BUDGET, ONE_INPUT, Inputs, inputs_of, search_if_asked
+from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .records import Compared, Costs, Decided, Errors, Setting, Updates
@@ -142,7 +142,7 @@ def audit_call(
     matmul_precision: object = None,
     reference: PyTree = None,
     show_status: Callable[[str], None] = lambda _: None,
-    inputs: Inputs = ONE_INPUT,
+    inputs: PlannedInputs = ONE_INPUT,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
     if tolerance is not None:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from .._autocast.entries import Entry
-from .._autocast.matching import Line, key_of_line
+from .._autocast.entries import PlanEntry
+from .._autocast.matching import MatchedLine, key_of_line
 from .._costs.work import operations, repetitions
-from .._lines.equations import calls_of
+from .._lines.equations import Written
 from .._numbers.nodes import Node
 from .._numbers.plans import wide
-from .._numbers.program import Program
-from .._numbers.propagate import ROUNDED, Plan
+from .._numbers.program import NumericProgram
+from .._numbers.propagate import ROUNDED, WidthPlan
 from .._program.graph import PRODUCTS
 
 
@@ -42,24 +42,24 @@ class Candidate:
     has_products: bool
     layers: int
 
-    def entry(self, dtype: np.dtype) -> Entry:
+    def entry(self, dtype: np.dtype) -> PlanEntry:
         """The entry of a plan that has it in a dtype."""
-        return Entry(self.place, self.expression, self.scope, dtype, share=self.work)
+        return PlanEntry(self.place, self.expression, self.scope, dtype, share=self.work)
 
-    def rounding(self, program: Program) -> Plan:
+    def rounding(self, program: NumericProgram) -> WidthPlan:
         """The plan in which it alone rounds."""
         plan = wide(program)
         plan.entries[[*self.numbers]] = ROUNDED
         return plan
 
 
-def candidates_in(program: Program) -> tuple[list[Candidate], int]:
+def candidates_in(program: NumericProgram) -> tuple[list[Candidate], int]:
     """What a plan may keep wide, and how many equations that round it cannot name.
 
     Lines with products are told apart by their scope, where they have several: each scope
     may be a layer with a dtype of its own.
     """
-    by_line = defaultdict[Line, list[Node]](list)
+    by_line = defaultdict[MatchedLine, list[Node]](list)
     total, unnamed = 0.0, 0
     for node in program.block.all_nodes():
         total += _work(node)
@@ -115,7 +115,7 @@ def _joined(key: tuple[str, str | None], parts: Sequence[Candidate]) -> Candidat
     )
 
 
-def _bare(line: Line) -> tuple[str, str | None]:
+def _bare(line: MatchedLine) -> tuple[str, str | None]:
     return line.place, line.expression
 
 
@@ -146,7 +146,7 @@ def _layers(nodes: Sequence[Node]) -> int:
     """How many times the commonest call of a line is made."""
     counts = defaultdict[tuple[object, ...], float](float)
     for node in nodes:
-        counts[node.name, calls_of(node.stack)] += repetitions(node.stack)
+        counts[node.name, Written(node.stack).calls] += repetitions(node.stack)
     return int(max(counts.values()))
 
 

@@ -27,7 +27,7 @@ class Chosen(NamedTuple, Generic[Item]):
     is_minimal: bool
 
 
-class Choice(Generic[Item]):
+class Choosing(Generic[Item]):
     """The search for what stays wide, by runs.
 
     Adding the best ones first finds some that are enough, and dropping the dearest first

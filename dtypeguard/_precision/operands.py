@@ -19,7 +19,7 @@ from .._explain.rewritten import changed, evaluable
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, Equation
-from .._lines.equations import calls_of
+from .._lines.equations import Written
 from .._numbers.nodes import CALL, Node
 from .._program.graph import SHAPES, Stack
 from .._source.syntax import Span, encloses, expression, is_cast, parsed, root, span
@@ -79,7 +79,7 @@ class _Line:
         self._computing, self._variables = set[Span](), frozenset[str]()
         for node in nodes:
             stack = _outermost(node.stack)
-            calls = calls_of(stack)[:2]
+            calls = Written(stack).calls[:2]
             written, *around = [expression(*call) for call in calls] or [None]
             if written is None or any(map(_asks_for_a_dtype, ast.walk(written))):
                 raise _Unsure
@@ -195,13 +195,13 @@ def _asks_for_a_dtype(node: ast.AST) -> bool:
 
 def _outermost(stack: Stack) -> Stack:
     """The call of a function of JAX's that an equation is part of, or the equation."""
-    calls = calls_of(stack)[:1]
+    calls = Written(stack).calls[:1]
     numbers = range(len(stack) - 1, 0, -1)
-    return stack[next((n for n in numbers if calls_of(stack[n:])[:1] == calls), 0) :]
+    return stack[next((n for n in numbers if Written(stack[n:]).calls[:1] == calls), 0) :]
 
 
 def _around(stack: Stack) -> object:
-    return calls_of(stack)[1:], tuple(map(id, stack[1:]))
+    return Written(stack).calls[1:], tuple(map(id, stack[1:]))
 
 
 @functools.lru_cache(64)

@@ -16,13 +16,13 @@ import numpy as np
 from .._leaves.compat import as_function, set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Jaxpr, Leaf
-from .._lines.equations import is_backward, origin_of
+from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.decisions import shown
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.primitives import is_inexact
-from .._numbers.probes import Kept, Noted, Probes
-from .._numbers.program import Program
+from .._numbers.probes import KeptValues, Noted, Probes
+from .._numbers.program import NumericProgram
 from .._numbers.run import run_as_one
 from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
@@ -62,7 +62,7 @@ class PlainRuns:
         self._measures, self.program = measures, measures.program
         self._arrays = measures.arrays
         self.written = measures.written
-        others: Noted = Kept()
+        others: Noted = KeptValues()
         self.exact = measures.run(plans.wide(self.program), Probes(decisions=others))
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
@@ -216,12 +216,12 @@ def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
             inner = [open_jaxpr(x) for x in jaxprs_in(eqn.params)]
             if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
                 return _is_backward(inner[0], inner[0].outvars[eqn.outvars.index(var)])
-            return is_backward((eqn,))
+            return Written((eqn,)).is_backward
     return False
 
 
 def _compared(
-    program: Program, decisions: Noted, others: Noted
+    program: NumericProgram, decisions: Noted, others: Noted
 ) -> tuple[bool, tuple[LineDecision, ...]]:
     """Whether turns of loops differ, and the lines whose decisions do."""
     flipped, counts = collections.Counter[Origin | None](), collections.Counter()
@@ -236,7 +236,7 @@ def _compared(
             turns_differ |= bool(jnp.any(choice != other))
             continue
         choice, other = (shown(node, x) for x in (choice, other))
-        origin = origin_of(node.stack)
+        origin = Written(node.stack).origin
         flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
         counts[origin] += choice.size
     lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)

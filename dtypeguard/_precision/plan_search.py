@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._autocast.entries import PRODUCTS, Entry
+from .._autocast.entries import PRODUCTS, PlanEntry
 from .._autocast.plan import Plan
 from .._leaves.public import public
 from .._leaves.rows import columns, percent
@@ -138,7 +138,7 @@ def count_of(entries: int) -> str:
     return "1 line" if entries == 1 else f"{entries or 'no'} lines"
 
 
-def table_of(entries: Sequence[Entry]) -> list[str]:
+def table_of(entries: Sequence[PlanEntry]) -> list[str]:
     """The entries with what was measured of each."""
     if not entries:
         return []

@@ -23,13 +23,13 @@ from .plan_check import PlanCheck
 from .plan_search import PlanSearch
 from .planning import Planning
 from .prepared import Prepared, prepare, running
-from .trials import Trials
+from .trials import PlanTrials
 
 BUDGET = 300
 Show = Callable[[str], None]
 
 
-class Inputs(NamedTuple):
+class PlannedInputs(NamedTuple):
     """What a plan is measured on beside the arguments of the function.
 
     Attributes:
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
     budget: int = BUDGET
 
 
-ONE_INPUT = Inputs()
+ONE_INPUT = PlannedInputs()
 
 
 def inputs_of(
@@ -53,7 +53,7 @@ def inputs_of(
     held_out: Sequence[Args],
     kwargs: Mapping[str, PyTree] | None,
     budget: int = BUDGET,
-) -> Inputs:
+) -> PlannedInputs:
     """More arguments by position, beside the same ones by name.
 
     Raises:
@@ -68,7 +68,7 @@ def inputs_of(
                 f"such as {name}=[(params, other_batch)]."
             )
     named = lambda x: [(args, dict(kwargs or {})) for args in x]
-    return Inputs(named(also), named(held_out), budget)
+    return PlannedInputs(named(also), named(held_out), budget)
 
 
 def has_plan(formats: Formats) -> bool:
@@ -85,7 +85,7 @@ def search(
     prepared: Prepared,
     graph: Graph,
     tolerance: float,
-    inputs: Inputs,
+    inputs: PlannedInputs,
     loss_scale: float | None,
     show_status: Show,
 ) -> PlanSearch:
@@ -114,7 +114,7 @@ def search_if_asked(
     prepared: Prepared,
     graph: Graph,
     tolerance: float | None,
-    inputs: Inputs,
+    inputs: PlannedInputs,
     *options: Any,
 ) -> PlanSearch | None:
     """The same, or None for an audit without a tolerance, or in dtypes without plans."""
@@ -130,7 +130,7 @@ def plan_call(
     kwargs: Mapping[str, PyTree] | None,
     narrow: DType,
     tolerance: float,
-    inputs: Inputs,
+    inputs: PlannedInputs,
     show_status: Show,
 ) -> PlanSearch:
     """Searches the plan of a call."""
@@ -149,7 +149,7 @@ def check_call(
     kwargs: Mapping[str, PyTree] | None,
     path: str | os.PathLike[str],
     tolerance: float | None,
-    inputs: Inputs,
+    inputs: PlannedInputs,
     show_status: Show,
 ) -> PlanCheck:
     """Measures a function by the plan of a file.
@@ -180,7 +180,9 @@ def check_call(
         return found
 
 
-def _worst(trials: Trials, plan: Plan, show_status: Show) -> tuple[tuple[str, float], ...]:
+def _worst(
+    trials: PlanTrials, plan: Plan, show_status: Show
+) -> tuple[tuple[str, float], ...]:
     """The lines that the plan has narrow, with the error that each causes alone."""
     found = list[tuple[str, float]]()
     for candidate in candidates_in(trials.program)[0]:
@@ -220,10 +222,14 @@ def _traced(
 
 
 def _trials(
-    subject: Subject, traced: Traced, prepared: Prepared, graph: Graph, inputs: Inputs
-) -> Trials:
+    subject: Subject,
+    traced: Traced,
+    prepared: Prepared,
+    graph: Graph,
+    inputs: PlannedInputs,
+) -> PlanTrials:
     given = functools.partial(_arrays, subject, traced)
-    return Trials(
+    return PlanTrials(
         prepared.measures,
         graph,
         [prepared.measures.arrays, *map(given, inputs.also)],
@@ -249,7 +255,7 @@ def _arrays(subject: Subject, traced: Traced, arguments: tuple[Args, Kwargs]) ->
     return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
 
 
-def _measured(f: Function, trials: Trials) -> str:
+def _measured(f: Function, trials: PlanTrials) -> str:
     """What is measured, for a reader of the plan."""
     name = getattr(f, "__qualname__", type(f).__qualname__).rpartition(".")[2]
     name = name if name.isidentifier() else "f"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from .._autocast.entries import ALL, FLOW, PRODUCTS
 from .._autocast.plan import Plan
 from .candidates import Candidate, candidates_in, grouped
-from .choosing import Choice, Chosen, Spent
+from .choosing import Choosing, Chosen, Spent
 from .plan_check import holds_compiled
 from .plan_search import PlanSearch, Tried, notes_of
-from .trials import Cost, Trials
+from .trials import Cost, PlanTrials
 
 # Of the plans with about the least bytes kept, the one with the fewest entries is taken.
 _ABOUT = 1.1
@@ -39,7 +39,7 @@ class Planning:
         show_status: called with what it is about to do.
     """
 
-    def __init__(self, trials: Trials, plan: Plan, show_status: Callable[[str], None]):
+    def __init__(self, trials: PlanTrials, plan: Plan, show_status: Callable[[str], None]):
         self._trials, self._bare, self._show = trials, plan, show_status
         self._tolerance = math.inf if plan.tolerance is None else plan.tolerance
         self._wide = trials.program.formats.wide
@@ -103,7 +103,7 @@ class Planning:
             else:
                 order = self._ranked(every)
                 self._show(f"looking for lines that stay wide, by default {default}")
-                search = Choice(order, self._error_alone, error_of, self._tolerance)
+                search = Choosing(order, self._error_alone, error_of, self._tolerance)
                 chosen = search.chosen()
         except Spent:
             chosen = Chosen((*every,), math.inf, False, False)

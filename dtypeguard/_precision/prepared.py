@@ -13,11 +13,11 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import is_wide
 from .._leaves.types import Function
-from .._lines.equations import origin_of
+from .._lines.equations import Written
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
-from .._numbers.program import Program
+from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
 from .._source.origin import Origin
 from .products import ProductRuns
@@ -68,7 +68,7 @@ def prepare(
     show_status("compiling")
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-    measures = Measures(Program(program, formats, traced.numbers), arrays)
+    measures = Measures(NumericProgram(program, formats, traced.numbers), arrays)
     first_bad = _checked(f, measures, subject.given.paths, paths)
     show_status("running it plainly")
     runs = (Runs if formats.products is None else ProductRuns)(measures)
@@ -122,7 +122,7 @@ def _checked(
             f"{shown(f)} has no finite number in {measures.program.formats.wide} either, "
             "since a constant of it has none. Give it a finite one."
         )
-    return origin_of(written[0].stack) if written else None
+    return Written(written[0].stack).origin if written else None
 
 
 def _cause(birth: Birth, paths: Sequence[str]) -> str:
@@ -131,7 +131,7 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
         path = paths[birth.number]
         return f"the input {path.replace('[0]', 'args', 1).replace('[1]', 'kwargs', 1)}"
     made = birth.stack[0].primitive.name
-    origin = origin_of(birth.stack)
+    origin = Written(birth.stack).origin
     if origin is None:
         return f"what {made} makes, inside JAX,"
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"

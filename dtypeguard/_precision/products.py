@@ -11,7 +11,7 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf
-from .._lines.equations import calls_of
+from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
@@ -20,7 +20,7 @@ from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
 from .losses import allowed, line_losses
 from .plain import rounded_otherwise
-from .records import Losses, Setting, WideLines, Words
+from .records import Losses, ReportWords, Setting, WideLines
 from .report import PrecisionReport
 from .runs import Runs
 from .typed import with_keyword
@@ -75,7 +75,9 @@ class ProductRuns(Runs):
         times = self.level.dearer / min(self._dear, default=1.0)
         become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
         widened = f"at Precision.{self.level.name}"
-        words = Words(products.begin, widened, become, "|rounded - float32| / |float32|")
+        words = ReportWords(
+            products.begin, widened, become, "|rounded - float32| / |float32|"
+        )
         return ProductsReport(
             setting._replace(products=words),
             **found,
@@ -114,7 +116,7 @@ class ProductRuns(Runs):
             if asks:
                 return f"Give {where} precision={precision}: {origin} asks for less itself."
             return f"Put `{within}` around the call of {where}."
-        calls = [calls_of(stack)[:1] for stack in stacks]
+        calls = [Written(stack).calls[:1] for stack in stacks]
         made = None
         if all(calls):
             made = with_keyword({call for (call,) in calls}, "precision", precision)

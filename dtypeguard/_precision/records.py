@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .._costs.costs import LineCost
 from .._costs.work import Work
 from .._leaves.public import public
-from .._numbers.plans import Plan
+from .._numbers.plans import WidthPlan
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from .loss import LineLoss
@@ -42,7 +42,7 @@ class WideLines(NamedTuple):
     error: float = math.nan
     left: float = math.nan
     price: float = math.nan
-    plan: Plan | None = None
+    plan: WidthPlan | None = None
 
 
 class Scaled(NamedTuple):
@@ -61,7 +61,7 @@ class Scaled(NamedTuple):
     dtype: str
 
 
-class Words(NamedTuple):
+class ReportWords(NamedTuple):
     """How a report names what was run.
 
     Attributes:
@@ -87,13 +87,13 @@ class Setting(NamedTuple):
     not_examined: tuple[str, ...] = ()
     not_separated: tuple[str, ...] = ()
     held: tuple[Origin | None, ...] = ()
-    products: Words | None = None
+    products: ReportWords | None = None
 
     @property
-    def words(self) -> Words:
+    def words(self) -> ReportWords:
         """How a report names it."""
         setting = "" if self.narrow is None else f"in {self.narrow}"
-        return self.products or Words(setting, f"in {self.wide}", self.wide)
+        return self.products or ReportWords(setting, f"in {self.wide}", self.wide)
 
 
 @dataclasses.dataclass(frozen=True)

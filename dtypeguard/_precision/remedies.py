@@ -8,9 +8,9 @@ import numpy as np
 from .._leaves.casts import Cast, shown as shown_casts
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
-from .._lines.equations import calls_of, origin_of
+from .._lines.equations import Written
 from .._numbers.nodes import Node
-from .._numbers.program import Program
+from .._numbers.program import NumericProgram
 from .._source.files import package
 from .._source.origin import Origin
 from .loss import STOCHASTICALLY
@@ -20,7 +20,7 @@ from .typed import with_keyword
 
 def remedy_of(
     number: int,
-    program: Program,
+    program: NumericProgram,
     has_float64: bool,
     keeps: bool,
     mixed: Sequence[Node] = (),
@@ -35,7 +35,7 @@ def remedy_of(
         mixed: the equations that then have wide and narrow operands, and take no such.
     """
     text = _remedy_of(number, program, has_float64, keeps)
-    places = {f"{x.name} on {o.place}" for x in mixed if (o := origin_of(x.stack))}
+    places = {f"{x.name} on {o.place}" for x in mixed if (o := Written(x.stack).origin)}
     if not places:
         return text
     *_, last = every = sorted(places)
@@ -44,7 +44,7 @@ def remedy_of(
     return f"{text} Cast the other operands of {last}{more} as well: it takes one dtype."
 
 
-def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) -> str:
+def _remedy_of(number: int, program: NumericProgram, has_float64: bool, keeps: bool) -> str:
     line, formats = program.lines[number], program.formats
     name = str(formats.wide)
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
@@ -84,7 +84,7 @@ def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) ->
     nodes = [x for x in program.block.all_nodes() if x.line == number]
     if line.primitives == {"dot_general"}:
         products = [x.stack for x in nodes if x.name == "dot_general" and not x.is_backward]
-        calls = {call for stack in products for call in calls_of(stack)[:1]}
+        calls = {call for stack in products for call in Written(stack).calls[:1]}
         made = with_keyword(calls, "preferred_element_type", wide)
         how = " and ".join(made or [f"jnp.dot(..., preferred_element_type={wide})"])
     elif "iota" in line.primitives:  # a cast cannot restore what `iota` rounded
@@ -102,7 +102,7 @@ def _remedy_of(number: int, program: Program, has_float64: bool, keeps: bool) ->
     return text + needs_x64
 
 
-def _narrowing(users: Origin, program: Program) -> str | None:
+def _narrowing(users: Origin, program: NumericProgram) -> str | None:
     """The dtype to which a package, called on a line, casts what it is given."""
     for line in program.lines:
         origin = line.origin

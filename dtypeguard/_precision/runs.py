@@ -11,7 +11,7 @@ from .._leaves.types import Equation, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
-from .._numbers.plans import WIDE, Key, Plan
+from .._numbers.plans import WIDE, Key, WidthPlan
 from .plain import PlainRuns
 from .records import Scaled, WideLines
 
@@ -71,7 +71,9 @@ class Runs(PlainRuns):
         price = self._widened_work(plan) / self._work
         return WideLines(error, self.left(error), price, plan)
 
-    def _made_with(self, plan: Plan, arrays: Sequence[Leaf] | None = None) -> list[Leaf]:
+    def _made_with(
+        self, plan: WidthPlan, arrays: Sequence[Leaf] | None = None
+    ) -> list[Leaf]:
         """The outputs of a plan; a gradient comes back in the dtype of its argument."""
         made = self._measures.run(plan, arrays=arrays, formats=self._formats_of_lines())
         triples = zip(made, self.written, self._are_gradients)
@@ -143,7 +145,7 @@ class Runs(PlainRuns):
         made = self._measures.run(plan, formats=own)
         return self._mean(self._distances(made, self._as_given))
 
-    def _widened_work(self, plan: Plan, is_any: bool = False) -> float:
+    def _widened_work(self, plan: WidthPlan, is_any: bool = False) -> float:
         """The operations of the products that a plan makes wide, or of all of them."""
         return sum(
             operations(node.eqn) * repetitions(node.stack)

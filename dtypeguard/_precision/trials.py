@@ -19,7 +19,7 @@ from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.primitives import is_inexact
-from .._numbers.program import Program
+from .._numbers.program import NumericProgram
 from .._numbers.python_numbers import PythonNumbers
 from .._numbers.run import run
 from .._program.graph import Graph
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
     kept: float
 
 
-class Trials:
+class PlanTrials:
     """Runs of a program by plans.
 
     The error of an output is relative to its norm; that of an input with an update, such as
@@ -88,7 +88,7 @@ class Trials:
         self.count, self.seconds = 0, 0.0
         self._graph, self._left_out, self._budget = graph, left_out, budget
         self.updated = updated_inputs(graph)
-        self._last: tuple[Plan, Program] | None = None
+        self._last: tuple[Plan, NumericProgram] | None = None
         nodes = self.program.block.all_nodes()
         self._stacks = {node.number: node.stack for node in nodes}
         self._given = [*map(self._inputs, given)]
@@ -148,11 +148,13 @@ class Trials:
         graph = Graph(self._by_plan(plan).jaxpr)
         return Cost(wide_share(graph, plan.narrow), bytes_kept(graph))
 
-    def _by_plan(self, plan: Plan) -> Program:
+    def _by_plan(self, plan: Plan) -> NumericProgram:
         """The program that `autocast` makes by a plan."""
         if self._last is None or self._last[0] != plan:
             made = narrowed(self.program.jaxpr, plan)
-            program = Program(made, Formats(self.program.formats.wide), PythonNumbers())
+            program = NumericProgram(
+                made, Formats(self.program.formats.wide), PythonNumbers()
+            )
             self._last = plan, program
         return self._last[1]
 
@@ -165,7 +167,7 @@ class Trials:
         return self._error_on(inputs, program, as_scaled, scale=np.float32(scale))
 
     def _error_on(
-        self, inputs: Inputs, program: Program, plan: plans.Plan, **options: Any
+        self, inputs: Inputs, program: NumericProgram, plan: plans.WidthPlan, **options: Any
     ) -> float:
         started = time.monotonic()
         made = run(program, plan, inputs.arrays, **options)

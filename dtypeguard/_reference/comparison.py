@@ -14,7 +14,7 @@ from .._numbers.subject import Subject, Traced
 from .divergence import divergence
 from .given import arrays_of, check_function, is_function
 from .reference import Judge
-from .runs import Call
+from .runs import RunCall
 
 
 def comparison(
@@ -48,7 +48,7 @@ def comparison(
     functions = [(subject.f, traced)] + ([] if other is None else [(reference, other)])
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
-        as_given = [Call(x.program, x.numbers, arrays) for _, x in functions]
+        as_given = [RunCall(x.program, x.numbers, arrays) for _, x in functions]
         wider = [_in_float32(subject, *each, arrays) for each in functions]
         calls = [c._replace(in_float32=w) for c, w in zip(as_given, wider)]
         judges = [Judge(call, paths, formats) for call in calls]
@@ -71,7 +71,7 @@ def comparison(
 
 def _in_float32(
     subject: Subject, function: Function, traced: Traced, arrays: Sequence[Leaf]
-) -> Call | None:
+) -> RunCall | None:
     """A call with what is narrower than float32 in it; None if it does not trace so."""
     is_narrow = lambda x: 0 < bits(x.dtype) < 32
     if not any(map(is_narrow, arrays)):
@@ -85,7 +85,7 @@ def _in_float32(
             return None
     shapes = lambda traced: [x.shape for x in traced.program.out_avals]
     is_same = shapes(again) == shapes(traced)
-    return Call(again.program, again.numbers, wider) if is_same else None
+    return RunCall(again.program, again.numbers, wider) if is_same else None
 
 
 def _traced(subject: Subject, reference: Function) -> Traced:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._lines.equations import origin_of
-from .._numbers.sketches import Node
+from .._lines.equations import Written
+from .._numbers.sketches import SketchNode
 from .._source.origin import Origin
 from .difference import Divergence
-from .runs import Call, sketched
+from .runs import RunCall, sketched
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
@@ -31,12 +31,12 @@ class _Program(NamedTuple):
         groups: the number of the group of equal values of each; None if not known.
     """
 
-    nodes: list[Node]
+    nodes: list[SketchNode]
     outputs: list[int | None]
     groups: list[int | None]
 
 
-def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Divergence:
+def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
     """The first lines whose results differ by more than rounding.
 
     Args:
@@ -62,7 +62,8 @@ def divergence(call: Call, reference: Call, outputs: Collection[int]) -> Diverge
             if last is not None and twin is not None:
                 return _found(last, a, mine, twin, b, other)
     equal = [n for n, group in enumerate(mine.groups) if group in both]
-    lines = (origin_of(mine.nodes[n].stack) for n in reversed(equal) if mine.nodes[n].stack)
+    stacks = (mine.nodes[n].stack for n in reversed(equal))
+    lines = (Written(stack).origin for stack in stacks if stack)
     return Divergence(next((x for x in lines if x), None))
 
 
@@ -74,11 +75,11 @@ class _Groups:
         self._known: dict[int, list[tuple[float, np.ndarray, int]]] = {}
         self._count = 0
 
-    def program(self, nodes: list[Node], outputs: list[int | None]) -> _Program:
+    def program(self, nodes: list[SketchNode], outputs: list[int | None]) -> _Program:
         """A program with the groups of its values."""
         return _Program(nodes, outputs, [self._of(n, node) for n, node in enumerate(nodes)])
 
-    def _of(self, number: int, node: Node) -> int | None:
+    def _of(self, number: int, node: SketchNode) -> int | None:
         """The group of a value; of an input, that of the same argument."""
         if not node.stack:
             return self._inputs.setdefault(number, self._next())
@@ -149,5 +150,5 @@ def _begin(number: int, region: _Region, program: _Program) -> Origin | None:
         if each in region and each not in way:
             way.add(each)
             queue += [x for x in program.nodes[each].operands if x is not None]
-    lines = (origin_of(program.nodes[each].stack) for each in sorted(way) or [number])
+    lines = (Written(program.nodes[each].stack).origin for each in sorted(way) or [number])
     return next((line for line in lines if line is not None), None)

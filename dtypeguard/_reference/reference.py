@@ -17,7 +17,7 @@ from .._numbers.subject import avals_in
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
 from .rounding import EXPLAINS, FAR, SMALL, Rounding, difference, excess, size_of
-from .runs import Call, numeric, run_of
+from .runs import RunCall, numeric, run_of
 
 # Of two functions in float64, what numbers of the source leave in outputs that are small
 # beside others.
@@ -36,7 +36,7 @@ class Judge:
         formats: the dtypes of the audit.
     """
 
-    def __init__(self, call: Call, paths: list[str], formats: Formats):
+    def __init__(self, call: RunCall, paths: list[str], formats: Formats):
         self._call, self._paths, self._formats = call, paths, formats
         self._exact = [not is_inexact(x) for x in call.program.out_avals]
         self._narrow = _narrowest(call, formats)
@@ -189,7 +189,7 @@ def _lost(array: np.ndarray, truth: np.ndarray, lost: np.ndarray) -> str:
     return f"{who} has {what} in {np.count_nonzero(lost)} of {lost.size} elements"
 
 
-def _narrowest(call: Call, formats: Formats) -> np.dtype:
+def _narrowest(call: RunCall, formats: Formats) -> np.dtype:
     """The narrowest floating dtype in which a program computes."""
     if formats.products is not None:
         return _BFLOAT16

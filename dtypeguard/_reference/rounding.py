@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits
-from .runs import Call, Run, moved
+from .runs import Run, RunCall, moved
 
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
 # another computation.
@@ -97,7 +97,7 @@ class Rounding:
 
     def __init__(
         self,
-        call: Call,
+        call: RunCall,
         written: Run,
         wide: Run,
         truth: list[np.ndarray],

@@ -13,17 +13,17 @@ from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats, has_few_digits
 from .._numbers.primitives import is_inexact
-from .._numbers.program import Program
+from .._numbers.program import NumericProgram
 from .._numbers.python_numbers import PythonNumbers
 from .._numbers.run import run
-from .._numbers.sketches import Node, sketches
+from .._numbers.sketches import SketchNode, sketches
 
 _WIDE = Formats(np.dtype("float64"))
 # One in eight moves up, and as many down: the variance is that of half a unit.
 _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
 
 
-class Call(NamedTuple):
+class RunCall(NamedTuple):
     """A traced function, and what it is called with.
 
     Attributes:
@@ -38,17 +38,17 @@ class Call(NamedTuple):
     program: Jaxpr
     numbers: PythonNumbers
     arrays: Sequence[Leaf]
-    in_float32: "Call | None" = None
+    in_float32: "RunCall | None" = None
 
 
 # The outputs for some inputs, or for those of the call.
 Run = Callable[..., list[np.ndarray]]
 
 
-def run_of(call: Call, formats: Formats | None = None) -> Run:
+def run_of(call: RunCall, formats: Formats | None = None) -> Run:
     """What runs a program: in some dtypes, or all of it in float64."""
     is_on: bool = formats is None or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
-    program = Program(call.program, formats or _WIDE, call.numbers)
+    program = NumericProgram(call.program, formats or _WIDE, call.numbers)
     plan = (plans.wide if formats is None else plans.written)(program)
 
     def made_of(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:
@@ -60,10 +60,10 @@ def run_of(call: Call, formats: Formats | None = None) -> Run:
     return made_of
 
 
-def sketched(call: Call) -> tuple[list[Node], list[int | None]]:
+def sketched(call: RunCall) -> tuple[list[SketchNode], list[int | None]]:
     """The values of a program in float64 as sketches, and the numbers of its outputs."""
     with set_x64(True):
-        return sketches(Program(call.program, _WIDE, call.numbers), call.arrays)
+        return sketches(NumericProgram(call.program, _WIDE, call.numbers), call.arrays)
 
 
 def moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:

@@ -23,9 +23,9 @@ from .._guard.guard import policy_of
 from .._guard.policy import dtype_of_update
 from .._guard.strong import strong
 from .._leaves.dtypes import dtype_of
-from .._leaves.rows import by_path, paths, type_name
+from .._leaves.rows import by_path, paths, type_of
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Updates
-from .entry import Inputs
+from .entry import SweepInputs
 
 _T = TypeVar("_T")
 
@@ -70,7 +70,7 @@ class OptimizerSubject(CheckedCall):
         updates_dtype: the `Policy.updates_dtype` of the optimizer.
     """
 
-    def __init__(self, opt: Optimizer, inputs: Inputs):
+    def __init__(self, opt: Optimizer, inputs: SweepInputs):
         arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
 
         def update(updates, state, params, arrays):
@@ -261,19 +261,19 @@ def same_types(
     name: str,
     before: PyTree,
     after: PyTree,
-    type_of: Callable[[Leaf], str | None] = type_name,
+    type_as: Callable[[Leaf], object] = type_of,
     where: str = "",
 ) -> None:
     """Raises a `Fault` that names the first leaf whose type changed."""
     raise_first(
-        f"{(name + path).lstrip('.')}: {type_of(old)} -> {type_of(new)}{where}"
+        f"{(name + path).lstrip('.')}: {type_as(old)} -> {type_as(new)}{where}"
         for path, old, new in _pairs(name, before, after)
-        if type_of(old) != type_of(new)
+        if type_as(old) != type_as(new)
     )
 
 
 def _type_and_shape(leaf: Leaf) -> str:
-    dtype = type_name(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
+    dtype = type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
     return f"{dtype} of shape {jnp.shape(leaf)}"
 
 
@@ -281,7 +281,7 @@ def _no_promotion(subject: OptimizerSubject, updates: Updates) -> None:
     gradients = by_path(subject.grads)
     asked = functools.partial(dtype_of_update, subject.updates_dtype)
     raise_first(
-        f"updates{path}: {type_name(update)} for a {type_name(param)} param"
+        f"updates{path}: {type_of(update)} for a {type_of(param)} param"
         for path, param, update in _pairs("updates", subject.carry.params, updates)
         if dtype_of(param + update) != dtype_of(param)
         and dtype_of(update) != asked(dtype_of(param), dtype_of(gradients.get(path)))

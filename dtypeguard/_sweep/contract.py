@@ -40,14 +40,14 @@ from .checks import (
     failures_of,
     same_types,
 )
-from .entry import Inputs, ones_like
+from .entry import SweepInputs, ones_like
 from .sweep import Configuration
 
 
 class Trial:
     """An optimizer with its inputs, in one configuration."""
 
-    def __init__(self, opt: Optimizer, inputs: Inputs):
+    def __init__(self, opt: Optimizer, inputs: SweepInputs):
         self.opt = opt
         self.inputs = inputs
 
@@ -262,7 +262,7 @@ STEP_RULES["one_compilation"] = _step_compiles_once
 
 def broken(
     make: Callable[[], Optimizer],
-    inputs: Callable[[Configuration], Inputs],
+    inputs: Callable[[Configuration], SweepInputs],
     rules: Iterable[str],
     configurations: Iterable[Configuration],
 ) -> dict[str, list[tuple[Configuration, str]]]:

@@ -23,7 +23,7 @@ from .recipes import Recipe
 DTypes = DType | tuple[DType, ...]
 
 
-class Inputs(NamedTuple):
+class SweepInputs(NamedTuple):
     """What one update takes: `opt.update(updates, state, params, **extra_args)`."""
 
     params: Params
@@ -69,7 +69,7 @@ class Entry:
         squares = [(error * error).sum().astype(dtype) for error in errors]
         return functools.reduce(operator.add, squares) / 2
 
-    def inputs(self, params: DTypes, grads: DTypes) -> Inputs:
+    def inputs(self, params: DTypes, grads: DTypes) -> SweepInputs:
         """Small arrays for one update.
 
         Args:
@@ -88,7 +88,7 @@ class Entry:
 
     def feed(
         self, params: DTypes, grads: DTypes, extra_args: dict[str, Any] | None = None
-    ) -> Inputs:
+    ) -> SweepInputs:
         """Like `inputs`, with the caller's extra args, or none if no trial succeeds."""
         if extra_args is not None:
             return self._inputs(params, grads, ())._replace(extra_args=extra_args)
@@ -119,11 +119,11 @@ class Entry:
                     errors.append(error)
         raise errors[0]
 
-    def _inputs(self, params: DTypes, grads: DTypes, names: tuple[str, ...]) -> Inputs:
+    def _inputs(self, params: DTypes, grads: DTypes, names: tuple[str, ...]) -> SweepInputs:
         arrays = in_turn(self.recipe.params, params)
         updates = in_turn(self.recipe.grads(self.recipe.params), grads)
         extra_args = {name: _EXTRA_ARGS[name](self, arrays, updates) for name in names}
-        return Inputs(arrays, updates, extra_args)
+        return SweepInputs(arrays, updates, extra_args)
 
 
 def in_turn(tree: PyTree, dtypes: DTypes) -> PyTree:
@@ -152,7 +152,7 @@ def ones_like(leaf: Leaf) -> Leaf:
     return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
 
 
-def _run_abstractly(opt: Optimizer, inputs: Inputs) -> None:
+def _run_abstractly(opt: Optimizer, inputs: SweepInputs) -> None:
     def run(params, updates, extra_args):
         opt.update(updates, opt.init(params), params, **extra_args)
 

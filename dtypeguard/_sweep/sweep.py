@@ -24,7 +24,7 @@ from .._leaves.errors import DtypeGuardWarning
 from .._leaves.types import Optimizer, State
 from . import catalog, checks
 from .checks import CHECKS, NAMES, Check, OptimizerSubject, one_line
-from .entry import DTypes, Entry, Inputs, in_turn
+from .entry import DTypes, Entry, SweepInputs, in_turn
 from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
@@ -185,7 +185,7 @@ def examine(
         else:
             before["init"] = lambda subject: checks.init(eager.state, subject.carry.state)
 
-        def run_checks(inputs: Inputs) -> None:
+        def run_checks(inputs: SweepInputs) -> None:
             try:
                 subject = OptimizerSubject(make(), inputs)
             except Exception as error:
@@ -237,12 +237,12 @@ def _run_init(
 
 
 @functools.lru_cache(maxsize=1)
-def _inputs(entry: Entry, configuration: Configuration) -> Inputs:
+def _inputs(entry: Entry, configuration: Configuration) -> SweepInputs:
     """The inputs of an entry: for the bare optimizer, and the guarded one comes next."""
     return entry.inputs(configuration.params, configuration.grads)
 
 
-def _origins(make: Callable[[], Optimizer], inputs: Inputs) -> list[str]:
+def _origins(make: Callable[[], Optimizer], inputs: SweepInputs) -> list[str]:
     try:
         params, updates, extra_args = inputs
         return audit(make(), params, updates=updates, extra_args=extra_args).lines()

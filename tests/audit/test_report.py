@@ -16,7 +16,7 @@ from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import AuditReport, audit, audit_step, guard
 from dtypeguard._audit import examine
-from dtypeguard._lines.lines import line_of
+from dtypeguard._lines.why import line_of
 
 pytestmark = pytest.mark.third_party
 

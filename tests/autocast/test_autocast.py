@@ -12,7 +12,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.entries import Entry, PlanError
+from dtypeguard._autocast.entries import PlanEntry, PlanError
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
@@ -341,7 +341,7 @@ def test_constants_that_float16_does_not_hold():
 
 
 def test_entry_makes_a_line_wide():
-    plan = Plan(_BFLOAT16, entries=(Entry("test_autocast.py:mixed", "x @ w"),))
+    plan = Plan(_BFLOAT16, entries=(PlanEntry("test_autocast.py:mixed", "x @ w"),))
     assert _dots(dtypeguard.autocast(mixed, plan), _W, _X) == [_WIDE, _NARROW]
 
 
@@ -351,7 +351,7 @@ def mixed(w, x):
 
 
 def test_entry_of_a_flow():
-    entry = Entry("test_autocast.py:flowing", "jnp.exp(y)")
+    entry = PlanEntry("test_autocast.py:flowing", "jnp.exp(y)")
     cast = dtypeguard.autocast(flowing, Plan(_BFLOAT16, "flow", (entry,)))
     eqns = {e.primitive.name: e for e in _equations(jax.make_jaxpr(cast)(_W, _X))}
     assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
@@ -393,7 +393,7 @@ def solved(w, x):
 
 
 def _wide(name):
-    entry = Entry(f"test_autocast.py:{name}", dtype=jnp.dtype("float64"))
+    entry = PlanEntry(f"test_autocast.py:{name}", dtype=jnp.dtype("float64"))
     return Plan(_BFLOAT16, entries=(entry,))
 
 
@@ -503,7 +503,7 @@ def test_function_without_products():
 
 
 def test_entry_that_matches_nothing():
-    entry = Entry("test_autocast.py:layer", "jnp.tan(x @ w)")
+    entry = PlanEntry("test_autocast.py:layer", "jnp.tan(x @ w)")
     with pytest.raises(PlanError, match=r'the nearest there is "jnp.tanh\(x @ w\)"'):
         dtypeguard.autocast(layer, Plan(_BFLOAT16, entries=(entry,)))(_W, _X)
 

@@ -8,7 +8,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.entries import Entry
+from dtypeguard._autocast.entries import PlanEntry
 
 _KEYS = jax.random.split(jax.random.key(0), 3)
 _Q, _K, _V = (jax.random.normal(key, (6, 8)) for key in _KEYS)
@@ -171,7 +171,7 @@ def test_products_after_a_mask_are_narrow():
 
 
 def test_an_entry_on_the_line_of_a_mask():
-    entry = Entry("test_constants.py:added", "scores + bias")
+    entry = PlanEntry("test_constants.py:added", "scores + bias")
     cast = dtypeguard.autocast(added, Plan("bfloat16", "all", (entry,)))
     assert jnp.isfinite(cast(_Q, _K, _V, _MASK)).all()
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._autocast.entries import Entry, PlanError
+from dtypeguard._autocast.entries import PlanEntry, PlanError
 from dtypeguard._autocast.matching import key_of_line, matched
 from dtypeguard._autocast.plan import Plan
 from dtypeguard._program.graph import jaxprs_in, open_jaxpr
@@ -83,16 +83,18 @@ def test_lines(tmp_path):
 
 def test_whole_function_and_expression(tmp_path):
     stacks = _program(tmp_path)
-    assert "sqrt" in _names(stacks, _entries(Entry("model.py:norm")))
-    both = _names(stacks, _entries(Entry("model.py:Block.__call__", "x@w")))
+    assert "sqrt" in _names(stacks, _entries(PlanEntry("model.py:norm")))
+    both = _names(stacks, _entries(PlanEntry("model.py:Block.__call__", "x@w")))
     assert both == ["dot_general"] * 4
-    scoped = Entry("model.py:Block.__call__", "x @ w", "second")
+    scoped = PlanEntry("model.py:Block.__call__", "x @ w", "second")
     assert _names(stacks, _entries(scoped)) == ["dot_general"] * 2
 
 
 def test_expression_before_function(tmp_path):
     stacks = _program(tmp_path)
-    plan = _entries(Entry("model.py:norm"), Entry("model.py:norm", "x * x", dtype=_F64))
+    plan = _entries(
+        PlanEntry("model.py:norm"), PlanEntry("model.py:norm", "x * x", dtype=_F64)
+    )
     found = {s[0].primitive.name: d for s, d in zip(stacks, matched(plan, stacks)) if d}
     assert found["mul"] == _F64
     assert found["sqrt"] == jnp.float32
@@ -100,7 +102,7 @@ def test_expression_before_function(tmp_path):
 
 def test_backward_pass_counts_for_the_line(tmp_path):
     stacks = _program(tmp_path, grad=True)
-    names = _names(stacks, _entries(Entry("model.py:Block.__call__", "x @ w")))
+    names = _names(stacks, _entries(PlanEntry("model.py:Block.__call__", "x @ w")))
     assert names.count("dot_general") == 8
 
 
@@ -116,9 +118,9 @@ _REFACTORED = {
     ),
 }
 _PLANNED = (
-    Entry("model.py:norm", "jnp.mean(x * x)"),
-    Entry("model.py:Block.__call__", "x @ w"),
-    Entry("model.py:Block.__call__", "jax.nn.softmax(h)"),
+    PlanEntry("model.py:norm", "jnp.mean(x * x)"),
+    PlanEntry("model.py:Block.__call__", "x @ w"),
+    PlanEntry("model.py:Block.__call__", "jax.nn.softmax(h)"),
 )
 
 
@@ -151,14 +153,14 @@ def test_does_not_hold(tmp_path, text, message):
 
 def test_unknown_function_and_scope(tmp_path):
     stacks = _program(tmp_path)
-    norms = Entry("model.py:norms"), Entry("model.py:norm", scope="frist")
+    norms = PlanEntry("model.py:norms"), PlanEntry("model.py:norm", scope="frist")
     with pytest.raises(PlanError, match=r'nearest is "model.py:norm"\n.*scope.*\'first\''):
         matched(_entries(*norms, *_PLANNED), stacks)
 
 
 def test_another_program(tmp_path):
     with pytest.raises(PlanError, match=r"of another program.* computes in model.py"):
-        matched(_entries(Entry("train.py:loss")), _program(tmp_path))
+        matched(_entries(PlanEntry("train.py:loss")), _program(tmp_path))
 
 
 def test_another_root(tmp_path):

@@ -8,7 +8,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._lines.equations import origin_of, scope_of
+from dtypeguard._lines.equations import Written
 from dtypeguard._program.graph import jaxprs_in, open_jaxpr
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
@@ -84,8 +84,8 @@ def test_scopes_and_lines():
 
     for function in (f, dtypeguard.autocast(f, _FLOW)):
         stack = _first(function, "dot_general", _W, _X)
-        assert scope_of(stack) == ("outer",)
-        assert origin_of(stack).code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"
+        assert Written(stack).scope == ("outer",)
+        assert Written(stack).origin.code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"
 
 
 def clipped(w, x, gains, before):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._autocast.entries import Entry, PlanError
+from dtypeguard._autocast.entries import PlanEntry, PlanError
 from dtypeguard._autocast.plan import Plan
 
 _BFLOAT16, _FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
@@ -11,9 +11,11 @@ _PLAN = Plan(
     _BFLOAT16,
     "flow",
     (
-        Entry("model.py:norm", dtype=_FLOAT32, error=0.031, held_out=0.033, share=0.012),
-        Entry("model.py:Attention.__call__", "jax.nn.softmax(scores)", dtype=_FLOAT32),
-        Entry("model.py:f", "d['a: b'] @ x", "block_0/mlp", dtype=jnp.dtype("float64")),
+        PlanEntry(
+            "model.py:norm", dtype=_FLOAT32, error=0.031, held_out=0.033, share=0.012
+        ),
+        PlanEntry("model.py:Attention.__call__", "jax.nn.softmax(scores)", dtype=_FLOAT32),
+        PlanEntry("model.py:f", "d['a: b'] @ x", "block_0/mlp", dtype=jnp.dtype("float64")),
     ),
     loss_scale=1024.0,
     error=0.011,
@@ -144,8 +146,10 @@ def test_a_plan_as_an_editor_may_write_it(tmp_path):
 
 def test_figures_as_saved(tmp_path):
     numbers = {"error": 0.0123456789, "held_out": 1 / 3, "share": 2 / 3}
-    entries = tuple(Entry(f"a.py:f{x}", error=x / 7, share=1e-9 / x) for x in range(1, 50))
-    entries = (Entry("a.py:g", scope="b"), Entry("a.py:g", scope="a"), *entries)
+    entries = tuple(
+        PlanEntry(f"a.py:f{x}", error=x / 7, share=1e-9 / x) for x in range(1, 50)
+    )
+    entries = (PlanEntry("a.py:g", scope="b"), PlanEntry("a.py:g", scope="a"), *entries)
     plan = Plan("float16", "all", entries, loss_scale=2.0**20, tolerance=0.02, **numbers)
     rounded = plan.rounded()
     assert rounded == rounded.rounded() != plan

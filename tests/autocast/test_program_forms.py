@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.entries import Entry
+from dtypeguard._autocast.entries import PlanEntry
 from dtypeguard._sweep.hlo import optimized_hlo
 
 _BFLOAT16 = jnp.dtype("bfloat16")
@@ -181,10 +181,10 @@ def _is_of_flag(form):
 
 def _as_written(form):
     entries = tuple(
-        Entry(f"{_IN_FILE}:{name}")
+        PlanEntry(f"{_IN_FILE}:{name}")
         for name in (form.__name__, "plain", "_clipped", "_forward", "_backward")
     )
-    entries += (Entry(f"{_IN_FILE}:_squared"), Entry(f"{_IN_FILE}:_squared_jvp"))
+    entries += (PlanEntry(f"{_IN_FILE}:_squared"), PlanEntry(f"{_IN_FILE}:_squared_jvp"))
     return Plan(_BFLOAT16, entries=entries)
 
 

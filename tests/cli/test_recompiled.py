@@ -10,6 +10,7 @@ import pytest
 from dtypeguard._cli.changes import TypeChange
 from dtypeguard._cli.compiled import CompiledCall, is_listed
 from dtypeguard._cli.recompiled import Recompiled, RecompiledFunction
+from dtypeguard._leaves.rows import Type
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 
@@ -59,7 +60,8 @@ def test_what_a_package_compiles_by_itself_is_not_listed(function, caller, liste
 
 def test_leaves_of_one_cause_share_a_row():
     seen = Recompiled()
-    changes = {f"x[{n}]": TypeChange(f"x[{n}]", "float32", "bfloat16") for n in range(25)}
+    types = Type("float32"), Type("bfloat16")
+    changes = {f"x[{n}]": TypeChange(f"x[{n}]", *types) for n in range(25)}
     seen._found["step"] = RecompiledFunction("step", changes, {}, [])
     _, _, row, some, *_ = seen.lines()
     assert row == "    25 leaves of x  float32 -> bfloat16"

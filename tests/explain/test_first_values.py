@@ -236,3 +236,18 @@ def test_a_sum_of_what_is_computed_from_it_is_guarded():
 
     note = note_on(lambda: lax.scan(body, jnp.zeros(3, BF16), jnp.ones((4, 3))))
     assert "\nWrite lax.scan(dtypeguard.guard_step(body)" in note
+
+
+# The first row is what is to be changed ---------------------------------------------------
+
+
+def test_the_argument_that_is_to_be_changed_comes_first():
+    x = jnp.ones((3, 3), F32)
+    narrow = jnp.ones((3, 3)).astype(BF16)  # changed: the cast
+
+    note = note_on(lambda: lax.add(x, narrow))
+    _, first, second, *_ = note.splitlines()
+    assert "write narrow.astype(jnp.float32)" in note
+    assert first.startswith("  y = narrow")
+    assert first.endswith(line("changed: the cast"))
+    assert second.startswith("  x ")

@@ -23,7 +23,7 @@ from dtypeguard import apply_updates, explain
 from dtypeguard._leaves import internals
 from dtypeguard._leaves.casts import Cast
 from dtypeguard._leaves.internals import PARAMETERS, ForeignNames
-from dtypeguard._lines.equations import is_backward
+from dtypeguard._lines.equations import Written
 from dtypeguard._numbers import primitives
 from dtypeguard._numbers.algebra import ALIGNED
 from dtypeguard._numbers.decisions import _KINDS
@@ -247,7 +247,7 @@ def test_what_a_name_stack_holds():
     jaxpr = jax.make_jaxpr(jax.grad(jax.checkpoint(run)))(X).jaxpr
     (repeating,) = [x for x in jaxpr.eqns if x.primitive.name in internals.REPEATING]
     inside = graph.open_jaxpr(repeating.params["jaxpr"]).eqns
-    assert {is_backward((each, repeating)) for each in inside} == {False, True}
+    assert {Written((each, repeating)).is_backward for each in inside} == {False, True}
     (scope, *_) = inside[0].source_info.name_stack.stack
     assert scope.name == internals.REPEATED
 

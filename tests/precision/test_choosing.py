@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dtypeguard._precision.choosing import Choice, Spent
+from dtypeguard._precision.choosing import Choosing, Spent
 
 ALONE = {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0, "e": 0.5, "f": 0.25}
 
@@ -32,7 +32,7 @@ class Program:
 
 def _chosen(tolerance, order="abcdef", **options):
     program = Program(**options)
-    choice = Choice([*order], ALONE.__getitem__, program.error_of, tolerance)
+    choice = Choosing([*order], ALONE.__getitem__, program.error_of, tolerance)
     return choice.chosen(), program
 
 
@@ -61,7 +61,7 @@ def test_lines_that_help_only_together_are_found():
 
 def test_all_of_it_is_chosen_where_nothing_is_enough():
     program = Program()
-    choice = Choice([*"ab"], ALONE.__getitem__, lambda x: 1.0 + program.error_of(x), 0.5)
+    choice = Choosing([*"ab"], ALONE.__getitem__, lambda x: 1.0 + program.error_of(x), 0.5)
     chosen = choice.chosen()
     assert not chosen.is_within
     assert {*chosen.items} == {*"ab"}

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit, audit_step
-from dtypeguard._lines.equations import is_explicit, origin_of
+from dtypeguard._lines.equations import Written
 from dtypeguard._program.graph import Graph
 
 pytestmark = pytest.mark.third_party
@@ -62,8 +62,8 @@ def test_a_jaxpr_that_cannot_be_read_at_all(monkeypatch):
 )
 def test_source_information_in_another_form(info):
     equation = types.SimpleNamespace(**info)
-    assert origin_of([equation]) is None
-    assert not is_explicit([equation])
+    assert Written([equation]).origin is None
+    assert not Written([equation]).is_explicit
 
 
 def test_the_jaxpr_inside_a_loop_tells_its_carry():

@@ -8,7 +8,7 @@ from jax import tree_util
 from dtypeguard._leaves.compat import traced_anew
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
-from dtypeguard._numbers.program import Program
+from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.python_numbers import PythonNumbers
 from dtypeguard._numbers.run import Probes, run
 
@@ -37,7 +37,7 @@ class Planned:
         with traced_anew(), PythonNumbers() as numbers:
             jaxpr = jax.make_jaxpr(flat)(*self.arrays)
         narrow = None if narrow is None else jnp.dtype(narrow)
-        self.program = Program(jaxpr, Formats(jnp.dtype(wide), narrow), numbers)
+        self.program = NumericProgram(jaxpr, Formats(jnp.dtype(wide), narrow), numbers)
         self.decisions = None
 
     def written(self):

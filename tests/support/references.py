@@ -16,7 +16,7 @@ from dtypeguard._leaves.compat import set_x64
 from dtypeguard._numbers.subject import Subject, formats_of
 from dtypeguard._reference.comparison import comparison
 from dtypeguard._reference.divergence import divergence
-from dtypeguard._reference.runs import Call
+from dtypeguard._reference.runs import RunCall
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
@@ -259,7 +259,7 @@ def diverged(f, args, reference):
     for function in (f, reference):
         subject, traced, _ = _traced(function, args)
         arrays = subject.given.arrays
-        calls.append(Call(traced.program, traced.numbers, arrays))
+        calls.append(RunCall(traced.program, traced.numbers, arrays))
     mine, other = calls
     return divergence(mine, other, range(len(mine.program.out_avals)))
 

@@ -1,0 +1,155 @@
+"""The tracebacks of equations. The one file that reads JAX's source information.
+
+JAX keeps a traceback for every equation, `eqn.source_info.traceback`. Any release may
+change it; without it audits still work and name no lines.
+"""
+
+import contextlib
+import functools
+import inspect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+from jax.custom_batching import custom_vmap
+from jax.extend import source_info_util
+
+from .._leaves.internals import TRACING
+from .._leaves.types import Equation
+from .._source.files import is_users
+from .._source.origin import Frame, callers
+
+# Functions and the instructions in them that call the next; two functions on a line may
+# call at the same instruction.
+Chain = tuple[tuple[CodeType, int], ...]
+
+
+def calls_of(stack: Sequence[Equation]) -> Chain:
+    """The calls that lead to the line of an equation, inside out; () if not known."""
+    for equation in stack:
+        try:
+            codes, instructions = equation.source_info.traceback.raw_frames()
+        except AttributeError:  # there is none, or this release keeps it elsewhere
+            return ()
+        if found := _calls(zip(codes, instructions)):
+            return found
+    return ()
+
+
+def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
+    """The calls of users' functions and packages behind each equation of a stack."""
+    for number, equation in enumerate(stack):
+        try:
+            calls, is_rule = _calls_behind(equation.source_info.traceback)
+        except (AttributeError, TypeError):  # as above
+            continue
+        # As in `frames_of`.
+        if not (is_rule and any(map(_is_jitted_by_jax, stack[number + 1 :]))):
+            yield calls
+
+
+# As many as a program has calls: each is asked for once an equation.
+@functools.lru_cache(10_000)
+def _calls_behind(called: Any) -> tuple[Chain, bool]:
+    """The calls in a traceback, and whether they lead to a rule of a derivative."""
+    return _calls(zip(*called.raw_frames())), is_of_rule(_frames_of(called))
+
+
+def calls_of_frame(frame: FrameType) -> Chain:
+    """The calls that lead to the current line of a running function, inside out."""
+    frames = itertools.chain([frame], callers(frame))
+    return _calls((each.f_code, each.f_lasti) for each in frames)
+
+
+def _calls(frames: Iterable[tuple[CodeType, int]]) -> Chain:
+    found: list[tuple[CodeType, int]] = []
+    for code, instruction in frames:
+        if is_users(code.co_filename):
+            found.append((code, instruction))
+        elif TRACING.are_in(code.co_qualname):
+            break
+    return tuple(found)
+
+
+def is_of_rule(frames: Iterable["Frame"]) -> bool:
+    return any(each.is_in(code) for each in until_users(frames) for code in _WITH_RULES)
+
+
+_WITH_RULES = tuple(
+    inspect.unwrap(each.__call__).__code__
+    for each in (jax.custom_jvp, jax.custom_vjp, custom_vmap)
+)
+
+
+class OwnLines:
+    """While entered, functions that ask for it give their equations their own lines.
+
+    A rule of a `custom_vjp` runs in a context of JAX's that has the line of the call.
+    """
+
+    def __enter__(self):
+        self._outside = _entered()
+        return self
+
+    def __exit__(self, *exception):
+        self._outside.close()
+
+    def start(self) -> contextlib.ExitStack:
+        """Goes from the context of a rule to the one outside; `close` goes back."""
+        scopes = source_info_util.current_name_stack()
+        inside = _entered()
+        self._outside.close()
+        self._outside = _entered(name_stack=scopes)
+        return inside
+
+
+def _entered(**options: Any) -> contextlib.ExitStack:
+    """A context in which equations have the lines that they have anyway."""
+    entered = contextlib.ExitStack()
+    entered.enter_context(source_info_util.user_context(None, **options))
+    return entered
+
+
+def scopes_of(equation: Equation) -> Sequence[Any]:
+    """What is in the name stack of an equation: scopes, and transformations of JAX."""
+    return getattr(getattr(equation.source_info, "name_stack", None), "stack", ())
+
+
+def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
+    """The frames of an equation and of those that contain it, inside out."""
+    for number, equation in enumerate(stack):
+        frames = own_frames(equation)
+        # What JAX kept of a function of its own may be from another user's rule.
+        is_kept = is_of_rule(frames) and any(map(_is_jitted_by_jax, stack[number + 1 :]))
+        yield from () if is_kept else frames
+
+
+def until_users(frames: Iterable[Frame]) -> Iterator[Frame]:
+    return itertools.takewhile(lambda frame: not is_users(frame.file), frames)
+
+
+def own_frames(equation: Equation) -> Iterable[Frame]:
+    """The frames of an equation inside its own jaxpr, inside out."""
+    try:
+        return _frames_of(equation.source_info.traceback)
+    except (AttributeError, TypeError):  # there is none, or this release has it elsewhere
+        return ()
+
+
+def _is_jitted_by_jax(equation: Equation) -> bool:
+    """Whether an equation calls a function that JAX has jitted itself."""
+    jaxpr = equation.params.get("jaxpr")
+    about = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+    return not is_users(getattr(about, "func_filename", None) or "")
+
+
+# Equations on a line that runs in a loop have equal tracebacks.
+@functools.lru_cache(1000)
+def _frames_of(called: Any) -> tuple[Frame, ...]:
+    frames = [Frame(x.file_name, x.line_num, x.function_name) for x in called.frames]
+    # Frames further out belong to the first caller of what is traced: JAX caches traces, so
+    # that may be somebody else.
+    is_inside = lambda x: is_users(x.file) or not TRACING.are_in(x.function)
+    return tuple(itertools.takewhile(is_inside, frames))

@@ -1,0 +1,98 @@
+"""The lines behind the type of a value of a program: the one walk, and where it ends.
+
+`why` walks back by `blame.py`, which names equations. What lies beyond the program it asks
+its `Ends`: a constant, which has no line in a jaxpr; what the program was given; the array
+that `zeros_like` was to be like. `lines.py` knows them by watching another trace,
+`provenance.py` by what the trace that raised an error still holds, `compiled.py` by the
+variables of the function that calls a compiled one.
+"""
+
+from typing import NamedTuple, Protocol
+
+from .._leaves.types import Aval
+from .._program.graph import Equation, Graph
+from .._source.files import is_installed
+from .._source.origin import Origin, Why
+from .blame import Blame, Matches, blame, nearest_input
+from .equations import Written
+
+
+class Ends(Protocol):
+    """What is known of a program's surroundings. None where it is not known."""
+
+    def result(self, output: int) -> Why:
+        """The lines behind an output that is a constant."""
+        ...
+
+    def given(self, number: int) -> Why:
+        """The lines behind an input, by its number."""
+        ...
+
+    def constant(
+        self, graph: Graph, found: Blame, line: Origin, matches: Matches
+    ) -> Origin | None:
+        """The line that made the constant which an equation on a line uses."""
+        ...
+
+    def model(self, user: Equation, line: Origin, matches: Matches) -> Origin | None:
+        """The line that made the `x` of a `zeros_like(x)` on a line."""
+        ...
+
+    def undisplaced(self, graph: Graph) -> Graph:
+        """The graph with lines of their own for a user's rules, if it can be had."""
+        ...
+
+
+def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) -> Why:
+    """The lines that gave an output of a program a property.
+
+    Args:
+        graph: of the program.
+        output: the value.
+        matches: whether an abstract value has the property, the new dtype for example.
+        leaves: the inputs that the output continues, as the bits of an integer.
+        ends: knows what lies beyond the program.
+    """
+    if output in graph.constants:
+        return ends.result(output)
+    if output in graph.inputs and leaves >> (number := graph.inputs.index(output)) & 1:
+        return ends.given(number)
+    found = blame(graph, output, matches, leaves)
+    if any(Written(each.stack).is_displaced for each in found[:2] if each is not None):
+        number = graph.outputs.index(output)
+        graph = ends.undisplaced(graph)
+        output = graph.outputs[number]
+        found = blame(graph, output, matches, leaves)
+    promotion, root = found.promotion, found.cause or found.promotion
+    origin, cause, line = line_of(promotion), line_of(found.cause), line_of(root)
+    nearest: int | None = None
+    if found.constant and line is not None:
+        made = ends.constant(graph, found, line, matches)
+        cause = made if cause or (made and made.users != line.users) else None
+    elif cause is None and found.operand in graph.inputs:
+        nearest = found.operand
+    if root is not None and line is not None and Written(root.stack).is_like:
+        cause = ends.model(root, line, matches) or cause
+    if cause is not None and is_installed(cause.users.file):
+        # An argument of the user's may force it as well.
+        nearest = nearest_input(graph, output, matches)
+    if nearest is not None:
+        cause = ends.given(graph.inputs.index(nearest)).root or cause
+    operands = promotion.inputs if promotion else ()
+    is_promoted = not all(matches(graph.avals[each]) for each in operands)
+    return Why(origin, cause, is_promoted=is_promoted)
+
+
+class Has(NamedTuple):
+    """Whether an abstract value has this dtype or shape."""
+
+    name: str
+    value: object
+
+    def __call__(self, aval: Aval) -> bool:
+        return getattr(aval, self.name, None) == self.value
+
+
+def line_of(equation: Equation | None) -> Origin | None:
+    """The line of an equation, if there is one."""
+    return None if equation is None else Written(equation.stack).origin

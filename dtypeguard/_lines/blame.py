@@ -28,12 +28,14 @@ class Blame(NamedTuple):
             or an input did.
         constant: whether the operand is a constant: a literal, or closed over.
         operand: the operand in the graph, if it is a constant or an input.
+        between: the values that forced the promotion.
     """
 
     promotion: Equation | None
     cause: Equation | None = None
     constant: bool = False
     operand: int | None = None
+    between: Sequence[int] = ()
 
 
 class _Region:
@@ -179,7 +181,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         is_cast = written.is_explicit and not written.names_another_dtype
         if not partners or is_cast:
             return Blame(equation)
-        return _root(region, partners, user)._replace(promotion=equation)
+        root = _root(region, partners, user)
+        return root._replace(promotion=equation, between=partners)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = _root(region, [output])
@@ -194,6 +197,14 @@ def _kind(graph: Graph, value: int) -> str | None:
 def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
     """The equation that first gave an output a property."""
     return _root(_region(graph, matches), [output]).cause
+
+
+def promotions(graph: Graph, starts: Sequence[int], matches: Matches) -> Iterator[Equation]:
+    """Where what is behind some values met a wider operand, nearest first."""
+    region = _region(graph, matches)
+    for value, _ in region.to_root(starts):
+        if _is_implicit_cast(region, value):
+            yield graph.made_by[value]
 
 
 def nearest_input(graph: Graph, output: int, matches: Matches) -> int | None:

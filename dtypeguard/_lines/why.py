@@ -7,13 +7,14 @@ that `zeros_like` was to be like. `lines.py` knows them by watching another trac
 variables of the function that calls a compiled one.
 """
 
+import dataclasses
 from typing import NamedTuple, Protocol
 
 from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .blame import Blame, Matches, blame, nearest_input
+from .blame import Blame, Matches, blame, nearest_input, promotions
 from .equations import Written
 
 
@@ -78,9 +79,32 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
         nearest = nearest_input(graph, output, matches)
     if nearest is not None:
         cause = ends.given(graph.inputs.index(nearest)).root or cause
+    if origin is not None and is_installed(origin.file):
+        cause = _nearest_own(graph, found, matches, origin, cause)
     operands = promotion.inputs if promotion else ()
     is_promoted = not all(matches(graph.avals[each]) for each in operands)
     return Why(origin, cause, is_promoted=is_promoted)
+
+
+def _nearest_own(
+    graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin | None
+) -> Origin | None:
+    """The user's own line that promoted what a package promotes others with.
+
+    Args:
+        graph: of the program.
+        found: what forced the promotion in the package.
+        matches: whether an abstract value has the property.
+        origin: the line of the package.
+        cause: the line that forced it in the end, which is returned if there is no other.
+    """
+    for equation in promotions(graph, found.between, matches):
+        written = Written(equation.stack)
+        line = None if written.is_backward else written.origin
+        if line is not None and not is_installed(line.file):
+            is_known = line in (origin.users, cause and cause.users)
+            return cause if is_known else dataclasses.replace(line, behind=cause)
+    return cause
 
 
 class Has(NamedTuple):

@@ -75,7 +75,7 @@ class TypeChange(NamedTuple):
     def lines(self) -> tuple[Origin | None, ...]:
         """The lines whose source is listed."""
         begun = (self.why.begun,) if self.begins_weak or self.is_rare else ()
-        return *begun, *self.why[:2]
+        return *begun, *self.why.lines
 
 
 def advice(changes: Sequence[TypeChange]) -> list[str]:

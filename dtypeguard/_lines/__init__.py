@@ -2,8 +2,9 @@
 
 May import `_program`, `_carry`, `_source` and `_leaves`. Read `why.py` first: one function
 walks from a value of a program back to the lines behind its type, and asks where the walk
-ends what it knows there. `blame.py` finds the equation that promoted the value,
-`equations.py` says how an equation is written (`tracebacks.py` reads that from JAX).
+ends what it knows there. `blame.py` finds the equation that promoted the value, in the
+`region.py` of those that have the type; `equations.py` says how an equation is written
+(`tracebacks.py` reads that from JAX).
 
 The walk ends in surroundings of three kinds. `lines.py`: a program that can be traced
 again, which `watch.py` watches (`calls.py` sees the calls, `rules.py` gives a user's rules

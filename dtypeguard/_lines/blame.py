@@ -1,18 +1,14 @@
 """Walks back from a value that drifted to the equation that made it drift."""
 
+import itertools
 import operator
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .._leaves.dtypes import is_weak, kind
-from .._leaves.types import Aval
+from .._leaves.dtypes import kind
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
 from .equations import Written
-
-# Whether an abstract value has a property: a dtype, say, or a shape.
-Matches = Callable[[Aval], bool]
-
-_RETYPING = SHAPES | {"convert_element_type"}
+from .region import Matches, Region, kind_of, region_of
 
 # All that `kind` returns.
 _ANY = {"bool", "int", "float", "complex", None}
@@ -38,109 +34,6 @@ class Blame(NamedTuple):
     between: Sequence[int] = ()
 
 
-class _Region:
-    """The values that have a property, and the walk back through them.
-
-    Attributes:
-        graph: of the program.
-        matches: whether an abstract value has the property.
-        roots: what `_root` found where its walk went on from one value alone.
-    """
-
-    def __init__(self, graph: Graph, matches: Matches):
-        self.graph = graph
-        self.matches = matches
-        self.roots: dict[int, Blame] = {}
-        self._behind: dict[int, list[int]] = {}
-
-    def has(self, value: int) -> bool:
-        return self.matches(self.graph.avals[value])
-
-    def forces(self, value: int) -> bool:
-        """Whether a value imposes the property on others: a Python scalar does not."""
-        graph = self.graph
-        is_scalar = value in graph.constants and is_weak(graph.avals[value])
-        return self.has(value) and not is_scalar
-
-    def forcing(self, equation: Equation) -> list[int]:
-        return [value for value in equation.inputs if self.forces(value)]
-
-    def imposing(self, values: Sequence[int]) -> list[int]:
-        """Those of some forcing values that decide: weak types give way to strong ones."""
-        return [value for value in values if not self.is_weakly(value)] or list(values)
-
-    def is_weakly(self, value: int) -> bool:
-        """Whether a value is weak, or was until it met a strong one."""
-        graph = self.graph
-        while not is_weak(graph.avals[value]):
-            equation = graph.made_by.get(value)
-            if equation is None or equation.primitive not in _RETYPING:
-                return False
-            value = equation.inputs[0]
-            if Written(equation.stack).is_explicit or not self.has(value):
-                return False
-        return True
-
-    def walk(self, start: int) -> Iterator[int]:
-        """The values of the region behind one of them, nearest first."""
-        seen = {start}
-        queue = [start]
-        for value in queue:
-            yield value
-            equation = self.graph.made_by.get(value)
-            same = self.graph.same.get(value, ())
-            behind = self.forcing(equation) if equation else same
-            queue += [source for source in behind if source not in seen]
-            seen.update(behind)
-
-    def to_root(self, starts: Sequence[int]) -> Iterator[tuple[int, bool]]:
-        """Values behind `starts`, without what gives way to the operand beside it.
-
-        Each comes with whether it is the only one through which the walk goes on.
-        """
-        seen = set(starts)
-        queue = list(starts)
-        for number, value in enumerate(queue):
-            yield value, number + 1 == len(queue)
-            behind = self.behind(value)
-            queue += [source for source in behind if source not in seen]
-            seen.update(behind)
-
-    def behind(self, value: int) -> list[int]:
-        """The values that decide that a value has the property."""
-        if value not in self._behind:
-            equation = self.graph.made_by.get(value)
-            same = list(self.graph.same.get(value, ()))
-            found = self.imposing(self.forcing(equation)) if equation else same
-            self._behind[value] = found
-        return self._behind[value]
-
-    def continues(self, value: int, leaves: int, kinds: Container[str | None]) -> bool:
-        """Whether a value is computed from some inputs outside of the region.
-
-        Args:
-            value: where the walk starts.
-            leaves: the inputs, as the bits of an integer.
-            kinds: of dtypes that the values between may have.
-        """
-        graph = self.graph
-        queue = [value]
-        seen = set(queue)
-        while queue:
-            value = queue.pop()
-            if self.has(value) or _kind(graph, value) not in kinds:
-                continue
-            if not graph.dependencies(value) & leaves:
-                continue
-            if value < len(graph.inputs):
-                return True
-            equation = graph.made_by.get(value)
-            behind = equation.inputs if equation else graph.same.get(value, ())
-            queue += [source for source in behind if source not in seen]
-            seen.update(behind)
-        return False
-
-
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     """Finds what gave an output a property that the leaf it continues did not have.
 
@@ -155,8 +48,8 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         an operand without the property, and gives a result with it. The walk stops where
         the property is lost: an earlier promotion that was undone is not to blame.
     """
-    region = _region(graph, matches)
-    kinds = {_kind(graph, value) for value in graph.inputs if leaves >> value & 1}
+    region = region_of(graph, matches)
+    kinds = {kind_of(graph, value) for value in graph.inputs if leaves >> value & 1}
     walked: list[int] = []
     found: tuple[int, int] | None = None  # how sure it is, and its place in the walk
     for value in region.walk(output):
@@ -181,8 +74,9 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         is_cast = written.is_explicit and not written.names_another_dtype
         if not partners or is_cast:
             return Blame(equation)
-        root = _root(region, partners, user)
-        return root._replace(promotion=equation, between=partners)
+        cast = _differentiated_as(region, partners, leaves)
+        root = Blame(None, cast) if cast else _root(region, partners, user)
+        return root._replace(promotion=equation, between=() if cast else partners)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = _root(region, [output])
@@ -190,35 +84,48 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     return root._replace(promotion=made, cause=cause)
 
 
-def _kind(graph: Graph, value: int) -> str | None:
-    return kind(getattr(graph.avals[value], "dtype", None))
+def _differentiated_as(
+    region: Region, partners: Sequence[int], leaves: int
+) -> Equation | None:
+    """The cast of the leaf before a gradient in it, which has the dtype of the cast.
+
+    Whatever else is wide, the gradient in the leaf itself would have the leaf's own.
+    """
+    graph = region.graph
+    shapes = [graph.avals[x].shape for x in graph.inputs if leaves >> x & 1]
+    casts = [
+        equation
+        for value, equation in region.casts
+        if graph.avals[value].shape in shapes
+        if graph.dependencies(equation.inputs[0]) & leaves
+    ]
+    near = itertools.islice(region.walk(partners[0]), _NEAR) if casts else ()
+    made = (graph.made_by[value] for value in near if value in graph.made_by)
+    is_gradient = any(Written(each.stack).is_backward for each in made)
+    return casts[0] if is_gradient else None
+
+
+# Values between the end of a gradient and what uses it.
+_NEAR = 20
+
+
+def equations_behind(
+    graph: Graph, starts: Sequence[int], matches: Matches, is_promotion: bool = False
+) -> Iterator[Equation]:
+    """What gave values a property, or only where they met wider ones; nearest first."""
+    region = region_of(graph, matches)
+    for value, _ in region.to_root(starts):
+        equation = graph.made_by.get(value)
+        if equation and (not is_promotion or _is_implicit_cast(region, value)):
+            yield equation
 
 
 def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
     """The equation that first gave an output a property."""
-    return _root(_region(graph, matches), [output]).cause
+    return _root(region_of(graph, matches), [output]).cause
 
 
-def promotions(graph: Graph, starts: Sequence[int], matches: Matches) -> Iterator[Equation]:
-    """Where what is behind some values met a wider operand, nearest first."""
-    region = _region(graph, matches)
-    for value, _ in region.to_root(starts):
-        if _is_implicit_cast(region, value):
-            yield graph.made_by[value]
-
-
-def nearest_input(graph: Graph, output: int, matches: Matches) -> int | None:
-    """The input nearest to an output of all through which that has a property."""
-    region = _region(graph, matches)
-    return next((value for value in region.walk(output) if value < len(graph.inputs)), None)
-
-
-def _region(graph: Graph, matches: Matches) -> _Region:
-    """The region of a property, one for all values of a graph that are asked about."""
-    return graph.regions.setdefault(matches, _Region(graph, matches))
-
-
-def _narrow_inputs(region: _Region, value: int) -> list[int]:
+def _narrow_inputs(region: Region, value: int) -> list[int]:
     """The operands without the property, of an equation that introduces it; else none."""
     equation = region.graph.made_by.get(value)
     if equation is None:
@@ -236,7 +143,7 @@ def _narrow_inputs(region: _Region, value: int) -> list[int]:
 
 
 def _partners(
-    region: _Region, promoted: int, walked: list[int]
+    region: Region, promoted: int, walked: list[int]
 ) -> tuple[Equation | None, list[int]]:
     """The equation that a promotion serves, and its operands that forced the promotion.
 
@@ -250,7 +157,9 @@ def _partners(
     if equation.primitive in PRODUCTS:
         return equation, region.forcing(equation)
     # A function of JAX may convert its arguments, and compute with each before they meet.
-    same_kind = _kind(graph, promoted) in {_kind(graph, value) for value in equation.inputs}
+    same_kind = kind_of(graph, promoted) in {
+        kind_of(graph, value) for value in equation.inputs
+    }
     is_near = lambda user: same_kind and _are_in_one_call(user, equation)
     mine, computed = {promoted}, set[int]()
     size = 0
@@ -285,7 +194,7 @@ def _are_in_one_call(one: Equation, other: Equation) -> bool:
     return len(calls[0]) == len(calls[1]) > 0 and all(map(operator.is_, *calls))
 
 
-def _root(region: _Region, starts: list[int], user: Equation | None = None) -> Blame:
+def _root(region: Region, starts: list[int], user: Equation | None = None) -> Blame:
     """The equation from which some values have the property, as a cause.
 
     For a constant that is the equation that uses it; for an input, None.
@@ -344,7 +253,7 @@ def _root(region: _Region, starts: list[int], user: Equation | None = None) -> B
     return Blame(None, Equation("constant", (), graph.constants[constant]), True, constant)
 
 
-def _is_implicit_cast(region: _Region, value: int) -> bool:
+def _is_implicit_cast(region: Region, value: int) -> bool:
     equation = region.graph.made_by.get(value)
     # `arange` and its like make the property from nothing, which is not a cast.
     if equation is None or equation.primitive != "convert_element_type":

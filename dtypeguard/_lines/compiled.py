@@ -22,9 +22,10 @@ from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
-from .blame import Blame, Matches
+from .blame import Blame
 from .numbers import number_line
 from .provenance import TypeProvenance
+from .region import Matches
 from .sites import Site
 from .why import Has, line_of, why
 

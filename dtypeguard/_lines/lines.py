@@ -10,8 +10,9 @@ from .._leaves.types import PyTree
 from .._program.graph import Equation, Graph
 from .._program.trace import Program, TraceFailed
 from .._source.origin import Origin, Why
-from .blame import Blame, Matches, source
+from .blame import Blame, source
 from .equations import Written
+from .region import Matches
 from .watch import Watch
 from .why import line_of, why
 

@@ -21,10 +21,11 @@ from .._source.origin import (
     origin_at,
 )
 from .._source.syntax import evaluated, root, stores_to_self
-from .blame import Blame, Matches
+from .blame import Blame
 from .expressions import model_of
 from .monitored import recorder as recording
 from .numbers import number_line
+from .region import Matches
 from .sites import Argument, Site, fitting, passed_on
 from .traced import TracedValue, recorded, traced
 from .variables import ARRAYS, Variables, why_of

@@ -15,8 +15,8 @@ from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import evaluated, statement
 from .bindings import Holders, assignments, bound_in, field_of_self
-from .blame import Matches
 from .expressions import asks_for, result_of
+from .region import Matches
 from .sites import Site, written
 from .traced import recorded, unwrapped
 from .why import Has

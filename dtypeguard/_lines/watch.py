@@ -27,8 +27,8 @@ from .._source.assignments import is_in_head
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, callers, origin_of_frame
 from .bindings import bound, words_of
-from .blame import Matches
 from .calls import Left
+from .region import Matches
 from .rules import RuleLines
 from .traced import recorded
 

@@ -14,8 +14,9 @@ from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .blame import Blame, Matches, blame, nearest_input, promotions
+from .blame import Blame, blame, equations_behind
 from .equations import Written
+from .region import Matches, nearest_input
 
 
 class Ends(Protocol):
@@ -81,6 +82,8 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
         cause = ends.given(graph.inputs.index(nearest)).root or cause
     if origin is not None and is_installed(origin.file):
         cause = _nearest_own(graph, found, matches, origin, cause)
+    elif origin is not None and cause is not None and not found.constant:
+        cause = _left_wide(graph, found, matches, origin, cause)
     operands = promotion.inputs if promotion else ()
     is_promoted = not all(matches(graph.avals[each]) for each in operands)
     return Why(origin, cause, is_promoted=is_promoted)
@@ -98,12 +101,38 @@ def _nearest_own(
         origin: the line of the package.
         cause: the line that forced it in the end, which is returned if there is no other.
     """
-    for equation in promotions(graph, found.between, matches):
+    for equation in equations_behind(graph, found.between, matches, is_promotion=True):
         written = Written(equation.stack)
         line = None if written.is_backward else written.origin
         if line is not None and not is_installed(line.file):
             is_known = line in (origin.users, cause and cause.users)
             return cause if is_known else dataclasses.replace(line, behind=cause)
+    return cause
+
+
+def _left_wide(
+    graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin
+) -> Origin:
+    """The line on which a function that casts what it is given gives it to another one.
+
+    Such as a norm in float32 whose result is not cast back.
+
+    Args:
+        graph: of the program.
+        found: what forced the promotion.
+        matches: whether an abstract value has the property.
+        origin: the line of the promotion.
+        cause: the cast, which is returned if it is in the same function.
+    """
+    inside = cause.file, cause.function
+    is_cast = found.cause is not None and Written(found.cause.stack).is_explicit
+    if not is_cast or is_installed(cause.file) or inside == (origin.file, origin.function):
+        return cause
+    for equation in equations_behind(graph, found.between, matches):
+        line = Written(equation.stack).origin
+        if line is not None and inside == (line.file, line.function):
+            is_same = line.line == cause.line
+            return cause if is_same else dataclasses.replace(line, behind=cause)
     return cause
 
 

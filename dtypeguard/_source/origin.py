@@ -85,7 +85,12 @@ class Why(NamedTuple):
     @property
     def root(self) -> Origin | None:
         """The line to edit for another type."""
-        return self.cause or self.origin
+        return (self.cause and self.cause.behind) or self.cause or self.origin
+
+    @property
+    def lines(self) -> "tuple[Origin | None, ...]":
+        """The lines behind the type, without that of a first value."""
+        return self.origin, self.cause, self.cause and self.cause.behind
 
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""

@@ -12,8 +12,8 @@ from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import audit, audit_step
 from dtypeguard._carry.call import SplitTree
-from dtypeguard._lines.blame import _Region
 from dtypeguard._lines.drift import find
+from dtypeguard._lines.region import Region
 from dtypeguard._program.graph import Graph
 from dtypeguard._program.trace import Program
 
@@ -123,8 +123,8 @@ def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):
         looks.append(value)
         return behind(region, value)
 
-    behind = _Region.behind
-    monkeypatch.setattr(_Region, "behind", look)
+    behind = Region.behind
+    monkeypatch.setattr(Region, "behind", look)
 
     def step(weights, x):
         new = []

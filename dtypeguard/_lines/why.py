@@ -16,7 +16,7 @@ from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .blame import Blame, blame, equations_behind
 from .equations import Written
-from .region import Matches, nearest_input
+from .region import Matches, kind_of, nearest_input
 
 
 class Ends(Protocol):
@@ -110,10 +110,14 @@ def _nearest_own(
     return cause
 
 
+# What is computed in float32 on purpose, such as the mean of a norm.
+_PRECISE = {"reduce_sum", "reduce_max", "rsqrt", "sqrt", "exp", "log", "logistic"}
+
+
 def _left_wide(
     graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin
 ) -> Origin:
-    """The line on which a function that casts what it is given gives it to another one.
+    """The line on which a function that computes in a wider dtype returns that.
 
     Such as a norm in float32 whose result is not cast back.
 
@@ -125,10 +129,16 @@ def _left_wide(
         cause: the cast, which is returned if it is in the same function.
     """
     inside = cause.file, cause.function
-    is_cast = found.cause is not None and Written(found.cause.stack).is_explicit
-    if not is_cast or is_installed(cause.file) or inside == (origin.file, origin.function):
+    cast = found.cause if found.cause and Written(found.cause.stack).is_explicit else None
+    kinds = {kind_of(graph, x) for x in cast.inputs} if cast else set()
+    if kinds != {"float"} or is_installed(cause.file):
         return cause
-    for equation in equations_behind(graph, found.between, matches):
+    if inside == (origin.file, origin.function):
+        return cause
+    behind = [*equations_behind(graph, found.between, matches)]
+    if _PRECISE.isdisjoint(each.primitive for each in behind):
+        return cause
+    for equation in behind:
         line = Written(equation.stack).origin
         if line is not None and inside == (line.file, line.function):
             is_same = line.line == cause.line

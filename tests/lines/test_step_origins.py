@@ -171,3 +171,20 @@ def test_the_users_line_between_a_package_and_what_forced_it():
         assert str(drift.cause) == line("between: the gradients")
     gradients, scale = line("between: the gradients"), line("between: the scale")
     assert f"  forced by {gradients}, itself by {scale}\n" in str(report)
+
+
+def norm(x, gain):
+    h = x.astype(jnp.float32)  # statistics: the cast
+    h = (h - h.mean()) * jax.lax.rsqrt(h.var() + 1e-5)
+    return h * gain  # statistics: not cast back
+
+
+def test_statistics_that_are_not_cast_back():
+    def block(x, w):
+        return x + norm(x, w) @ w  # statistics: the promotion
+
+    x = jnp.ones((3, 3), jnp.bfloat16)
+    (drift,) = audit_step(block, x, x).drifts
+    lines = drift.origin, drift.cause, drift.cause.behind
+    marks = "the promotion", "not cast back", "the cast"
+    assert [*map(str, lines)] == [line_of(__file__, f"statistics: {x}") for x in marks]

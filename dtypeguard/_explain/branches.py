@@ -1,5 +1,6 @@
 """What to write where branches return leaves in different types."""
 
+import ast
 from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from .._leaves.dtypes import fits, kind
 from .._leaves.rows import array_text, cast_text, lost
 from .._source.files import is_installed, is_users, package
-from .._source.syntax import returned
+from .._source.syntax import returned, root, text_of
 from .begin import dtype_on_line
 from .casts import atom, cast_on_line, computed
 from .finding import Finding, RefusedLeaf
@@ -15,6 +16,8 @@ from .frames import ControlFlow
 from .packages import give, is_of_optimizer, is_own, wrapped
 from .remedies import Remedy, Way
 from .trials import Trials
+
+_LONG = 60  # an expression with more characters is not written out
 
 
 def branch_remedies(
@@ -123,7 +126,34 @@ def _cast(call: ControlFlow, source: RefusedLeaf, target: RefusedLeaf) -> str:
         is_float = kind(old) == "int" and kind(new) == "float"  # of any width
         text = repr(float(source.literal)) if is_float else array_text(new, number)
         return f"{text} in place of {number}"
-    return cast_text(new, _written(call, source)) + lost(old, new)
+    return (_like(call, source, target) or cast_text(new, _written(call, source))) + lost(
+        old, new
+    )
+
+
+def _like(call: ControlFlow, source: RefusedLeaf, target: RefusedLeaf) -> str:
+    """A tree that one branch returns, in the dtypes of that of another; else empty.
+
+    A cast to one dtype would change leaves of another kind as well.
+    """
+    codes = [call.bodies[leaf.branch].code for leaf in (source, target)]
+    nodes = [
+        returned(code) if code and is_users(code.co_filename) else None for code in codes
+    ]
+    (code, other), (node, model) = codes, nodes
+    variable = root(model)
+    if source.path == "result" or not (code and other and node):
+        return ""
+    if not isinstance(variable, ast.Name) or isinstance(node, (ast.Tuple, ast.Dict)):
+        return ""
+    scopes = {each.co_qualname.rpartition(".")[0] for each in (code, other)}
+    given = [each.co_varnames[: each.co_argcount] for each in (code, other)]
+    is_given = any(variable.id in names for names in given)
+    is_seen = given[0] == given[1] if is_given else len(scopes) == 1
+    texts = [text_of(each, code.co_filename) for each in (node, model) if each]
+    if not is_seen or len(scopes) > 1 or max(map(len, texts)) > _LONG:
+        return ""
+    return f"jax.tree.map(lambda x, y: x.astype(y.dtype), {', '.join(texts)})"
 
 
 def _written(call: ControlFlow, leaf: RefusedLeaf) -> str:

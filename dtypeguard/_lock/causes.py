@@ -219,9 +219,7 @@ class _Search:
             line = next(filter(None, before), None)
             place = code.co_filename, line or node.lineno, function_name(code)
             used = used or origin_at(*place)  # a lambda is given its operands
-            if (
-                line is not None or code.co_name != "<lambda>"
-            ):
+            if line is not None or code.co_name != "<lambda>":
                 return origin_at(*place) if line is not None else used
         makers = [self._maker[value] for value in values if value in self._maker]
         for code in [code for maker in makers for code, _ in maker.chain]:

@@ -107,6 +107,9 @@ def returned(code: CodeType) -> ast.expr | None:
                 found.append(node.body)
         elif isinstance(node, ast.FunctionDef) and first_line(node) == line:
             found += _returns(node)
+    if len(found) > 1 and name == "<lambda>":  # several on a line
+        places = {(row, column) for row, _, column, _ in code.co_positions() if column}
+        found = [x for x in found if (x.lineno, x.col_offset) in places]
     return found[0] if len(found) == 1 else None
 
 

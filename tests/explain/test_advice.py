@@ -119,6 +119,12 @@ def branches_of_other_kinds():
     return lax.cond(x > 0, lambda x: x * 2, lambda x: jnp.round(x).astype(int), x)
 
 
+LIKE_THE_TARGET = (
+    "jax.tree.map(lambda x, y: x.astype(y.dtype), "
+    "optax.incremental_update(params, target, 0.1), target)"
+)
+
+
 def average_in_a_package():
     def train(params, target):
         blend = lambda: optax.incremental_update(params, target, 0.1)  # true_fun
@@ -296,19 +302,13 @@ ADVICE = {
         [[("x * DOUBLE", "(x * DOUBLE).astype(jnp.bfloat16)")]],
     ),
     branches_of_other_kinds: (
-        "Let false_fun return x.astype(jnp.float32) (integers beyond 2**24 are rounded).",
+        "Let false_fun return jnp.round(x).astype(int).astype(jnp.float32) "
+        "(integers beyond 2**24 are rounded).",
         [[("astype(int)", "astype(int).astype(jnp.float32)")]],
     ),
     average_in_a_package: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
-        [
-            [
-                (
-                    "optax.incremental_update(params, target, 0.1)",
-                    "tree_cast(optax.incremental_update(params, target, 0.1), BF16)",
-                )
-            ]
-        ],
+        f"Let true_fun return {LIKE_THE_TARGET}.",
+        [[("optax.incremental_update(params, target, 0.1)", LIKE_THE_TARGET)]],
     ),
     variables_closed_over: (
         "Let true_fun return x.astype(jnp.bfloat16).",
@@ -391,7 +391,8 @@ def test_what_a_note_says_to_write(program):
     note = re.sub(rf"{re.escape(short_path(__file__))}:\d+", "HERE", note_on(program))
     lines = note.splitlines()
     assert advice in lines, lines
-    is_narrowed = "(jnp.bfloat16)" in advice or "Wrap" in advice
+    narrowed = "(jnp.bfloat16)", "Wrap", "astype(y.dtype)"
+    is_narrowed = any(text in advice for text in narrowed)
     assert lines[-1].startswith("A cast to bfloat16 rounds: ") is is_narrowed
     assert (
         len(ways)
@@ -401,10 +402,25 @@ def test_what_a_note_says_to_write(program):
         jax.block_until_ready(applied(program, *changes)())
 
 
+def a_state_with_a_counter():
+    def train(state, x):
+        new = {"mu": state["mu"] + x, "count": state["count"] + 1}  # true_fun
+        return lax.cond(x.sum() > 0, lambda: new, lambda: state)
+
+    return train({"mu": jnp.zeros(3, BF16), "count": jnp.zeros((), int)}, jnp.ones(3))
+
+
+def test_a_state_of_several_kinds_is_cast_like_the_other():
+    changed = "jax.tree.map(lambda x, y: x.astype(y.dtype), new, state)"
+    assert f"\nLet true_fun return {changed}." in note_on(a_state_with_a_counter)
+    state = applied(a_state_with_a_counter, ("lambda: new", f"lambda: {changed}"))()
+    assert (state["mu"].dtype, state["count"].dtype) == (BF16, jnp.int32)
+
+
 def test_a_cast_to_64_bits_is_not_said_to_round():
     with set_x64(True):
         note = note_on(
             lambda: lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(3, F32))
         )
-    assert "x.astype(jnp.float64)" in note
+    assert ".astype(jnp.float64)" in note
     assert "rounds" not in note

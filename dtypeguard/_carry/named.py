@@ -1,8 +1,9 @@
 """Which result an argument comes back as, by the names that JAX gives to both."""
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from .._leaves.paths import keys
 
 
 class Fed(NamedTuple):
@@ -55,6 +56,5 @@ def parameter(path: str) -> str:
 
 def words(path: str) -> list[str]:
     """The parts of a path without its signs, and without the `value` of a variable."""
-    # JAX numbers the parts of a node without keys in two ways.
-    words = re.findall(r"\w+", path.replace("<flat index ", "<"))
+    words = keys(path)
     return words[:-1] if {*words[1:][-1:]} & {"value", "raw_value"} else words

@@ -14,7 +14,7 @@ from .._source.origin import Why, origin_at
 from .._source.syntax import returned
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .read import Failure
-from .remedies import Remedy, Way
+from .remedies import Remedy, Way, untried
 
 
 def find_added(
@@ -44,7 +44,7 @@ def added_remedies(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     """To return each cotangent in the dtype of its argument."""
     (leaf,) = finding.leaves
     text = f"at {leaf.why.cause} return each cotangent in the dtype of its argument, as "
-    yield Remedy([Way(f"{text}{cast_text(call.wanted)}", lambda: None)], [leaf])
+    yield Remedy([Way(f"{text}{cast_text(call.wanted)}", untried)], [leaf])
 
 
 def _rules(frames: Sequence[FrameType]) -> Iterator[CodeType]:

@@ -186,7 +186,7 @@ def _result(
             node = node.elts[0] if isinstance(node, ast.Tuple) else None
         file = code.co_filename if code and node else ""
         argument = Argument("", value, node).with_text(file)
-        call = RefusedCall(file, node, complaint.wanted, is_result=True)
+        call = RefusedCall(file, node, complaint.wanted, is_result=True, body=body)
         return Finding(headline, [leaf._replace(argument=argument)], call)
     return None
 

@@ -1,7 +1,6 @@
 """Writes how leaves are to begin in another dtype, at the user's own line."""
 
 import ast
-import re
 from collections.abc import Iterable, Sequence
 from types import FrameType
 
@@ -10,12 +9,15 @@ from jax import dtypes
 
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.groups import of_holders
+from .._leaves.paths import keys, parts
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.expressions import asks_for
 from .._source.origin import Origin
-from .._source.syntax import evaluated, items_named, statement, text_of
+from .._source.syntax import evaluated, item, statement, text_of
 from .finding import Finding, RefusedLeaf
+from .rewritten import text_with
+from .written import Written
 
 _LONG = 60  # an expression with more characters is not written out
 
@@ -39,7 +41,7 @@ def begin_text(finding: Finding, leaves: Sequence[RefusedLeaf], word: str) -> st
     is_all = len(floats) == len(leaves)
     if len(begun) == 1:
         (line,), frames = begun, [site.frame for site in finding.sites]
-        key = re.findall(r"\w+", leaves[0].path)[-1] if len(leaves) == 1 else ""
+        key = keys(leaves[0].path)[-1] if len(leaves) == 1 else ""
         if is_all or key:
             ways.append(dtype_on_line(line, old, new, frames, key))
         if word == "begin" and _is_tree(finding, leaves):
@@ -54,9 +56,9 @@ def _is_tree(finding: Finding, leaves: Sequence[RefusedLeaf]) -> bool:
     if finding.program is None:
         return False
     (name, *_), (carried, *_) = finding.program.names, finding.program.carried
-    parts = [re.findall(r"\[[^]]*\]|\.\w+", leaf.path) for leaf in leaves]
-    depth = sum(len(set(each)) == 1 for each in zip(*parts))
-    holder = name + "".join(parts[0][:depth])
+    inside = [parts(leaf.path)[1:] for leaf in leaves]
+    depth = sum(len(set(each)) == 1 for each in zip(*inside))
+    holder = name + "".join(inside[0][:depth])
     return sum(f"{name}{path}".startswith(holder) for path in carried.paths) == len(leaves)
 
 
@@ -117,21 +119,17 @@ def dtype_on_line(
     is_whole = lambda call: call is getattr(node, "value", None)
     named = named or [(None, x) for x in calls if (key or is_whole(x)) and _makes(x)]
     if len(named) != 1 and key:
-        made = {id(each) for each in items_named(node, key)}
+        made = {id(each) for each in _items(node, key, frame)}
         named = [pair for pair in named if id(pair[1]) in made]
     if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
         return None
     name, call = named[0]
-    text = text_of(call, line.file)
-    if len(text) > _LONG and name is not None:
-        return dtype_text(new), text_of(name, line.file)
-    if len(text) > _LONG:
-        return None
+    whole = Written(call, line.file)
+    if len(whole.text) > _LONG:
+        return name and Written(name, line.file).replaced(dtype_text(new))
     if name is None:
-        return f"{text[:-1]}, dtype={dtype_text(new)})", text
-    old_text = text_of(name, line.file)
-    one = text.count(old_text) == 1
-    return (text.replace(old_text, dtype_text(new)), text) if one else None
+        return whole.replaced(f"{whole.text[:-1]}, dtype={dtype_text(new)})")
+    return whole.replaced(text_with(call, name, dtype_text(new), line.file))
 
 
 # Functions that make arrays, with how many arguments come before a dtype.
@@ -145,6 +143,19 @@ def _makes(call: ast.Call) -> bool:
     is_named = any(each.arg == "dtype" for each in call.keywords)
     count = _MAKERS.get(getattr(function, "attr", ""))
     return count == len(call.args) and not is_named
+
+
+def _items(node: ast.AST, key: str, frame: FrameType) -> list[ast.expr]:
+    """What a statement writes out for a key of a dict, a keyword, or an item."""
+    parts = f".{key}", f"[{key}]", f"[{key!r}]"
+    all_of = [each for each in ast.walk(node) if isinstance(each, ast.expr)]
+    found = [item(each, part) for each in all_of for part in parts]
+    calls = [each for each in all_of if isinstance(each, ast.Call)]
+    for call in calls:
+        cls = evaluated(call.func, frame)
+        fields = [*getattr(cls, "__dataclass_fields__", getattr(cls, "_fields", ()))]
+        found += call.args[fields.index(key) :][:1] if key in fields else []
+    return [each for each in found if each is not None]
 
 
 def _is_repeated(node: ast.AST, call: ast.expr) -> bool:

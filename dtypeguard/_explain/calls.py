@@ -5,13 +5,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
+from jax import tree_util
 
-from .._leaves.dtypes import bits, dtype_of, is_python_number, kind
+from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
 from .._leaves.rows import cast_text
-from .._leaves.types import DType
+from .._leaves.types import DType, PyTree
 from .._lines.numbers import whole_on_line
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, line_text, package
+from .._source.syntax import evaluated
 from .added import added_remedies
 from .begin import dtype_on_line
 from .casts import (
@@ -26,8 +28,9 @@ from .casts import (
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
 from .packages import flag, nothing, tried_as, wrapped
-from .remedies import Remedy, Way
-from .trials import Outcome, Trials
+from .remedies import Remedy, Way, untried
+from .reruns import Outcome
+from .trials import Trials
 
 _INT = np.dtype("int32")
 
@@ -44,7 +47,7 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         yield from added_remedies(call, finding)
         return
     if call.is_compiled:
-        yield Remedy([*_compiled_ways(call, finding)], leaves)
+        yield Remedy([*_compiled_ways(call, finding, trials)], leaves)
         return
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
@@ -55,7 +58,7 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     for leaf in leaves if len(leaves) == 1 or not call.wanted else ():
         yield from _whole(leaf, call, finding, trials)
     if call.is_result:
-        yield Remedy([Way(_result(call, named[0]))], leaves)
+        yield Remedy([*_result(call, named[0], trials)], leaves)
     elif not is_installed(call.file):
         if call.wanted and max(map(bits, dtypes)) < bits(call.wanted):  # it wants a float
             yield Remedy([*_made_as(call, finding, trials)], leaves)
@@ -69,14 +72,14 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
     else:
         if call.is_update:
-            yield wrapped(finding, trials, lambda: None)
+            yield wrapped(finding, trials, untried)
         if all(is_python_number(argument.value) for argument in named):
             return  # no cast of an array changes them
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
 
 
-def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
+def _compiled_ways(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
     """What to write where a compiled function is given other types than it has."""
     (*_, site), refused = finding.sites, finding.leaves
     casts = [ArgumentCast(x.argument, x.dtypes[0]) for x in refused if x.argument]
@@ -85,11 +88,30 @@ def _compiled_ways(call: RefusedCall, finding: Finding) -> Iterator[Way]:
     alike = {key(x.argument) for x in casts}
     others = {(*key(x), x.name) for x in written_in(site) if key(x) in alike}
     if others == paths:  # a cast of a container would change the others
-        yield Way(sentence(casts, call.file, call.node))
+        text = sentence(casts, call.file, call.node)
+        yield Way(text, partial(_tried_compiled, casts, site, trials))
     lines = [leaf.why.root.users for leaf in refused if leaf.why.root]
     if any((x.line, x.file) == (site.line, site.file) for x in lines):
         text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
-        yield Way(text, lambda: None)
+        yield Way(text, untried)
+
+
+def _tried_compiled(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Outcome:
+    """Whether a compiled function gets the types that it is compiled for."""
+    function = getattr(site.node, "func", None)
+    meant = getattr(evaluated(function, site.frame), "args_info", None)
+    types = lambda tree: tree_util.tree_map(lambda x: (x.shape, str(x.dtype)), tree)
+
+    def called(*args: PyTree, **kwargs: PyTree) -> None:
+        if types((args, kwargs)) != types(meant):
+            raise TypeError("another dtype")
+
+    changes = {x.argument.source: written(*x) for x in casts if x.argument.source}
+    if meant is None or not isinstance(function, ast.expr):
+        return None
+    return trials.expression(
+        site, {**changes, function: "called"}, names={"called": called}
+    )
 
 
 def _whole(
@@ -193,15 +215,18 @@ def _tried_in(sites: Sequence[Site], pair: tuple[DType, DType], trials: Trials) 
     return any(outcomes) or (False if False in outcomes else None)
 
 
-def _result(call: RefusedCall, result: Argument) -> str:
+def _result(call: RefusedCall, result: Argument, trials: Trials) -> Iterator[Way]:
     """What to write where a function returns."""
-    if result.source is None:
-        return ""
+    if result.source is None or call.body is None:
+        return
     old, place = result.text, line_text(call.file, result.source.lineno)
-    if kind(call.wanted) == "bool":
+    wanted = call.wanted
+    if kind(wanted) == "bool":
         new, loss = f"{atom(result.source, old)} != 0", ""
     else:
-        new = written(result, call.wanted)
+        new = written(result, wanted)
         is_complex = kind(dtype_of(result.value)) == "complex"
         loss = "" if is_complex else "; its gradient is zero"
-    return f"at {place} write {new} in place of {old}{loss}"
+    text = f"at {place} write {new} in place of {old}{loss}"
+    change, is_meant = partial(cast, dtype=wanted), lambda aval: aval.dtype == wanted
+    yield Way(text, partial(trials.result, call.body, change, is_meant))

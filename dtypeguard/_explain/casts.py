@@ -8,21 +8,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import dtype_of, is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_python_number, kind, rank
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.sites import Argument
 from .._source.files import line_text
 from .._source.origin import Origin
 from .._source.syntax import statement, text_of
+from .written import atom, called, is_atom
 
-_KINDS = ("bool", "int", "float", "complex")
-_NOT_COMPUTED = (ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.ListComp)
-_NOT_COMPUTED += (ast.DictComp, ast.Lambda)
-# Functions that return no array, but what holds some.
-_CONTAINERS = {"list", "tuple", "dict", "zip", "sorted", "map", "tree_map"}
 _LONG = 60  # an expression with more characters is not written out
-_ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 class ArgumentCast(NamedTuple):
@@ -31,45 +26,6 @@ class ArgumentCast(NamedTuple):
     argument: Argument
     dtype: DType
     model: str = ""
-
-
-def cast_on_line(line: Origin, old: DType, dtype: DType, path: Sequence[str] | None) -> str:
-    """A cast of what a line computes, in its own text; empty if that has to be searched.
-
-    Args:
-        line: that assigns a variable, or returns.
-        old: the dtype of what it computes.
-        dtype: to cast to.
-        path: of what is meant in what it returns, as source; None if that is not known.
-    """
-    node = statement(line.file, line.line)
-    source = None
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-        source = node.value
-    elif isinstance(node, ast.Return):
-        source = node.value
-        for part in path or ():
-            source = _item(source, part)
-    text = computed(source, line.file)
-    if source is None or not text:
-        return ""
-    new = cast_text(dtype, text, is_atom=_is_atom(source))
-    return f"at {line} write {new} in place of {text}{lost(old, dtype)}"
-
-
-def computed(node: ast.expr | None, file: str) -> str:
-    """An expression that computes an array, if it is short; else empty."""
-    if node is None or isinstance(node, _NOT_COMPUTED):
-        return ""
-    if isinstance(node, ast.Call) and called(node) in _CONTAINERS:
-        return ""
-    text = text_of(node, file)
-    return "" if len(text) > _LONG or "lambda" in text else text
-
-
-def called(node: ast.Call) -> str:
-    """The last part of the name of what is called."""
-    return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
 def cast_in_map(line: Origin, cause: Origin | None) -> str:
@@ -126,16 +82,6 @@ def like_others(
     return [cast._replace(model=model(cast)) for cast in casts]
 
 
-def _item(node: ast.expr | None, part: str) -> ast.expr | None:
-    """An item of a tuple, a list or a dict that is written out."""
-    if isinstance(node, (ast.Tuple, ast.List)) and part.isdigit():
-        return dict(enumerate(node.elts)).get(int(part))
-    if isinstance(node, ast.Dict):
-        keys = [ast.unparse(key) if key else "" for key in node.keys]
-        return dict(zip(keys, node.values)).get(part)
-    return None
-
-
 def casts_to_meet(
     arguments: Sequence[Argument], forced: Sequence[Argument]
 ) -> list[list[ArgumentCast]]:
@@ -152,8 +98,7 @@ def casts_to_meet(
     elif {argument.base for argument in arguments} <= {"lower", "upper"}:
         targets = [jnp.dtype("int32")]
     elif len({kind(dtype) for dtype in dtypes}) > 1:
-        highest = max(_KINDS.index(kind(dtype) or "bool") for dtype in dtypes)
-        targets = [dtype for dtype in dtypes if kind(dtype) == _KINDS[highest]][:1]
+        targets = [max(dtypes, key=rank)]
     else:
         narrow, *_, wide = sorted(dtypes, key=lambda dtype: dtype.itemsize)
         targets = [wide, narrow]
@@ -238,13 +183,4 @@ def written(argument: Argument, dtype: DType, model: str = "") -> str:
         return f"jax.tree.map(lambda x: {cast_text(dtype)} if {is_it} else x, {text})"
     if is_python_number(value) or isinstance(argument.source, ast.Constant):
         return f"int({text})" if kind(dtype) == "int" else array_text(dtype, text)
-    return cast_text(dtype, text, old, is_atom=_is_atom(argument.source))
-
-
-def atom(node: ast.AST, text: str) -> str:
-    """An expression in brackets where another one is written around it."""
-    return text if _is_atom(node) else f"({text})"
-
-
-def _is_atom(node: ast.AST | None) -> bool:
-    return node is None or isinstance(node, _ATOMS)
+    return cast_text(dtype, text, old, is_atom=is_atom(argument.source))

@@ -66,8 +66,8 @@ def _in_loop(
     body = call.bodies["body"]
 
     def drifts() -> Iterator[tuple[Program | None, Iterator[Drift]]]:
-        yield from body.drifts(provenance, call.first, call.is_equinox)
-        if call.is_equinox:
+        yield from body.drifts(provenance, call.first, call.kind.is_equinox)
+        if call.kind.is_equinox:
             yield None, _compared(call)
 
     places = [body.name + path for path in body.carried.paths]
@@ -100,9 +100,7 @@ def _in_loop(
             for number, drift in enumerate(drifts_meant)
         ]
         some, verb = count(leaves), "comes" if len(leaves) == 1 else "come"
-        headline = f"{some} of the carry of {call.name} {verb} back in another type."
-        if call.name == "associative_scan":
-            headline = f"fn of associative_scan returns {some} in another type."
+        headline = call.kind.headline.format(some=some, verb=verb, name=call.kind.name)
         return Finding(headline, leaves, call, program=program)
     return None
 
@@ -156,10 +154,10 @@ def _in_branches(
             path = call.users_path(f"result{path}")
             for name, results, what in items:
                 aval = results.aval(number)
-                leaf = RefusedLeaf(len(leaves), path, (aval,), branch=name)
+                leaf = RefusedLeaf(len(leaves), path, (aval,), branch=name, place=number)
                 leaves.append(_lined(leaf, call, provenance, results, number, what))
     some = f"{count(differing)} of their result in different types."
-    headline = f"the branches of {call.name} give {some}"
+    headline = f"the branches of {call.kind.name} give {some}"
     return Finding(headline, leaves, call) if leaves else None
 
 

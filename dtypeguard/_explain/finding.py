@@ -8,6 +8,7 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
+from .._lines.body import Body
 from .._lines.sites import Argument, Site
 from .._program.trace import Program
 from .._source.origin import Origin, Why
@@ -31,7 +32,7 @@ class RefusedLeaf(NamedTuple):
         is_made: whether code computes what a branch returns, if only before it.
         argument: that has the type.
         is_average: whether it is an average or a running sum, which a cast would round.
-        place: of the leaf of a carry among all that the carry has.
+        place: of the leaf among all that the carry, or the result of branches, has.
     """
 
     number: int
@@ -81,6 +82,7 @@ class RefusedCall(NamedTuple):
         users: where a package made it, the user's calls of the package, inside out, each
             with the arrays in it.
         is_result: whether it is a function.
+        body: that function, if it is one.
         is_flag: whether a part of what JAX traces has another x64 flag.
         is_of_others: whether not JAX refuses them, so that it is not known what would do.
         is_compiled: whether its function is compiled for other types.
@@ -97,6 +99,7 @@ class RefusedCall(NamedTuple):
     is_of_others: bool = False
     is_compiled: bool = False
     is_added: bool = False
+    body: Body | None = None
 
 
 class Finding(NamedTuple):

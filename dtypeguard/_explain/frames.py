@@ -21,26 +21,24 @@ import jax
 from jax import tree_util
 
 from .._carry.split import SplitTree
-from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.dtypes import is_array
 from .._leaves.functions import parameters, required
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
-from .._program.trace import strong_type
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
 from .._source.syntax import expression
+from .kinds import KINDS, Kind
 from .paths import is_users_function, users_path
 
 JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-_NAMES = ("scan", "while_loop", "fori_loop", "associative_scan", "cond", "switch")
 
 
 class ControlFlow(NamedTuple):
     """One call of control flow.
 
     Attributes:
-        name: of the function, such as "scan".
-        is_equinox: whether it is Equinox's function and not JAX's.
+        kind: of control flow: its function.
         file: of the caller, the innermost frame outside JAX and Equinox that led to it.
         line: of the caller; None if there is none.
         variables: of the caller.
@@ -58,8 +56,7 @@ class ControlFlow(NamedTuple):
         written: the call in the source of the caller; None if that cannot be read.
     """
 
-    name: str
-    is_equinox: bool
+    kind: Kind
     file: str
     line: Origin | None
     variables: Mapping[str, PyTree]
@@ -79,7 +76,7 @@ class ControlFlow(NamedTuple):
     @property
     def is_loop(self) -> bool:
         """Whether it has a carry, and no branches."""
-        return self.name not in ("cond", "switch")
+        return self.kind.branches is None
 
     @property
     def is_of_jax(self) -> bool:
@@ -89,9 +86,9 @@ class ControlFlow(NamedTuple):
 
 
 def combines(frames: Sequence[FrameType]) -> bool:
-    """Whether an `associative_scan` is among some frames: JAX compares no types there."""
-    function = jax.lax.associative_scan
-    return any(_arguments(function, frame) is not None for frame in frames)
+    """Whether a loop in which JAX compares no types is among some frames."""
+    functions = [kind.function for kind in KINDS if not kind.is_held]
+    return any(_arguments(x, frame) is not None for x in functions for frame in frames)
 
 
 def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
@@ -109,25 +106,23 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     caller = frames[first - 1] if first else None
     outer = [caller, *callers(caller)] if caller else []
     packages = [*itertools.takewhile(lambda x: is_installed(x.f_code.co_filename), outer)]
-    known = list(_functions())
+    known = [(kind, kind.function) for kind in KINDS]
     for number in range(first, len(frames)):
-        for name, function, is_equinox in known:
+        for kind, function in known:
             arguments = _arguments(function, frames[number])
             if arguments is None:
                 continue
             # Flax NNX lets the user choose it for a scan.
             chosen = getattr(arguments.get("f"), "input_carry_argnum", 0)
-            chosen = chosen if type(chosen) is int else 0
             call = ControlFlow(
-                name,
-                is_equinox,
+                kind,
                 caller.f_code.co_filename if caller else "",
                 origin_of_frame(caller) if caller else None,
                 dict(caller.f_locals) if caller else {},
-                users_path(caller),
+                users_path(caller, kind.carry),
                 *_container(frames[first:number], caller),
                 is_update([*map(frame_of, packages)]),
-                1 if name == "fori_loop" else chosen,
+                chosen if chosen and type(chosen) is int else kind.carry,
             )
             if not call.is_loop:
                 yield _with_branches(call, arguments, frames[number:], packages)
@@ -140,40 +135,22 @@ def _with_body(
     call: ControlFlow, given: Kwargs, frames: Sequence[FrameType]
 ) -> ControlFlow:
     """A loop with its body."""
-    last = frames[-1].f_locals
+    kind, last = call.kind, frames[-1].f_locals
     held = list(_jaxprs(frames))
     # The condition of a loop may stand next to its body.
     jaxprs = [jaxpr for _, jaxpr in sorted(held, key=lambda pair: "body" not in pair[0])]
-    condition, scanned = None, None
-    if call.name == "scan":
-        scanned = given.get("xs")
-        inputs = given["init"], tree_util.tree_map(_slice, scanned)
-        body = Body(given["f"], inputs, 0, True, jaxprs)
-    elif call.name == "associative_scan":  # which combines two parts of what it is given
-        parts = tree_util.tree_map(strong_type, given["elems"])
-        body = Body(given["fn"], (parts, parts), 0)
-    elif call.name == "fori_loop":
-        index = jax.ShapeDtypeStruct((), dtype_of(given["lower"]))
-        if is_weak(given["lower"]):
-            with contextlib.suppress(TypeError):  # older releases have no weak ones
-                index = jax.ShapeDtypeStruct((), index.dtype, weak_type=True)
-        body = Body(given["body_fun"], (index, given["init_val"]), 1, False, jaxprs)
-    elif "body_fun" not in given and call.is_equinox:
-        # Equinox deletes its arguments; the frame that compares the carry has them.
-        body = Body(last["body_fun"], (last["val"],), 0, False, jaxprs)
-    else:
-        body = Body(given["body_fun"], (given["init_val"],), 0, False, jaxprs)
-        conditions = [jaxpr for name, jaxpr in held if "cond" in name][:1]
-        condition = Body(given["cond_fun"], body.inputs, jaxprs=conditions)
-    compared = tuple(map(last.get, ("buffer_val", "buffer_val2")))
-    if call.name == "scan":  # its loop carries an index and the results as well
-        compared = [x[1] for x in compared if isinstance(x, tuple) and len(x) == 3]
+    conditions = [jaxpr for name, jaxpr in held if "cond" in name][:1]
+    if kind.is_equinox and kind.keyword not in given:  # its frame deletes them
+        renamed = kind.renamed.items()
+        given = {name: last[variable] for name, variable in renamed if variable in last}
+    body = kind.body(given, jaxprs)
+    condition = given.get(kind.condition)
     return call._replace(
         bodies={"body": body},
-        first=SplitTree(body.inputs[body.carry or 0]).arrays
-        + tree_util.tree_leaves(scanned),
-        compared=compared,
-        condition=condition,
+        first=SplitTree(body.inputs[kind.carry]).arrays
+        + tree_util.tree_leaves(given.get("xs")),
+        compared=[kind.compared(last.get(name)) for name in ("buffer_val", "buffer_val2")],
+        condition=condition and Body(condition, body.inputs, jaxprs=conditions),
     )
 
 
@@ -191,14 +168,11 @@ def _with_branches(
         frames: its frame and those inside of it.
         packages: the frames of the package that made it.
     """
-    functions = {name: given.get(name) for name in ("true_fun", "false_fun")}
-    if call.name == "switch":
-        branches = enumerate(given.get("branches", ()))
-        functions = {f"branches[{number}]": function for number, function in branches}
+    functions = call.kind.branches(given) if call.kind.branches else {}
     lists = [items for _, items in _variables(frames) if all(map(_is_jaxpr, items))]
     lists = [jaxprs for jaxprs in lists if len(jaxprs) == len(functions)]
-    if not lists and call.name == "cond":
-        lists = [[jaxpr for _, jaxpr in _jaxprs(frames)][-2:]]
+    if not lists:
+        lists = [[jaxpr for _, jaxpr in _jaxprs(frames)][-len(functions) :]]
     operands = tuple(given.get("operands") or ())
     if not operands and "operand" in given:
         operand = given["operand"]  # its deprecated name; None is one, too
@@ -245,15 +219,6 @@ def _public(module: str, name: str) -> Function | None:
         if callable(function):
             return inspect.unwrap(function)
     return None
-
-
-def _functions() -> Iterator[tuple[str, Function | None, bool]]:
-    """The public functions of control flow: name, function, whether it is Equinox's."""
-    for name in _NAMES:
-        yield name, getattr(jax.lax, name), False
-    loops = sys.modules.get("equinox.internal")
-    for name in _NAMES[:2]:
-        yield name, getattr(loops, name, None), True
 
 
 def _code_of(function: Function | None) -> CodeType | None:
@@ -311,11 +276,6 @@ def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Sequence[PyTr
         if not is_users(frame.f_code.co_filename):
             for name, value in list(frame.f_locals.items()):
                 yield name, value if type(value) in (list, tuple) else (value,)
-
-
-def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    array = strong_type(leaf)
-    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
 def _is_others(frame: FrameType) -> bool:

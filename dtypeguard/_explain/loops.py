@@ -1,240 +1,176 @@
 """What to write where leaves of a carry come back in another type."""
 
-import ast
-import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import cast, kind
+from .._leaves.functions import parameters
 from .._leaves.internals import STATEFUL
-from .._leaves.rows import cast_text, lost, return_as, type_text
-from .._source.files import is_installed, line_text, package, short_path
-from .._source.origin import Frame
-from .._source.syntax import text_of
+from .._leaves.paths import parts
+from .._leaves.rows import cast_back, cast_text, lost, return_as, type_text
+from .._leaves.types import DType
+from .._lines.body import Body
+from .._source.files import is_installed, package
 from .begin import begin_text, whole_floats
-from .casts import cast_in_map, cast_on_line
+from .casts import cast_in_map
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
+from .guards import guard_given, guard_written
 from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, wrapped
-from .remedies import Remedy, Way
-from .rewritten import decorated
+from .remedies import Remedy, Way, untried
+from .reruns import Outcome
 from .trials import Trials
+from .written import Written, in_place, is_atom, on_line
 
-_LONG = 100  # a call with more characters is not written out
+_FEW = 3  # casts that are written out
 
 
 def loop_remedies(call: ControlFlow, finding: Finding, trials: Trials) -> Iterator[Remedy]:
     """What to write where leaves of a carry come back in another type."""
-    leaves = finding.leaves
+    leaves, loop = finding.leaves, _Loop(call, finding, trials)
     if call.is_of_jax or is_of_package(call, leaves):
         yield give_as_returned(call, finding, leaves, trials)
         return
     castable = [leaf for leaf in leaves if leaf.is_castable and not leaf.is_reshaped]
-    is_wrapped = is_of_optimizer(call, leaves)
+    others = [leaf for leaf in leaves if leaf not in castable]
     is_users = lambda line: line is not None and not is_installed(line.file)
     odd = [leaf for leaf in castable if leaf.is_odd]
     if is_installed(call.file):
         odd = [leaf for leaf in odd if leaf.is_average and is_users(leaf.why.begun)]
-    yield from _begin(call, finding, odd, trials)
-    if is_wrapped:
-        yield wrapped(finding, trials, _guard_trial(call, finding, castable, trials))
-    elif castable:
-        ways = [*_guard(call, finding, castable, trials)]
-        ways += _casts(call, finding, castable, trials)
-        yield (
-            Remedy(ways, castable)
-            if ways
-            else give_as_returned(call, finding, castable, trials)
-        )
-    others = [leaf for leaf in leaves if leaf not in castable]
-    can_start = partial(_begins, call, finding, others, trials)
-    outcome = can_start() if others else None
-    for leaf in others:
-        yield Remedy([*_start_or_return(finding, leaf, outcome, trials)], [leaf])
-
-
-def _start_or_return(
-    finding: Finding, leaf: RefusedLeaf, can_start: bool | None, trials: Trials
-) -> Iterator[Way]:
-    """What to write for a leaf that no guard casts."""
-    if leaf.is_reshaped:
-        before, after = map(type_text, leaf.values)
-        yield Way(f"return {leaf.path} as {before}")
-        yield Way(f"start it as {after}", lambda: can_start)
-        return
-    old, new = leaf.dtypes
-    cast = return_as(old, new)
-    yield from _without_point(finding, leaf, trials)
-    yield Way(begin_text(finding, [leaf], "start"), lambda: can_start)
-    yield Way(cast if can_start is not False else f"for {leaf.path} {cast}")
-
-
-def _without_point(finding: Finding, leaf: RefusedLeaf, trials: Trials) -> Iterator[Way]:
-    """To write 1 in place of 1.0 where that makes a float of an int."""
-    line, program = leaf.why.origin and leaf.why.origin.users, finding.program
-    kinds = tuple(map(kind, leaf.dtypes))
-    if line and program and leaf.place is not None and kinds == ("int", "float"):
-        for text in whole_floats(line):
-            if trials.number(program, line, float(text), leaf.place):
-                yield Way(f"at {line} write {int(float(text))} in place of {text}")
-
-
-def _begins(
-    call: ControlFlow, finding: Finding, leaves: Sequence[RefusedLeaf], trials: Trials
-) -> bool | None:
-    """Whether leaves come back as they come back now if they begin so."""
-    types = {leaf.place: leaf.values[1] for leaf in leaves if leaf.place is not None}
-    if finding.program is None or len(types) < len(leaves):
-        return None
-    return trials.begun(call.bodies["body"], finding.program, types)
-
-
-def _begin(
-    call: ControlFlow, finding: Finding, leaves: Sequence[RefusedLeaf], trials: Trials
-) -> Iterator[Remedy]:
-    """What to write where leaves begin in another dtype than the program has."""
-    for new in dict.fromkeys(leaf.dtypes[1] for leaf in leaves):
-        those = [leaf for leaf in leaves if leaf.dtypes[1] == new]
+    for new in dict.fromkeys(leaf.dtypes[1] for leaf in odd):
+        those = [leaf for leaf in odd if leaf.dtypes[1] == new]
         text = begin_text(finding, those, "begin")
-        yield Remedy([Way(text, partial(_begins, call, finding, those, trials))], those)
+        yield Remedy([Way(text, partial(loop.begins, those))], those)
+    if is_of_optimizer(call, leaves):
+        trial = loop.trial(trials.guarded, castable)
+        yield wrapped(finding, trials, untried if is_installed(call.file) else trial)
+    elif castable:
+        ways = [*loop.guards(castable), *loop.casts(castable)]
+        given = give_as_returned(call, finding, castable, trials) if not ways else None
+        yield given or Remedy(ways, castable)
+    can_start = loop.begins(others) if others else None
+    for leaf in others:
+        of = loop.reshaped if leaf.is_reshaped else loop.started_or_returned
+        yield Remedy([*of(leaf, can_start)], [leaf])
 
 
-def _guard_trial(
-    call: ControlFlow, finding: Finding, castable: Sequence[RefusedLeaf], trials: Trials
-) -> partial[bool | None]:
-    places = [leaf.place for leaf in castable if leaf.place is not None]
-    if finding.program is None or is_installed(call.file):
-        return partial(lambda: None)
-    return partial(trials.guarded, call.bodies["body"], finding.program, places)
+class _Loop(NamedTuple):
+    """A loop whose body returns leaves of the carry in another type."""
 
+    call: ControlFlow
+    finding: Finding
+    trials: Trials
 
-def _guard(
-    call: ControlFlow, finding: Finding, castable: Sequence[RefusedLeaf], trials: Trials
-) -> Iterator[Way]:
-    """What to guard."""
-    trial = _guard_trial(call, finding, castable, trials)
-    if not is_installed(call.file):
-        yield Way(f"write {_guarded(call)}", trial)
-    elif package(call.file) not in STATEFUL:  # a guard does not see what it keeps
-        lines = (leaf.why.origin for leaf in castable if leaf.why.origin)
-        if frame := next((line.outermost for line in lines if line.outermost), None):
-            yield Way(_guard_of(call, frame), trial)
+    @property
+    def _body(self) -> Body:
+        return self.call.bodies["body"]
 
+    def trial(
+        self, of: Callable[..., Outcome], leaves: Sequence[RefusedLeaf], *given: object
+    ) -> Callable[[], Outcome]:
+        """A trial of leaves of the carry, as far as their places are known."""
+        places = [leaf.place for leaf in leaves]
+        if self.finding.program is None or None in places:
+            return untried
+        return partial(of, self._body, self.finding.program, places, *given)
 
-def _casts(
-    call: ControlFlow, finding: Finding, castable: Sequence[RefusedLeaf], trials: Trials
-) -> Iterator[Way]:
-    """Where to cast instead of guarding: to one dtype, or to that of each leaf."""
-    lines = [leaf.why.origin for leaf in castable if is_own(leaf.why.origin)]
-    own = list(dict.fromkeys(line.users for line in lines if line))
-    if not own:  # no line that the user could edit
-        return
-    pairs = [leaf.dtypes for leaf in castable]
-    loss = "".join(dict.fromkeys(lost(new, old) for old, new in pairs))
-    named, is_direct = (
-        " and ".join(map(str, own)),
-        not any(line.called_from for line in lines if line),
-    )
-    where = f"at {named}" if is_direct else f"what {named} compute{'s' * (len(own) == 1)}"
-    places = [leaf.place for leaf in castable if leaf.place is not None]
-
-    def tried(to: object) -> bool | None:
-        if finding.program is None:
+    def begins(self, leaves: Sequence[RefusedLeaf]) -> Outcome:
+        """Whether leaves come back as they come back now if they begin so."""
+        types = {leaf.place: leaf.values[1] for leaf in leaves if leaf.place is not None}
+        if self.finding.program is None or len(types) < len(leaves):
             return None
-        return trials.cast(finding.program, own, places, to)
+        return self.trials.begun(self._body, self.finding.program, types)
 
-    first = castable[0]
-    written = _cast_as_written(call, first) if len(castable) == 1 else ""
-    if len(own) == 1 and not written and first.why.origin:
-        written = cast_in_map(first.why.origin.users, first.why.cause)
-    if written and is_direct and tried(None) is not False:
-        yield Way(written, partial(tried, None))
-        return
-    targets = list(dict.fromkeys(old for old, _ in pairs))
-    outcome = tried(targets[0]) if len(targets) == 1 else False
-    if outcome is not False:
-        yield Way(f"cast {where}: {cast_text(targets[0])}{loss}", lambda: outcome)
-    else:
-        text = f"cast {where}: x.astype(p.dtype), where p is the leaf that came in{loss}"
-        yield Way(text, partial(tried, None))
+    def reshaped(self, leaf: RefusedLeaf, can_start: Outcome) -> Iterator[Way]:
+        """What to write for a leaf of another shape."""
+        before, after = map(type_text, leaf.values)
+        yield Way(f"return {leaf.path} as {before}", untried)
+        yield Way(f"start it as {after}", lambda: can_start)
 
+    def started_or_returned(self, leaf: RefusedLeaf, can_start: Outcome) -> Iterator[Way]:
+        """What to write for a leaf of another kind, which no guard casts."""
+        (old, new), line = leaf.dtypes, leaf.why.origin
+        if line and (kind(old), kind(new)) == ("int", "float"):
+            for number in whole_floats(line.users):  # 1.0 makes a float of an int
+                value = float(number)
+                if self.trial(self.trials.number, [leaf], line.users, value)():
+                    text = f"at {line.users} write {int(value)} in place of {number}"
+                    yield Way(text, lambda: True)
+        yield Way(begin_text(self.finding, [leaf], "start"), lambda: can_start)
+        text = f"for {leaf.path} " * (can_start is False) + return_as(old, new)
+        trial = self.trial(self.trials.returned, [leaf], partial(cast, dtype=old))
+        written = self._written(leaf)
+        if line and written and not written.is_repeated:
+            back = cast_back(old, new, written.text, is_atom=is_atom(written.node))
+            text = f"at {line} write {in_place(written.replaced(back))}{lost(new, old)}"
+            if not written.is_result:
+                trial = self.trial(self.trials.cast, [leaf], [line], None)
+        yield Way(text, trial)
 
-def _cast_as_written(call: ControlFlow, leaf: RefusedLeaf) -> str:
-    """The cast of a leaf in the expression that promotes it; empty if that is not known."""
-    line, code = leaf.why.origin, call.bodies["body"].code
-    if line is None or code is None:
-        return ""
-    path = None
-    if line.function == code.co_qualname:
-        path = ["0"] * (call.name == "scan") + re.findall(r"\[(\w+|'\w+')\]", leaf.path)
-    old, new = leaf.dtypes
-    return cast_on_line(line, new, old, path)
+    def guards(self, castable: Sequence[RefusedLeaf]) -> Iterator[Way]:
+        """What to guard."""
+        if not is_installed(self.call.file):
+            text = guard_written(self.call)
+            yield Way(text, self.trial(self.trials.guarded, castable))
+        elif package(self.call.file) not in STATEFUL:  # a guard does not see what it keeps
+            lines = (leaf.why.origin for leaf in castable if leaf.why.origin)
+            if frame := next((line.outermost for line in lines if line.outermost), None):
+                yield Way(guard_given(self.call, frame), untried)
 
+    def casts(self, castable: Sequence[RefusedLeaf]) -> Iterator[Way]:
+        """Where to cast instead: as is written, to one dtype, or to that of each leaf."""
+        lines = [leaf.why.origin for leaf in castable if is_own(leaf.why.origin)]
+        own = list(dict.fromkeys(line.users for line in lines if line))
+        if not own:  # no line that the user could edit
+            return
+        loss = "".join(dict.fromkeys(lost(*leaf.dtypes[::-1]) for leaf in castable))
+        where = f"at {' and '.join(map(str, own))}"
+        texts, is_repeated = self._casts_as_written(castable)
+        if in_map := len(own) == 1 and cast_in_map(own[0], castable[0].why.cause):
+            texts, is_repeated = [in_map], False
+        if any(line.called_from for line in lines if line):
+            where = f"what {where[3:]} compute{'s' * (len(own) == 1)}"
+            texts = []
+        to, *others = dict.fromkeys(leaf.dtypes[0] for leaf in castable)
+        each = self.trial(self.trials.cast, castable, own, None)
+        one = self.trial(self.trials.cast, castable, own, to, is_repeated)
+        model = "x.astype(p.dtype), where p is the leaf that came in"
+        rows = (
+            (texts, " and ".join(texts), (lambda: bool(one())) if is_repeated else each),
+            (not others, f"cast {where}: {cast_text(to)}{loss}", one),
+            (True, f"cast {where}: {model}{loss}", each),
+        )
+        for is_known, text, trial in rows:
+            if is_known and (outcome := trial()) is not False:
+                yield Way(text, lambda known=outcome: known)
+                return
 
-def _guard_of(call: ControlFlow, frame: Frame) -> str:
-    """What to write to guard a function that is given to a package."""
-    owner, _, name = frame.function.rpartition(".")
-    owner = owner.rpartition(".")[2]
-    is_method = owner.isidentifier()
-    position = call.carry
-    if short_path(call.file).startswith(os.path.join("flax", "core")):
-        position = int(not is_method)  # Flax Linen gives it the module first
-    carry = f"carry={position}" if position else ""
-    decorator = f"@dtypeguard.guard_step{carry and f'({carry})'}"
-    given = f"guard what you give to {package(call.file)}: "
-    if is_method:
-        return f"{given}{decorator} on {owner}.{name}"
-    if line := decorated(frame.file, frame.line, name):
-        where = line_text(frame.file, line)
-        return f"write {decorator} directly above def {name} at {where}"
-    inside = ", ".join(filter(None, [_argument(name), carry]))
-    return f"{given}dtypeguard.guard_step({inside})"
+    def _casts_as_written(self, leaves: Sequence[RefusedLeaf]) -> tuple[list[str], bool]:
+        """The casts of leaves in the expressions that promote them; none if one is unknown.
 
+        Returns:
+            What to write, and whether it casts all that an expression makes in its turns.
+        """
+        found = [(leaf, self._written(leaf)) for leaf in leaves]
+        texts: dict[str, DType] = {}
+        for leaf, written in found:
+            (old, new), line = leaf.dtypes, leaf.why.origin
+            is_alone = len(leaves) == 1
+            write = written and written.cast(old, is_alone=is_alone)
+            text = write and f"at {line} write {write}{lost(new, old)}"
+            if text is None or texts.setdefault(text, old) != old:
+                return [], False
+        is_repeated = any(written.is_repeated for _, written in found if written)
+        is_said = len(texts) <= (1 if is_repeated else _FEW)
+        return [*texts] * is_said, is_repeated and is_said
 
-def _argument(name: str) -> str:
-    """What to write for a function: its name, or "body" where it has none."""
-    return name if name.isidentifier() else "body"
-
-
-def _guarded(call: ControlFlow) -> str:
-    """The call with its body guarded, as the user has written it if that is short."""
-    if text := _guarded_as_written(call):
-        return text
-    name = _argument(getattr(call.bodies["body"].function, "__name__", ""))
-    before, argument, after = {
-        "scan": ("", "", ", init, xs"),
-        "while_loop": ("cond_fun, ", "", ", init_val"),
-        "fori_loop": ("lower, upper, ", ", carry=1", ", init_val"),
-        "associative_scan": ("", "", ", elems"),
-    }[call.name]
-    function = f"{'eqx.internal' if call.is_equinox else 'lax'}.{call.name}"
-    return f"{function}({before}dtypeguard.guard_step({name}{argument}){after})"
-
-
-def _guarded_as_written(call: ControlFlow) -> str:
-    """The user's own call with its body guarded; empty if it is long or not known."""
-    written = call.written
-    if not isinstance(written, ast.Call) or not isinstance(
-        written.func, (ast.Name, ast.Attribute)
-    ):
-        return ""
-    place, keyword = {
-        "scan": (0, "f"),
-        "while_loop": (1, "body_fun"),
-        "fori_loop": (2, "body_fun"),
-        "associative_scan": (0, "fn"),
-    }[call.name]
-    body = [each.value for each in written.keywords if each.arg == keyword]
-    before = written.args[: place + 1]
-    if len(before) > place and not any(isinstance(x, ast.Starred) for x in before):
-        body = [written.args[place]]
-    text, function = (text_of(x, call.file) for x in (written, written.func))
-    if len(body) != 1 or function.rpartition(".")[2] != call.name:
-        return ""
-    old = text_of(body[0], call.file)
-    new = f"dtypeguard.guard_step({old}{', carry=1' * (call.name == 'fori_loop')})"
-    # What stands before it may have the same text.
-    start = len(function) if place == 0 else text.find(f" {old}")
-    start = text.find(old, max(start, 0))
-    return f"{text[:start]}{new}{text[start + len(old) :]}" if len(text) <= _LONG else ""
+    def _written(self, leaf: RefusedLeaf) -> Written | None:
+        """The expression that promotes a leaf of a carry."""
+        line, body = leaf.why.origin, self._body
+        if line is None or leaf.place is None:
+            return None
+        inside = parts(body.carried.paths[leaf.place])
+        holders = map(type, body.carried.holders(leaf.place))
+        classes = {x.__name__: [*parameters(x)] for x in holders}
+        return on_line(line, body.code, ["[0]"] * body.is_pair + inside, classes)

@@ -4,7 +4,6 @@ A cast of what comes back would round what they keep, or would change all the ot
 """
 
 import ast
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
@@ -12,12 +11,12 @@ import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import dtype_of, is_weak, kind
+from .._leaves.paths import parts as path_parts
 from .._leaves.types import DType
 from .._lines.drift import Drift
 from .._program.graph import SHAPES, Graph
 from .._source.syntax import statement
 
-_PART = re.compile(r"\[[^]]*\]|\.\w+")
 # What keeps the sign and the size of a value, as far as an average is concerned.
 _SAME = {*SHAPES, "convert_element_type", "copy", "select_n", "clamp"}
 _PASSING = {*_SAME, "add", "sub", "mul", "div"}
@@ -93,7 +92,7 @@ def _is_of_wider_param(graph: Graph, paths: Sequence[str], number: int) -> bool:
         [graph.avals[x] for x in values[: len(paths)]]
         for values in (graph.inputs, graph.outputs)
     ]
-    parts = [_PART.findall(path) for path in paths]
+    parts = [path_parts(path)[1:] for path in paths]
     old, new = (pair[number] for pair in avals)
     return any(
         before.dtype == after.dtype == new.dtype

@@ -17,7 +17,8 @@ from .begin import begin_text
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 from .remedies import Remedy, Way
-from .trials import Outcome, Trials
+from .reruns import Outcome
+from .trials import Trials
 
 _WRAP = "wrap the optimizer: dtypeguard.guard(opt)"
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .._carry.modules import contents, objects
 from .._carry.places import Names
+from .._leaves.paths import indices
 from .._leaves.types import PyTree
 from .._source.files import is_installed, package
 from .._source.origin import callers
@@ -27,45 +28,46 @@ class _VariablePath(NamedTuple):
     number: int
 
 
-def users_path(caller: FrameType | None) -> Callable[[str], str]:
+def users_path(caller: FrameType | None, carry: int) -> Callable[[str], str]:
     """A function that translates a path in Flax's own carry to the user's objects.
 
     Args:
         caller: the frame that called JAX's loop. If that is not in Flax NNX, or its
             arguments are gone, paths stay as they are.
+        carry: the position of the carry in the body of JAX's loop.
     """
-    places = list(_places(caller))
+    places = list(_places(caller, carry))
 
     def translated(path: str) -> str:
         plain = _plain(path)
         fitting = [place for place in places if plain.endswith(place.inside)]
         longest = max((len(place.inside) for place in fitting), default=0)
         fitting = [place for place in fitting if len(place.inside) == longest]
-        numbers = re.findall(r"\[(\d+)\]", plain[: len(plain) - longest])
-        of_object = [place for place in fitting if str(place.number) in numbers[-2:]]
+        numbers = filter(str.isdigit, indices(plain[: len(plain) - longest]))
+        last = [*numbers][-2:]
+        of_object = [place for place in fitting if str(place.number) in last]
         return (of_object or fitting)[0].path if fitting else path
 
     return translated
 
 
-def _places(caller: FrameType | None) -> Iterator[_VariablePath]:
+def _places(caller: FrameType | None, carry: int) -> Iterator[_VariablePath]:
     number = 0
-    for label, given in _arguments(caller):
+    for label, given in _arguments(caller, carry):
         for path, node in objects(given).items():
             for inside in contents(node).values:
                 yield _VariablePath(label + path + inside, _plain(inside), number)
             number += 1
 
 
-def _arguments(caller: FrameType | None) -> Iterator[tuple[str, PyTree]]:
+def _arguments(caller: FrameType | None, carry: int) -> Iterator[tuple[str, PyTree]]:
     """The arguments of the user's function in a loop or branch of Flax NNX, by name."""
     frames = [] if caller is None else [caller, *callers(caller)]
     of_flax = itertools.takewhile(lambda x: _is_of_flax(x.f_code.co_filename), frames)
     own = [frame.f_locals for frame in of_flax]
     for names in own:
         if "init_val" in names and "body_fun" in names:
-            position = 1 if "lower" in names else 0
-            yield Names.of(names["body_fun"]).at(position), names["init_val"]
+            yield Names.of(names["body_fun"]).at(carry), names["init_val"]
             return
     functions = [names.get(name) for names in own for name in ("true_fun", "f")]
     names = Names.of(next(filter(is_users_function, functions), None) or (lambda: None))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .finding import RefusedLeaf
-from .trials import Outcome
+from .reruns import Outcome
 
 
 class Way(NamedTuple):
@@ -12,12 +12,15 @@ class Way(NamedTuple):
 
     Attributes:
         text: a clause, such as "write f(x) in place of x".
-        trial: tells whether it mends the error. What has the right types as it is written
-            needs none.
+        trial: tells whether it mends the error.
     """
 
     text: str
-    trial: Callable[[], Outcome] = lambda: True
+    trial: Callable[[], Outcome]
+
+
+def untried() -> None:
+    """The trial of what cannot be tried."""
 
 
 class Remedy(NamedTuple):

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 
-from .._leaves.dtypes import dtype_of, is_weak, kind
+from .._leaves.dtypes import dtype_of, is_weak, rank
 from .._leaves.types import DType
 from .._lines.equations import Written
 from .._lines.why import line_of
@@ -16,7 +16,6 @@ from .._source.origin import Origin
 
 # What passes on the type of its operand.
 _PASSING = {*SHAPES, "convert_element_type"}
-_KINDS = ("bool", "int", "float", "complex")
 
 
 class _Type(NamedTuple):
@@ -170,9 +169,8 @@ def _is_number(graph: Graph, value: int) -> bool:
 
 def _promoted(types: list[_Type]) -> _Type:
     """The type of what is computed from some types."""
-    rank = lambda x: _KINDS.index(kind(x.dtype) or "bool")
     strong = [x for x in types if not x.is_weak] or types
-    highest = max(types, key=rank)
+    highest = max(types, key=lambda x: rank(x.dtype))
     if len({x.dtype for x in strong}) > 1:
         with jax.numpy_dtype_promotion("standard"):
             try:
@@ -181,7 +179,7 @@ def _promoted(types: list[_Type]) -> _Type:
                 return strong[0]
     else:
         found = strong[0]
-    return highest if rank(highest) > rank(found) else found
+    return highest if rank(highest.dtype) > rank(found.dtype) else found
 
 
 def numbers_of(graph: Graph, line: Origin, number: float) -> list[int]:

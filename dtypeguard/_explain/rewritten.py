@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._source.syntax import contains, parsed, span
+from .._source.syntax import contains, parsed, span, text_of
 
 
 def evaluable(node: ast.AST | None) -> ast.expr | None:
@@ -34,6 +34,15 @@ def changed(node: ast.expr, texts: Mapping[ast.expr, str]) -> ast.expr:
     parts = {span(part): text for part, text in texts.items()}
     is_it = lambda x: isinstance(x, ast.expr) and span(x) in parts
     return _replaced(node, is_it, lambda x: ast.parse(parts[span(x)], mode="eval").body)
+
+
+def text_with(node: ast.expr, part: ast.expr, text: str, file: str) -> str:
+    """An expression as it is written, on one line, with other text for a part of it."""
+    if node.lineno != node.end_lineno:
+        return ast.unparse(changed(node, {part: text}))
+    whole = text_of(node, file).encode()
+    _, start, _, end = (column - node.col_offset for column in span(part))
+    return (whole[:start] + text.encode() + whole[end:]).decode()
 
 
 def computed(

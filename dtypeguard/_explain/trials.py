@@ -1,49 +1,32 @@
 """Tries what a note may say to write, on types alone."""
 
-import ast
-import contextlib
-import io
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
-from .._carry.modules import objects
 from .._carry.split import SplitTree
 from .._guard.guard_step import guard_step
-from .._leaves.compat import set_x64
 from .._leaves.dtypes import dtype_of, is_weak, kind
-from .._leaves.types import Aval, DType, PyTree
+from .._leaves.types import Aval, DType, Leaf
 from .._lines.body import Body, difference
 from .._lines.retrace import traced_again
-from .._lines.sites import Argument, Site
+from .._program.graph import open_jaxpr
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin
-from .._source.syntax import evaluated, reads_dtypes
-from .messages import names_a_type
+from .._source.syntax import reads_dtypes
 from .odd import values_behind
-from .pure import is_pure
+from .reruns import Outcome, Reruns, outcome_of, type_of
 from .retyped import files_of, follows, numbers_of, retyped, used_outside
-from .rewritten import changed, computed, evaluable
 
-# The first trials take place however long they take, more of them for so many seconds.
-_FIRST, _SECONDS = 2, 1.0
-
-# True if it mends, False if it does not, None if it was not tried.
-Outcome = bool | None
+# What becomes of a leaf that a function returns.
+Change = Callable[[Leaf], Leaf]
 
 
-class Trials:
+class Trials(Reruns):
     """Tries remedies for one error, as long as that takes little time."""
-
-    def __init__(self) -> None:
-        self._count, self._spent = 0, 0.0
 
     def guarded(self, body: Body, program: Program, places: Sequence[int]) -> Outcome:
         """Whether a guard of a body keeps these leaves of its carry.
@@ -73,7 +56,7 @@ class Trials:
         try:
             kept = jax.eval_shape(run, list(map(strong_type, parts.arrays)))
         except Exception as error:
-            return _outcome(error)
+            return outcome_of(error)
         return not any(map(difference, carried.arrays, kept))
 
     def begun(self, body: Body, program: Program, types: Mapping[int, Aval]) -> Outcome:
@@ -88,7 +71,7 @@ class Trials:
         weak = _weak(program) - types.keys()
         known = [program.step.avals[value] for value in program.step.inputs]
         first = [
-            strong_type(types[number]) if number in types else _type(known[number])
+            strong_type(types[number]) if number in types else type_of(known[number])
             for number in range(len(carried.arrays))
         ]
         inputs = list(body.inputs)
@@ -103,7 +86,7 @@ class Trials:
         pushed = _pushed(program, types)
         if pushed and not any(map(reads_dtypes, files_of(program.step))):
             return True
-        if (outcome := self._tried(trace)) is None:
+        if (outcome := self.tried(trace)) is None:
             return pushed
         if not outcome:
             return False
@@ -115,18 +98,27 @@ class Trials:
         )
 
     def cast(
-        self, program: Program, lines: Sequence[Origin], places: Sequence[int], to: DType
+        self,
+        body: Body,
+        program: Program,
+        places: Sequence[int],
+        lines: Sequence[Origin],
+        to: DType,
+        is_all: bool = False,
     ) -> Outcome:
         """Whether leaves of a carry come back as they came if some lines cast.
 
         Args:
-            program: the body.
-            lines: that compute them.
+            body: of the loop.
+            program: as it was traced.
             places: of the leaves.
+            lines: that compute them.
             to: what the lines cast to; None for the dtype of the leaf that they make.
+            is_all: whether they cast all that they compute, of other dtypes too.
         """
         graph, (carried,) = program.step, program.carried
-        wide = {dtype_of(graph.avals[graph.outputs[number]]) for number in places}
+        values = range(len(graph.avals)) if is_all else [graph.outputs[n] for n in places]
+        wide = {dtype_of(graph.avals[value]) for value in values}
         made = {x for line in lines for y in wide for x in used_outside(graph, line, y)}
         changed = dict.fromkeys(made, to)
         for number in places if to is None else ():
@@ -145,116 +137,88 @@ class Trials:
             for number, output in enumerate(graph.outputs)
         )
 
-    def number(self, program: Program, line: Origin, number: float, place: int) -> Outcome:
+    def result(
+        self, body: Body, change: Change, is_meant: Callable[[Aval], bool]
+    ) -> Outcome:
+        """Whether the one result of a function is what is meant, once it is changed."""
+        found: list[Aval] = []
+        outcome = self.tried(lambda: found.extend(_results(body, [0], change)))
+        return outcome and is_meant(found[0])
+
+    def returned(
+        self, body: Body, program: Program, places: Sequence[int], change: Change
+    ) -> Outcome:
+        """Whether leaves of a carry come back as they came, once they are changed."""
+        found: list[Aval] = []
+        outcome = self.tried(lambda: found.extend(_results(body, places, change)))
+        given = body.carried.arrays
+        return outcome and not any(difference(given[n], found[n]) for n in places)
+
+    def branches(
+        self,
+        bodies: Mapping[str, Body],
+        places: Sequence[int],
+        changes: Mapping[str, Change],
+        operands: Mapping[int, DType] = {},
+    ) -> Outcome:
+        """Whether branches return some leaves in one type.
+
+        Args:
+            bodies: the branches, by name.
+            places: of the leaves in what they return.
+            changes: what becomes of these leaves, by the branch that is to change them.
+            operands: the dtypes that leaves of the operands are given, by their places.
+        """
+        found: list[Sequence[Aval]] = []
+
+        def trace() -> None:
+            for name, body in bodies.items():
+                if operands:
+                    leaves, tree = tree_util.tree_flatten(body.inputs)
+                    types = map(strong_type, leaves)
+                    given = [
+                        jax.ShapeDtypeStruct(x.shape, operands.get(n, x.dtype))
+                        for n, x in enumerate(types)
+                    ]
+                    body = body._replace(inputs=tree.unflatten(given), jaxprs=())
+                found.append(_results(body, places, changes.get(name)))
+
+        if not (outcome := self.tried(trace)):
+            return outcome
+        first, *others = found
+        return not any(difference(first[n], other[n]) for other in others for n in places)
+
+    def number(
+        self,
+        body: Body,
+        program: Program,
+        places: Sequence[int],
+        line: Origin,
+        number: float,
+    ) -> Outcome:
         """Whether an int of a carry stays one if a line writes a number without a point."""
-        graph, (carried,) = program.step, program.carried
+        graph, (carried,), (place,) = program.step, program.carried, places
         old = dtype_of(carried.arrays[place])
         changed = dict.fromkeys(numbers_of(graph, line, number), old)
         types = retyped(graph, changed) if changed else None
         return None if types is None else types[graph.outputs[place]] == old
 
-    def expression(
-        self,
-        site: Site,
-        changes: Mapping[ast.expr, str] = MappingProxyType({}),
-        *,
-        known: Sequence[Argument] = (),
-        x64: bool | None = None,
-        is_lowered: bool = False,
-        names: Mapping[str, object] = MappingProxyType({}),
-    ) -> Outcome:
-        """Whether an expression that raised an error does not, once it is changed.
 
-        Args:
-            site: with the expression.
-            changes: other text for parts of it.
-            known: its arguments. What they are computed from does not run again.
-            x64: the flag around it; None leaves it.
-            is_lowered: whether to lower it as well.
-            names: of what the other text uses.
-        """
-        frame, node = site.frame, evaluable(site.node)
-        if node is None:
-            return None
-        node = changed(node, changes)
-        given = {f"given_{n}": x for n, x in enumerate(known) if x.source and x.is_whole}
-        sources = {ast.dump(x.source): name for name, x in given.items() if x.source}
-        ours = {"jax": jax, "jnp": jnp, "dtypeguard": sys.modules["dtypeguard"]}
-        known_values = ours | frame.f_globals | frame.f_locals | dict(names)
-        known_values |= {name: argument.value for name, argument in given.items()}
-        read = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        is_traced = any(
-            isinstance(leaf, Tracer)
-            for leaf in tree_util.tree_leaves([frame.f_locals.get(x) for x in read])
-        )
-        # What JAX traces has no effects.
-        may_run = lambda call: is_traced or is_pure(call, frame, names)
-        if (node := computed(node, sources, may_run)) is None:
-            return None
-        read = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        values = {name: known_values[name] for name in read & known_values.keys()}
-        if objects([*values.values()]):
-            return None  # which it may change
-        leaves, tree = tree_util.tree_flatten(values)
-        is_given = lambda x: isinstance(x, jax.Array) and (x.ndim or isinstance(x, Tracer))
-        arrays = [_type(leaf) for leaf in leaves if is_given(leaf)]
-        code = compile(ast.Expression(node), site.file, "eval")
+def _results(
+    body: Body, places: Sequence[int], change: Change | None = None
+) -> Sequence[Aval]:
+    """The types of what a function returns, some of its leaves changed.
 
-        def run(arrays):
-            left = iter(arrays)
-            given = [next(left) if is_given(x) else x for x in leaves]
-            return eval(code, frame.f_globals | tree_util.tree_unflatten(tree, given))
-
-        def trace() -> None:
-            with contextlib.nullcontext() if x64 is None else set_x64(x64):
-                traced_again(run, (arrays,))
-                if is_lowered:
-                    jax.jit(run).lower(arrays)
-
-        return self._tried(trace)
-
-    def given(
-        self, site: Site, convert: Callable[[PyTree], PyTree], x64: bool | None = None
-    ) -> Outcome:
-        """Whether a call does not raise an error if its arguments are converted.
-
-        Args:
-            site: of the call.
-            convert: makes an argument of another.
-            x64: the flag around it; None leaves it.
-        """
-        node = site.node
-        if not isinstance(node, ast.Call):
-            return None
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        given = [x.value if isinstance(x, ast.Starred) else x for x in given]
-        owner = getattr(node.func, "value", None)  # of a method
-        is_object = not isinstance(evaluated(owner, site.frame), (ModuleType, type(None)))
-        given += [owner] if is_object and isinstance(owner, ast.expr) else []
-        given = [x for x in given if not isinstance(x, ast.Lambda)]
-        changes = {each: f"convert({ast.unparse(each)})" for each in given}
-        return self.expression(site, changes, names={"convert": convert}, x64=x64)
-
-    def wrapped(self, site: Site) -> Outcome:
-        """Whether the `update` of a guarded optimizer raises no error."""
-        function = getattr(site.node, "func", None)
-        if not isinstance(function, ast.Attribute):
-            return None
-        text = f"dtypeguard.guard({ast.unparse(function.value)})"
-        return self.expression(site, {function.value: text})
-
-    def _tried(self, trace: Callable[[], object]) -> Outcome:
-        if self._count >= _FIRST and self._spent > _SECONDS:
-            return None
-        self._count, start = self._count + 1, time.perf_counter()
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # it has printed before
-                trace()
-        except Exception as error:
-            return _outcome(error)
-        finally:
-            self._spent += time.perf_counter() - start
-        return True
+    It runs again only if JAX holds no jaxpr of it.
+    """
+    jaxpr = next(iter(body.jaxprs), None)
+    if jaxpr is None:
+        jaxpr = traced_again(body.function, body.inputs, body.is_pair).jaxpr
+    found = [variable.aval for variable in open_jaxpr(jaxpr).outvars]
+    if change is not None:
+        for place in places:
+            found[place] = jax.eval_shape(change, type_of(found[place]))
+    return found
 
 
 def _pushed(program: Program, types: Mapping[int, Aval]) -> Outcome:
@@ -288,18 +252,3 @@ def _weak(program: Program) -> set[int]:
     graph, (carried, *_) = program.step, program.carried
     count = len(carried.arrays)
     return {n for n, x in enumerate(graph.inputs[:count]) if is_weak(graph.avals[x])}
-
-
-def _outcome(error: Exception) -> Outcome:
-    """What an error in a trial means: not over types, it was not the remedy that failed."""
-    needs_values = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
-    is_of_types = isinstance(error, (TypeError, ValueError, AssertionError))
-    needs_values |= "Tracer" in str(error)
-    is_of_types = is_of_types and names_a_type(str(error))
-    return False if is_of_types and not needs_values else None
-
-
-def _type(leaf: Aval) -> jax.ShapeDtypeStruct:
-    with contextlib.suppress(TypeError):  # older releases have no weak ones
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak(leaf))
-    return strong_type(leaf)

@@ -166,6 +166,15 @@ def narrow(leaf: Leaf) -> Leaf:
     return leaf
 
 
+# The kinds, each after those that it can hold.
+KINDS = ("bool", "int", "float", "complex")
+
+
+def rank(dtype: DType) -> int:
+    """The place of the kind of a dtype among all kinds."""
+    return KINDS.index(kind(dtype) or "bool")
+
+
 def fits(source: DType, target: DType) -> bool:
     """Whether a cast stays within a kind, or goes between bool and int."""
     return kind(source) == kind(target) or {kind(source), kind(target)} == {

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from .paths import parts
 from .rows import Row, arrows, columns
 
 _T = TypeVar("_T")
@@ -13,7 +14,6 @@ FEW = 3
 # Causes that a message lists.
 CAUSES = 5
 _MOST = FEW * CAUSES  # rows of a table
-_PART = re.compile(r"""\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|\.?[^.\[]+""")
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
@@ -39,11 +39,11 @@ def examples(items: Sequence[_T], size: Callable[[_T], int] = lambda _: 0) -> li
 
 def holders(paths: Sequence[str]) -> str:
     """What holds some leaves, three parts at most: `[0], [1].mu and [1].nu`."""
-    groups = [[_PART.findall(path) for path in paths]]
+    groups = [[parts(path) for path in paths]]
     number = 0
     while number < len(groups):
         common = _common(groups[number])
-        inside = grouped(groups[number], lambda parts, n=common: tuple(parts[n : n + 1]))
+        inside = grouped(groups[number], lambda path, n=common: tuple(path[n : n + 1]))
         is_shared = min(map(len, inside)) > 1
         if is_shared and 1 < len(inside) <= FEW + 1 - len(groups):
             groups[number : number + 1] = inside

@@ -141,8 +141,16 @@ def array_text(dtype: DType, text: str = "x") -> str:
 
 def return_as(dtype: DType, new_dtype: DType) -> str:
     """What to write for a leaf named x, to return it as it was, and what that loses."""
-    x = "jnp.round(x)" if (kind(dtype), kind(new_dtype)) == ("int", "float") else "x"
-    return f"return {cast_text(dtype, x, new_dtype)}{lost(new_dtype, dtype)}"
+    return f"return {cast_back(dtype, new_dtype)}{lost(new_dtype, dtype)}"
+
+
+def cast_back(
+    dtype: DType, new_dtype: DType, text: str = "x", *, is_atom: bool = True
+) -> str:
+    """A cast of what has become another dtype: of a float to the nearest int."""
+    if (kind(dtype), kind(new_dtype)) == ("int", "float"):
+        return cast_text(dtype, f"jnp.round({text})")
+    return cast_text(dtype, text, new_dtype, is_atom=is_atom)
 
 
 def lost(source: DType, target: DType) -> str:

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
 
@@ -12,10 +13,11 @@ from jax import tree_util
 
 from .._carry.call import SplitTree
 from .._carry.places import Names
-from .._leaves.dtypes import is_python_number
+from .._leaves.dtypes import dtype_of, is_array, is_python_number
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
+from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .drift import Drift, find
 from .equations import Written
@@ -23,6 +25,9 @@ from .lines import ProgramLines
 from .provenance import TypeProvenance
 from .retrace import Retraced, retrace
 from .why import Has
+
+# Leaves that are looked at for one that begins at the same line.
+_SOME = 50
 
 
 class Body(NamedTuple):
@@ -152,21 +157,35 @@ class Body(NamedTuple):
                 return provenance.variables.holding(self.inputs[self.carry])
             return provenance.of_leaf(first[number])
 
+        begun = [self.name + path for path in self.carried.paths]
+
+        def begins(drift: Drift, drifting: Collection[str]) -> Origin | None:
+            """The line that gave a first value its type, unless others that stay have it.
+
+            Then the line that made this one: a copy of them, say.
+            """
+            number = begun.index(drift.path)
+            line, leaf = given(number), first[number] if number < len(first) else None
+            if line is None or not is_array(leaf):
+                return line
+            made = provenance.of_value(leaf).origin
+            stays = (n for n, path in enumerate(begun) if path not in drifting)
+            alike = (n for n in stays if dtype_of(first[n]) == dtype_of(leaf))
+            if made in (None, line) or is_installed(made.users.file):
+                return line
+            is_shared = any(given(n) == line for n in itertools.islice(alike, _SOME))
+            return made if is_shared else line
+
         # What runs backwards has the lines of the forward call, unless it is traced apart.
         is_apart = is_apart or not any(map(self._has_lines, self.jaxprs))
         programs = [self.retraced_program()] if is_apart else []
-        begun = [self.name + path for path in self.carried.paths]
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
                 lines = self.lines(program, provenance, given)
-                found = (x for x in find(program, lines) if x.kind in ("dtype", "shape"))
-                yield (
-                    program,
-                    (
-                        dataclasses.replace(drift, begun=given(begun.index(drift.path)))
-                        for drift in found
-                    ),
-                )
+                found = [x for x in find(program, lines) if x.kind in ("dtype", "shape")]
+                paths = {drift.path for drift in found}
+                replaced = (dataclasses.replace(x, begun=begins(x, paths)) for x in found)
+                yield program, replaced
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""

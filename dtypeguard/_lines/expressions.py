@@ -34,7 +34,7 @@ def asks_for(node: ast.AST, frame: FrameType, dtype: DType) -> list[int]:
             try:
                 if np.dtype(named) == dtype:
                     lines.add(getattr(each, "lineno", 0))
-            except (TypeError, ValueError, SyntaxError):  # another string
+            except (TypeError, ValueError, SyntaxError, Warning):  # another string
                 continue
     return sorted(lines)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak
+from .._leaves.paths import parts
 from .._leaves.types import Aval
 
 Types = dict[str, str]
-_PART = re.compile(r"\[[^\]]*\]|\.[^.\[]+|[^.\[]+")
 _INDEX = re.compile(r"\[\d+\]")
 _NUMBER = re.compile(r"\d+")
 
@@ -88,7 +88,7 @@ class Folding:
 
 
 def _split(path: str) -> Parts:
-    first, *rest = _PART.findall(path) or [path]
+    first, *rest = parts(path) or [path]
     if first == "result" and rest:  # its items differ, and are few
         first, *rest = first + rest[0], *rest[1:]
     return (first, *rest)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._explain.casts import atom
 from .._explain.rewritten import changed, evaluable
+from .._explain.written import atom
 from .._leaves.dtypes import kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, Equation

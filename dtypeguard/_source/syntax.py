@@ -9,7 +9,7 @@ import functools
 import itertools
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
@@ -37,17 +37,9 @@ def statement(file: str, line: int) -> ast.stmt | None:
     found = [node for node in _statements(_text(file)) if contains(node, line)]
     if not found:
         return None
-    node = copy.copy(max(found, key=lambda node: node.lineno))
+    node = copy.copy(max(found, key=lambda node: (node.lineno, node.col_offset)))
     vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
     return node
-
-
-def items_named(node: ast.AST, name: str) -> list[ast.expr]:
-    """What a statement writes out for a key of a dict, or for a keyword."""
-    found = [x.value for x in ast.walk(node) if isinstance(x, ast.keyword) if x.arg == name]
-    pairs = (zip(x.keys, x.values) for x in ast.walk(node) if isinstance(x, ast.Dict))
-    is_it = lambda key: isinstance(key, ast.Constant) and key.value == name
-    return found + [value for each in pairs for key, value in each if is_it(key)]
 
 
 def line_of_item(file: str, line: int, path: Sequence[str]) -> int:
@@ -59,8 +51,10 @@ def line_of_item(file: str, line: int, path: Sequence[str]) -> int:
         path: of the item in what the statement makes.
     """
     node = statement(file, line)
-    for name in reversed(path) if node else ():
-        found = {each.lineno for each in items_named(node, name)}
+    written = [x for x in ast.walk(node) if isinstance(x, ast.expr)] if node else []
+    for name in reversed(path):
+        found = [item(x, part) for x in written for part in (f".{name}", f"[{name!r}]")]
+        found = {each.lineno for each in found if each is not None}
         if found:
             return found.pop() if len(found) == 1 else line
     return line
@@ -103,14 +97,54 @@ def returned(code: CodeType) -> ast.expr | None:
     found: list[ast.expr] = []
     for node in ast.walk(module) if module else ():
         if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
-            if [each.arg for each in node.args.args] == list(names):
+            is_named = [each.arg for each in node.args.args] == list(names)
+            if is_named and _has_instructions(node.body, code):
+                found = [x for x in found if not encloses(span(x), span(node.body))]
                 found.append(node.body)
         elif isinstance(node, ast.FunctionDef) and first_line(node) == line:
             found += _returns(node)
-    if len(found) > 1 and name == "<lambda>":  # several on a line
-        places = {(row, column) for row, _, column, _ in code.co_positions() if column}
-        found = [x for x in found if (x.lineno, x.col_offset) in places]
     return found[0] if len(found) == 1 else None
+
+
+def _has_instructions(node: ast.expr, code: CodeType) -> bool:
+    """Whether all that some code evaluates stands in an expression."""
+    start, end = span(node)[:2], span(node)[2:]
+    return all(
+        start <= (line, column) and (end_line, end_column) <= end
+        for line, end_line, column, end_column in code.co_positions()
+        if line and end_line and column is not None and end_column
+    )
+
+
+def item(
+    node: ast.expr | None, part: str, classes: Mapping[str, Sequence[str]] = {}
+) -> ast.expr | None:
+    """An item of what is written out: a tuple, a dict, arguments, or each of a list.
+
+    Args:
+        node: the expression that has it.
+        part: of a path: `[0]`, `['w']` or `.mu`.
+        classes: the parameters of classes, by their names.
+    """
+    key = part[1:-1] if part[0] == "[" else ""
+    if isinstance(node, (ast.Tuple, ast.List)) and key.isdigit():
+        before = node.elts[: int(key) + 1]
+        is_known = len(before) > int(key) and not any(
+            isinstance(each, ast.Starred) for each in before
+        )
+        return before[-1] if is_known else None
+    if isinstance(node, ast.Dict):
+        names = [ast.unparse(each) if each else "" for each in node.keys]
+        return dict(zip(names, node.values)).get(key)
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = itertools.takewhile(lambda x: not isinstance(x, ast.Starred), node.args)
+        named = [*zip(classes.get(name, ()), given)]
+        named += [(each.arg or "", each.value) for each in node.keywords]
+        return {f".{each}": value for each, value in named}.get(part)
+    if isinstance(node, ast.ListComp) and key.isdigit():
+        return node.elt
+    return node.value if isinstance(node, ast.DictComp) and key else None
 
 
 def renamed_before(file: str, name: str, line: int) -> int | None:

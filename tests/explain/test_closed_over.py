@@ -191,7 +191,8 @@ def widths(x):
 
 def test_of_two_widths_the_one_that_loses_nothing_comes_first():
     note = note_on(lambda: widths(WIDE))
-    assert "Let true_fun return (HALF * 2).astype(jnp.float32) or false_fun" in note
+    assert "Let true_fun return (HALF * 2).astype(jnp.float32), or let false_fun " in note
+    assert "return (WIDE + 1).astype(jnp.bfloat16)." in note
 
 
 def grid():
@@ -210,5 +211,5 @@ def grid():
 def test_an_int_that_a_table_of_floats_promotes():
     note = note_on(grid)
     write = "write jnp.int32 in place of jnp.float32 (not tried), or let false_fun return "
-    assert write + "x.astype(jnp.float32)" in note
+    assert write + "position.astype(jnp.float32)" in note
     assert not notes(raised(lambda: applied(grid, ("jnp.float32,", "jnp.int32,"))()))

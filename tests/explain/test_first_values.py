@@ -251,3 +251,22 @@ def test_the_argument_that_is_to_be_changed_comes_first():
     assert first.startswith("  y = narrow")
     assert first.endswith(line("changed: the cast"))
     assert second.startswith("  x ")
+
+
+# A copy begins in another type, and not what it copies -----------------------------------
+
+
+def test_an_average_that_begins_as_a_copy_of_the_params():
+    params = {"w": jnp.ones(3, BF16)}  # copied: the params
+    first = jax.tree.map(jnp.copy, params)  # copied: the average
+
+    def train(carry, x):
+        params, ema = carry
+        ema = jax.tree.map(lambda e, p: jnp.float32(0.99) * e + 0.01 * p, ema, params)
+        return (params, ema), None
+
+    note = note_on(lambda: lax.scan(train, (params, first), jnp.ones(2)))
+    place = line("copied: the average")
+    assert f"begins at {place}" in note
+    wide = "jax.tree.map(lambda x: x.astype(jnp.float32), jax.tree.map(jnp.copy, params))"
+    assert f"\nAt {place} begin carry[1]['w'] as float32: write {wide} in place of" in note

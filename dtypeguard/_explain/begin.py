@@ -157,13 +157,13 @@ def _makes(call: ast.Call) -> bool:
     return count == len(call.args) and not is_named
 
 
-def _items(node: ast.AST, key: str, frame: FrameType) -> list[ast.expr]:
+def _items(node: ast.AST, key: str, frame: FrameType | None = None) -> list[ast.expr]:
     """What a statement writes out for a key of a dict, a keyword, or an item."""
     parts = f".{key}", f"[{key}]", f"[{key!r}]"
     all_of = [each for each in ast.walk(node) if isinstance(each, ast.expr)]
     found = [item(each, part) for each in all_of for part in parts]
     calls = [each for each in all_of if isinstance(each, ast.Call)]
-    for call in calls:
+    for call in calls if frame else ():
         cls = evaluated(call.func, frame)
         fields = [*getattr(cls, "__dataclass_fields__", getattr(cls, "_fields", ()))]
         found += call.args[fields.index(key) :][:1] if key in fields else []

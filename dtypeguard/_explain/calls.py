@@ -74,6 +74,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     else:
         if call.is_update:
             yield wrapped(finding, trials, untried)
+        if all(is_python_number(argument.value) for argument in named):
+            return  # no cast of an array changes them
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
 

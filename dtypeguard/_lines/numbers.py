@@ -59,7 +59,8 @@ def whole_on_line(
     node, number = statement(line.file, line.line), np.asarray(value).item()
     if node is None:
         return None
-    given = [x for x in _given(node) if isinstance(x, _NUMBERS)]
+    items = [getattr(x, "elts", [x]) for x in _given(node)]  # such as a tuple of sizes
+    given = [x for each in items for x in each if isinstance(x, _NUMBERS)]
     found = [x for x in given if _is(x, number)]
     if source is not None and source.lineno == line.line and isinstance(source, _NUMBERS):
         found = [source]

@@ -111,7 +111,7 @@ LISTED = {
             total = count(total)
         """,
         [
-            r"float32  {the average} .*begins at {the state}\n",
+            r"float32  begins at {the state}  promoted at {the average}",
             r"n  int32 \(weak\) -> float32 \(weak\)  {the half}  begins at {the total}\n",
         ],
     ),
@@ -128,7 +128,8 @@ LISTED = {
             average = smooth(average, jnp.float32(n))
         """,
         [
-            r"average  int32 \(weak\) -> float32  {the average}  begins at {the start}\n",
+            r"average  int32 \(weak\) -> float32  begins at {the start}  "
+            r"promoted at {the average}\n",
             r"\n(?:S|At \S+ s)tart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
         ],
     ),

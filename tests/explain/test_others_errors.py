@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from advice import applied, line as line_of, note_on, notes, raised
 from helpers import need
@@ -184,3 +185,27 @@ def test_a_rule_that_returns_another_type():
     assert f"{way}, as x.astype(jnp.bfloat16) (not tried)." in note
     cast = "(g * w).astype(jnp.bfloat16), (g * x).astype(jnp.bfloat16)"
     assert applied(of_a_rule, ("return g * w, g * x", f"return {cast}"))() == 54
+
+
+def test_a_mask_of_another_kind():
+    def coupling(mask):
+        if mask.dtype != bool:
+            raise ValueError(
+                "`mask` must have values of type `bool`; got values of type "
+                f"`{mask.dtype}`."
+            )
+        return jnp.where(mask, 1, 0)
+
+    def program():
+        mask = jnp.arange(3) % 2  # mask
+        return coupling(mask)
+
+    note = note_on(program)
+    assert f"  mask  int32[3]  {line('mask')}" in note
+    assert " write mask.astype(bool) in place of mask (all but 0 becomes True)" in note
+
+
+def test_an_index_of_numpy_in_64_bits():
+    rows = np.linspace(0, 2, 3)  # rows
+    note = note_on(lambda: X[(rows,)])
+    assert f"float64[3]  {line('rows')}" in note

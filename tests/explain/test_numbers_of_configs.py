@@ -28,6 +28,8 @@ class Config:
     width: int = 128 / 4  # field
     depth: int = 3
 
+WIDE = Config(1, 96 / 4)  # by position
+
 EVEN = 6.0
 if HIDDEN > 99:
     EVEN = 6.0
@@ -79,9 +81,17 @@ def traced(config):
         (field, "field"),
         (variable, "of self"),
         (lambda config: config.table(), "default"),
+        (lambda config: jnp.zeros((config.WIDE.width, 3)), "by position"),
         (traced, "field"),
     ],
-    ids=["a global", "a field", "a field of self", "a default", "converted by JAX"],
+    ids=[
+        "a global",
+        "a field",
+        "a field of self",
+        "a default",
+        "a position",
+        "converted by JAX",
+    ],
 )
 def test_the_line_of_a_number(config, program, mark):
     note = note_on(lambda: program(config))

@@ -131,8 +131,7 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             name = site.name or "a call"
             is_check = "assert" in name or len(failure.types) != 2
             users = [] if is_check else [(site, [*written_in(site)])]
-            types = [] if is_check else [*map(jnp.dtype, failure.types)]
-            about = {"users": users, "is_of_others": True, "types": types}
+            about = {"users": users, "is_of_others": True}
             others = {*failure.types} - {str(dtype_of(x.value)) for x in named}
             wanted = jnp.dtype(others.pop()) if users and len(others) == 1 else None
             call = RefusedCall(site.file, site.node, wanted, **about)

@@ -207,7 +207,7 @@ def _ways_given(
     """What to give to a package, in the user's own call of it."""
     yield from _made_as(call, finding, trials)
     of_leaves = {x for leaf in finding.leaves for x in leaf.dtypes}
-    types = sorted({*of_leaves, *call.types}, key=_bits)
+    types = sorted(of_leaves, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
             yield _cast([cast], site, trials)

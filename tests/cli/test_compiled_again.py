@@ -174,7 +174,7 @@ LISTED = {
         for _ in range(3):
             tree = step(tree)
         """,
-        [r"begins at {the average}\n"] if IS_RECORDED else [],
+        [r"  begins at {the average}  promoted at "] if IS_RECORDED else [],
     ),
     "a number that is an int in one call": (
         """

@@ -91,9 +91,9 @@ def of_a_distribution():
 def test_one_of_two_types_in_an_expression():
     note = note_on(of_a_distribution)
     assert f"  means  bfloat16[3]  {line('means')}" in note
-    new, old = "means.astype(jnp.float32)", "means"
+    new, old = "X.astype(jnp.float32)", "X.astype(jnp.bfloat16)"
     assert f"write {new} in place of {old} (not tried)." in note
-    assert applied(of_a_distribution, (f"({old},", f"({new},"))().dtype == jnp.float32
+    assert applied(of_a_distribution, (old, new))().dtype == jnp.float32
 
 
 def test_a_kind_that_a_check_expects():

@@ -28,8 +28,8 @@ from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
-from .._lines.recorder import Made
-from .._lines.traced import made_of
+from .._lines.made import Made
+from .._lines.traced import made_of, recorded
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.origin import Origin, origin_at, origin_of_frame
 from .._source.syntax import parsed, stores_to_self
@@ -220,11 +220,15 @@ def _begun(
 ) -> dict[str, Origin]:
     """The lines that made the weakly typed leaves, and the static numbers."""
     begun: dict[str, Origin] = {}
-    for place, (name, value) in enumerate(named.items()):
+    order = [name for name in named if name not in ("self", "cls")]
+    for name, value in named.items():
+        place = order.index(name) if name in order else None
         inside = [path for path in leaves if parameter(path) == name]
         weak = [path for path in inside if is_weak(values[path])]
-        if weak and (line := first_line(call.callers[0], place, name, value)):
-            begun |= dict.fromkeys(weak, line)
+        line = first_line(call.callers[0], place, name, value) if weak else None
+        for path in weak:
+            made = recorded(values[path]).root or line
+            begun |= {path: made} if made else {}
     return begun
 
 

@@ -19,7 +19,14 @@ from .._leaves.rows import Type
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._source.origin import Origin, Why, callers, release
-from .changes import TypeChange, advice, rows, told_before, users_line
+from .changes import (
+    TypeChange,
+    advice,
+    may_begin_so,
+    rows,
+    told_before,
+    users_line,
+)
 from .compiled import (
     Compiled,
     CompiledCall,
@@ -349,19 +356,24 @@ def _explained(
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
-    types = [(before.leaves[path].type, now.leaves[path].type) for path in paths]
+    changed: dict[tuple[Type, Type], list[str]] = {}
+    of_call = {path: x.type for path, x in before.leaves.items() if not x.is_static}
+    for path in paths:
+        types = before.leaves[path].type, now.leaves[path].type
+        changed.setdefault(types, []).append(path)
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
         is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
         is_returned, begun, why = path in returned, before.begun.get(path), Why()
         if lines is not None and is_returned:
             why = lines.of_result(returned[path], path, old.type)
-            begun = begun or _first(before, path)
+            begun = _first(before, path) or begun
         elif lines is not None:
             made = lines.of_value(values[path])
             is_in_call = users_line(made) in (before.caller, now.caller)
             why = Why() if is_in_call else Why(made)
-        is_rare = why.cause is not None and _is_rare(before, old.type, new.type, types)
+        pair = old.type, new.type
+        is_rare = why.cause is not None and may_begin_so(of_call, *pair, changed[pair])
         why = why._replace(begun=begun)
         about = path, old.type, new.type, is_returned, why, calls, is_unseen, is_rare
         changes.append(TypeChange(*about))
@@ -373,12 +385,3 @@ def _first(before: Compiled, path: str) -> Origin | None:
     made = before.made.get(path)
     line = made.why().root if made else None
     return None if users_line(line) == before.caller else line
-
-
-def _is_rare(
-    before: Compiled, old: Type, new: Type, changes: Sequence[tuple[Type, Type]]
-) -> bool:
-    """Whether the leaves that changed from a dtype are the only ones of a call with it."""
-    types = [leaf.type for leaf in before.leaves.values() if not leaf.is_static]
-    begun = types.count(old)
-    return begun == changes.count((old, new)) < types.count(new) > 1

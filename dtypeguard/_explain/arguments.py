@@ -131,7 +131,10 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             name = site.name or "a call"
             is_check = "assert" in name or len(failure.types) != 2
             users = [] if is_check else [(site, [*written_in(site)])]
-            call = RefusedCall(site.file, site.node, None, users=users, is_of_others=True)
+            about = {"users": users, "is_of_others": True}
+            others = {*failure.types} - {str(dtype_of(x.value)) for x in named}
+            wanted = jnp.dtype(others.pop()) if users and len(others) == 1 else None
+            call = RefusedCall(site.file, site.node, wanted, **about)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
 
@@ -261,7 +264,9 @@ def _is_refused(argument: Argument, complaint: Complaint) -> bool:
     is_number = not complaint.types or is_python_number(argument.value)
     if complaint.is_place and is_number:  # a number in 64 bits
         return kind(dtype) == "float"
-    return str(dtype) in complaint.types
+    # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own type.
+    named = {str(dtype), str(getattr(argument.value, "dtype", dtype))}
+    return not named.isdisjoint(complaint.types)
 
 
 def _label(argument: Argument, site: Site) -> str:

@@ -9,10 +9,11 @@ from jax import tree_util
 from jax.dtypes import float0
 
 from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
+from .._leaves.groups import grouped
 from .._leaves.paths import keys
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, PyTree
-from .._lines.numbers import whole_on_line
+from .._lines.numbers import whole_on_line, with_a_point
 from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._source.files import is_installed, line_text, package
 from .._source.syntax import evaluated, text_of
@@ -66,8 +67,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
         if call.is_flag or not all(argument.source for argument in named):  # JAX's own
             yield Remedy(ways, leaves)
             return
-    for leaf in leaves if len(leaves) == 1 or not call.wanted else ():
-        yield from _whole(leaf, call, finding, trials)
+    for group in grouped(leaves, lambda x: (x.argument and x.argument.text, x.why.origin)):
+        yield from _of_kind(group, call, finding, trials)
     if call.is_result:
         yield Remedy([*_result(call, named[0], trials)], leaves)
     elif not is_installed(call.file):
@@ -87,6 +88,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     else:
         if call.is_update:
             yield wrapped(finding, trials, untried)
+        if all(is_python_number(argument.value) for argument in named):
+            return  # no cast of an array changes them
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
 
@@ -154,25 +157,37 @@ def _tried_compiled(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -
     )
 
 
-def _whole(
-    leaf: RefusedLeaf, call: RefusedCall, finding: Finding, trials: Trials
+def _of_kind(
+    leaves: Sequence[RefusedLeaf], call: RefusedCall, finding: Finding, trials: Trials
 ) -> Iterator[Remedy]:
-    """A whole number, at the user's line that gave a float where JAX wants an int."""
+    """A number of the other kind, at the user's line that gave an int or a float.
+
+    Args:
+        leaves: the arguments that are this number.
+        call: that JAX refuses.
+        finding: of the error.
+        trials: that try it.
+    """
+    leaf = leaves[0]
     value, line = leaf.values[0], leaf.why.origin and leaf.why.origin.users
     base = leaf.argument.base if leaf.argument else ""
     is_count = kind(call.wanted) == "int" or base in ("lower", "upper")
     is_number = is_python_number(value) or isinstance(value, np.generic)
-    if not (is_count and is_number and kind(dtype_of(value)) == "float"):
-        return
+    given, wanted = kind(dtype_of(value)), kind(call.wanted)
     source = leaf.argument.source if leaf.argument else None
-    found = whole_on_line(line, value, source) if line else None
+    found, dtype = None, _INT
+    if line and is_number and is_count and given == "float":
+        found = whole_on_line(line, value, source)
+    elif line and call.wanted and wanted in ("float", "complex") and type(value) is int:
+        found, dtype = with_a_point(line, value), call.wanted
     if line and found and not is_installed(line.file):
         loss = "" if float(value).is_integer() else " (the fraction is lost)"
         text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
-        casts = [ArgumentCast(leaf.argument, _INT)] if leaf.argument else []
+        named = [x.argument for x in finding.leaves if x.argument]
+        casts = [ArgumentCast(x, dtype) for x in named]
         is_here = casts and not is_installed(call.file)  # with an int the call is accepted
         trial = partial(_tried, casts if is_here else [], finding.sites[-1], trials)
-        yield Remedy([Way(text, trial)], [leaf])
+        yield Remedy([Way(text, trial)], leaves)
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
@@ -196,7 +211,8 @@ def _ways_given(
 ) -> Iterator[Way]:
     """What to give to a package, in the user's own call of it."""
     yield from _made_as(call, finding, trials)
-    types = sorted({x for leaf in finding.leaves for x in leaf.dtypes}, key=_bits)
+    of_leaves = {x for leaf in finding.leaves for x in leaf.dtypes}
+    types = sorted(of_leaves, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
             yield _cast([cast], site, trials)
@@ -222,15 +238,15 @@ def _given_as(
     """The casts of what a call gives to a package; none if some of that is computed."""
     node = site.node
     written = [*getattr(node, "args", ()), *getattr(node, "keywords", ())]
-    if any(isinstance(each, ast.Call) for x in written for each in ast.walk(x)):
-        return []
+    calls = [x for part in written for x in ast.walk(part) if isinstance(x, ast.Call)]
+    computed = {each for call in calls for each in ast.walk(call)}
     to = dict(pairs)
     casts = {
         x.source: ArgumentCast(x, to[dtype_of(x.value)])
         for x in reversed(given)
         if x.source and dtype_of(x.value) in to
     }
-    return [*casts.values()][::-1]
+    return [] if computed & casts.keys() else [*casts.values()][::-1]
 
 
 def _bits(dtype: DType) -> int:

@@ -7,7 +7,7 @@ from types import CodeType
 
 from jax import tree_util
 
-from .._leaves.dtypes import is_python_number
+from .._leaves.dtypes import is_python_number, kind
 from .._leaves.paths import parts
 from .._leaves.rows import count, path_of, paths
 from .._leaves.types import Aval
@@ -21,6 +21,7 @@ from .._source.origin import Origin, Why, origin_at
 from .._source.syntax import item, returned
 from .added import find_added, find_tangent, is_pulled_back
 from .arguments import find_arguments, find_compiled, find_named
+from .begin import whole_floats
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
@@ -103,7 +104,7 @@ def _in_loop(
                 drift.avals,
                 Why(drift.origin or line, drift.cause, begun[number]),
                 drift.is_castable,
-                bool(reasons[number]),
+                bool(reasons[number]) or _is_of_first(drift, begun[number]),
                 is_average=reasons[number] == "average",
                 place=places.index(drift.path) if drift.path in places else None,
             )
@@ -113,6 +114,18 @@ def _in_loop(
         headline = call.kind.headline.format(some=some, verb=verb, name=call.kind.name)
         return Finding(headline, leaves, call, program=program)
     return None
+
+
+def _is_of_first(drift: Drift, begun: Origin | None) -> bool:
+    """Whether a first value is to blame for an int that becomes a float.
+
+    It is taken to be for a single number, such as a running loss that begins as 0.
+    """
+    kinds = tuple(kind(aval.dtype) for aval in drift.avals)
+    is_number = not any(aval.shape for aval in drift.avals)
+    if kinds != ("int", "float") or not (is_number and begun and drift.origin):
+        return False
+    return not whole_floats(drift.origin.users)
 
 
 def _made(

@@ -74,6 +74,7 @@ KIND_NAMED = re.compile("not compatible with finfo|not inexact|Invalid integer d
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64"])
 
 
+_CLASS = re.compile("<class '(int|float|complex)'>")  # for all dtypes of a kind
 _CHECKED = re.compile(r"(?s)Actual value: ([a-z]+)(\d*)\[.*?\nExpected type: ")
 
 
@@ -88,7 +89,7 @@ def named_types(message: str) -> frozenset[str]:
         return frozenset([kinds.get(checked[1], checked[1]) + checked[2]])
     if KIND_NAMED.search(message):
         return types or _FLOATS
-    return types if len(types) > 1 else frozenset()
+    return types if len(types) > 1 or _CLASS.search(message) else frozenset()
 
 
 def names_a_type(message: str) -> bool:

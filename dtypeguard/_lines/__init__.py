@@ -15,7 +15,8 @@ source with `bindings.py`, `expressions.py` and `numbers.py`. `compiled.py`: the
 a compiled function, kept without its arrays. `asked.py` finds where a dtype is given.
 
 While `dtypeguard run` runs a script, `monitored.py` has `recorder.py` remember where each
-array is made; `held.py` finds the arrays in variables, `named.py` the variables of a line.
+array is made (`made.py`); `held.py` finds the arrays in variables, `named.py` the variables
+of a line.
 
 `body.py` makes a program of a function that JAX traced, and `retrace.py` traces it again.
 `drift.py` says which leaves of a program drift.

@@ -145,6 +145,9 @@ def written_in(site: Site) -> Iterator[Argument]:
     for source in queue:
         if isinstance(source, ast.Dict):
             queue += source.values
+        elif isinstance(source, (ast.List, ast.Tuple)):
+            is_computed = evaluated(source, site.frame) is None  # in part
+            queue += source.elts * is_computed
     called = [name for name in ast.walk(node.func) if isinstance(name, ast.Name)]
     for source in (*queue, *called):
         known = None if source in called else source

@@ -65,7 +65,7 @@ LISTED = {
         [
             r"state\['mean'\]  float16 -> float32  {the product}  .* by {the constant}",
             r"state\['n'\] +int32 -> float32 +{the sum}  forced by {the call}",
-            r"\nStart state\['n'\] as float32 .*, or return jnp\.round\(x\)\.astype",
+            r"\n(?:S|At \S+ s)tart state\['n'\] as float32 .*, or return jnp\.round\(x\)",
         ],
     ),
     "the culprit first": (
@@ -111,7 +111,7 @@ LISTED = {
             total = count(total)
         """,
         [
-            r"float32  {the average} .*begins at {the state}\n",
+            r"float32  begins at {the state}  promoted at {the average}",
             r"n  int32 \(weak\) -> float32 \(weak\)  {the half}  begins at {the total}\n",
         ],
     ),
@@ -128,9 +128,66 @@ LISTED = {
             average = smooth(average, jnp.float32(n))
         """,
         [
-            r"average  int32 \(weak\) -> float32  {the average}  begins at {the start}\n",
-            r"\nStart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
+            r"average  int32 \(weak\) -> float32  begins at {the start}  "
+            r"promoted at {the average}\n",
+            r"\n(?:S|At \S+ s)tart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
         ],
+    ),
+    "an optimizer's state narrower than its params": (
+        """
+        import jax, jax.numpy as jnp
+
+        def zeros(param):
+            return jnp.zeros_like(param, dtype=jnp.bfloat16)  # the zeros
+
+        @jax.jit
+        def step(params, state):
+            moments = lambda p, s: (0.9 * s[0] + 0.1 * p, 0.999 * s[1] + 0.001 * p * p)
+            return jax.tree.map(moments, params, state)
+
+        params = {"w": jnp.ones((3, 4)), "b": jnp.ones(4)}
+        state = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
+        for _ in range(3):
+            state = step(params, state)
+        """,
+        [r"\nAt {the zeros} begin 4 leaves of [^\n]* as float32\.\nWhere a step"]
+        if IS_RECORDED
+        else [],
+    ),
+    "a weak variable of a model": (
+        """
+        import jax, jax.numpy as jnp
+
+        class Model:
+            def __init__(self):
+                self.weight = jnp.ones(3)
+                self.average = jnp.asarray(0)  # the average
+
+        model = Model()
+        tree = {"model": (model.weight, model.average)}
+
+        @jax.jit
+        def step(tree):
+            weight, average = tree["model"]
+            return {"model": (weight * 2, 0.9 * average + 0.1 * weight.mean())}
+
+        for _ in range(3):
+            tree = step(tree)
+        """,
+        [r"  begins at {the average}  promoted at "] if IS_RECORDED else [],
+    ),
+    "a number that is an int in one call": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def sample(x, temperature):
+            return x * temperature
+
+        sample(jnp.ones(3), temperature=1)  # the int
+        sample(jnp.ones(3), temperature=0.5)
+        """,
+        [r"\nAt {the int} give temperature as a Python float, such as 1\.0 for 1\.\n"],
     ),
     "a first value in 16 bits": (
         """

@@ -232,6 +232,36 @@ def test_an_optimizer_whose_state_is_closed_over_is_to_be_guarded():
     assert applied(skipped, guarded)()[0]["w"].dtype == BF16
 
 
+def accumulated():
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
+    sums = jax.tree.map(jnp.zeros_like, params)  # sums
+
+    def body(sums, x):
+        weight = jnp.mean(x)
+        grads = jax.grad(lambda p: (p["w"].sum() * p["b"].sum()).astype(F32))(params)
+        return jax.tree.map(lambda s, g: s + g * weight, sums, grads), None
+
+    return lax.scan(body, sums, jnp.ones((4, 3)))[0]["w"]
+
+
+def test_sums_of_gradients_begin_in_float32():
+    note = note_on(accumulated)
+    old = "jax.tree.map(jnp.zeros_like, params)"
+    changed = f"jax.tree.map(lambda x: x.astype(jnp.float32), {old})"
+    begin = f"\nAt {line('sums')} begin 2 leaves of sums as float32: write {changed} in"
+    assert begin in note
+    assert note.index("begin 2 leaves") < note.index("guard_step")
+    assert applied(accumulated, (old, changed))().dtype == F32
+
+
+def test_a_sum_of_what_is_computed_from_it_is_guarded():
+    def body(x, w):
+        return x + jnp.tanh(x) * w, None
+
+    note = note_on(lambda: lax.scan(body, jnp.zeros(3, BF16), jnp.ones((4, 3))))
+    assert "\nWrite lax.scan(dtypeguard.guard_step(body)" in note
+
+
 # The first row is what is to be changed ---------------------------------------------------
 
 
@@ -245,6 +275,23 @@ def test_the_argument_that_is_to_be_changed_comes_first():
     assert first.startswith("  y = narrow")
     assert first.endswith(line("changed: the cast"))
     assert second.startswith("  x ")
+
+
+def counted():
+    def body(carry, x):
+        total, loss = carry
+        return (total + loss, loss * x), None  # the sum
+
+    first = jnp.zeros((), int), jnp.ones(())  # the first
+    return lax.scan(body, first, jnp.ones(3))
+
+
+def test_an_int_that_becomes_a_float_is_the_cause():
+    note = note_on(counted)
+    row = note.splitlines()[1]
+    assert row.startswith(
+        f"  carry[0]  int32[] -> float32[]  begins at {line('the first')}"
+    )
 
 
 # A copy begins in another type, and not what it copies -----------------------------------
@@ -264,3 +311,40 @@ def test_an_average_that_begins_as_a_copy_of_the_params():
     assert f"begins at {place}" in note
     wide = "jax.tree.map(lambda x: x.astype(jnp.float32), jax.tree.map(jnp.copy, params))"
     assert f"\nAt {place} begin carry[1]['w'] as float32: write {wide} in place of" in note
+
+
+# An int that is given where a float is to be ----------------------------------------------
+
+
+def energy(x):
+    return (x - 2.5) ** 2
+
+
+def descended(x, steps=3):
+    for _ in range(steps):
+        x = x - 0.1 * jax.grad(energy)(x)
+    return x
+
+
+def from_an_int():
+    return descended(0)  # given: an int
+
+
+def test_an_int_that_a_call_gives_is_a_float_there():
+    note = note_on(from_an_int)
+    assert f"  x  int  {line('given: an int')}\n" in note
+    assert f"\nAt {line('given: an int')} write 0.0 in place of 0." in note
+    assert applied(from_an_int, ("descended(0)", "descended(0.0)"))().dtype == F32
+
+
+def root_of(f, start):
+    def body(state):
+        x, n = state
+        return x - f(x) / jax.grad(f)(x), n + 1
+
+    return lax.while_loop(lambda s: s[1] < 5, body, (start, 0))
+
+
+def test_an_int_that_a_loop_begins_with_has_the_line_of_the_call():
+    note = note_on(lambda: root_of(lambda x: x**2 - 2, 1))  # given: to a loop
+    assert f"  x  int32[]  {line('given: to a loop')}\n" in note

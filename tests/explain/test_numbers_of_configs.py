@@ -9,7 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from advice import line, note_on
+from flax import linen as nn
 from jax import lax
+
+from dtypeguard._lines.numbers import whole_on_line
+from dtypeguard._source.origin import origin_at
 
 pytestmark = pytest.mark.third_party
 
@@ -121,6 +125,16 @@ def test_a_number_is_mended_where_it_is_written(config):
     assert f"\nAt {marked('of self')} write {whole}.\n" in note
 
 
+def test_a_number_that_a_call_is_given_twice_is_mended_where_it_is_written(config):
+    cfg = config.Config()
+    note = note_on(lambda: jnp.ones((cfg.width, cfg.width)))
+    mended = f"\nAt {marked('field')} write 128 // 4 in place of 128 / 4.\nOr at "
+    assert mended in note
+    note = note_on(lambda: jnp.ones((cfg.width, config.HIDDEN)))
+    assert mended.removesuffix("Or at ") in note
+    assert f"\nAt {marked('global')} write 64 // 4 in place of 64 / 4.\n" in note
+
+
 def test_a_number_of_numpy_is_mended_where_it_is_written():
     size = np.ceil(1.0 / 0.1)  # steps
     here = line(__file__, "steps")
@@ -143,3 +157,17 @@ def test_a_number_that_is_computed_in_a_call_of_a_package():
     here = line(__file__, "width")
     assert f"\n  width_size = depth / 2 * 2  float  {here}\n" in note
     assert f"\nAt {here} write int(depth / 2 * 2) in place of depth / 2 * 2" in note
+
+
+def test_a_number_in_a_tuple_of_a_config_is_mended_there(tmp_path):
+    path = tmp_path / "sizes.py"
+    path.write_text("config = dict(\n    depth=2,\n    hidden=(32 / 2, 32 / 2),\n)\n")
+    at = origin_at(str(path), 3, "")
+    assert whole_on_line(at, 16.0) == ("32 // 2", "32 / 2")
+
+
+def test_no_array_is_cast_for_a_number_that_a_package_refuses():
+    size = np.sqrt(16.0).item()
+    note = note_on(lambda: nn.Dense(size).init(jax.random.key(0), X))
+    assert "\n  shape[1]  float" in note
+    assert "astype" not in note

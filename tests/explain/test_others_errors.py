@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from advice import applied, line as line_of, note_on, notes, raised
 from helpers import need
@@ -71,6 +72,37 @@ def test_the_structures_of_lineax():
     old, new = "dtype=jnp.bfloat16", "dtype=jnp.float32"
     assert f"write jnp.eye(3, {new}) in place of jnp.eye(3, {old}).\nTried: " in note
     assert applied(of_lineax, (old, new))().dtype == jnp.float32
+
+
+def common_dtype(*arrays):
+    """A check of several arrays as TensorFlow Probability's."""
+    types = [x.dtype.type for x in arrays]
+    if len(set(types)) > 1:
+        raise TypeError(f"Found incompatible dtypes, {types[0]} and {types[1]}.")
+    return arrays[0]
+
+
+def of_a_distribution():
+    means = X.astype(jnp.bfloat16)  # means
+    log_stds = jnp.zeros(3)
+    return common_dtype(means, jnp.exp(log_stds) * 0.5)
+
+
+def test_one_of_two_types_in_an_expression():
+    note = note_on(of_a_distribution)
+    assert f"  means  bfloat16[3]  {line('means')}" in note
+    new, old = "X.astype(jnp.float32)", "X.astype(jnp.bfloat16)"
+    assert f"write {new} in place of {old} (not tried)." in note
+    assert applied(of_a_distribution, (old, new))().dtype == jnp.float32
+
+
+def test_a_kind_that_a_check_expects():
+    def check(xs, kind):
+        raise AssertionError(f"input 1 has type {xs[1].dtype} but expected {kind}.")
+
+    rewards = jnp.arange(3)  # rewards
+    note = note_on(lambda: check([X + 1, rewards], float))
+    assert note.splitlines()[1] == f"  rewards  int32[3]  {line('rewards')}"
 
 
 def annotated(x, dtype):
@@ -153,3 +185,27 @@ def test_a_rule_that_returns_another_type():
     assert f"{way}, as x.astype(jnp.bfloat16) (not tried)." in note
     cast = "(g * w).astype(jnp.bfloat16), (g * x).astype(jnp.bfloat16)"
     assert applied(of_a_rule, ("return g * w, g * x", f"return {cast}"))() == 54
+
+
+def test_a_mask_of_another_kind():
+    def coupling(mask):
+        if mask.dtype != bool:
+            raise ValueError(
+                "`mask` must have values of type `bool`; got values of type "
+                f"`{mask.dtype}`."
+            )
+        return jnp.where(mask, 1, 0)
+
+    def program():
+        mask = jnp.arange(3) % 2  # mask
+        return coupling(mask)
+
+    note = note_on(program)
+    assert f"  mask  int32[3]  {line('mask')}" in note
+    assert " write mask.astype(bool) in place of mask (all but 0 becomes True)" in note
+
+
+def test_an_index_of_numpy_in_64_bits():
+    rows = np.linspace(0, 2, 3)  # rows
+    note = note_on(lambda: X[(rows,)])
+    assert f"float64[3]  {line('rows')}" in note

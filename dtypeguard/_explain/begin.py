@@ -83,7 +83,7 @@ def _assigned(line: Origin, new: DType) -> tuple[str, str] | None:
 def _with_a_point(line: Origin, key: str) -> tuple[str, str] | None:
     """The int that a line writes out for a key or a keyword, as a float and as it is."""
     node = statement(line.file, line.line)
-    given = [*_items(node, key)] if node else []
+    given = set(_items(node, key, None)) if node else set[ast.expr]()
     values = [getattr(each, "value", None) for each in given]
     if len(values) != 1 or type(values[0]) is not int:
         return None
@@ -157,14 +157,14 @@ def _makes(call: ast.Call) -> bool:
     return count == len(call.args) and not is_named
 
 
-def _items(node: ast.AST, key: str, frame: FrameType) -> list[ast.expr]:
+def _items(node: ast.AST, key: str, frame: FrameType | None) -> list[ast.expr]:
     """What a statement writes out for a key of a dict, a keyword, or an item."""
     parts = f".{key}", f"[{key}]", f"[{key!r}]"
     all_of = [each for each in ast.walk(node) if isinstance(each, ast.expr)]
     found = [item(each, part) for each in all_of for part in parts]
     calls = [each for each in all_of if isinstance(each, ast.Call)]
     for call in calls:
-        cls = evaluated(call.func, frame)
+        cls = evaluated(call.func, frame) if frame else None
         fields = [*getattr(cls, "__dataclass_fields__", getattr(cls, "_fields", ()))]
         found += call.args[fields.index(key) :][:1] if key in fields else []
     return [each for each in found if each is not None]

@@ -35,6 +35,38 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
     """
     rare = _rare(graph, drifts)
     places = [paths.index(drift.path) for drift in drifts]
+    users = _users(graph)
+    return [
+        "average"
+        if not _is_of_optimizer(drift)
+        and _is_kept_up(graph, graph.inputs[place], graph.outputs[place], users)
+        else "rare" * (drift.avals[0].dtype in rare)
+        or "narrow" * _is_of_wider_param(graph, paths, place)
+        or "weak" * is_weak(graph.avals[graph.inputs[place]])
+        for drift, place in zip(drifts, places)
+    ]
+
+
+def is_averaged(graph: Graph, place: int, dtype: DType) -> bool:
+    """Whether a result is an average of something from outside that has 16 bits.
+
+    Args:
+        graph: of a branch.
+        place: of the result.
+        dtype: of what the branch averages.
+    """
+    users, output = _users(graph), graph.outputs[place]
+    shape = graph.avals[output].shape
+    return any(
+        (aval := graph.avals[value]).dtype == dtype
+        and aval.shape == shape
+        and _is_kept_up(graph, value, output, users)
+        for value in values_behind(graph, output) & {*graph.inputs, *graph.constants}
+    )
+
+
+def _users(graph: Graph) -> dict[int, list[int]]:
+    """The values that sums and products make of each value."""
     users: dict[int, list[int]] = {}
     for value in graph.sources_first():
         equation = graph.made_by.get(value)
@@ -42,20 +74,7 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
         sources = equation.inputs if equation else graph.same.get(value, ())
         for source in sources if passes else ():
             users.setdefault(source, []).append(value)
-    rank = {value: number for number, value in enumerate(graph.sources_first())}
-
-    def is_kept_up(place: int) -> bool:
-        reached = _reached(graph.inputs[place], users, rank)
-        return _is_kept_up(graph, place, reached)
-
-    return [
-        "average"
-        if not _is_of_optimizer(drift) and is_kept_up(place)
-        else "rare" * (drift.avals[0].dtype in rare)
-        or "narrow" * _is_of_wider_param(graph, paths, place)
-        or "weak" * is_weak(graph.avals[graph.inputs[place]])
-        for drift, place in zip(drifts, places)
-    ]
+    return users
 
 
 def _is_of_optimizer(drift: Drift) -> bool:
@@ -101,18 +120,21 @@ def _is_of_wider_param(graph: Graph, paths: Sequence[str], number: int) -> bool:
     )
 
 
-def _is_kept_up(graph: Graph, number: int, reached: Sequence[int]) -> bool:
+def _is_kept_up(
+    graph: Graph, leaf: int, result: int, users: Mapping[int, Sequence[int]]
+) -> bool:
     """Whether a leaf of 16 bits is an average or a running sum, which rounding stops.
 
     A running sum is a scalar plus something. An average is the leaf plus a part of its
     distance to something, or the leaf times a factor plus something, where that is times
     what the factor lacks to 1, or the factor is nearly 1.
     """
-    aval = graph.avals[graph.inputs[number]]
+    aval = graph.avals[leaf]
     if kind(aval.dtype) != "float" or aval.dtype.itemsize > 2:
         return False
-    sums = {*_sums(graph, graph.inputs[number], reached)}
-    return bool(sums and sums & values_behind(graph, graph.outputs[number]))
+    rank = {value: number for number, value in enumerate(graph.sources_first())}
+    sums = {*_sums(graph, leaf, _reached(leaf, users, rank))}
+    return bool(sums and sums & values_behind(graph, result))
 
 
 def _sums(graph: Graph, leaf: int, reached: Sequence[int]) -> Iterator[int]:

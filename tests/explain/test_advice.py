@@ -119,6 +119,13 @@ def branches_of_other_kinds():
     return lax.cond(x > 0, lambda x: x * 2, lambda x: jnp.round(x).astype(int), x)
 
 
+BLENDED = (
+    "jax.tree.map(lambda x: x.astype(jnp.bfloat16) if "
+    'getattr(x, "dtype", None) == jnp.float32 else x, '
+    "optax.incremental_update(params, target, 0.1))"
+)
+
+
 def average_in_a_package():
     def train(params, target):
         blend = lambda: optax.incremental_update(params, target, 0.1)  # true_fun
@@ -303,15 +310,8 @@ ADVICE = {
         [[("astype(int)", "astype(int).astype(jnp.float32)")]],
     ),
     average_in_a_package: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
-        [
-            [
-                (
-                    "optax.incremental_update(params, target, 0.1)",
-                    "tree_cast(optax.incremental_update(params, target, 0.1), BF16)",
-                )
-            ]
-        ],
+        f"Let true_fun return {BLENDED}.",
+        [[("optax.incremental_update(params, target, 0.1)", BLENDED)]],
     ),
     variables_closed_over: (
         "Let true_fun return new.astype(jnp.bfloat16).",

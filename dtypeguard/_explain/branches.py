@@ -149,11 +149,13 @@ class _Casts:
         if is_averaged(program.step, made.place, old):
             frames = [site.frame for site in self._finding.sites]
             found = dtype_on_line(line.users, old, new, frames)
-            written = f": write {found[0]} in place of {found[1]}" if found else ""
+            if found is None:
+                return
             kept_ones = [x for y in self._alike for x in y if x.branch == kept.branch]
             paths = [x.variable or x.path for x in kept_ones]
             path = of_holders(paths) if len(paths) > 1 else paths[0]
-            text = f"at {line.users} begin {path} as {new}{written}"
+            text = f"at {line.users} begin {path} as {new}: "
+            text += f"write {found[0]} in place of {found[1]}"
             change = {kept.branch: partial(cast, dtype=new)}
             of = partial(self._trials.branches, self._bodies, self._places)
             yield Way(text, partial(of, change))

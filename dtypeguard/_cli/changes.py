@@ -51,6 +51,8 @@ class TypeChange(NamedTuple):
         made = origin if self.is_returned else origin and f"made at {origin}"
         if not (self.why.origin or self.why.begun):
             made = self.calls and f"called at {self.calls}"
+        if self.begins_weak and first:  # which is the cause
+            made, cause, first = first, made and f"promoted at {made}", cause
         return self.path, f"{self.before} -> {self.after}", made, cause, first
 
     @property
@@ -70,6 +72,18 @@ class TypeChange(NamedTuple):
         """Whether the calls gave Python numbers, an int and a float."""
         are_weak = self.before.is_weak and self.after.is_weak
         return are_weak and not (self.is_returned or self.is_of_weak)
+
+    @property
+    def begins_weak(self) -> bool:
+        """Whether a leaf came back strongly typed, and the line that made it is known."""
+        is_made_strong = self.before.is_weak and not self.after.is_weak
+        return is_made_strong and self.is_returned and self.why.begun is not None
+
+    @property
+    def lines(self) -> tuple[Origin | None, ...]:
+        """The lines whose source is listed."""
+        begun = (self.why.begun,) if self.begins_weak or self.is_rare else ()
+        return *begun, *self.why.lines
 
 
 def advice(changes: Sequence[TypeChange]) -> list[str]:
@@ -138,8 +152,8 @@ def rows(changes: Sequence[TypeChange], is_whole: bool) -> list[str]:
         most=most,
         listed=listed,
     )
-    named = [x.why[:2] for group in groups[:most] for x in group]
-    users = dict.fromkeys(line.users for pair in named for line in pair if line)
+    named = [line for group in groups[:most] for x in group for line in x.lines]
+    users = dict.fromkeys(line.users for line in named if line)
     code = columns([(str(line), line.code) for line in users if line.code][: 2 * CAUSES])
     return [f"    {line}" for line in (*lines, *code)]
 

@@ -33,8 +33,10 @@ from .compiled import (
     LeafOfCall,
     call_of,
     compiled,
+    eager,
     is_listed,
     line_of_jit,
+    line_of_object,
     name_of,
     unwrapped,
 )
@@ -53,7 +55,7 @@ class Constants(NamedTuple):
         path: of the leaf.
         values: the numbers, or the class of another object.
         is_object: whether it is no number, and equal to itself alone.
-        begun: the line that made the first.
+        begun: the line that made the first, or that makes them.
         most: how many are nothing to name.
         remedy: what to give in place of the numbers.
     """
@@ -91,16 +93,21 @@ class Recompiled:
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
         self._reshaped: dict[str, tuple[str, str, str, str]] = {}
         self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
+        self._eager: dict[tuple[str, str, tuple[object, ...]], int] = {}
         self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
         call = call_of(itertools.chain([frame], callers(frame)))
-        if call is not None and is_listed(call):
-            try:
+        if call is None:
+            return
+        try:
+            if is_listed(call):
                 self._record(call)
-            finally:
-                release(call.callers)
+            elif found := eager(call):
+                self._eager[found] = self._eager.get(found, 0) + 1
+        finally:
+            release(call.callers)
 
     def lines(self, is_whole: bool = False) -> list[str]:
         """The report; empty if no function was compiled again for its types.
@@ -130,11 +137,11 @@ class Recompiled:
         is_given = lambda each: not any(x.is_returned for x in each.changes.values())
         return sorted(changed, key=is_given)
 
-    def before(self, error: BaseException) -> list[str]:
+    def before(self, error: BaseException) -> tuple[list[str], list[str]]:
         """What a call before gave back in another type, and what to write.
 
-        Empty unless that was a call of the function in which the error was raised: with
-        the types of that call the function has no error.
+        Both are empty unless that was a call of the function in which the error was
+        raised: with the types of that call the function has no error.
         """
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         compiling = [n for n, x in enumerate(frames) if x.f_code.co_name in COMPILING]
@@ -150,8 +157,8 @@ class Recompiled:
                 told = told_before(changes, name_of(call.function))
                 unknown = lambda x: x._replace(why=x.why._replace(origin=None))
                 steps = (x if x.is_unseen else unknown(x) for x in changes)
-                return [*told, *advice([*steps])]  # any step may have given them back
-        return []
+                return [*told], advice([*steps])  # any step may have given them back
+        return [], []
 
     def _of_constants(self) -> list[str]:
         """What is said of functions that were compiled for anything but a type."""
@@ -172,15 +179,23 @@ class Recompiled:
                 values = list(dict.fromkeys(each.values))
                 begin = f"dtypeguard run: {function.name} was compiled {times} times: "
                 if each.is_object:
+                    made = f", made at {each.begun}" if each.begun else ""
                     lines.append(
                         f"{begin}{each.path} is another {values[0]} each time, which "
-                        "equals none before. Make it once, or define __eq__ and __hash__."
+                        f"equals none before{made}. {each.remedy}."
                     )
                 elif len(values) >= each.most or values[-1].endswith("]"):
                     some = ", ".join(values[:4]) + ", ..." * (len(values) > 4)
                     some += f" (begins at {each.begun})" if each.begun else ""
                     remedy = f"{each.remedy}, jnp.asarray({values[0]})."
                     lines.append(f"{begin}{each.path} is {some}. {remedy}")
+        for (name, place, _), times in self._eager.items():
+            if times >= _NEW:
+                lines.append(
+                    f"dtypeguard run: the {name} at {place} was compiled {times} times, "
+                    "because its functions are new each time. Call what has it under "
+                    "jax.jit."
+                )
         for times, name in self._new.values():
             if times >= _NEW:
                 lines.append(
@@ -225,7 +240,10 @@ class Recompiled:
             if path not in types:
                 is_object = not before.leaves[path].shown
                 most = _OFTEN if call.wrapper else _DECLARED
-                about = is_object, before.begun.get(path), most, _remedy(path, call)
+                begun, remedy = before.begun.get(path), _remedy(path, call)
+                if is_object:
+                    begun, remedy = line_of_object(call, path), _once(values[path], call)
+                about = is_object, begun, most, remedy
                 first = Constants(path, [], *about)
                 known = found.constants.setdefault(path, first)
                 pair = before.leaves[path], now.leaves[path]
@@ -309,6 +327,14 @@ def _remedy(path: str, call: CompiledCall) -> str:
         text = "A Python number is a constant of the program, and an array in a module "
         text += f"is a parameter: pass it to {name} as an argument"
     return text
+
+
+def _once(value: Leaf, call: CompiledCall) -> str:
+    """What to do about an object that is a constant of the program."""
+    name = name_of(call.function).partition(" ")[0]
+    if hasattr(value, "lower") and hasattr(value, "__wrapped__"):  # a jitted function
+        return f"Make it once, or take jax.jit out: {name} is compiled as a whole"
+    return "Make it once, or define __eq__ and __hash__"
 
 
 def _constant(leaf: LeafOfCall) -> str:

@@ -129,7 +129,8 @@ def dtype_on_line(
         if isinstance(each, (ast.Name, ast.Attribute, ast.Constant)) and names(each)
     ]
     is_whole = lambda call: call is getattr(node, "value", None)
-    named = named or [(None, x) for x in calls if (key or is_whole(x)) and _makes(x)]
+    makers = [x for x in calls if (key or is_whole(x)) and _makes(x, old)]
+    named = named or [(None, x) for x in makers]
     if len(named) != 1 and key:
         made = {id(each) for each in _items(node, key, frame)}
         named = [pair for pair in named if id(pair[1]) in made]
@@ -149,15 +150,19 @@ _MAKERS = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "zeros_like": 1, "on
 _MAKERS |= {"full": 2, "full_like": 2}
 
 
-def _makes(call: ast.Call) -> bool:
-    """Whether a call makes an array and leaves its dtype to JAX."""
-    function = call.func
+def _makes(call: ast.Call, dtype: DType) -> bool:
+    """Whether a call makes an array and leaves its dtype, which may be this one, to JAX."""
+    name = getattr(call.func, "attr", "")
     is_named = any(each.arg == "dtype" for each in call.keywords)
-    count = _MAKERS.get(getattr(function, "attr", ""))
-    return count == len(call.args) and not is_named
+    value = getattr(call.args[-1], "value", None) if call.args else None
+    made = "float" if name in ("zeros", "ones") else None
+    if type(value) in (bool, int, float) and name in ("array", "asarray", "full"):
+        made = kind(np.asarray(value).dtype)
+    is_other = made is not None and made != kind(dtype)
+    return _MAKERS.get(name) == len(call.args) and not is_named and not is_other
 
 
-def _items(node: ast.AST, key: str, frame: FrameType | None) -> list[ast.expr]:
+def _items(node: ast.AST, key: str, frame: FrameType | None = None) -> list[ast.expr]:
     """What a statement writes out for a key of a dict, a keyword, or an item."""
     parts = f".{key}", f"[{key}]", f"[{key!r}]"
     all_of = [each for each in ast.walk(node) if isinstance(each, ast.expr)]

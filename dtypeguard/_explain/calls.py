@@ -6,15 +6,16 @@ from functools import partial
 
 import numpy as np
 from jax import tree_util
+from jax.dtypes import float0
 
 from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
 from .._leaves.groups import grouped
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, PyTree
 from .._lines.numbers import whole_on_line
-from .._lines.sites import Argument, Site, arguments, written_in
+from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._source.files import is_installed, line_text, package
-from .._source.syntax import evaluated
+from .._source.syntax import evaluated, text_of
 from .added import added_remedies
 from .begin import dtype_on_line
 from .casts import (
@@ -28,7 +29,8 @@ from .casts import (
 )
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
-from .packages import flag, nothing, tried_as, wrapped
+from .linalg import unsupported_ways
+from .packages import are_of_flag, flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way, untried
 from .reruns import Outcome
 from .trials import Trials
@@ -47,9 +49,17 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     if call.is_added:
         yield from added_remedies(call, finding)
         return
+    if call.equation is not None:
+        yield Remedy([*unsupported_ways(call, finding)], leaves)
+        return
     if call.is_compiled:
         yield Remedy([*_compiled_ways(call, finding, trials)], leaves)
         return
+    if call.wanted == float0:
+        yield Remedy([_no_tangents(named, finding.sites[-1], trials)], leaves)
+        return
+    if call.option and not is_installed(call.file):
+        yield Remedy([*_without(call.option, finding.sites[-1], trials)], leaves)
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
         ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
@@ -71,11 +81,43 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             casts = [like_others(way, named, code) for way in ways]
         for way in casts:
             yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
+        for one in casts[0] if call.wanted and len(named) > 1 else ():
+            text, trial = _cast([one], finding.sites[-1], trials)  # one may be meant
+            yield Remedy([Way(text, lambda trial=trial: bool(trial()))], leaves)
     else:
         if call.is_update:
             yield wrapped(finding, trials, untried)
+        if all(is_python_number(argument.value) for argument in named):
+            return  # no cast of an array changes them
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _no_tangents(casts: Sequence[Argument], site: Site, trials: Trials) -> Way:
+    """Tangents of what has none."""
+    shape = lambda x: f"np.shape({x.text})" if np.shape(x.value) else "()"
+    new = {x.source: f"np.zeros({shape(x)}, jax.dtypes.float0)" for x in casts}
+    texts = [
+        f"at {line_text(site.file, x.source.lineno)} write {new[x.source]} in place of "
+        f"{x.text}"
+        for x in casts
+        if x.source and x.is_whole
+    ]
+    changes = {source: text for source, text in new.items() if source}
+    trial = partial(trials.expression, site, changes, names={"np": np})
+    return Way(".\nAnd ".join(texts), trial)
+
+
+def _without(option: str, site: Site, trials: Trials) -> Iterator[Way]:
+    """To leave out an option that is written in a call."""
+    calls = [x for x in ast.walk(site.node or ast.Pass()) if isinstance(x, ast.Call)]
+    for call in calls:
+        rest = [x for x in call.keywords if x.arg != option]
+        if len(rest) < len(call.keywords):
+            new = ast.unparse(ast.Call(call.func, call.args, rest))
+            place, old = line_text(site.file, call.lineno), text_of(call, site.file)
+            text = f"at {place} write {new} in place of {old}"
+            yield Way(text, partial(trials.expression, site, {call: new}))
 
 
 def _compiled_ways(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
@@ -89,7 +131,7 @@ def _compiled_ways(call: RefusedCall, finding: Finding, trials: Trials) -> Itera
     if others == paths:  # a cast of a container would change the others
         text = sentence(casts, call.file, call.node)
         yield Way(text, partial(_tried_compiled, casts, site, trials))
-    lines = [leaf.why.root.users for leaf in refused if leaf.why.root]
+    lines = [leaf.why.origin.users for leaf in refused if leaf.why.origin]
     if any((x.line, x.file) == (site.line, site.file) for x in lines):
         text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Way(text, untried)
@@ -146,6 +188,8 @@ def _whole(
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
     """What to cast in a call of the user's."""
     trial = partial(_tried, casts, site, trials)
+    if stored(site):  # what is written has the type of the item then
+        trial = lambda: True
     return Way(sentence(casts, site.file, site.node), trial)
 
 
@@ -163,12 +207,13 @@ def _ways_given(
     """What to give to a package, in the user's own call of it."""
     yield from _made_as(call, finding, trials)
     of_leaves = {x for leaf in finding.leaves for x in leaf.dtypes}
-    types = sorted({*of_leaves, *call.types}, key=_bits)
+    types = sorted(of_leaves, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
             yield _cast([cast], site, trials)
         own = {dtype_of(x.value) for x in given}
-        targets = [call.wanted] if call.wanted else [types[-1], types[0]]
+        wanted = [call.wanted] if call.wanted else []
+        targets = wanted or [types[-1], types[0]]
         inside = next((x.file for x in reversed(finding.sites) if is_installed(x.file)), "")
         name = package(inside) or site.name
         for to in targets:
@@ -179,7 +224,7 @@ def _ways_given(
                 if casts := _given_as(site, given, pairs):
                     text = sentence(casts, site.file, site.node)
                 yield Way(text, partial(tried_as, site, pairs, trials))
-        yield from flag(site, trials)
+        yield from flag(site, trials) if are_of_flag([*types, *wanted]) else ()
 
 
 def _given_as(
@@ -204,18 +249,26 @@ def _bits(dtype: DType) -> int:
 
 
 def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
-    """To make an array in another dtype, at the user's line that gives it its own."""
+    """To make an array in another dtype, at the user's line that gives it its own.
+
+    That may be a line that forced the type of another one.
+    """
     frames = [site.frame for site in finding.sites]
     dtypes = {dtype for leaf in finding.leaves for dtype in leaf.dtypes}
-    for leaf in finding.leaves:
-        (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
+    roots = [leaf.why.root and leaf.why.root.users for leaf in finding.leaves]
+    pairs = [*zip(finding.leaves, roots)]
+    pairs += [(leaf, line) for leaf in finding.leaves for line in {*roots} - {None}]
+    sites = [site for site, _ in call.users]
+    for number, (leaf, line) in enumerate(pairs):
+        (old,) = leaf.dtypes
         for new in {call.wanted} if call.wanted else dtypes - {old}:
             is_int = kind(old) == "int"  # of numbers that are written out
             found = line and dtype_on_line(line, old, new, frames, "x" * is_int)
             if found and line:
                 text = f"at {line} write {found[0]} in place of {found[1]}"
-                sites = [site for site, _ in call.users]
-                yield Way(text, partial(_tried_in, sites, (old, new), trials))
+                trial = partial(_tried_in, sites, (old, new), trials)
+                is_own = number < len(roots)  # else it is said only if it works
+                yield Way(text, trial if is_own else lambda trial=trial: bool(trial()))
 
 
 def _tried_in(sites: Sequence[Site], pair: tuple[DType, DType], trials: Trials) -> Outcome:

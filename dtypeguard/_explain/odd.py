@@ -3,7 +3,8 @@
 A cast of what comes back would round what they keep, or would change all the others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from .._leaves.paths import parts as path_parts
 from .._leaves.types import DType
 from .._lines.drift import Drift
 from .._program.graph import SHAPES, Graph
+from .._source.syntax import statement
 
 # What keeps the sign and the size of a value, as far as an average is concerned.
 _SAME = {*SHAPES, "convert_element_type", "copy", "select_n", "clamp"}
@@ -36,10 +38,14 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
     rare = _rare(graph, drifts)
     places = [paths.index(drift.path) for drift in drifts]
     users = _users(graph)
+
+    def is_kept_up(drift: Drift, place: int) -> bool:
+        pair = graph.inputs[place], graph.outputs[place]
+        return _is_kept_up(graph, *pair, users, _begins_empty(drift))
+
     return [
         "average"
-        if not _is_of_optimizer(drift)
-        and _is_kept_up(graph, graph.inputs[place], graph.outputs[place], users)
+        if not _is_of_optimizer(drift) and is_kept_up(drift, place)
         else "rare" * (drift.avals[0].dtype in rare)
         or "narrow" * _is_of_wider_param(graph, paths, place)
         or "weak" * is_weak(graph.avals[graph.inputs[place]])
@@ -120,30 +126,44 @@ def _is_of_wider_param(graph: Graph, paths: Sequence[str], number: int) -> bool:
     )
 
 
+def _begins_empty(drift: Drift) -> bool:
+    """Whether a leaf begins as `zeros` or `zeros_like`, as far as its line says so."""
+    line = drift.begun and drift.begun.users
+    node = statement(line.file, line.line) if line else None
+    names = (getattr(x, "attr", getattr(x, "id", "")) for x in ast.walk(node or ast.Pass()))
+    return any(name in ("zeros", "zeros_like") for name in names)
+
+
 def _is_kept_up(
-    graph: Graph, leaf: int, result: int, users: Mapping[int, Sequence[int]]
+    graph: Graph,
+    leaf: int,
+    result: int,
+    users: Mapping[int, Sequence[int]],
+    is_empty: bool = False,
 ) -> bool:
     """Whether a leaf of 16 bits is an average or a running sum, which rounding stops.
 
-    A running sum is a scalar plus something. An average is the leaf plus a part of its
-    distance to something, or the leaf times a factor plus something, where that is times
-    what the factor lacks to 1, or the factor is nearly 1.
+    A running sum is a scalar plus something, or an array that begins with zeros plus what
+    is not computed from it, such as the gradients of a batch. An average is the leaf plus a
+    part of its distance to something, or the leaf times a factor plus something, where that
+    is times what the factor lacks to 1, or the factor is nearly 1.
     """
     aval = graph.avals[leaf]
     if kind(aval.dtype) != "float" or aval.dtype.itemsize > 2:
         return False
     rank = {value: number for number, value in enumerate(graph.sources_first())}
-    sums = {*_sums(graph, leaf, _reached(leaf, users, rank))}
+    sums = {*_sums(graph, leaf, _reached(leaf, users, rank), is_empty)}
     return bool(sums and sums & values_behind(graph, result))
 
 
-def _sums(graph: Graph, leaf: int, reached: Sequence[int]) -> Iterator[int]:
+def _sums(graph: Graph, leaf: int, reached: Sequence[int], is_empty: bool) -> Iterator[int]:
     """The averages and sums that a program makes of a leaf.
 
     Args:
         graph: of the program.
         leaf: an input.
         reached: what sums and products make of it.
+        is_empty: whether it begins with zeros.
     """
     aval = graph.avals[leaf]
     least = 1 - 4 * float(jnp.finfo(aval.dtype).eps)
@@ -165,7 +185,9 @@ def _sums(graph: Graph, leaf: int, reached: Sequence[int]) -> Iterator[int]:
         elif name == "mul" and own & given:
             factors |= zip([value], (x for x in inputs if x not in own))
         elif name in ("add", "sub") and own & given:
-            if name == "add" and not aval.shape and not apart.keys() & given:
+            is_sum = name == "add" and not apart.keys() & given
+            is_sum = is_sum and (is_empty or not aval.shape)
+            if is_sum and not (aval.shape and _depends(graph, leaf, given - own)):
                 yield value
             parts = [apart[x] for x in given if x in apart]
             if parts and (parts[0] is None or abs(parts[0]) <= _SLOW + _NEAR):
@@ -180,6 +202,11 @@ def _sums(graph: Graph, leaf: int, reached: Sequence[int]) -> Iterator[int]:
                 is_slow and any(_lacks(graph, factors[scaled], x) for x in others)
             ):
                 yield value
+
+
+def _depends(graph: Graph, leaf: int, values: Iterable[int]) -> bool:
+    """Whether some values are computed from a leaf."""
+    return any(leaf in values_behind(graph, value) for value in values)
 
 
 def _reached(

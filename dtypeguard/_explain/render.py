@@ -164,7 +164,7 @@ def _examples(group: Sequence[_Unit]) -> str:
 def _code(leaves: Sequence[RefusedLeaf], which: str) -> list[str]:
     """The lines of source that the rows name."""
     first = [leaf.why.begun if leaf.is_odd else None for leaf in leaves]
-    named = [(line, leaf.why.origin, leaf.why.cause) for line, leaf in zip(first, leaves)]
+    named = [(line, *leaf.why.lines) for line, leaf in zip(first, leaves)]
     if which == "causes":
         named = [(leaf.to_blame,) for leaf in leaves]
     elif which == "none":

@@ -188,7 +188,8 @@ def rounding(types: Iterable[str], advice: str) -> str:
             they name.
     """
     found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
-    is_guard = "dtypeguard.guard" in advice or "astype(p.dtype)" in advice
+    any_ = "dtypeguard.guard", "astype(p.dtype)", "astype(y.dtype)"
+    is_guard = any(text in advice for text in any_)
     is_named = lambda name: re.search(rf"(astype\(|asarray\(x, )jnp\.{name}\)", advice)
     named = [name for name in found if is_guard or is_named(name)]
     if not named:

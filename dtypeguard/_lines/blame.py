@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import kind
@@ -24,12 +24,14 @@ class Blame(NamedTuple):
             or an input did.
         constant: whether the operand is a constant: a literal, or closed over.
         operand: the operand in the graph, if it is a constant or an input.
+        between: the values that forced the promotion.
     """
 
     promotion: Equation | None
     cause: Equation | None = None
     constant: bool = False
     operand: int | None = None
+    between: Sequence[int] = ()
 
 
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
@@ -74,7 +76,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
             return Blame(equation)
         cast = _differentiated_as(region, partners, leaves)
         root = Blame(None, cast) if cast else _root(region, partners, user)
-        return root._replace(promotion=equation)
+        return root._replace(promotion=equation, between=() if cast else partners)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = _root(region, [output])
@@ -105,6 +107,17 @@ def _differentiated_as(
 
 # Values between the end of a gradient and what uses it.
 _NEAR = 20
+
+
+def equations_behind(
+    graph: Graph, starts: Sequence[int], matches: Matches, is_promotion: bool = False
+) -> Iterator[Equation]:
+    """What gave values a property, or only where they met wider ones; nearest first."""
+    region = region_of(graph, matches)
+    for value, _ in region.to_root(starts):
+        equation = graph.made_by.get(value)
+        if equation and (not is_promotion or _is_implicit_cast(region, value)):
+            yield equation
 
 
 def source(graph: Graph, output: int, matches: Matches) -> Equation | None:

@@ -59,7 +59,8 @@ def whole_on_line(
     node, number = statement(line.file, line.line), np.asarray(value).item()
     if node is None:
         return None
-    given = [x for x in _given(node) if isinstance(x, _NUMBERS)]
+    items = [getattr(x, "elts", [x]) for x in _given(node)]  # such as a tuple of sizes
+    given = [x for each in items for x in each if isinstance(x, _NUMBERS)]
     found = [x for x in given if _is(x, number)]
     if source is not None and source.lineno == line.line and isinstance(source, _NUMBERS):
         found = [source]
@@ -104,8 +105,7 @@ def _files(source: ast.AST | None, frame: FrameType) -> Iterator[str]:
     modules = [owner, *(sys.modules.get(x.__module__) for x in type(owner).__mro__)]
     modules += [each.f_code.co_filename for each in (frame, *callers(frame))]
     for each in (*modules, *sys.modules.values()):
-        is_module = isinstance(each, ModuleType)
-        file = vars(each).get("__file__") if is_module else each
+        file = _file(each) if isinstance(each, ModuleType) else each
         if isinstance(file, str) and is_recorded(file):
             yield file
 
@@ -123,6 +123,8 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
             pairs = [(_name(node.target), node.value)]
         elif isinstance(node, ast.keyword):
             pairs = [(node.arg or "", node.value)]
+        elif isinstance(node, ast.Call):  # of a class, by position
+            pairs = [*zip(_fields(node.func, file), node.args)]
         elif isinstance(node, ast.arguments):
             names = [each.arg for each in (*node.posonlyargs, *node.args)]
             pairs = [*zip(names[len(names) - len(node.defaults) :], node.defaults)]
@@ -130,6 +132,19 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
         for target, given in pairs:
             if target == name and given is not None and _is(given, value):
                 yield given.lineno
+
+
+def _fields(node: ast.expr, file: str) -> list[str]:
+    """The fields of a class that a file calls, in their order; none of another function."""
+    modules = [x for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
+    called = (vars(x).get(_name(node)) for x in modules if _file(x) == file)
+    kind = next((x for x in called if isinstance(x, type)), None)
+    options = getattr(kind, "__dataclass_fields__", {})
+    return [*getattr(kind, "_fields", [name for name, x in options.items() if x.init])]
+
+
+def _file(module: ModuleType) -> str | None:
+    return vars(module).get("__file__")
 
 
 _PLAIN = ast.Constant, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.Div

@@ -61,11 +61,18 @@ class Recorder:
         self._helpers: dict[tuple[int, int], Made | None] = {}
         self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+        # What was behind a line's values while what it calls was still looked at.
+        self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
     def made(self, value: Leaf) -> Made | None:
         """How an array came to be; None if it is not known."""
         ref, made = self._known.get(id(value), (None, None))
-        return made if (ref() if isinstance(ref, weakref.ref) else ref) is value else None
+        if (ref() if isinstance(ref, weakref.ref) else ref) is value and made:
+            return made
+        base = value.base if is_of_numpy(value) else None  # of which it is a view
+        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:
+            return None
+        return self.made(base)
 
     def argument(self, variable: object) -> Made | None:
         """How the argument of a traced function came to be, by its variable in a jaxpr."""
@@ -156,7 +163,7 @@ class Recorder:
         both = here.read.keys() & here.stored.keys() if here else set[str]()
         both = here.read.keys() if here and here.is_changing else both
         running.line = line
-        running.before = {name: list(self._held(frame, name)) for name in both}
+        running.before = {name: list(self._held(frame, name, words[line])) for name in both}
 
     def leaves(self, frame: FrameType, value: PyTree) -> None:
         """A function of the user's returns or yields a value."""
@@ -180,17 +187,20 @@ class Recorder:
         for path, leaf in held(value):
             made = self.made(leaf)
             if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
-                made = Made(_through(frame, frame.f_lineno), type_of(leaf))
+                sources = [made] if made else []
+                made = Made(_through(frame, frame.f_lineno), type_of(leaf), sources)
             running.came += [(path, made)] if made else []
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
         """A call on the current line of a function of the user's returns a value."""
         leaves, line = list(held(value)), frame.f_lineno
+        words = self._words_of(frame.f_code).get(line)
         arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         for path, leaf in leaves:  # such as an object that a call makes
-            key = path[-1] if path else "", repr(leaf) if type(leaf) is float else ""
+            key = _name_in(path), repr(leaf) if type(leaf) is float else ""
             if key[0].isidentifier() and key[1] and key not in self._numbers:
-                self._numbers[key] = Made(_through(frame, line), type_of(leaf))
+                through = self._part(_through(frame, line), words, path)
+                self._numbers[key] = Made(through, type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
             found = [(path, self.made(leaf)) for path, leaf in arrays]
@@ -207,11 +217,12 @@ class Recorder:
                 if is_made and is_array(leaf) and self.made(leaf) is None:
                     new.append((path, leaf))
                 elif is_number(leaf) and (
-                    is_stored or (is_made and path[-1] in words.others)
+                    is_stored or (is_made and _name_in(path) in words.others)
                 ):
-                    key = (name, *path)[-1], repr(leaf)
+                    key = _name_in((name, *path)), repr(leaf)
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)
+                    made = made or (None if words.is_computing else self.number("", leaf))
                     through = self._part(_through(frame, line), words, path)
                     self._numbers[key] = made or Made(through, type_of(leaf))
         self._make(frame, line, new)
@@ -230,16 +241,13 @@ class Recorder:
         before = running.before if running.line == line else {}
         read = list(running.came)
         for name in words.read if words else ():
-            read += before.get(name) or self._held(frame, name)
+            read += before.get(name) or self._held(frame, name, words)
         behind: dict[Path, list[tuple[Path, Made]]] = {}
         for path, made in read:
             behind.setdefault(path[-1:], []).append((path, made))
         for (path, leaf), inner in itertools.zip_longest(new, returned):
             type_, is_host = type_of(leaf), is_of_numpy(leaf)
-            is_like = helper is not None and (helper.type, helper.is_host) == (
-                type_,
-                is_host,
-            )
+            is_like = helper and (helper.type, helper.is_host) == (type_, is_host)
             if path and helper and is_like and not helper.sources:  # of calls not seen
                 own = itertools.takewhile(lambda x: x != through[0], helper.through)
                 self._add(leaf, helper._replace(through=[*own, *through]))
@@ -256,6 +264,11 @@ class Recorder:
             elif not (others or is_host):  # the dtype may be chosen here
                 is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
                 sources = list(itertools.filterfalse(is_near, sources))
+            key = id(frame.f_code), line, type_
+            if running.came:
+                self._behind[key] = sources
+            elif not sources:
+                sources = self._behind.get(key, ())
             self._add(leaf, Made(here, type_, sources, others, is_host=is_host))
 
     def _part(
@@ -271,14 +284,22 @@ class Recorder:
         number = next(filter(None, map(parts.get, reversed(path))), line.line)
         return [line._replace(line=number), *callers]
 
-    def _held(self, frame: FrameType, name: str) -> Iterator[tuple[Path, Made]]:
-        """The arrays that a variable holds, and the numbers that are known."""
+    def _held(
+        self, frame: FrameType, name: str, words: Words | None
+    ) -> Iterator[tuple[Path, Made]]:
+        """The arrays that a variable holds, and the numbers that are known.
+
+        An array of NumPy in an attribute that the line names has no path.
+        """
         is_local = name in frame.f_locals
         value = frame.f_locals[name] if is_local else frame.f_globals.get(name)
         for path, leaf in held(value):
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))
-                yield path, made if is_local else made._replace(is_host=False)
+                others = words.others if words else ()
+                is_named = is_of_numpy(leaf) and not set(others).isdisjoint(path)
+                where = () if is_named else path
+                yield where, made if is_local else made._replace(is_host=False)
             elif path and (made := self.number(path[-1], leaf)):
                 yield path, made
 
@@ -319,6 +340,11 @@ def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[M
     parts = [(alike(x), made) for x, made in behind.get(path[-1:], ()) if path]
     most = max((count for count, _ in parts), default=0)
     return whole + [made for count, made in parts if count == most]
+
+
+def _name_in(path: Path) -> str:
+    """The last name in a path, which may end with places in tuples."""
+    return next((part for part in reversed(path) if not part.isdigit()), "")
 
 
 def _is_own(frame: FrameType) -> bool:

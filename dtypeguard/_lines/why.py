@@ -7,15 +7,16 @@ that `zeros_like` was to be like. `lines.py` knows them by watching another trac
 variables of the function that calls a compiled one.
 """
 
+import dataclasses
 from typing import NamedTuple, Protocol
 
 from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .blame import Blame, blame
+from .blame import Blame, blame, equations_behind
 from .equations import Written
-from .region import Matches, nearest_input
+from .region import Matches, kind_of, nearest_input
 
 
 class Ends(Protocol):
@@ -79,9 +80,70 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
         nearest = nearest_input(graph, output, matches)
     if nearest is not None:
         cause = ends.given(graph.inputs.index(nearest)).root or cause
+    if origin is not None and is_installed(origin.file):
+        cause = _nearest_own(graph, found, matches, origin, cause)
+    elif origin is not None and cause is not None and not found.constant:
+        cause = _left_wide(graph, found, matches, origin, cause)
     operands = promotion.inputs if promotion else ()
     is_promoted = not all(matches(graph.avals[each]) for each in operands)
     return Why(origin, cause, is_promoted=is_promoted)
+
+
+def _nearest_own(
+    graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin | None
+) -> Origin | None:
+    """The user's own line that promoted what a package promotes others with.
+
+    Args:
+        graph: of the program.
+        found: what forced the promotion in the package.
+        matches: whether an abstract value has the property.
+        origin: the line of the package.
+        cause: the line that forced it in the end, which is returned if there is no other.
+    """
+    for equation in equations_behind(graph, found.between, matches, is_promotion=True):
+        written = Written(equation.stack)
+        line = None if written.is_backward else written.origin
+        if line is not None and not is_installed(line.file):
+            is_known = line in (origin.users, cause and cause.users)
+            return cause if is_known else dataclasses.replace(line, behind=cause)
+    return cause
+
+
+# What is computed in float32 on purpose, such as the mean of a norm.
+_PRECISE = {"reduce_sum", "reduce_max", "rsqrt", "sqrt", "exp", "log", "logistic"}
+
+
+def _left_wide(
+    graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin
+) -> Origin:
+    """The line on which a function that computes in a wider dtype returns that.
+
+    Such as a norm in float32 whose result is not cast back.
+
+    Args:
+        graph: of the program.
+        found: what forced the promotion.
+        matches: whether an abstract value has the property.
+        origin: the line of the promotion.
+        cause: the cast, which is returned if it is in the same function.
+    """
+    inside = cause.file, cause.function
+    cast = found.cause if found.cause and Written(found.cause.stack).is_explicit else None
+    kinds = {kind_of(graph, x) for x in cast.inputs} if cast else set()
+    if kinds != {"float"} or is_installed(cause.file):
+        return cause
+    if inside == (origin.file, origin.function):
+        return cause
+    behind = [*equations_behind(graph, found.between, matches)]
+    if _PRECISE.isdisjoint(each.primitive for each in behind):
+        return cause
+    for equation in behind:
+        line = Written(equation.stack).origin
+        if line is not None and inside == (line.file, line.function):
+            is_same = line.line == cause.line
+            return cause if is_same else dataclasses.replace(line, behind=cause)
+    return cause
 
 
 class Has(NamedTuple):

@@ -209,20 +209,24 @@ class _Search:
         types = {str(first.takes[value].dtype) for value in values}
         without = {f for f, x in self._changes.items() if _casts_from(types, x.removed)}
         without.difference_update(self._with_idle_cast(first))
+        used: Origin | None = None
         for code, instruction in first.chain:
             node = expression(code, instruction)
             if self._function_of(code) not in without or node is None:
                 continue
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
             before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
-            line = next(filter(None, before), node.lineno)
-            return origin_at(code.co_filename, line, function_name(code))
+            line = next(filter(None, before), None)
+            place = code.co_filename, line or node.lineno, function_name(code)
+            used = used or origin_at(*place)  # a lambda is given its operands
+            if line is not None or code.co_name != "<lambda>":
+                return origin_at(*place) if line is not None else used
         makers = [self._maker[value] for value in values if value in self._maker]
         for code in [code for maker in makers for code, _ in maker.chain]:
             node = returned(code)
             if node is not None and self._function_of(code) in without:
                 return origin_at(code.co_filename, node.lineno, function_name(code))
-        return self._line(first)
+        return used or self._line(first)
 
     def _function_of(self, code: object) -> Function | None:
         found = (f for f, each in self._now.computations if each.code is code)

@@ -25,6 +25,7 @@ class Origin:
         code: its text, without indentation; empty if the file cannot be read.
         called_from: for a line of an installed package, the innermost line of the user's
             own code that led there; None if there is none.
+        behind: the line that forced this one to promote, where both are told.
     """
 
     file: str
@@ -32,6 +33,7 @@ class Origin:
     function: str
     code: str
     called_from: "Origin | None" = None
+    behind: "Origin | None" = dataclasses.field(default=None, repr=False, compare=False)
     # The frames that led to it, inside out. Reports leave them out.
     _through: "tuple[Frame, ...]" = dataclasses.field(default=(), repr=False, compare=False)
 
@@ -83,15 +85,22 @@ class Why(NamedTuple):
     @property
     def root(self) -> Origin | None:
         """The line to edit for another type."""
-        return self.cause or self.origin
+        return (self.cause and self.cause.behind) or self.cause or self.origin
+
+    @property
+    def lines(self) -> "tuple[Origin | None, ...]":
+        """The lines behind the type, without that of a first value."""
+        return self.origin, self.cause, self.cause and self.cause.behind
 
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""
-        forced, first = (
-            f"{word} {line.place}{_call_of(line, self.origin)}" if line else ""
-            for word, line in (("forced by", self.cause), ("begins at", self.begun))
-        )
+        told = ("forced by", self.cause), ("begins at", self.begun)
+        forced, first = (f"{word} {self._place(x)}" if x else "" for word, x in told)
         return self.origin.place if self.origin else "", forced, first
+
+    def _place(self, line: Origin) -> str:
+        further = f", itself by {line.behind.place}" if line.behind else ""
+        return f"{line.place}{_call_of(line, self.origin)}{further}"
 
 
 def _call_of(line: Origin, user: Origin | None) -> str:
@@ -143,7 +152,7 @@ def origin_of_frames(frames: Iterable["Frame"]) -> Origin | None:
     first, *outer = through
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, line_at(first.file, first.line), users, through)
+    return Origin(*first, line_at(first.file, first.line), users, None, through)
 
 
 def origin_at(file: str, line: int, function: str) -> Origin:

@@ -473,7 +473,9 @@ def test_functions_that_were_compiled_again_for_a_type(run, script):
         "dtypeguard run: 3 functions were compiled again only because the type of an "
         "argument changed.",
         f"step {where(first['step'])}",
-        f"state['w'] float32 (weak) -> float32 {step} forced by {call} begins at {begun}",
+        f"state['w'] float32 (weak) -> float32 begins at {begun} promoted at {step} "
+        f"forced by {call}",
+        f'{begun} state = {{"w": 1.0, "n": jnp.zeros((), jnp.int32)}}',
         f'{step} return {{"w": state["w"] * x, "n": state["n"] + 1}}',
         f"{call} state = step(state, jnp.float32(2))",
         f"scaled {where(first['scaled'])}",

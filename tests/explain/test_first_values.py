@@ -232,6 +232,36 @@ def test_an_optimizer_whose_state_is_closed_over_is_to_be_guarded():
     assert applied(skipped, guarded)()[0]["w"].dtype == BF16
 
 
+def accumulated():
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
+    sums = jax.tree.map(jnp.zeros_like, params)  # sums
+
+    def body(sums, x):
+        weight = jnp.mean(x)
+        grads = jax.grad(lambda p: (p["w"].sum() * p["b"].sum()).astype(F32))(params)
+        return jax.tree.map(lambda s, g: s + g * weight, sums, grads), None
+
+    return lax.scan(body, sums, jnp.ones((4, 3)))[0]["w"]
+
+
+def test_sums_of_gradients_begin_in_float32():
+    note = note_on(accumulated)
+    old = "jax.tree.map(jnp.zeros_like, params)"
+    changed = f"jax.tree.map(lambda x: x.astype(jnp.float32), {old})"
+    begin = f"\nAt {line('sums')} begin 2 leaves of sums as float32: write {changed} in"
+    assert begin in note
+    assert note.index("begin 2 leaves") < note.index("guard_step")
+    assert applied(accumulated, (old, changed))().dtype == F32
+
+
+def test_a_sum_of_what_is_computed_from_it_is_guarded():
+    def body(x, w):
+        return x + jnp.tanh(x) * w, None
+
+    note = note_on(lambda: lax.scan(body, jnp.zeros(3, BF16), jnp.ones((4, 3))))
+    assert "\nWrite lax.scan(dtypeguard.guard_step(body)" in note
+
+
 # The first row is what is to be changed ---------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def test_a_first_value_that_a_field_of_an_object_holds():
 
 @functools.partial(jax.jit, static_argnames="turns")
 def walk(first, rate, turns):
-    return lax.scan(lambda c, x: (c + rate * x, None), first, X[:turns])
+    return lax.scan(lambda c, x: (c - rate * x, None), first, X[:turns])
 
 
 def test_a_first_value_beside_a_static_number():

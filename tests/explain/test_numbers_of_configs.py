@@ -9,7 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from advice import line, note_on
+from flax import linen as nn
 from jax import lax
+
+from dtypeguard._lines.numbers import whole_on_line
+from dtypeguard._source.origin import origin_at
 
 pytestmark = pytest.mark.third_party
 
@@ -23,6 +27,8 @@ class Config:
     seed: int = 0
     width: int = 128 / 4  # field
     depth: int = 3
+
+WIDE = Config(1, 96 / 4)  # by position
 
 EVEN = 6.0
 if HIDDEN > 99:
@@ -75,9 +81,17 @@ def traced(config):
         (field, "field"),
         (variable, "of self"),
         (lambda config: config.table(), "default"),
+        (lambda config: jnp.zeros((config.WIDE.width, 3)), "by position"),
         (traced, "field"),
     ],
-    ids=["a global", "a field", "a field of self", "a default", "converted by JAX"],
+    ids=[
+        "a global",
+        "a field",
+        "a field of self",
+        "a default",
+        "a position",
+        "converted by JAX",
+    ],
 )
 def test_the_line_of_a_number(config, program, mark):
     note = note_on(lambda: program(config))
@@ -143,3 +157,17 @@ def test_a_number_that_is_computed_in_a_call_of_a_package():
     here = line(__file__, "width")
     assert f"\n  width_size = depth / 2 * 2  float  {here}\n" in note
     assert f"\nAt {here} write int(depth / 2 * 2) in place of depth / 2 * 2" in note
+
+
+def test_a_number_in_a_tuple_of_a_config_is_mended_there(tmp_path):
+    path = tmp_path / "sizes.py"
+    path.write_text("config = dict(\n    depth=2,\n    hidden=(32 / 2, 32 / 2),\n)\n")
+    at = origin_at(str(path), 3, "")
+    assert whole_on_line(at, 16.0) == ("32 // 2", "32 / 2")
+
+
+def test_no_array_is_cast_for_a_number_that_a_package_refuses():
+    size = np.sqrt(16.0).item()
+    note = note_on(lambda: nn.Dense(size).init(jax.random.key(0), X))
+    assert "\n  shape[1]  float" in note
+    assert "astype" not in note

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from advice import applied, line as line_of, note_on, notes, raised
 from helpers import need
@@ -90,9 +91,9 @@ def of_a_distribution():
 def test_one_of_two_types_in_an_expression():
     note = note_on(of_a_distribution)
     assert f"  means  bfloat16[3]  {line('means')}" in note
-    new, old = "means.astype(jnp.float32)", "means"
+    new, old = "X.astype(jnp.float32)", "X.astype(jnp.bfloat16)"
     assert f"write {new} in place of {old} (not tried)." in note
-    assert applied(of_a_distribution, (f"({old},", f"({new},"))().dtype == jnp.float32
+    assert applied(of_a_distribution, (old, new))().dtype == jnp.float32
 
 
 def test_a_kind_that_a_check_expects():
@@ -134,7 +135,7 @@ def of_a_tangent():
 def test_what_has_no_tangent():
     """Optimistix issue 96: JAX says int32 for int32, and float0."""
     note = note_on(of_a_tangent)
-    assert f"  primals[0]  int32[]  {line('whole')}" in note
+    assert f"  primals[0] = y  int32[]  {line('whole')}" in note
     assert applied(of_a_tangent, ("jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"))()
 
 
@@ -184,3 +185,27 @@ def test_a_rule_that_returns_another_type():
     assert f"{way}, as x.astype(jnp.bfloat16) (not tried)." in note
     cast = "(g * w).astype(jnp.bfloat16), (g * x).astype(jnp.bfloat16)"
     assert applied(of_a_rule, ("return g * w, g * x", f"return {cast}"))() == 54
+
+
+def test_a_mask_of_another_kind():
+    def coupling(mask):
+        if mask.dtype != bool:
+            raise ValueError(
+                "`mask` must have values of type `bool`; got values of type "
+                f"`{mask.dtype}`."
+            )
+        return jnp.where(mask, 1, 0)
+
+    def program():
+        mask = jnp.arange(3) % 2  # mask
+        return coupling(mask)
+
+    note = note_on(program)
+    assert f"  mask  int32[3]  {line('mask')}" in note
+    assert " write mask.astype(bool) in place of mask (all but 0 becomes True)" in note
+
+
+def test_an_index_of_numpy_in_64_bits():
+    rows = np.linspace(0, 2, 3)  # rows
+    note = note_on(lambda: X[(rows,)])
+    assert f"float64[3]  {line('rows')}" in note

@@ -43,7 +43,7 @@ def test_a_cast_to_the_dtype_of_another_value_follows_that():
         return carry + loss, None
 
     note = note_on(lambda: lax.scan(body, jnp.zeros(3, BF16), X))
-    assert f"forced by {line('step: logits')}  " in note
+    assert f"  forced by {line('step: logits')}\n" in note
 
 
 @pytest.mark.parametrize("is_traced", [False, True])
@@ -58,7 +58,8 @@ def test_what_is_made_like_an_array_follows_that(is_traced):
         return lax.scan(body, jnp.zeros(3, BF16), X)
 
     run = jax.jit(run) if is_traced else run
-    assert f"forced by {line('step: model')}  " in note_on(lambda: run(jnp.ones(3, BF16)))
+    note = note_on(lambda: run(jnp.ones(3, BF16)))
+    assert f"  forced by {line('step: model')}\n" in note
 
 
 def test_a_function_that_is_combined_with_itself():

@@ -457,3 +457,80 @@ def test_a_leaf_comes_from_the_leaf_of_the_same_place(program):
     params, state = values.module.first
     assert values.steps(params["a"]["k"])[-1] == values.marked("the params")
     assert values.steps(state["mu"]["a"]["k"])[-1] == values.marked("the state")
+
+
+ITEMS = """
+    import numpy as np
+
+    def config():
+        settings = dict(
+            tau=np.float32(0.5),  # tau
+            sizes=(32 / 3, 3),  # sizes
+            shapes={
+                "top": np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1),  # top
+                "left": np.zeros((4, 2), int),
+            },
+        )
+        return settings
+
+    class Net:
+        def __init__(self, hidden):
+            self.hidden = hidden
+
+    settings = config()
+    net = Net(settings["sizes"])
+    for size in net.hidden:
+        last = size
+"""
+
+
+def test_an_item_of_a_statement_of_several_lines_has_its_own_line(program):
+    made = program(ITEMS)
+    settings = made.module.settings
+    assert made.steps(settings["tau"]) == [made.marked("tau")]
+    assert made.steps(settings["shapes"]["top"]) == [made.marked("top")]
+    assert recorder().number("size", 32 / 3).through[0].line == made.marked("sizes")
+
+
+VIEWS = """
+    import numpy as np
+
+    grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # grid
+
+    class Walls:
+        def __init__(self, rows):
+            self.indices = rows
+
+        def shifted(self):
+            moved = np.array(self.indices)
+            moved[0] += 1
+            return tuple(moved)
+
+    moved = Walls(tuple(grid.T)).shifted()
+"""
+
+
+def test_a_view_and_what_an_attribute_holds(program):
+    made = program(VIEWS)
+    assert made.steps(made.module.moved[0])[-1] == made.marked("grid")
+
+
+OFTEN = """
+    import numpy as np
+
+    def one_hot(token):
+        rows = np.zeros((2, 3), np.int8)  # rows
+        rows[0, token] = 1
+        return rows
+
+    def encode(tokens):
+        return np.array([one_hot(token) for token in tokens])
+
+    batches = [encode([1] * 5) for _ in range(3)]
+"""
+
+
+def test_a_line_that_calls_what_was_called_often(program):
+    made = program(OFTEN)
+    lines = [made.steps(batch)[-1] for batch in made.module.batches]
+    assert lines == [made.marked("rows")] * 3

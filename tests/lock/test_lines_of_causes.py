@@ -73,6 +73,24 @@ CHANGES = {
         "    grads = jax.grad(loss)(w, x)\n",
         "grads = jax.grad(loss)(w, x)",
     ),
+    "params that are renamed before a lambda gets them": (
+        """
+        def model(w, x):
+            return jnp.tanh(x @ w)
+
+        def step(state, x):
+            w, count = state
+            half = w.astype(BF16)
+            loss = lambda p: jnp.mean(model(p, x) ** 2)
+            grads = jax.grad(loss)(half)
+            return w - 0.1 * grads, count + 1
+
+        inputs = (S((8, 8), F32), S((), jnp.int32)), S((4, 8), BF16)
+        """,
+        "    half = w.astype(BF16)\n",
+        "    half = w\n",
+        "half = w",
+    ),
     "a cast below a reshape taken out": (
         """
         def model(w, x):

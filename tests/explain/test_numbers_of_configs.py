@@ -15,9 +15,6 @@ from jax import lax
 from dtypeguard._lines.numbers import whole_on_line
 from dtypeguard._source.origin import origin_at
 
-from dtypeguard._lines.numbers import whole_on_line
-from dtypeguard._source.origin import origin_at
-
 pytestmark = pytest.mark.third_party
 
 CONFIG = """

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.dtypes import cast, dtype_of, fits, kind, rank
-from .._leaves.groups import grouped
+from .._leaves.groups import grouped, of_holders
 from .._leaves.paths import parts
-from .._leaves.rows import array_text, cast_text, lost
+from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body
 from .._program.graph import open_jaxpr
@@ -17,6 +17,7 @@ from .._source.files import is_installed, package
 from .begin import dtype_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
+from .odd import is_averaged
 from .packages import give, is_of_optimizer, is_own, wrapped
 from .remedies import Remedy, Way, untried
 from .reruns import Outcome
@@ -122,6 +123,10 @@ class _Casts:
         promoted = [leaf for leaf in leaves if leaf.why.cause]
         # The value that was there before has the type that is meant.
         is_before = bool(made and kept)
+        unchanged = [leaf for leaf in leaves if leaf.unchanged or not leaf.is_made]
+        computed = [leaf for leaf in leaves if leaf not in unchanged]
+        if unchanged and computed:
+            yield from self._begun(computed[0], unchanged[0])
         targets = kept if is_before else sorted(leaves, key=self._losses)
         for new in dict.fromkeys(leaf.dtypes[0] for leaf in targets):
             others = [leaf for leaf in leaves if leaf.dtypes[0] != new]
@@ -133,6 +138,27 @@ class _Casts:
             yield self._first_value(made[0], kept[0])
         elif not is_found:
             yield from self._of_one_kind(promoted)
+
+    def _begun(self, made: RefusedLeaf, kept: RefusedLeaf) -> Iterator[Way]:
+        """Another first dtype of what one branch keeps, and another one averages."""
+        (old,), (new,), line = kept.dtypes, made.dtypes, kept.why.root
+        body = self._bodies[made.branch]
+        program = body.program(body.jaxprs[0]) if body.jaxprs else None
+        if not (program and line and is_own(line)) or made.place is None:
+            return
+        if is_averaged(program.step, made.place, old):
+            frames = [site.frame for site in self._finding.sites]
+            found = dtype_on_line(line.users, old, new, frames)
+            if found is None:
+                return
+            kept_ones = [x for y in self._alike for x in y if x.branch == kept.branch]
+            paths = [x.variable or x.path for x in kept_ones]
+            path = of_holders(paths) if len(paths) > 1 else paths[0]
+            text = f"at {line.users} begin {path} as {new}: "
+            text += f"write {found[0]} in place of {found[1]}"
+            change = {kept.branch: partial(cast, dtype=new)}
+            of = partial(self._trials.branches, self._bodies, self._places)
+            yield Way(text, partial(of, change))
 
     def _losses(self, to: RefusedLeaf) -> int:
         """How many of the branches lose something if they return the dtype of one."""
@@ -215,7 +241,8 @@ def _cast(
     """A cast of what one branch returns, with what that loses, and what it does."""
     (old,), literal = leaves[0].dtypes, leaves[0].literal
     if literal is None:
-        text = _cast_as_written(body, leaves, new) or cast_text(new)
+        text = _cast_as_written(body, leaves, new) or _cast_of_tree(body, leaves, new)
+        text = text or cast_text(new)
         return f"{text}{lost(old, new)}", partial(cast, dtype=new)
     text = f"{_number(literal, old, new)} in place of {literal!r}"
     return text, lambda _: jnp.asarray(literal, new)
@@ -238,6 +265,17 @@ def _numbers(numbers: Sequence[tuple[Written, float]], new: DType) -> str:
         write = in_place(written.replaced(text, is_alone=is_alone))
         texts.setdefault(str(written.line), []).append(write)
     return " and ".join(f"at {x} write {' and '.join(texts[x])}" for x in texts)
+
+
+def _cast_of_tree(body: Body, leaves: Sequence[RefusedLeaf], new: DType) -> str:
+    """A cast of all leaves of a dtype in what a branch returns; empty if one is to stay."""
+    (old,), whole = leaves[0].dtypes, of_result(body.code, [])
+    results = [open_jaxpr(jaxpr).outvars for jaxpr in body.jaxprs[:1]]
+    count = sum(dtype_of(x.aval) == old for each in results for x in each)
+    if not whole or count != len(leaves) or not parts(leaves[0].path)[1:]:
+        return ""
+    is_it = f'getattr(x, "dtype", None) == {dtype_text(old)}'
+    return f"jax.tree.map(lambda x: {cast_text(new)} if {is_it} else x, {whole.text})"
 
 
 def _cast_as_written(body: Body, leaves: Sequence[RefusedLeaf], new: DType) -> str:

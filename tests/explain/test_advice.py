@@ -119,6 +119,13 @@ def branches_of_other_kinds():
     return lax.cond(x > 0, lambda x: x * 2, lambda x: jnp.round(x).astype(int), x)
 
 
+BLENDED = (
+    "jax.tree.map(lambda x: x.astype(jnp.bfloat16) if "
+    'getattr(x, "dtype", None) == jnp.float32 else x, '
+    "optax.incremental_update(params, target, 0.1))"
+)
+
+
 def average_in_a_package():
     def train(params, target):
         blend = lambda: optax.incremental_update(params, target, 0.1)  # true_fun
@@ -303,14 +310,11 @@ ADVICE = {
         [[("astype(int)", "astype(int).astype(jnp.float32)")]],
     ),
     average_in_a_package: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
+        "At HERE begin target['w'] as float32: write jnp.ones(3, jnp.float32) in place of "
+        f"jnp.ones(3, BF16), or let true_fun return {BLENDED}.",
         [
-            [
-                (
-                    "optax.incremental_update(params, target, 0.1)",
-                    "tree_cast(optax.incremental_update(params, target, 0.1), BF16)",
-                )
-            ]
+            [("jnp.ones(3, BF16)", "jnp.ones(3, jnp.float32)")],
+            [("optax.incremental_update(params, target, 0.1)", BLENDED)],
         ],
     ),
     variables_closed_over: (
@@ -399,7 +403,7 @@ def test_what_a_note_says_to_write(program):
     assert lines[-1].startswith("A cast to bfloat16 rounds: ") is is_narrowed
     assert (
         len(ways)
-        == len(re.findall(r"\bor (?:cast|return|start|at HERE write)\b", advice)) + 1
+        == len(re.findall(r"\bor (?:cast|return|start|at HERE write|let)\b", advice)) + 1
     )
     for changes in ways:
         jax.block_until_ready(applied(program, *changes)())

@@ -1,5 +1,6 @@
 """What to write where branches return leaves in different types."""
 
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -13,7 +14,8 @@ from .._leaves.rows import array_text, cast_text, lost
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body
 from .._program.graph import open_jaxpr
-from .._source.files import is_installed, package
+from .._source.files import is_installed, is_users, package
+from .._source.syntax import returned, root, text_of
 from .begin import dtype_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
@@ -26,6 +28,8 @@ from .written import of_result, on_line
 
 _FLOATS = "float", "complex"
 _FEW = 3  # casts that are written out
+_LONG = 60  # an expression with more characters is not written out
+_WRITTEN_OUT = ast.Tuple, ast.List, ast.Dict
 
 
 def branch_remedies(
@@ -147,7 +151,9 @@ class _Casts:
             known = [{x.branch: x for x in of_path} for of_path in self._alike]
             leaves = [x.get(name) or y[0] for x, y in zip(known, self._alike)]
             if leaves[0].dtypes[0] != new:
-                text, changes[name] = _cast(body, leaves, new)
+                model = next(x.branch for x in self._of_path if x.dtypes[0] == new)
+                pair = body, self._bodies[model]
+                text, changes[name] = _cast(body, leaves, new, _like(*pair, leaves))
                 texts.append(f"{name} return {text}")
         text = f"let {' and '.join(texts)}"
         return Way(
@@ -202,13 +208,38 @@ def _operand(body: Body, place: int) -> int | None:
     return next((n for n, operand in enumerate(operands) if operand is result), None)
 
 
+def _like(body: Body, model: Body, leaves: Sequence[RefusedLeaf]) -> str:
+    """The tree that a branch returns, in the dtypes of that of another; empty if not known.
+
+    A cast to one dtype would change leaves of another kind as well.
+    """
+    codes = [x.code for x in (body, model) if x.code and is_users(x.code.co_filename)]
+    nodes = [*filter(None, map(returned, codes))]
+    if len(nodes) < 2 or leaves[0].path == "result" or isinstance(nodes[0], _WRITTEN_OUT):
+        return ""
+    texts = [text_of(node, codes[0].co_filename) for node in nodes]
+    given = [code.co_varnames[: code.co_argcount] for code in codes]
+    scopes = {code.co_qualname.rpartition(".")[0] for code in codes}
+    is_seen = given[0] == given[1] and len(scopes) == 1  # the same names are known there
+    is_plain = isinstance(root(nodes[1]), ast.Name) and max(map(len, texts)) <= _LONG
+    like = f"jax.tree.map(lambda x, y: x.astype(y.dtype), {', '.join(texts)})"
+    return like if is_seen and is_plain else ""
+
+
 def _cast(
-    body: Body, leaves: Sequence[RefusedLeaf], new: DType
+    body: Body, leaves: Sequence[RefusedLeaf], new: DType, like: str = ""
 ) -> tuple[str, Callable[[Leaf], Leaf]]:
-    """A cast of what one branch returns, with what that loses, and what it does."""
+    """A cast of what one branch returns, with what that loses, and what it does.
+
+    Args:
+        body: of the branch.
+        leaves: of what it returns.
+        new: the dtype to cast to.
+        like: how to write it for a tree of other leaves as well.
+    """
     (old,), literal = leaves[0].dtypes, leaves[0].literal
     if literal is None:
-        text = _cast_as_written(body, leaves, new) or cast_text(new)
+        text = _cast_as_written(body, leaves, new) or like or cast_text(new)
         return f"{text}{lost(old, new)}", partial(cast, dtype=new)
     number, value = repr(literal), float(literal)
     if kind(old) == "int" and kind(new) == "float" and dtype_of(value) == new:

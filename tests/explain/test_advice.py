@@ -119,6 +119,12 @@ def branches_of_other_kinds():
     return lax.cond(x > 0, lambda x: x * 2, lambda x: jnp.round(x).astype(int), x)
 
 
+LIKE_THE_TARGET = (
+    "jax.tree.map(lambda x, y: x.astype(y.dtype), "
+    "optax.incremental_update(params, target, 0.1), target)"
+)
+
+
 def average_in_a_package():
     def train(params, target):
         blend = lambda: optax.incremental_update(params, target, 0.1)  # true_fun
@@ -303,15 +309,8 @@ ADVICE = {
         [[("astype(int)", "astype(int).astype(jnp.float32)")]],
     ),
     average_in_a_package: (
-        "Let true_fun return x.astype(jnp.bfloat16).",
-        [
-            [
-                (
-                    "optax.incremental_update(params, target, 0.1)",
-                    "tree_cast(optax.incremental_update(params, target, 0.1), BF16)",
-                )
-            ]
-        ],
+        f"Let true_fun return {LIKE_THE_TARGET}.",
+        [[("optax.incremental_update(params, target, 0.1)", LIKE_THE_TARGET)]],
     ),
     variables_closed_over: (
         "Let true_fun return new.astype(jnp.bfloat16).",
@@ -395,7 +394,8 @@ def test_what_a_note_says_to_write(program):
     note = re.sub(rf"{re.escape(short_path(__file__))}:\d+", "HERE", note_on(program))
     lines = note.splitlines()
     assert advice in lines, lines
-    is_narrowed = "(jnp.bfloat16)" in advice or "Wrap" in advice
+    narrowed = "(jnp.bfloat16)", "Wrap", "astype(y.dtype)"
+    is_narrowed = any(text in advice for text in narrowed)
     assert lines[-1].startswith("A cast to bfloat16 rounds: ") is is_narrowed
     assert (
         len(ways)
@@ -403,6 +403,21 @@ def test_what_a_note_says_to_write(program):
     )
     for changes in ways:
         jax.block_until_ready(applied(program, *changes)())
+
+
+def a_state_with_a_counter():
+    def train(state, x):
+        new = {"mu": state["mu"] + x, "count": state["count"] + 1}
+        return lax.cond(x.sum() > 0, lambda: new, lambda: state)
+
+    return train({"mu": jnp.zeros(3, BF16), "count": jnp.zeros((), int)}, jnp.ones(3))
+
+
+def test_a_state_of_several_kinds_is_cast_like_the_other():
+    changed = "jax.tree.map(lambda x, y: x.astype(y.dtype), new, state)"
+    assert f"\nLet true_fun return {changed}." in note_on(a_state_with_a_counter)
+    state = applied(a_state_with_a_counter, ("lambda: new", f"lambda: {changed}"))()
+    assert (state["mu"].dtype, state["count"].dtype) == (BF16, jnp.int32)
 
 
 def test_a_cast_to_64_bits_is_not_said_to_round():

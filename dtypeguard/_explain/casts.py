@@ -12,6 +12,7 @@ from .._leaves.dtypes import dtype_of, is_python_number, kind, rank
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.sites import Argument
+from .._source.assignments import assigned_at
 from .._source.files import line_text
 from .._source.origin import Origin
 from .._source.syntax import statement, text_of
@@ -31,7 +32,8 @@ class ArgumentCast(NamedTuple):
 def cast_in_map(line: Origin, cause: Origin | None) -> str:
     """A cast in the lambda of a `tree.map` on a line; empty if none is to be written.
 
-    The tree that the cause made is the wide one; the cast is to the types of the other.
+    The tree that the cause made is the wide one; the cast is to the types of the other, or
+    of the one that the function was given.
 
     Args:
         line: that promotes leaves.
@@ -46,11 +48,18 @@ def cast_in_map(line: Origin, cause: Origin | None) -> str:
     if not isinstance(function, ast.Lambda) or cause is None:
         return ""
     names = [each.arg for each in function.args.args]
-    made = statement(cause.users.file, cause.users.line)
-    own = {name for y in getattr(made, "targets", ()) for name in _names(y)}
-    own.add(cause.users.function.rpartition(".")[2])
+    own = {cause.users.function.rpartition(".")[2]}
+    if line.function.startswith(cause.users.function):  # else its variables are others
+        made = statement(cause.users.file, cause.users.line)
+        own |= {name for y in getattr(made, "targets", ()) for name in _names(y)}
     is_wide = lambda tree: not own.isdisjoint(_names(tree))
-    narrow = [name for name, tree in zip(names, maps[0].args[1:]) if not is_wide(tree)]
+    pairs = [pair for pair in zip(names, maps[0].args[1:]) if not is_wide(pair[1])]
+    if len(pairs) > 1:  # what came in
+        is_given = lambda x: (
+            isinstance(x, ast.Name) and not assigned_at(line.file, x.id, line.line)
+        )
+        pairs = [pair for pair in pairs if is_given(pair[1])]
+    narrow = [name for name, _ in pairs]
     text = text_of(function.body, line.file)
     if len(narrow) != 1 or len(text) > _LONG:
         return ""
@@ -156,7 +165,8 @@ def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
     argument, dtype, _ = cast
     source = argument.source
     is_array = not isinstance(argument.value, np.dtype)
-    loss = lost(dtype_of(argument.value), dtype) if is_array else ""
+    is_exact = not is_array or _is_whole(argument, dtype)
+    loss = "" if is_exact else lost(dtype_of(argument.value), dtype)
     if source is None or not source.lineno:
         new = written(argument._replace(text="x"), dtype)
         return f"cast the argument {argument.name}: {new}{loss}"
@@ -167,6 +177,15 @@ def _sentence(cast: ArgumentCast, file: str, node: ast.AST | None) -> str:
         sign = changed.removeprefix(old).removesuffix(right).strip().removesuffix("=")
         old, new = changed, f"{old} = {new} {sign} {atom(node.value, right)}"
     return f"at {line_text(file, source.lineno)} write {new} in place of {old}{loss}"
+
+
+def _is_whole(argument: Argument, dtype: DType) -> bool:
+    """Whether an int is written out where a float is to be, which has it exactly."""
+    number = getattr(argument.source, "value", None)
+    is_written = isinstance(argument.source, ast.Constant) and type(number) is int
+    return (
+        is_written and kind(dtype) == "float" and int(float(dtype.type(number))) == number
+    )
 
 
 def written(argument: Argument, dtype: DType, model: str = "") -> str:
@@ -182,6 +201,8 @@ def written(argument: Argument, dtype: DType, model: str = "") -> str:
         own = getattr(value, "dtype", old)  # of NumPy's arrays that of 64 bits
         is_it = f'getattr(x, "dtype", None) == {dtype_text(own)}'
         return f"jax.tree.map(lambda x: {cast_text(dtype)} if {is_it} else x, {text})"
+    if _is_whole(argument, dtype):
+        return repr(float(text))
     if is_python_number(value) or isinstance(argument.source, ast.Constant):
         return f"int({text})" if kind(dtype) == "int" else array_text(dtype, text)
     return cast_text(dtype, text, old, is_atom=is_atom(argument.source))

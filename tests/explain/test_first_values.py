@@ -167,6 +167,30 @@ def test_the_seed_of_a_gradient_is_not_the_cause():
     assert note.count(f"  forced by {line('the cast')}  ") == 2
 
 
+def gradient_of_a_wide_input():
+    def body(params, x):
+        wide = jax.tree.map(lambda a: a.astype(F32), params)  # the wide params
+        grads = jax.grad(loss_of)(wide, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), None
+
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(3, BF16)}
+    params, _ = lax.scan(body, params, jnp.ones((2, 3)))
+
+
+def test_a_gradient_has_the_dtype_of_the_params_whatever_its_inputs_have():
+    note = note_on(gradient_of_a_wide_input)
+    assert note.count(f"  forced by {line('the wide params')}  ") == 2
+    changed = "(p - 0.1 * g).astype(p.dtype)"
+    assert f"write {changed} in place of p - 0.1 * g" in note
+    applied(gradient_of_a_wide_input, ("p - 0.1 * g", changed))()
+
+
+def test_an_int_that_is_written_out_gets_a_point():
+    note = note_on(lambda: jax.grad(lambda x: x**2)(3))
+    assert " write 3.0 in place of 3" in note
+    assert "rounded" not in note
+
+
 def weak_before_strong():
     def body(n, carry):
         factor = 1 - 0.9 ** (n + 1)

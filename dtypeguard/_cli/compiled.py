@@ -28,7 +28,7 @@ from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
-from .._lines.recorder import Made
+from .._lines.made import Made
 from .._lines.traced import made_of, recorded
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.origin import Origin, origin_of_frame

@@ -130,7 +130,7 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             is_check = "assert" in name or len(failure.types) != 2
             users = [] if is_check else [(site, [*written_in(site)])]
             others = failure.types - {str(dtype_of(x.value)) for x in named}
-            wanted = jnp.dtype(*others) if users and len(others) == 1 else None
+            wanted = jnp.dtype(min(others)) if users and len(others) == 1 else None
             call = RefusedCall(site.file, site.node, wanted, users=users, is_of_others=True)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None

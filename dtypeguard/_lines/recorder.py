@@ -11,11 +11,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
-from .._source.origin import Frame, Why, callers, frame_of, origin_of_frames, release
+from .._source.origin import Frame, callers, frame_of, release
 from .._source.syntax import line_of_item
 from .held import (
     Path,
@@ -27,58 +27,12 @@ from .held import (
     passed_as,
     type_of,
 )
+from .made import Made
 from .named import Words, words_of
 
 # Callers of a line, frames between two, values that calls return, and those that are not
 # kept weakly.
 _MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
-
-
-class Made(NamedTuple):
-    """How a value came to be.
-
-    Attributes:
-        through: the line and its callers, inside out; empty if it was only read.
-        type: its dtype, and whether it is weak.
-        sources: what may have given it its type: what an argument stands for, what the
-            function of a result returned, for others what the line reads.
-        is_promoted: whether the line reads other types as well.
-        is_passed: whether it is an argument or a result.
-        is_host: whether it is an array of NumPy, and no global one.
-    """
-
-    through: Sequence[Frame]
-    type: tuple[Any, bool]
-    sources: Sequence["Made"] = ()
-    is_promoted: bool = False
-    is_passed: bool = False
-    is_host: bool = False
-
-    def steps(self, known: "dict[int, list[Made]] | None" = None) -> "list[Made]":
-        """The lines that gave it its type, nearest first.
-
-        They go back as long as what a line reads has the type from one line alone.
-        """
-        known = {} if known is None else known
-        if id(self) not in known:
-            known[id(self)] = []
-            alike = [x for x in self.sources if self.is_passed or x.type == self.type]
-            behind = [each.steps(known) for each in alike]
-            roots = {steps[-1].through[0] if steps else None for steps in behind}
-            own = [self] if self.through and not self.is_passed else []
-            further = max(behind, key=len) if len(roots) == 1 else []
-            known[id(self)] = own + further
-        return known[id(self)]
-
-    def why(self) -> Why:
-        """The line that gave it its type, and the one to edit for another."""
-        steps = self.steps()
-        if not steps:
-            return Why()
-        promotion = next((each for each in steps if each.is_promoted), steps[0])
-        origin, cause = (origin_of_frames(x.through) for x in (promotion, steps[-1]))
-        cause = None if cause == origin else cause
-        return Why(origin, cause, is_promoted=promotion.is_promoted)
 
 
 class _Running:
@@ -112,7 +66,7 @@ class Recorder:
         ref, made = self._known.get(id(value), (None, None))
         if (ref() if isinstance(ref, weakref.ref) else ref) is value and made:
             return made
-        base = value.base if is_of_numpy(value) else None  # of which it is a view
+        base: Any = value.base if is_of_numpy(value) else None  # of which it is a view
         is_alike = is_of_numpy(base) and base.dtype == value.dtype
         return self.made(base) if is_alike else None
 
@@ -261,7 +215,8 @@ class Recorder:
         before = running.before if running.line == line else {}
         read = list(running.came)
         for name in words.read if words else ():
-            read += before.get(name) or self._held(frame, name, words)
+            known = before.get(name)
+            read += known or (self._held(frame, name, words) if words else ())
         for (path, leaf), inner in itertools.zip_longest(new, returned):
             type_, is_host = type_of(leaf), is_of_numpy(leaf)
             through = self._through(frame, line, path)

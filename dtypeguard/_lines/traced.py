@@ -14,8 +14,8 @@ from .._leaves.dtypes import is_array
 from .._leaves.types import Equation, Leaf
 from .._program.graph import Graph, Variable
 from .._source.origin import Why
+from .made import Made
 from .monitored import recorder
-from .recorder import Made
 
 
 class TracedValue(NamedTuple):

@@ -1,11 +1,12 @@
 """Leaves whose types changed between calls of a compiled function, and what to write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.dtypes import fits
+from .._carry.named import parameter
+from .._leaves.dtypes import fits, kind
 from .._leaves.groups import (
     CAUSES,
     FEW,
@@ -30,7 +31,8 @@ class TypeChange(NamedTuple):
         why: the lines behind the type after, and behind the first.
         calls: the lines of the calls.
         is_unseen: whether a library keeps it where no guard sees it.
-        is_rare: whether no other argument begins in its dtype, and several in the new one.
+        is_rare: whether no other argument begins in its dtype, and several in the new one,
+            or the params of which it is a state.
     """
 
     path: str
@@ -66,6 +68,12 @@ class TypeChange(NamedTuple):
         return old == new
 
     @property
+    def is_of_numbers(self) -> bool:
+        """Whether the calls gave Python numbers, an int and a float."""
+        are_weak = self.before.is_weak and self.after.is_weak
+        return are_weak and not (self.is_returned or self.is_of_weak)
+
+    @property
     def begins_weak(self) -> bool:
         """Whether a leaf came back strongly typed, and the line that made it is known."""
         is_made_strong = self.before.is_weak and not self.after.is_weak
@@ -81,6 +89,32 @@ class TypeChange(NamedTuple):
 def advice(changes: Sequence[TypeChange]) -> list[str]:
     """What to write; a sentence a line."""
     return list(dict.fromkeys(_sentences(changes)))
+
+
+def may_begin_so(
+    types: Mapping[str, Type], old: Type, new: Type, changed: Sequence[str]
+) -> bool:
+    """Whether leaves that change from one type to another may begin in the latter.
+
+    They are the only ones of a call with the first, and more have the second, or all with
+    the first are of the state of params with the second: `state['w'].mu` of `params['w']`.
+
+    Args:
+        types: of the leaves of the call, by path.
+        old: the type of those leaves.
+        new: the type that they change to.
+        changed: their paths.
+    """
+    wide = [path for path, name in types.items() if name == new]
+    params = [path.removeprefix(parameter(path)) for path in wide]
+
+    def is_of_state(path: str) -> bool:
+        inside = path.removeprefix(parameter(path))
+        return any(param and param in inside and param != inside for param in params)
+
+    narrow = [path for path, name in types.items() if name == old]
+    is_rare = len(narrow) == len(changed) < len(wide) > 1
+    return is_rare or all(map(is_of_state, narrow))
 
 
 def told_before(changes: Sequence[TypeChange], name: str) -> Iterator[str]:
@@ -136,11 +170,15 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
         yield "Make all keys alike: jax.random.key(seed), of one implementation."
     for change in changes:
         old, new = change.dtypes
-        if change.before.is_weak and not change.is_of_weak:
-            yield f"Start {change.path} as {new}: jnp.asarray(x, jnp.{new})."
+        place = users_line(change.why.begun)
+        start = f"At {place} start" if place else "Start"
+        start = f"{start} {change.path} as {new}"
+        if change.is_of_numbers and place and kind(old) == "int":
+            yield f"At {place} give {change.path} as a Python float, such as 1.0 for 1."
+        elif change.before.is_weak and not change.is_of_weak:
+            yield f"{start}: jnp.asarray(x, jnp.{new})."
         elif change.is_returned and not fits(new, old):  # which a guard refuses
-            start = f"Start {change.path} as {new}{lost(old, new)}"
-            yield f"{start}, or {return_as(old, new)}."
+            yield f"{start}{lost(old, new)}, or {return_as(old, new)}."
     if any(change.is_of_weak for change in changes):
         yield (
             "Weak types come from Python numbers: give jax.Arrays from the first call on, "

@@ -31,8 +31,8 @@ from .._lines.compiled import KeptProgram, first_line, kept
 from .._lines.made import Made
 from .._lines.traced import made_of, recorded
 from .._source.files import is_installed, is_users, line_text, package
-from .._source.origin import Origin, origin_of_frame
-from .._source.syntax import parsed
+from .._source.origin import Origin, origin_at, origin_of_frame
+from .._source.syntax import parsed, stores_to_self
 
 _WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
 
@@ -143,6 +143,27 @@ def is_listed(call: CompiledCall) -> bool:
         is_installed(frame.f_code.co_filename) for frame in call.callers[:1]
     )
     return is_users(file) and not is_theirs
+
+
+_LOOPS = {"while": "while_loop", "scan": "scan", "cond": "cond"}
+
+
+def eager(call: CompiledCall) -> tuple[str, str, tuple[object, ...]] | None:
+    """A loop, or branches, outside of `jit`: the name, the line, and the types.
+
+    JAX keeps what it compiled by the functions of the loop.
+    """
+    for frame in call.frames[:_FRAMES] if call.callers else ():
+        name = getattr(frame.f_locals.get("prim"), "name", "")
+        if name in _LOOPS:
+            given = frame.f_locals.get("args", ())
+            types = tuple(str(getattr(x, "aval", type(x))) for x in given)
+            origin = origin_of_frame(call.callers[0])
+            return _LOOPS[name], origin.place, types
+    return None
+
+
+_FRAMES = 5  # of JAX, among which the primitive is
 
 
 def compiled(call: CompiledCall) -> tuple[Compiled, dict[str, Leaf]]:
@@ -266,6 +287,31 @@ def line_of_jit(call: CompiledCall) -> str:
         if len(lines) == 1:
             return line_text(file, lines[0])
     return ""
+
+
+def line_of_object(call: CompiledCall, path: str) -> Origin | None:
+    """The user's line that makes an object among the arguments, or that puts it in a field.
+
+    Args:
+        call: that has the argument.
+        path: of the object.
+    """
+    named = _arguments(call)
+    name, *fields = re.findall(r"\w+", path)
+    holder = named.get(name)
+    if not fields:
+        return first_line(call.callers[0], [*named].index(name), name, holder)
+    for field in fields[:-1]:
+        holder = getattr(holder, "__dict__", {}).get(field)
+    makers = (vars(each).get("__init__") for each in type(holder).__mro__)
+    codes = [x.__code__ for x in map(inspect.unwrap, filter(None, makers)) if file_of(x)]
+    lines = [
+        origin_at(code.co_filename, line, code.co_qualname)
+        for code in codes
+        if not is_installed(code.co_filename)
+        for line in stores_to_self(code, fields[-1])
+    ]
+    return lines[0] if len(lines) == 1 else None
 
 
 _JIT = re.compile(r"(.*\.)?(\w+_)?(p?jit|pmap)")

@@ -19,15 +19,24 @@ from .._leaves.rows import Type
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._source.origin import Origin, Why, callers, release
-from .changes import TypeChange, advice, rows, told_before, users_line
+from .changes import (
+    TypeChange,
+    advice,
+    may_begin_so,
+    rows,
+    told_before,
+    users_line,
+)
 from .compiled import (
     Compiled,
     CompiledCall,
     LeafOfCall,
     call_of,
     compiled,
+    eager,
     is_listed,
     line_of_jit,
+    line_of_object,
     name_of,
     unwrapped,
 )
@@ -46,7 +55,7 @@ class Constants(NamedTuple):
         path: of the leaf.
         values: the numbers, or the class of another object.
         is_object: whether it is no number, and equal to itself alone.
-        begun: the line that made the first.
+        begun: the line that made the first, or that makes them.
         most: how many are nothing to name.
         remedy: what to give in place of the numbers.
     """
@@ -84,16 +93,21 @@ class Recompiled:
         self._reordered: dict[str, tuple[list[str], list[str]]] = {}
         self._reshaped: dict[str, tuple[str, str, str, str]] = {}
         self._new: dict[tuple[CodeType, int], tuple[int, str]] = {}
+        self._eager: dict[tuple[str, str, tuple[object, ...]], int] = {}
         self._left = ALL_EQUATIONS
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
         call = call_of(itertools.chain([frame], callers(frame)))
-        if call is not None and is_listed(call):
-            try:
+        if call is None:
+            return
+        try:
+            if is_listed(call):
                 self._record(call)
-            finally:
-                release(call.callers)
+            elif found := eager(call):
+                self._eager[found] = self._eager.get(found, 0) + 1
+        finally:
+            release(call.callers)
 
     def lines(self, is_whole: bool = False) -> list[str]:
         """The report; empty if no function was compiled again for its types.
@@ -123,11 +137,11 @@ class Recompiled:
         is_given = lambda each: not any(x.is_returned for x in each.changes.values())
         return sorted(changed, key=is_given)
 
-    def before(self, error: BaseException) -> list[str]:
+    def before(self, error: BaseException) -> tuple[list[str], list[str]]:
         """What a call before gave back in another type, and what to write.
 
-        Empty unless that was a call of the function in which the error was raised: with
-        the types of that call the function has no error.
+        Both are empty unless that was a call of the function in which the error was
+        raised: with the types of that call the function has no error.
         """
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         compiling = [n for n, x in enumerate(frames) if x.f_code.co_name in COMPILING]
@@ -143,8 +157,8 @@ class Recompiled:
                 told = told_before(changes, name_of(call.function))
                 unknown = lambda x: x._replace(why=x.why._replace(origin=None))
                 steps = (x if x.is_unseen else unknown(x) for x in changes)
-                return [*told, *advice([*steps])]  # any step may have given them back
-        return []
+                return [*told], advice([*steps])  # any step may have given them back
+        return [], []
 
     def _of_constants(self) -> list[str]:
         """What is said of functions that were compiled for anything but a type."""
@@ -165,15 +179,23 @@ class Recompiled:
                 values = list(dict.fromkeys(each.values))
                 begin = f"dtypeguard run: {function.name} was compiled {times} times: "
                 if each.is_object:
+                    made = f", made at {each.begun}" if each.begun else ""
                     lines.append(
                         f"{begin}{each.path} is another {values[0]} each time, which "
-                        "equals none before. Make it once, or define __eq__ and __hash__."
+                        f"equals none before{made}. {each.remedy}."
                     )
                 elif len(values) >= each.most or values[-1].endswith("]"):
                     some = ", ".join(values[:4]) + ", ..." * (len(values) > 4)
                     some += f" (begins at {each.begun})" if each.begun else ""
                     remedy = f"{each.remedy}, jnp.asarray({values[0]})."
                     lines.append(f"{begin}{each.path} is {some}. {remedy}")
+        for (name, place, _), times in self._eager.items():
+            if times >= _NEW:
+                lines.append(
+                    f"dtypeguard run: the {name} at {place} was compiled {times} times, "
+                    "because its functions are new each time. Call what has it under "
+                    "jax.jit."
+                )
         for times, name in self._new.values():
             if times >= _NEW:
                 lines.append(
@@ -218,7 +240,10 @@ class Recompiled:
             if path not in types:
                 is_object = not before.leaves[path].shown
                 most = _OFTEN if call.wrapper else _DECLARED
-                about = is_object, before.begun.get(path), most, _remedy(path, call)
+                begun, remedy = before.begun.get(path), _remedy(path, call)
+                if is_object:
+                    begun, remedy = line_of_object(call, path), _once(values[path], call)
+                about = is_object, begun, most, remedy
                 first = Constants(path, [], *about)
                 known = found.constants.setdefault(path, first)
                 pair = before.leaves[path], now.leaves[path]
@@ -304,6 +329,14 @@ def _remedy(path: str, call: CompiledCall) -> str:
     return text
 
 
+def _once(value: Leaf, call: CompiledCall) -> str:
+    """What to do about an object that is a constant of the program."""
+    name = name_of(call.function).partition(" ")[0]
+    if hasattr(value, "lower") and hasattr(value, "__wrapped__"):  # a jitted function
+        return f"Make it once, or take jax.jit out: {name} is compiled as a whole"
+    return "Make it once, or define __eq__ and __hash__"
+
+
 def _constant(leaf: LeafOfCall) -> str:
     return (leaf.shown or leaf.type.name) if leaf.is_static else f"{leaf.type.name}[]"
 
@@ -323,19 +356,24 @@ def _explained(
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
-    types = [(before.leaves[path].type, now.leaves[path].type) for path in paths]
+    changed: dict[tuple[Type, Type], list[str]] = {}
+    of_call = {path: x.type for path, x in before.leaves.items() if not x.is_static}
+    for path in paths:
+        types = before.leaves[path].type, now.leaves[path].type
+        changed.setdefault(types, []).append(path)
     for path in paths:
         old, new = before.leaves[path], now.leaves[path]
         is_unseen = call.wrapper in STATEFUL and path.startswith("state_vals")
         is_returned, begun, why = path in returned, before.begun.get(path), Why()
         if lines is not None and is_returned:
             why = lines.of_result(returned[path], path, old.type)
-            begun = begun or _first(before, path)
+            begun = _first(before, path) or begun
         elif lines is not None:
             made = lines.of_value(values[path])
             is_in_call = users_line(made) in (before.caller, now.caller)
             why = Why() if is_in_call else Why(made)
-        is_rare = why.cause is not None and _is_rare(before, old.type, new.type, types)
+        pair = old.type, new.type
+        is_rare = why.cause is not None and may_begin_so(of_call, *pair, changed[pair])
         why = why._replace(begun=begun)
         about = path, old.type, new.type, is_returned, why, calls, is_unseen, is_rare
         changes.append(TypeChange(*about))
@@ -347,12 +385,3 @@ def _first(before: Compiled, path: str) -> Origin | None:
     made = before.made.get(path)
     line = made.why().root if made else None
     return None if users_line(line) == before.caller else line
-
-
-def _is_rare(
-    before: Compiled, old: Type, new: Type, changes: Sequence[tuple[Type, Type]]
-) -> bool:
-    """Whether the leaves that changed from a dtype are the only ones of a call with it."""
-    types = [leaf.type for leaf in before.leaves.values() if not leaf.is_static]
-    begun = types.count(old)
-    return begun == changes.count((old, new)) < types.count(new) > 1

@@ -43,7 +43,11 @@ class DtypeWarnings:
         **named: Any,
     ) -> None:
         self._before(message, category, filename, *rest, **named)
-        if is_recorded(filename) or not _DTYPE.search(str(message)):
+        if not _DTYPE.search(str(message)):
+            return
+        if is_recorded(filename):
+            with contextlib.suppress(Exception):  # the warning is shown in any case
+                self._show_given(str(message), filename)
             return
         is_jax = lambda file: package(file) == "jax"
         frames = list(itertools.islice(callers(sys._getframe()), 1000))
@@ -59,6 +63,27 @@ class DtypeWarnings:
             with contextlib.suppress(Exception):  # the warning is shown in any case
                 made += _made(frames, str(message))
             print(text, *made, sep="\n    ", file=sys.stderr)
+
+    def _show_given(self, message: str, file: str) -> None:
+        """Prints where a dtype is given that the user's line asks for by a variable."""
+        # Not before: this file is imported while the script imports JAX.
+        import jax.numpy as jnp
+
+        from .._lines.asked import given_dtype
+
+        asked, had = (_DTYPE.findall(message) + [("",)] * 2)[:2]
+        frames = itertools.islice(callers(sys._getframe()), 1000)
+        frame = next((x for x in frames if x.f_code.co_filename == file), None)
+        if frame is None or "will be truncated" not in message:
+            return
+        given = given_dtype(frame, jnp.dtype(asked[0]))
+        if given and (message, given.line) not in self._lines:
+            self._lines.add((message, given.line))
+            print(
+                f"dtypeguard run: the dtype of the warning above is given at {given.line}: "
+                f"write jnp.{had[0]} in place of {given.text}.",
+                file=sys.stderr,
+            )
 
 
 def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:

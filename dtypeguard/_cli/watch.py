@@ -6,6 +6,7 @@ choose which JAX it imports.
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -46,11 +47,12 @@ class ScriptWatch:
         """The list of what was compiled again for its types; may be empty."""
         return self._recompiled.lines(is_whole) if self._recompiled else []
 
-    def before(self, error: BaseException) -> list[str]:
-        """What to write where an error follows from a call before; may be empty."""
-        with contextlib.suppress(Exception):  # then the note has its own
-            return self._recompiled.before(error) if self._recompiled else []
-        return []
+    def before(self, error: BaseException) -> tuple[Sequence[str], Sequence[str]]:
+        """What was before an error, and what to write where it follows from that."""
+        if self._recompiled:
+            with contextlib.suppress(Exception):  # then the note has its own
+                return self._recompiled.before(error)
+        return (), ()
 
     def changed(self) -> list[Any]:
         """The leaves that had a function compiled again, by its name."""

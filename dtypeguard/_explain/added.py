@@ -3,60 +3,127 @@
 JAX lets a rule return float32 for a bfloat16 argument, and cannot add it to others then.
 """
 
+import ast
 from collections.abc import Collection, Iterator, Sequence
 from types import CodeType, FrameType
+from typing import Any
 
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.rows import cast_text
 from .._lines.provenance import TypeProvenance
+from .._lines.sites import Argument
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_at
 from .._source.syntax import returned
+from .casts import ArgumentCast, sentence
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .read import Failure
 from .remedies import Remedy, Way, untried
+
+
+def is_pulled_back(failure: Failure) -> bool:
+    """Whether JAX raised an error while it computed with cotangents."""
+    inside = failure.sites[-1].inside if failure.sites else ()
+    return any(x.f_code.co_name.startswith("backward_pass") for x in inside)
 
 
 def find_added(
     failure: Failure, types: Collection[str], provenance: TypeProvenance
 ) -> Finding | None:
     """The cotangent that a rule of the user's returned in another type than it is to."""
-    rules = _rules(failure.frames)
-    rule = next((x for x in rules if not is_installed(x.co_filename)), None)
-    node = returned(rule) if rule else None
-    for frame in reversed(failure.frames) if rule and node else ():
-        added = [x for x in list(frame.f_locals.values()) if is_array(x)]
-        added = [x for x in added if str(dtype_of(x)) in types]
-        whys = [(x, provenance.of_value(x)) for x in added]
-        of_rule = [(x, why) for x, why in whys if why.is_promoted]
-        if {str(dtype_of(x)) for x in added} == {*types} and of_rule and rule and node:
-            value, why = of_rule[0]
-            (other,) = {*map(dtype_of, added)} - {dtype_of(value)}
-            line = origin_at(rule.co_filename, node.lineno, rule.co_qualname)
-            about = 0, "a cotangent", (value,), Why(why.origin, line)
-            call = RefusedCall(rule.co_filename, node, other, is_added=True)
-            head = f"{rule.co_name} returns a cotangent in another dtype than its argument."
-            return Finding(head, [RefusedLeaf(*about)], call)
+    for rule, equation in _rules(failure.frames):
+        linear = equation.invars[equation.params.get("num_res", 0) :]
+        given = (dtype_of(x.aval) for x in linear)
+        meant = {x for x in given if str(x) in types}
+        if is_installed(rule.co_filename) or len(types) != 2:
+            continue
+        values, why = [], Why()
+        for frame in reversed(failure.frames):
+            own = [x for x in list(frame.f_locals.values()) if is_array(x)]
+            values += [x for x in own if str(dtype_of(x)) in types]
+            whys = [(x, provenance.of_value(x)) for x in values if not why.is_promoted]
+            value, why = next(((x, y) for x, y in whys if y.is_promoted), (None, why))
+            if value is not None and len({*map(dtype_of, values)}) == 2:
+                meant = {*map(dtype_of, values)} - {dtype_of(value)}
+                break
+        wrong = [x for x in values if dtype_of(x) not in meant]
+        if len(meant) != 1 or not wrong:
+            continue
+        (wanted,), node = meant, returned(rule)
+        first = node.lineno if node else rule.co_firstlineno
+        line = origin_at(rule.co_filename, first, rule.co_qualname)
+        lines = Why(why.origin, line) if why.is_promoted else Why(line)
+        leaf = RefusedLeaf(0, "a cotangent", (wrong[0],), lines)
+        call = RefusedCall(rule.co_filename, node, wanted, is_added=True)
+        name = rule.co_name.replace("<lambda>", "a lambda")
+        head = f"{name} returns a cotangent in another dtype than its argument."
+        return Finding(head, [leaf], call)
     return None
 
 
+def find_tangent(failure: Failure, provenance: TypeProvenance) -> Finding | None:
+    """The tangent that a rule of `custom_jvp` returned in another type than its primal."""
+    frame = failure.frames[-1]
+    names = "primals_out", "tangents_out"
+    pairs = [*zip(*(frame.f_locals.get(name, ()) for name in names))]
+    unlike = [n for n, (x, t) in enumerate(pairs) if dtype_of(x) != dtype_of(t)]
+    jvps = [x.f_locals["jvp"] for x in failure.frames if "jvp" in x.f_locals]
+    rules = [x for y in jvps for x in _codes(y) if not is_installed(x.co_filename)]
+    if not unlike or not rules:
+        return None
+    primal, tangent = pairs[unlike[0]]
+    rule, node = rules[0], returned(rules[0])
+    node = node.elts[1] if isinstance(node, ast.Tuple) and len(node.elts) == 2 else None
+    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == len(pairs):
+        node = node.elts[unlike[0]]
+    file = rule.co_filename
+    argument = Argument("", tangent, node).with_text(file)
+    first = node.lineno if node else rule.co_firstlineno
+    line, why = origin_at(file, first, rule.co_qualname), provenance.of_value(tangent)
+    why = why if why.origin else Why(line)
+    leaf = RefusedLeaf(0, "a tangent", (tangent,), why, argument=argument)
+    call = RefusedCall(file, node, dtype_of(primal), is_added=True)
+    head = f"{rule.co_name} returns a tangent in another dtype than its primal."
+    return Finding(head.replace("<lambda>", "a lambda"), [leaf], call)
+
+
 def added_remedies(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    """To return each cotangent in the dtype of its argument."""
+    """To return each cotangent in the dtype of its argument, or a tangent in its own."""
     (leaf,) = finding.leaves
-    text = f"at {leaf.why.cause} return each cotangent in the dtype of its argument, as "
+    if leaf.argument and leaf.argument.source:
+        cast = ArgumentCast(leaf.argument, call.wanted)
+        yield Remedy([Way(sentence([cast], call.file, call.node), untried)], [leaf])
+        return
+    text = f"at {leaf.why.root} return each cotangent in the dtype of its argument, as "
     yield Remedy([Way(f"{text}{cast_text(call.wanted)}", untried)], [leaf])
 
 
-def _rules(frames: Sequence[FrameType]) -> Iterator[CodeType]:
-    """The functions of the user's that JAX has called as rules, inside out."""
+def _rules(frames: Sequence[FrameType]) -> Iterator[tuple[CodeType, Any]]:
+    """The functions that JAX may have called as rules, with their equations, inside out.
+
+    What an equation is pulled back with comes from those that use its results.
+    """
     for frame in reversed(frames):
-        params = getattr(frame.f_locals.get("eqn"), "params", None)
-        queue = [params.get("bwd")] if isinstance(params, dict) else []
+        equation = frame.f_locals.get("eqn")
+        if not hasattr(equation, "invars"):
+            continue
+        equations = getattr(frame.f_locals.get("jaxpr"), "eqns", ())
+        queue: list[Any] = [equation]
         for each in queue:
-            code = getattr(each, "__code__", None)
-            if code is not None and is_users(code.co_filename):
-                yield code
-            queue += [getattr(each, name, None) for name in ("f", "__wrapped__")]
-            for _, given in getattr(each, "transforms", ()):
-                queue += given
-            queue = queue if len(queue) < 50 else []
+            yield from ((code, each) for code in _codes(each.params.get("bwd")))
+            made = {id(x) for x in each.outvars}
+            after = [x for x in equations if made & set(map(id, x.invars))]
+            queue += [x for x in after if not any(x is y for y in queue)]
+
+
+def _codes(rule: Any) -> Iterator[CodeType]:
+    """The functions in a rule, as JAX wraps them."""
+    queue = [rule]
+    for each in queue:
+        code = getattr(each, "__code__", None)
+        if code is not None and is_users(code.co_filename):
+            yield code
+        queue += [getattr(each, name, None) for name in ("f", "__wrapped__")]
+        for _, given in getattr(each, "transforms", ()):
+            queue += given
+        queue = queue if len(queue) < 50 else []

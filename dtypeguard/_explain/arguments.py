@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.dtypes import float0
 
 from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
@@ -13,7 +14,7 @@ from .._leaves.rows import count
 from .._leaves.types import DType, Leaf
 from .._lines.numbers import number_line
 from .._lines.provenance import TypeProvenance
-from .._lines.sites import Argument, Site, arguments, written_in
+from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._lines.traced import recorded
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_of_frame
@@ -57,7 +58,7 @@ def find_arguments(
     if is_of_flag(dtype_of(x.value) for x in some):  # what JAX calls by itself
         some = [x for x in some if x.source or is_array(x.value)]
     for number, argument in enumerate(some):
-        argument = argument.with_text(site.file)
+        argument = _as_written(argument, site).with_text(site.file)
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):
             argument = argument._replace(value=written)  # JAX may have converted it
@@ -76,6 +77,7 @@ def find_arguments(
         own = [each for each in reversed(failure.sites) if not is_installed(each.file)]
         users = [(each, [*written_in(each)]) for each in own]
     call = RefusedCall(site.file, site.node, wanted, failure.is_update, users)
+    call = call._replace(option=complaint.option)
     return Finding(headline, leaves, call) if leaves else None
 
 
@@ -129,9 +131,10 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             name = site.name or "a call"
             is_check = "assert" in name or len(failure.types) != 2
             users = [] if is_check else [(site, [*written_in(site)])]
-            others = failure.types - {str(dtype_of(x.value)) for x in named}
-            wanted = jnp.dtype(min(others)) if users and len(others) == 1 else None
-            call = RefusedCall(site.file, site.node, wanted, users=users, is_of_others=True)
+            about = {"users": users, "is_of_others": True}
+            others = {*failure.types} - {str(dtype_of(x.value)) for x in named}
+            wanted = jnp.dtype(others.pop()) if users and len(others) == 1 else None
+            call = RefusedCall(site.file, site.node, wanted, **about)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
 
@@ -217,13 +220,31 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
         named = [argument for argument in named if argument.base in places]
     if dtypes := [x for x in named if isinstance(x.value, np.dtype)]:
         return dtypes  # and not the numbers of a shape
+    if complaint.wanted == float0:
+        primals = {x.name: x.value for x in given if x.base == "primals"}
+        of = lambda x: primals.get(x.name.replace("tangents", "primals", 1))
+        named = [x for x in named if x.base == "tangents"]
+        return [x for x in named if kind(dtype_of(of(x))) in ("int", "bool")]
     for frame in site.inside:  # a function is differentiated in some of its arguments
         numbers, values = map(frame.f_locals.get, ("argnums", "args"))
         if numbers is not None and values:
             numbers = (numbers,) if isinstance(numbers, int) else numbers
             positions = {number % len(values) for number in numbers}  # -1 is the last
-            return [argument for argument in named if argument.position in positions]
+            some = [argument for argument in named if argument.position in positions]
+            # What is differentiated may be in a function that is given to another one.
+            return some or (named if complaint.option else [])
     return named
+
+
+def _as_written(argument: Argument, site: Site) -> Argument:
+    """An argument of a function of JAX's, with the expression by which it was given."""
+    if argument.source and argument.is_whole:
+        return argument
+    node, own = stored(site), [*written_in(site)]
+    if node is not None:
+        own.append(Argument("", evaluated(node.value, site.frame), node.value))
+    own = [x for x in own if x.value is argument.value and x.source and x.is_whole]
+    return argument._replace(source=own[0].source, is_whole=True) if own else argument
 
 
 def _model(argument: Argument, site: Site) -> Argument:

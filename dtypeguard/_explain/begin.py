@@ -44,6 +44,8 @@ def begin_text(finding: Finding, leaves: Sequence[RefusedLeaf], word: str) -> st
         key = keys(leaves[0].path)[-1] if len(leaves) == 1 else ""
         if is_all or key:
             ways.append(dtype_on_line(line, old, new, frames, key))
+        if key and (kind(old), kind(new)) == ("int", "float"):
+            ways.append(_with_a_point(line, key))
         if word == "begin" and _is_tree(finding, leaves):
             ways.append(_assigned(line, new))
     if written := next(filter(None, ways), None):
@@ -76,6 +78,16 @@ def _assigned(line: Origin, new: DType) -> tuple[str, str] | None:
     if not isinstance(node.value, ast.Call) or len(text) > _LONG:
         return None
     return f"jax.tree.map(lambda x: {cast_text(new)}, {text})", text
+
+
+def _with_a_point(line: Origin, key: str) -> tuple[str, str] | None:
+    """The int that a line writes out for a key or a keyword, as a float and as it is."""
+    node = statement(line.file, line.line)
+    given = [*_items(node, key)] if node else []
+    values = [getattr(each, "value", None) for each in given]
+    if len(values) != 1 or type(values[0]) is not int:
+        return None
+    return f"{values[0]}.0", str(values[0])
 
 
 def whole_floats(line: Origin) -> list[str]:
@@ -117,7 +129,8 @@ def dtype_on_line(
         if isinstance(each, (ast.Name, ast.Attribute, ast.Constant)) and names(each)
     ]
     is_whole = lambda call: call is getattr(node, "value", None)
-    named = named or [(None, x) for x in calls if (key or is_whole(x)) and _makes(x)]
+    makers = [x for x in calls if (key or is_whole(x)) and _makes(x, old)]
+    named = named or [(None, x) for x in makers]
     if len(named) != 1 and key:
         made = {id(each) for each in _items(node, key, frame)}
         named = [pair for pair in named if id(pair[1]) in made]
@@ -137,22 +150,26 @@ _MAKERS = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "zeros_like": 1, "on
 _MAKERS |= {"full": 2, "full_like": 2}
 
 
-def _makes(call: ast.Call) -> bool:
-    """Whether a call makes an array and leaves its dtype to JAX."""
-    function = call.func
+def _makes(call: ast.Call, dtype: DType) -> bool:
+    """Whether a call makes an array and leaves its dtype, which may be this one, to JAX."""
+    name = getattr(call.func, "attr", "")
     is_named = any(each.arg == "dtype" for each in call.keywords)
-    count = _MAKERS.get(getattr(function, "attr", ""))
-    return count == len(call.args) and not is_named
+    value = getattr(call.args[-1], "value", None) if call.args else None
+    made = "float" if name in ("zeros", "ones") else None
+    if type(value) in (bool, int, float) and name in ("array", "asarray", "full"):
+        made = kind(np.asarray(value).dtype)
+    is_other = made is not None and made != kind(dtype)
+    return _MAKERS.get(name) == len(call.args) and not is_named and not is_other
 
 
-def _items(node: ast.AST, key: str, frame: FrameType) -> list[ast.expr]:
+def _items(node: ast.AST, key: str, frame: FrameType | None = None) -> list[ast.expr]:
     """What a statement writes out for a key of a dict, a keyword, or an item."""
     parts = f".{key}", f"[{key}]", f"[{key!r}]"
     all_of = [each for each in ast.walk(node) if isinstance(each, ast.expr)]
     found = [item(each, part) for each in all_of for part in parts]
     calls = [each for each in all_of if isinstance(each, ast.Call)]
     for call in calls:
-        cls = evaluated(call.func, frame)
+        cls = evaluated(call.func, frame) if frame else None
         fields = [*getattr(cls, "__dataclass_fields__", getattr(cls, "_fields", ()))]
         found += call.args[fields.index(key) :][:1] if key in fields else []
     return [each for each in found if each is not None]

@@ -6,14 +6,16 @@ from functools import partial
 
 import numpy as np
 from jax import tree_util
+from jax.dtypes import float0
 
 from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
+from .._leaves.groups import grouped
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, PyTree
 from .._lines.numbers import whole_on_line
-from .._lines.sites import Argument, Site, arguments, written_in
+from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._source.files import is_installed, line_text, package
-from .._source.syntax import evaluated
+from .._source.syntax import evaluated, text_of
 from .added import added_remedies
 from .begin import dtype_on_line
 from .casts import (
@@ -27,7 +29,8 @@ from .casts import (
 )
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .flags import flag_ways, is_of_flag
-from .packages import flag, nothing, tried_as, wrapped
+from .linalg import unsupported_ways
+from .packages import are_of_flag, flag, nothing, tried_as, wrapped
 from .remedies import Remedy, Way, untried
 from .reruns import Outcome
 from .trials import Trials
@@ -46,17 +49,25 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     if call.is_added:
         yield from added_remedies(call, finding)
         return
+    if call.equation is not None:
+        yield Remedy([*unsupported_ways(call, finding)], leaves)
+        return
     if call.is_compiled:
         yield Remedy([*_compiled_ways(call, finding, trials)], leaves)
         return
+    if call.wanted == float0:
+        yield Remedy([_no_tangents(named, finding.sites[-1], trials)], leaves)
+        return
+    if call.option and not is_installed(call.file):
+        yield Remedy([*_without(call.option, finding.sites[-1], trials)], leaves)
     dtypes = {dtype_of(argument.value) for argument in named}
     if call.is_flag or is_of_flag(dtypes):
         ways = [*flag_ways(finding, trials, is_lowered=call.is_flag)]
         if call.is_flag or not all(argument.source for argument in named):  # JAX's own
             yield Remedy(ways, leaves)
             return
-    for leaf in leaves if len(leaves) == 1 or not call.wanted else ():
-        yield from _whole(leaf, call, finding, trials)
+    for group in grouped(leaves, lambda x: (x.argument and x.argument.text, x.why.origin)):
+        yield from _whole(group, call, finding, trials)
     if call.is_result:
         yield Remedy([*_result(call, named[0], trials)], leaves)
     elif not is_installed(call.file):
@@ -71,6 +82,9 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             casts = [like_others(way, named, code) for way in ways]
         for way in casts:
             yield Remedy([_cast(way, finding.sites[-1], trials)], leaves)
+        for one in casts[0] if call.wanted and len(named) > 1 else ():
+            text, trial = _cast([one], finding.sites[-1], trials)  # one may be meant
+            yield Remedy([Way(text, lambda trial=trial: bool(trial()))], leaves)
     else:
         if call.is_update:
             yield wrapped(finding, trials, untried)
@@ -91,6 +105,33 @@ def _made_of_ints(call: RefusedCall, finding: Finding) -> Iterator[Way]:
             yield Way(f"at {line} make it of ints: .astype(int)", untried)
 
 
+def _no_tangents(casts: Sequence[Argument], site: Site, trials: Trials) -> Way:
+    """Tangents of what has none."""
+    shape = lambda x: f"np.shape({x.text})" if np.shape(x.value) else "()"
+    new = {x.source: f"np.zeros({shape(x)}, jax.dtypes.float0)" for x in casts}
+    texts = [
+        f"at {line_text(site.file, x.source.lineno)} write {new[x.source]} in place of "
+        f"{x.text}"
+        for x in casts
+        if x.source and x.is_whole
+    ]
+    changes = {source: text for source, text in new.items() if source}
+    trial = partial(trials.expression, site, changes, names={"np": np})
+    return Way(".\nAnd ".join(texts), trial)
+
+
+def _without(option: str, site: Site, trials: Trials) -> Iterator[Way]:
+    """To leave out an option that is written in a call."""
+    calls = [x for x in ast.walk(site.node or ast.Pass()) if isinstance(x, ast.Call)]
+    for call in calls:
+        rest = [x for x in call.keywords if x.arg != option]
+        if len(rest) < len(call.keywords):
+            new = ast.unparse(ast.Call(call.func, call.args, rest))
+            place, old = line_text(site.file, call.lineno), text_of(call, site.file)
+            text = f"at {place} write {new} in place of {old}"
+            yield Way(text, partial(trials.expression, site, {call: new}))
+
+
 def _compiled_ways(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
     """What to write where a compiled function is given other types than it has."""
     (*_, site), refused = finding.sites, finding.leaves
@@ -102,7 +143,7 @@ def _compiled_ways(call: RefusedCall, finding: Finding, trials: Trials) -> Itera
     if others == paths:  # a cast of a container would change the others
         text = sentence(casts, call.file, call.node)
         yield Way(text, partial(_tried_compiled, casts, site, trials))
-    lines = [leaf.why.root.users for leaf in refused if leaf.why.root]
+    lines = [leaf.why.origin.users for leaf in refused if leaf.why.origin]
     if any((x.line, x.file) == (site.line, site.file) for x in lines):
         text = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Way(text, untried)
@@ -127,9 +168,17 @@ def _tried_compiled(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -
 
 
 def _whole(
-    leaf: RefusedLeaf, call: RefusedCall, finding: Finding, trials: Trials
+    leaves: Sequence[RefusedLeaf], call: RefusedCall, finding: Finding, trials: Trials
 ) -> Iterator[Remedy]:
-    """A whole number, at the user's line that gave a float where JAX wants an int."""
+    """A whole number, at the user's line that gave a float where JAX wants an int.
+
+    Args:
+        leaves: the arguments that are this float.
+        call: that JAX refuses.
+        finding: of the error.
+        trials: that try it.
+    """
+    leaf = leaves[0]
     value, line = leaf.values[0], leaf.why.origin and leaf.why.origin.users
     base = leaf.argument.base if leaf.argument else ""
     is_count = kind(call.wanted) == "int" or base in ("lower", "upper")
@@ -141,15 +190,18 @@ def _whole(
     if line and found and not is_installed(line.file):
         loss = "" if float(value).is_integer() else " (the fraction is lost)"
         text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
-        casts = [ArgumentCast(leaf.argument, _INT)] if leaf.argument else []
+        named = [x.argument for x in finding.leaves if x.argument]
+        casts = [ArgumentCast(x, _INT) for x in named]
         is_here = casts and not is_installed(call.file)  # with an int the call is accepted
         trial = partial(_tried, casts if is_here else [], finding.sites[-1], trials)
-        yield Remedy([Way(text, trial)], [leaf])
+        yield Remedy([Way(text, trial)], leaves)
 
 
 def _cast(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -> Way:
     """What to cast in a call of the user's."""
     trial = partial(_tried, casts, site, trials)
+    if stored(site):  # what is written has the type of the item then
+        trial = lambda: True
     return Way(sentence(casts, site.file, site.node), trial)
 
 
@@ -166,12 +218,14 @@ def _ways_given(
 ) -> Iterator[Way]:
     """What to give to a package, in the user's own call of it."""
     yield from _made_as(call, finding, trials)
-    types = sorted({x for leaf in finding.leaves for x in leaf.dtypes}, key=_bits)
+    of_leaves = {x for leaf in finding.leaves for x in leaf.dtypes}
+    types = sorted(of_leaves, key=_bits)
     for site, given in call.users:
         if cast := cast_of_users(refused, given, call.wanted):
             yield _cast([cast], site, trials)
         own = {dtype_of(x.value) for x in given}
-        targets = [call.wanted] if call.wanted else [types[-1], types[0]]
+        wanted = [call.wanted] if call.wanted else []
+        targets = wanted or [types[-1], types[0]]
         inside = next((x.file for x in reversed(finding.sites) if is_installed(x.file)), "")
         name = package(inside) or site.name
         for to in targets:
@@ -182,7 +236,7 @@ def _ways_given(
                 if casts := _given_as(site, given, pairs):
                     text = sentence(casts, site.file, site.node)
                 yield Way(text, partial(tried_as, site, pairs, trials))
-        yield from flag(site, trials)
+        yield from flag(site, trials) if are_of_flag([*types, *wanted]) else ()
 
 
 def _given_as(
@@ -191,15 +245,15 @@ def _given_as(
     """The casts of what a call gives to a package; none if some of that is computed."""
     node = site.node
     written = [*getattr(node, "args", ()), *getattr(node, "keywords", ())]
-    if any(isinstance(each, ast.Call) for x in written for each in ast.walk(x)):
-        return []
+    calls = [x for part in written for x in ast.walk(part) if isinstance(x, ast.Call)]
+    computed = {each for call in calls for each in ast.walk(call)}
     to = dict(pairs)
     casts = {
         x.source: ArgumentCast(x, to[dtype_of(x.value)])
         for x in reversed(given)
         if x.source and dtype_of(x.value) in to
     }
-    return [*casts.values()][::-1]
+    return [] if computed & casts.keys() else [*casts.values()][::-1]
 
 
 def _bits(dtype: DType) -> int:
@@ -207,18 +261,26 @@ def _bits(dtype: DType) -> int:
 
 
 def _made_as(call: RefusedCall, finding: Finding, trials: Trials) -> Iterator[Way]:
-    """To make an array in another dtype, at the user's line that gives it its own."""
+    """To make an array in another dtype, at the user's line that gives it its own.
+
+    That may be a line that forced the type of another one.
+    """
     frames = [site.frame for site in finding.sites]
     dtypes = {dtype for leaf in finding.leaves for dtype in leaf.dtypes}
-    for leaf in finding.leaves:
-        (old,), line = leaf.dtypes, leaf.why.root and leaf.why.root.users
+    roots = [leaf.why.root and leaf.why.root.users for leaf in finding.leaves]
+    pairs = [*zip(finding.leaves, roots)]
+    pairs += [(leaf, line) for leaf in finding.leaves for line in {*roots} - {None}]
+    sites = [site for site, _ in call.users]
+    for number, (leaf, line) in enumerate(pairs):
+        (old,) = leaf.dtypes
         for new in {call.wanted} if call.wanted else dtypes - {old}:
             is_int = kind(old) == "int"  # of numbers that are written out
             found = line and dtype_on_line(line, old, new, frames, "x" * is_int)
             if found and line:
                 text = f"at {line} write {found[0]} in place of {found[1]}"
-                sites = [site for site, _ in call.users]
-                yield Way(text, partial(_tried_in, sites, (old, new), trials))
+                trial = partial(_tried_in, sites, (old, new), trials)
+                is_own = number < len(roots)  # else it is said only if it works
+                yield Way(text, trial if is_own else lambda trial=trial: bool(trial()))
 
 
 def _tried_in(sites: Sequence[Site], pair: tuple[DType, DType], trials: Trials) -> Outcome:

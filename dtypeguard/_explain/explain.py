@@ -20,9 +20,10 @@ from .read import read
 from .render import noted, render
 from .unfiltered import UNFILTERED
 
-# What to write to mend an error, a sentence a line.
-Mending = Callable[[BaseException], Sequence[str]]
+# What was before an error, and what to write in place of what is chosen, sentences each.
+Mending = Callable[[BaseException], tuple[Sequence[str], Sequence[str]]]
 _F = TypeVar("_F", bound=Function)
+_ERRORS = TypeError, ValueError, AssertionError, NotImplementedError
 
 
 @overload
@@ -116,24 +117,31 @@ class _Explaining(contextlib.ContextDecorator):
 
 
 def explain_error(
-    error: BaseException, is_whole: bool = False, other: Mending = lambda _: ()
+    error: BaseException, is_whole: bool = False, other: Mending = lambda _: ((), ())
 ) -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:
         error: any.
         is_whole: whether a note lists every leaf.
-        other: what to write in place of what is chosen, where that is known.
+        other: what was before it, and what to write in place of what is chosen, where
+            that is known.
     """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
-        if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
+        if isinstance(part, _ERRORS) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
-                    if text := other(part):
-                        mended = [x._replace(remedy=text, types=()) for x in choice.causes]
-                        choice = choice._replace(causes=mended, is_tried=False)
+                    told, instead = other(part)
+                    causes = [
+                        x._replace(remedy=[*told, *instead], types=())
+                        if instead
+                        else x._replace(remedy=[*told, *x.remedy])
+                        for x in choice.causes
+                    ]
+                    is_tried = choice.is_tried and not instead
+                    choice = choice._replace(causes=causes, is_tried=is_tried)
                     part.add_note(render(choice, is_whole))
                     color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any

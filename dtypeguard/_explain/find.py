@@ -7,7 +7,7 @@ from types import CodeType
 
 from jax import tree_util
 
-from .._leaves.dtypes import is_python_number
+from .._leaves.dtypes import is_python_number, kind
 from .._leaves.rows import count, path_of, paths
 from .._leaves.types import Aval
 from .._lines.body import Results, difference
@@ -17,12 +17,14 @@ from .._program.trace import Program
 from .._source.files import is_users
 from .._source.origin import Origin, Why, origin_at
 from .._source.syntax import returned
-from .added import find_added
+from .added import find_added, find_tangent, is_pulled_back
 from .arguments import find_arguments, find_compiled, find_named
+from .begin import whole_floats
 from .finding import Finding, RefusedLeaf
 from .flags import find_lowered
 from .frames import ControlFlow
-from .messages import added, compiled_for
+from .linalg import find_unsupported
+from .messages import added, compiled_for, is_of_rule
 from .odd import odd
 from .read import Failure
 
@@ -36,7 +38,11 @@ def find(failure: Failure) -> Finding | None:
 def _find(failure: Failure) -> Finding | None:
     if failure.lowered is not None:
         return find_lowered(failure, failure.lowered)
+    if failure.unsupported is not None:
+        return find_unsupported(failure, failure.unsupported)
     provenance = TypeProvenance(failure.frames, failure.sites)
+    if failure.complaint is not None and is_pulled_back(failure):
+        return find_added(failure, failure.complaint.types, provenance)
     if failure.complaint is not None:
         return find_arguments(failure, failure.complaint, provenance)
     if meant := compiled_for(failure.message):
@@ -49,6 +55,8 @@ def _find(failure: Failure) -> Finding | None:
         in_call = _in_loop if call.is_loop else _in_branches
         if finding := in_call(call, provenance, is_meant):
             return finding
+    if is_of_rule(failure.message):
+        return find_tangent(failure, provenance)
     if len(types := added(failure.message)) == 2:
         return find_added(failure, types, provenance)
     return find_named(failure, provenance) if failure.types else None
@@ -93,7 +101,7 @@ def _in_loop(
                 drift.avals,
                 Why(drift.origin or line, drift.cause, begun[number]),
                 drift.is_castable,
-                bool(reasons[number]),
+                bool(reasons[number]) or _is_of_first(drift, begun[number]),
                 is_average=reasons[number] == "average",
                 place=places.index(drift.path) if drift.path in places else None,
             )
@@ -103,6 +111,18 @@ def _in_loop(
         headline = call.kind.headline.format(some=some, verb=verb, name=call.kind.name)
         return Finding(headline, leaves, call, program=program)
     return None
+
+
+def _is_of_first(drift: Drift, begun: Origin | None) -> bool:
+    """Whether a first value is to blame for an int that becomes a float.
+
+    It is taken to be for a single number, such as a running loss that begins as 0.
+    """
+    kinds = tuple(kind(aval.dtype) for aval in drift.avals)
+    is_number = not any(aval.shape for aval in drift.avals)
+    if kinds != ("int", "float") or not (is_number and begun and drift.origin):
+        return False
+    return not whole_floats(drift.origin.users)
 
 
 def _made(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._leaves.dtypes import dtype_of
-from .._leaves.types import Aval, DType, Leaf
+from .._leaves.types import Aval, DType, Equation, Leaf
 from .._lines.body import Body
 from .._lines.sites import Argument, Site
 from .._program.trace import Program
@@ -87,6 +87,8 @@ class RefusedCall(NamedTuple):
         is_of_others: whether not JAX refuses them, so that it is not known what would do.
         is_compiled: whether its function is compiled for other types.
         is_added: whether it is a rule whose cotangent JAX cannot add to another one.
+        option: the keyword for which JAX wants that dtype.
+        equation: for which LAPACK has no routine in the dtype of the leaf.
     """
 
     file: str
@@ -99,6 +101,8 @@ class RefusedCall(NamedTuple):
     is_of_others: bool = False
     is_compiled: bool = False
     is_added: bool = False
+    option: str = ""
+    equation: Equation | None = None
     body: Body | None = None
 
 

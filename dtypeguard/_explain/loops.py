@@ -37,7 +37,7 @@ def loop_remedies(call: ControlFlow, finding: Finding, trials: Trials) -> Iterat
     is_users = lambda line: line is not None and not is_installed(line.file)
     odd = [leaf for leaf in castable if leaf.is_odd]
     if is_installed(call.file):
-        odd = [leaf for leaf in odd if leaf.is_average and is_users(leaf.why.begun)]
+        odd = [leaf for leaf in odd if is_users(leaf.why.begun)]
     for new in dict.fromkeys(leaf.dtypes[1] for leaf in odd):
         those = [leaf for leaf in odd if leaf.dtypes[1] == new]
         text = begin_text(finding, those, "begin")

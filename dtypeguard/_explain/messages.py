@@ -9,6 +9,7 @@ import re
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import dtypes
 
 from .._leaves.types import DType
 
@@ -27,6 +28,23 @@ _DIFFERENT = re.compile(
 _EXPECTED = re.compile(
     "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent).*"
     rf"[Gg]ot (?:tangent aval )?~?({_TYPE}).*? expected ~?({_TYPE})"
+)
+# What only `float0` is a tangent of.
+_TANGENT = re.compile(
+    rf"Got primal dtype (?:bool|u?int)\d* and .*'float0'.* got tangent dtype ({_TYPE})"
+)
+_HOLOMORPHIC = re.compile(
+    rf"with holomorphic=True requires inputs with complex dtype, but got ({_TYPE})"
+)
+# What is written to a reference; what is given to an exported or a transposed function.
+_GIVEN = re.compile(
+    rf"Invalid dtype for `swap`. Ref dtype: ({_TYPE}). Value dtype: ({_TYPE})|"
+    rf"Dtype mismatch for .*: expected ({_TYPE}) and called with ({_TYPE})|"
+    rf"(?s:cotangent type does not match function output, expected .*?({_TYPE}).*?) but "
+    rf"got .*?({_TYPE})"
+)
+_RULE = re.compile(
+    "Custom JVP rule must produce primal and tangent outputs with (?!.*tree)"
 )
 _INTEGER = re.compile(
     "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
@@ -56,6 +74,7 @@ KIND_NAMED = re.compile("not compatible with finfo|not inexact|Invalid integer d
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64"])
 
 
+_CLASS = re.compile("<class '(int|float|complex)'>")  # for all dtypes of a kind
 _CHECKED = re.compile(r"(?s)Actual value: ([a-z]+)(\d*)\[.*?\nExpected type: ")
 
 
@@ -70,7 +89,7 @@ def named_types(message: str) -> frozenset[str]:
         return frozenset([kinds.get(checked[1], checked[1]) + checked[2]])
     if KIND_NAMED.search(message):
         return types or _FLOATS
-    return types if len(types) > 1 else frozenset()
+    return types if len(types) > 1 or _CLASS.search(message) else frozenset()
 
 
 def names_a_type(message: str) -> bool:
@@ -98,6 +117,11 @@ def added(message: str) -> frozenset[str]:
     """The dtypes of two cotangents that JAX cannot add up."""
     found = _ADDED.match(message)
     return frozenset(found.groups() if found else ())
+
+
+def is_of_rule(message: str) -> bool:
+    """Whether a rule of `custom_jvp` returned a tangent of another type than it is to."""
+    return _RULE.search(message) is not None and len(named_types(message)) == 2
 
 
 class Lowered(NamedTuple):
@@ -131,6 +155,15 @@ def lowered(message: str) -> Lowered | None:
     return Lowered(found[4], types, found[5], int(found[6]))
 
 
+_UNSUPPORTED = re.compile(rf"Unsupported dtype ({_TYPE})")
+
+
+def unsupported(message: str) -> DType | None:
+    """The dtype for which LAPACK has no routine; None if it is about something else."""
+    found = _UNSUPPORTED.search(message)
+    return jnp.dtype(found[1]) if found else None
+
+
 class Complaint(NamedTuple):
     """What a message says.
 
@@ -140,6 +173,7 @@ class Complaint(NamedTuple):
         is_place: whether an argument that says where or whether may be at fault.
         is_size: whether only a size may be.
         is_result: whether it is about what a function returns.
+        option: the keyword for which JAX wants that dtype.
     """
 
     types: frozenset[str]
@@ -147,6 +181,7 @@ class Complaint(NamedTuple):
     is_place: bool = False
     is_size: bool = False
     is_result: bool = False
+    option: str = ""
 
 
 def complaint(message: str) -> Complaint | None:
@@ -156,6 +191,15 @@ def complaint(message: str) -> Complaint | None:
             is_wide = result[1] in ("float64", "complex128")
             dtype = jnp.dtype("float64" if is_wide and wanted != "bool" else wanted)
             return Complaint(frozenset(result.groups()), dtype, is_result=True)
+    if tangent := _TANGENT.search(message):
+        return Complaint(frozenset(tangent.groups()), dtypes.float0)
+    if given := _GIVEN.search(message):
+        wanted, was = filter(None, given.groups())
+        return Complaint(frozenset([was]), jnp.dtype(wanted)) if was != wanted else None
+    if real := _HOLOMORPHIC.search(message):
+        wanted = "complex128" if real[1].endswith("64") else "complex64"
+        types = frozenset(real.groups())
+        return Complaint(types, jnp.dtype(wanted), option="holomorphic")
     are_indices = _INDICES.search(message) is not None
     if are_indices or _DIFFERENT.search(message):
         # JAX writes the types of Python's numbers as `<class 'float'>`.

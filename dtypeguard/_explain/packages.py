@@ -1,22 +1,26 @@
 """What to write where the loop, or the branches, that JAX refuses are a package's."""
 
+import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from types import FunctionType, ModuleType
 
 import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.compat import x64_enabled
-from .._leaves.dtypes import dtype_of, fits, is_array
+from .._leaves.dtypes import dtype_of, fits, is_array, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, Leaf, PyTree
 from .._lines.sites import Site, written_in
+from .._source.assignments import assigned_at
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
+from .._source.syntax import evaluated
 from .begin import begin_text
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
-from .remedies import Remedy, Way
+from .remedies import Remedy, Way, untried
 from .reruns import Outcome
 from .trials import Trials
 
@@ -102,8 +106,42 @@ def give(
     pairs = list(dict.fromkeys(map(tuple, pairs)))
     site = next(iter(users_sites(finding)), None)
     others = [pair[::-1] for pair in pairs]
-    ways = [_give(call, those, site, trials) for those in (pairs, others)]
-    return Remedy([*ways, *flag(site, trials)], finding.leaves, True, nothing(finding))
+    ways = [*_floats(site, trials)] if site and _widens_an_int(pairs) else []
+    ways += [_give(call, those, site, trials) for those in (pairs, others)]
+    ways += [*flag(site, trials)] if all(map(are_of_flag, pairs)) else []
+    return Remedy(ways, finding.leaves, True, nothing(finding))
+
+
+def _widens_an_int(pairs: Iterable[Sequence[DType]]) -> bool:
+    """Whether each pair is of an int and a float."""
+    return all({*map(kind, pair)} == {"int", "float"} for pair in pairs)
+
+
+def _floats(site: Site, trials: Trials) -> Iterator[Way]:
+    """A float for an int that the user's call gives, or that its object was made with."""
+
+    def way(source: ast.expr, number: int, trial: Callable[[], Outcome]) -> Way:
+        text = f"write {float(number)!r} in place of {number}"
+        return Way(f"at {line_text(site.file, source.lineno)} {text}", trial)
+
+    for source, number in _ints(site.node):
+        trial = partial(trials.expression, site, {source: repr(float(number))})
+        yield way(source, number, lambda trial=trial: bool(trial()))
+    owner = getattr(getattr(site.node, "func", None), "value", None)
+    name = owner.id if isinstance(owner, ast.Name) else ""
+    found = assigned_at(site.file, name, site.line, site.frame.f_locals) if name else []
+    made = [x.value for x in found if x.value]
+    numbers = _ints(made[0]) if len(made) == 1 else []
+    if len(numbers) == 1:
+        yield way(*numbers[0], untried)
+
+
+def _ints(node: ast.AST | None) -> list[tuple[ast.expr, int]]:
+    """The ints that are written out among the arguments of a call."""
+    keywords = [x.value for x in getattr(node, "keywords", ())]
+    given = [*getattr(node, "args", ()), *keywords]
+    pairs = [(x, x.value) for x in given if isinstance(x, ast.Constant)]
+    return [(source, number) for source, number in pairs if type(number) is int]
 
 
 def _give(
@@ -143,6 +181,11 @@ def tried_as(
     return outcome if converted or outcome is False else None
 
 
+def are_of_flag(dtypes: Iterable[DType]) -> bool:
+    """Whether some dtypes are one with x64 off."""
+    return len({_NARROW.get(dtype, dtype) for dtype in dtypes}) == 1
+
+
 def flag(site: Site | None, trials: Trials) -> Iterator[Way]:
     """To turn x64 off around a call of the user's, and where its wide arrays are made."""
     if site is None or not x64_enabled():
@@ -171,10 +214,26 @@ def _narrow(tree: PyTree) -> PyTree:
 
 
 def nothing(finding: Finding) -> str:
-    """What is said where nothing that the user gives to a package changes anything."""
+    """What is said where nothing that the user gives to a package changes anything.
+
+    A Python number or an object that is given may: no trial has converted that.
+    """
     lines = [x for leaf in finding.leaves for x in (leaf.why.root, leaf.why.origin) if x]
     inside = next((line for line in lines if is_installed(line.file)), None)
-    if inside is None:
+    site = next(iter(users_sites(finding)), None)
+    if inside is None or (site and not all(map(is_array, _given(site)))):
         return ""
     name = package(inside.file)
     return f"nothing that you give to {name} changes that: it has the type at {inside}"
+
+
+def _given(site: Site) -> Iterator[Leaf]:
+    """What a call of the user's gives, as far as its source writes it or looks it up."""
+    node = site.node
+    given = [*getattr(node, "args", ()), *(x.value for x in getattr(node, "keywords", ()))]
+    given.append(getattr(getattr(node, "func", None), "value", None))  # of a method
+    for each in given:
+        value = getattr(each, "value", None)  # of a number that is written out
+        found = value if isinstance(each, ast.Constant) else evaluated(each, site.frame)
+        if not isinstance(found, (ModuleType, FunctionType, type, str, bool)):
+            yield from tree_util.tree_leaves(found)

@@ -6,12 +6,21 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from .._leaves.types import DType
 from .._lines.body import Body
 from .._lines.sites import Site, sites
 from .._source.files import is_users, package
 from .._source.origin import frame_of, is_update
 from .frames import ControlFlow, combines, control_flow
-from .messages import KIND_NAMED, Complaint, Lowered, complaint, lowered, named_types
+from .messages import (
+    KIND_NAMED,
+    Complaint,
+    Lowered,
+    complaint,
+    lowered,
+    named_types,
+    unsupported,
+)
 
 
 class Failure(NamedTuple):
@@ -28,6 +37,7 @@ class Failure(NamedTuple):
         functions: those whose result JAX may have refused, by the names of parameters.
         types: those that a message names which is not JAX's.
         lowered: what JAX cannot lower.
+        unsupported: the dtype for which LAPACK has no routine.
     """
 
     message: str
@@ -39,6 +49,7 @@ class Failure(NamedTuple):
     functions: Sequence[tuple[str, Body]]
     types: frozenset[str] = frozenset()
     lowered: Lowered | None = None
+    unsupported: DType | None = None
 
 
 def read(error: BaseException) -> Failure | None:
@@ -47,6 +58,12 @@ def read(error: BaseException) -> Failure | None:
     if (unlike := lowered(message)) is not None:
         passed = sites(error.__traceback__)
         return Failure(message, None, (), passed, False, (), (), lowered=unlike)
+    if isinstance(error, NotImplementedError) and (dtype := unsupported(message)):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        passed = sites(error.__traceback__)
+        return Failure(message, None, frames, passed, False, (), (), unsupported=dtype)
+    if isinstance(error, NotImplementedError):
+        return None
     about = complaint(message)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     inner = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), frames[::-1])

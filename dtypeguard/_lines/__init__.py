@@ -12,10 +12,11 @@ of derivatives their lines). `provenance.py`: the frames and dead tracers of an 
 the equations that `traced.py` reads behind a tracer, and the lines in `sites.py` that the
 error passed through; `variables.py` looks in what the functions on them hold, and reads the
 source with `bindings.py`, `expressions.py` and `numbers.py`. `compiled.py`: the program of
-a compiled function, kept without its arrays.
+a compiled function, kept without its arrays. `asked.py` finds where a dtype is given.
 
 While `dtypeguard run` runs a script, `monitored.py` has `recorder.py` remember where each
-array is made; `held.py` finds the arrays in variables, `named.py` the variables of a line.
+array is made (`made.py`); `held.py` finds the arrays in variables, `named.py` the variables
+of a line.
 
 `body.py` makes a program of a function that JAX traced, and `retrace.py` traces it again.
 `drift.py` says which leaves of a program drift.

@@ -10,7 +10,7 @@ from .._leaves.types import Leaf, PyTree
 
 Path = tuple[str, ...]
 
-_DEPTH, _MOST = 5, 2000  # of containers in one another, and of what they hold
+_DEPTH, _MOST = 8, 2000  # of containers in one another, and of what they hold
 _NONE = (str, bytes, bool, type(None), type, property, types.CodeType, types.ModuleType)
 _NONE += (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _LIBRARIES = {"jax", "jaxlib", "numpy"}

@@ -1,4 +1,4 @@
-"""How a value came to be, as the recorder knows it: its line, and what is behind it."""
+"""How a value of a script came to be, as far as a recorder saw it."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -51,3 +51,14 @@ class Made(NamedTuple):
         origin, cause = (origin_of_frames(x.through) for x in (promotion, steps[-1]))
         cause = None if cause == origin else cause
         return Why(origin, cause, is_promoted=promotion.is_promoted)
+
+
+_KINDS = {int: "iu", float: "f", complex: "c"}  # of NumPy
+
+
+def as_array(made: Made, type_: tuple[Any, bool]) -> Made | None:
+    """How the number came to be that an array of a type may be made of."""
+    kinds = _KINDS.get(made.type[0])
+    if kinds is None:
+        return made
+    return made._replace(type=type_) if type_[0].kind in kinds else None

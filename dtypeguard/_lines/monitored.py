@@ -130,9 +130,13 @@ class Monitored:
     def _on_start(self, code: CodeType, instruction: int) -> object:
         if not TRACING.are_in(code.co_name):
             self._watch(code)
-            return self._monitoring.DISABLE
+            is_short = id(code) in self._own and _is_on_one_line(code)
+            return self._on_first(code) if is_short else self._monitoring.DISABLE
         if self._off and not self._is_busy:
             self._again()
+            for frame in callers(sys._getframe(1)):
+                if id(frame.f_code) in self._own:
+                    self._call(self._recorder.resumes, frame)
         return None
 
     def _on_line(self, code: CodeType, line: int) -> object:
@@ -140,25 +144,36 @@ class Monitored:
             return None
         frame, times = sys._getframe(1), self._times(code, line)
         is_first = line == self._own[id(code)][1]
-        if is_first and times > _MOST_SEEN:
-            self._recorder.begins(frame)  # not one that had the same identity
-        elif is_first:
-            self._call(self._recorder.enters, frame)
+        if is_first:
+            self._enter(frame, times)
         if times <= _MOST_SEEN:
             self._call(self._recorder.runs, frame, line)
-        if is_first and times > _MOST_CALLS:
-            self._end(code)
         if is_first or times < _MOST_SEEN:
             return None
         self._off[id(code)] = code
         return self._monitoring.DISABLE
+
+    def _enter(self, frame: FrameType, times: int) -> None:
+        """A function of the user's begins."""
+        if times > _MOST_SEEN:
+            self._recorder.begins(frame)  # not one that had the same identity
+        else:
+            self._call(self._recorder.enters, frame)
+        if times > _MOST_CALLS:
+            self._end(frame.f_code)
+
+    def _on_first(self, code: CodeType) -> object:
+        """Sees a function begin that has no other line, and so no event of one."""
+        if not self._is_busy:
+            self._enter(sys._getframe(2), self._times(code, code.co_firstlineno))
+        return self._monitoring.DISABLE if id(code) in self._ended else None
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
         if self._is_busy:
             return None
         frame = sys._getframe(1)
         if id(code) in self._own:
-            if self._times(code, instruction) <= _MOST_SEEN:
+            if self._times(code, ("return", instruction)) <= _MOST_SEEN:
                 self._call(self._recorder.leaves, frame, value)
             self._recorder.ends(frame)
             return None
@@ -184,3 +199,7 @@ class Monitored:
             self._others[id(inner)] = inner
             self._set(inner, self._return)
         return self._monitoring.DISABLE
+
+
+def _is_on_one_line(code: CodeType) -> bool:
+    return all(line in (None, code.co_firstlineno) for *_, line in code.co_lines())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 _DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
 _KEYWORDS = "KW_NAMES", "LOAD_CONST"  # before a call
-_MAKING = "CALL", "STORE_ATTR", "STORE_SUBSCR"
+_CHANGING = "STORE_ATTR", "STORE_SUBSCR"
 _COMPUTING = "CALL", "BINARY_OP", "UNARY"
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 _LONG = 50  # lines of a statement
@@ -21,6 +21,7 @@ class Words(NamedTuple):
         read: the other variables.
         others: attributes and keys.
         is_making: whether it calls something, or assigns a part of an object.
+        is_changing: whether it assigns a part of an object.
         end: the last line of its statement.
         is_computing: whether it writes a number or computes one, in itself or in a call.
     """
@@ -29,6 +30,7 @@ class Words(NamedTuple):
     read: dict[str, None]
     others: set[str]
     is_making: bool
+    is_changing: bool = False
     end: int = 0
     is_computing: bool = False
 
@@ -47,7 +49,7 @@ def words_of(code: CodeType) -> dict[int, Words]:
         line, end, *_ = each.positions or (None, None)
         if line is None or end is None:
             continue
-        words = found.setdefault(line, Words({}, {}, set(), False, line))
+        words = found.setdefault(line, Words({}, {}, set(), False, end=line))
         name, value = each.opname, each.argval
         if _OF_VARIABLE.match(name):
             # `STORE_FAST_LOAD_FAST` is of two variables.
@@ -58,13 +60,13 @@ def words_of(code: CodeType) -> dict[int, Words]:
             words.others.add(value)
         elif each.opname in _KEYWORDS and isinstance(value, tuple):
             words.others.update(x for x in value if isinstance(x, str))
-        is_making = words.is_making or name.startswith(_MAKING)
+        changing = words.is_changing or name.startswith(_CHANGING)
+        making = words.is_making or changing or name.startswith("CALL")
         is_number = type(value) in (int, float) and name.startswith("LOAD")
-        is_computing = words.is_computing or is_number or name.startswith(_COMPUTING)
+        computing = words.is_computing or is_number or name.startswith(_COMPUTING)
         end = max(words.end, min(end, line + _LONG))
-        found[line] = words._replace(
-            is_making=is_making, end=end, is_computing=is_computing
-        )
+        about = {"is_making": making, "is_changing": changing, "is_computing": computing}
+        found[line] = words._replace(**about, end=end)
     for line, words in found.items():
         for inner in filter(None, map(found.get, range(line + 1, words.end + 1))):
             words.read.update(inner.read)

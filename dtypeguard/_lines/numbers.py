@@ -34,7 +34,7 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
     name = getattr(source, "attr", getattr(source, "id", ""))
     file = frame.f_code.co_filename
     if not name and isinstance(source, ast.expr) and is_recorded(file):
-        is_computed = isinstance(source, (ast.BinOp, ast.Call))
+        is_computed = isinstance(source, (ast.BinOp, ast.Call, ast.Constant))
         return origin_of_frame(frame, source.lineno) if is_computed else None
     known = recorder()
     if known and (made := known.number(name, value)):
@@ -105,8 +105,7 @@ def _files(source: ast.AST | None, frame: FrameType) -> Iterator[str]:
     modules = [owner, *(sys.modules.get(x.__module__) for x in type(owner).__mro__)]
     modules += [each.f_code.co_filename for each in (frame, *callers(frame))]
     for each in (*modules, *sys.modules.values()):
-        is_module = isinstance(each, ModuleType)
-        file = vars(each).get("__file__") if is_module else each
+        file = _file(each) if isinstance(each, ModuleType) else each
         if isinstance(file, str) and is_recorded(file):
             yield file
 
@@ -124,6 +123,8 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
             pairs = [(_name(node.target), node.value)]
         elif isinstance(node, ast.keyword):
             pairs = [(node.arg or "", node.value)]
+        elif isinstance(node, ast.Call):  # of a class, by position
+            pairs = [*zip(_fields(node.func, file), node.args)]
         elif isinstance(node, ast.arguments):
             names = [each.arg for each in (*node.posonlyargs, *node.args)]
             pairs = [*zip(names[len(names) - len(node.defaults) :], node.defaults)]
@@ -131,6 +132,19 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[int]:
         for target, given in pairs:
             if target == name and given is not None and _is(given, value):
                 yield given.lineno
+
+
+def _fields(node: ast.expr, file: str) -> list[str]:
+    """The fields of a class that a file calls, in their order; none of another function."""
+    modules = [x for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
+    called = (vars(x).get(_name(node)) for x in modules if _file(x) == file)
+    kind = next((x for x in called if isinstance(x, type)), None)
+    options = getattr(kind, "__dataclass_fields__", {})
+    return [*getattr(kind, "_fields", [name for name, x in options.items() if x.init])]
+
+
+def _file(module: ModuleType) -> str | None:
+    return vars(module).get("__file__")
 
 
 _PLAIN = ast.Constant, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.Div

@@ -16,7 +16,7 @@ from typing import Any
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.origin import Frame, callers, frame_of, release
-from .._source.syntax import line_of_item
+from .._source.syntax import lines_of_parts
 from .held import (
     Path,
     held,
@@ -27,7 +27,7 @@ from .held import (
     passed_as,
     type_of,
 )
-from .made import Made
+from .made import Made, as_array
 from .named import Words, words_of
 
 # Callers of a line, frames between two, values that calls return, and those that are not
@@ -57,6 +57,9 @@ class Recorder:
         self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
         self._numbers: dict[tuple[str, str], Made] = {}
         self._running: dict[int, _Running] = {}
+        # By the line of a call what a function of the user's returned there.
+        self._helpers: dict[tuple[int, int], Made | None] = {}
+        self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
         # What was behind a line's values while what it calls was still looked at.
         self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
@@ -66,9 +69,10 @@ class Recorder:
         ref, made = self._known.get(id(value), (None, None))
         if (ref() if isinstance(ref, weakref.ref) else ref) is value and made:
             return made
-        base: Any = value.base if is_of_numpy(value) else None  # of which it is a view
-        is_alike = is_of_numpy(base) and base.dtype == value.dtype
-        return self.made(base) if is_alike else None
+        base = value.base if is_of_numpy(value) else None  # of which it is a view
+        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:
+            return None
+        return self.made(base)
 
     def argument(self, variable: object) -> Made | None:
         """How the argument of a traced function came to be, by its variable in a jaxpr."""
@@ -95,6 +99,12 @@ class Recorder:
         """Some calls of a function may not have been seen to end."""
         kept = {key: x for key, x in self._running.items() if x.code is not code}
         self._running = kept
+
+    def _running_of(self, frame: FrameType) -> _Running:
+        running = self._running.get(id(frame))
+        if running is None or running.code is not frame.f_code:
+            self.begins(frame)
+        return self._running[id(frame)]
 
     def enters(self, frame: FrameType) -> None:
         """Links the tracers that a function is given to what they stand for."""
@@ -133,17 +143,25 @@ class Recorder:
 
     def runs(self, frame: FrameType, line: int) -> None:
         """A line begins to run, so that the one before it has run."""
-        running = self._running.get(id(frame))
-        if running is None or running.code is not frame.f_code:
-            self.begins(frame)
-            running = self._running[id(frame)]
+        running = self._running_of(frame)
         words = self._words_of(frame.f_code)
         if running.line in words:
             self._has_run(frame, running.line, words[running.line])
-        start = words.get(running.start)
+        self._begins_line(running, frame, line)
+
+    def resumes(self, frame: FrameType) -> None:
+        """A line runs that was not seen to begin, and is looked at from here on."""
+        running = self._running_of(frame)
+        if running.line != frame.f_lineno:
+            self._begins_line(running, frame, frame.f_lineno)
+
+    def _begins_line(self, running: _Running, frame: FrameType, line: int) -> None:
+        words = self._words_of(frame.f_code)
+        start, here = words.get(running.start), words.get(line)
         if start is None or not running.start <= line <= start.end:
             running.start, running.came = line, []
-        both = words[line].stored.keys() & words[line].read.keys() if line in words else ()
+        both = here.read.keys() & here.stored.keys() if here else set[str]()
+        both = here.read.keys() if here and here.is_changing else both
         running.line = line
         running.before = {name: list(self._held(frame, name, words[line])) for name in both}
 
@@ -156,6 +174,12 @@ class Recorder:
         running = self._running.get(id(outer))
         if outer is None or running is None:
             return
+        arrays = (leaf for _, leaf in held(value) if not hasattr(leaf, "_trace"))
+        for made in filter(None, map(self.made, arrays)):
+            key = id(outer.f_code), outer.f_lineno
+            known = self._helpers.setdefault(key, made)
+            if known and known.through[:1] != made.through[:1]:
+                self._helpers[key] = None  # of several lines
         if outer is not caller:  # what JAX calls comes out of it as other values
             found = [self.made(leaf) for _, leaf in leaves_of(value) if is_array(leaf)]
             running.returned = outer.f_lineno, found
@@ -165,20 +189,22 @@ class Recorder:
             if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
                 sources = [made] if made else []
                 made = Made(_through(frame, frame.f_lineno), type_of(leaf), sources)
-            running.came += [(path[-1:], made)] if made else []
+            running.came += [(path, made)] if made else []
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
         """A call on the current line of a function of the user's returns a value."""
         leaves, line = list(held(value)), frame.f_lineno
+        words = self._words_of(frame.f_code).get(line)
         arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         for path, leaf in leaves:  # such as an object that a call makes
             key = _name_in(path), repr(leaf) if type(leaf) is float else ""
             if key[0].isidentifier() and key[1] and key not in self._numbers:
-                self._numbers[key] = Made(self._through(frame, line, path), type_of(leaf))
+                through = self._part(_through(frame, line), words, path)
+                self._numbers[key] = Made(through, type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
-            found = [(path[-1:], self.made(leaf)) for path, leaf in arrays]
-            running.came += [(last, made) for last, made in found if made][:_MOST_CAME]
+            found = [(path, self.made(leaf)) for path, leaf in arrays]
+            running.came += [(path, made) for path, made in found if made][:_MOST_CAME]
 
     def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
         """Records what the variables hold that a line names."""
@@ -197,17 +223,17 @@ class Recorder:
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)
                     made = made or (None if words.is_computing else self.number("", leaf))
-                    through = self._through(frame, line, path)
-                    made = made or Made(through, type_of(leaf))
-                    self._numbers[key] = made
+                    through = self._part(_through(frame, line), words, path)
+                    self._numbers[key] = made or Made(through, type_of(leaf))
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:
         """Records values that a line has made."""
         if not new:
             return
-        file = frame.f_code.co_filename
+        file, through = frame.f_code.co_filename, _through(frame, line)
         words = self._words_of(frame.f_code).get(line)
+        helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
         returned: Sequence[Made | None] = ()
         if running.returned[0] == line and len(running.returned[1]) == len(new):
@@ -215,15 +241,23 @@ class Recorder:
         before = running.before if running.line == line else {}
         read = list(running.came)
         for name in words.read if words else ():
-            known = before.get(name)
-            read += known or (self._held(frame, name, words) if words else ())
+            read += before.get(name) or self._held(frame, name, words)
+        behind: dict[Path, list[tuple[Path, Made]]] = {}
+        for path, made in read:
+            behind.setdefault(path[-1:], []).append((path, made))
         for (path, leaf), inner in itertools.zip_longest(new, returned):
             type_, is_host = type_of(leaf), is_of_numpy(leaf)
-            through = self._through(frame, line, path)
-            if inner is not None and inner.type[0] == leaf.dtype:
-                self._add(leaf, Made(through, type_, [inner], is_passed=True))
+            is_like = helper and (helper.type, helper.is_host) == (type_, is_host)
+            if path and helper and is_like and not helper.sources:  # of calls not seen
+                own = itertools.takewhile(lambda x: x != through[0], helper.through)
+                self._add(leaf, helper._replace(through=[*own, *through]))
                 continue
-            sources = [each for last, each in read if not last or last == path[-1:]]
+            here = self._part(through, words, path)
+            if inner is not None and inner.type[0] == leaf.dtype:
+                self._add(leaf, Made(here, type_, [inner], is_passed=True))
+                continue
+            sources = _of_place(behind, path)
+            sources = [*filter(None, (as_array(each, type_) for each in sources))]
             others = any(x.type != type_ and not x.type[1] for x in sources)
             if words and words.has_dtype:
                 sources = []
@@ -235,19 +269,25 @@ class Recorder:
                 self._behind[key] = sources
             elif not sources:
                 sources = self._behind.get(key, ())
-            self._add(leaf, Made(through, type_, sources, others, is_host=is_host))
+            self._add(leaf, Made(here, type_, sources, others, is_host=is_host))
 
-    def _through(self, frame: FrameType, line: int, path: Path) -> Sequence[Frame]:
-        """A line of a running function, or that of an item of what it writes out."""
-        words = self._words_of(frame.f_code).get(line)
-        if path and words and words.end > line:
-            line = line_of_item(frame.f_code.co_filename, line, path)
-        return _through(frame, line)
+    def _part(
+        self, through: Sequence[Frame], words: Words | None, path: Path
+    ) -> Sequence[Frame]:
+        """The line of a part that a statement of several lines writes out, and callers."""
+        line, *callers = through
+        parts = dict[str, int]()
+        if words and words.end > line.line:
+            if line not in self._parts:
+                self._parts[line] = lines_of_parts(line.file, line.line)
+            parts = self._parts[line]
+        number = next(filter(None, map(parts.get, reversed(path))), line.line)
+        return [line._replace(line=number), *callers]
 
     def _held(
-        self, frame: FrameType, name: str, words: Words
+        self, frame: FrameType, name: str, words: Words | None
     ) -> Iterator[tuple[Path, Made]]:
-        """The arrays that a variable holds, each with the last part of its path.
+        """The arrays that a variable holds, and the numbers that are known.
 
         An array of NumPy in an attribute that the line names has no path.
         """
@@ -256,9 +296,12 @@ class Recorder:
         for path, leaf in held(value):
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))
-                is_named = is_of_numpy(leaf) and not words.others.isdisjoint(path)
-                last = () if is_named else path[-1:]
-                yield last, made if is_local else made._replace(is_host=False)
+                others = words.others if words else ()
+                is_named = is_of_numpy(leaf) and not set(others).isdisjoint(path)
+                where = () if is_named else path
+                yield where, made if is_local else made._replace(is_host=False)
+            elif path and (made := self.number(path[-1], leaf)):
+                yield path, made
 
     def _words_of(self, code: CodeType) -> dict[int, Words]:
         if id(code) not in self._words:  # to hash code takes long
@@ -279,6 +322,24 @@ def _keep(kept: OrderedDict[int, Any], key: int, value: object) -> int | None:
     """Adds an item; returns the key of the one that is dropped for it, if any."""
     kept[key] = value
     return kept.popitem(last=False)[0] if len(kept) > _MOST_KEPT else None
+
+
+def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[Made]:
+    """What was at a place of a tree, by the ends of paths, and what was no tree.
+
+    Args:
+        behind: what is read, by the last part of its path.
+        path: of the place.
+    """
+
+    def alike(other: Path) -> int:
+        pairs = zip(reversed(other), reversed(path))
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    whole = [made for _, made in behind.get((), ())]
+    parts = [(alike(x), made) for x, made in behind.get(path[-1:], ()) if path]
+    most = max((count for count, _ in parts), default=0)
+    return whole + [made for count, made in parts if count == most]
 
 
 def _name_in(path: Path) -> str:

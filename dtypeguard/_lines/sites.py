@@ -17,7 +17,7 @@ from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak, kind
 from .._leaves.internals import PASSED_ON
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .._source.files import is_users
-from .._source.syntax import evaluated, expression, text_of
+from .._source.syntax import evaluated, expression, statement, text_of
 
 _LONG = 40  # an expression with more characters is not shown
 
@@ -103,12 +103,13 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     The first that fits an error is the best: it is the function that the user wrote.
     """
     unnamed = []
+    node = stored(site) or site.node
     is_called = True  # by the user's line, not by another function of JAX
     for frame in itertools.takewhile(
         lambda frame: not is_users(frame.f_code.co_filename), site.inside
     ):
         if named := _named(frame):
-            sources = _sources(site.node, list(named), frame) if is_called else {}
+            sources = _sources(node, list(named), frame) if is_called else {}
             pairs = [(evaluated(x, site.frame), named.get(n)) for n, x in sources.items()]
             if any(_differ(*pair) for pair in pairs):
                 sources = {}  # a function in C passed other arguments on
@@ -127,6 +128,14 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     yield from unnamed
 
 
+def stored(site: Site) -> ast.Assign | None:
+    """The statement that writes to an item, where that is what raised an error."""
+    if not isinstance(getattr(site.node, "ctx", None), ast.Store):
+        return None
+    node = statement(site.file, site.line)
+    return node if isinstance(node, ast.Assign) else None
+
+
 def written_in(site: Site) -> Iterator[Argument]:
     """The arrays in a call and in what is called, as far as its source looks them up."""
     node = site.node
@@ -136,6 +145,9 @@ def written_in(site: Site) -> Iterator[Argument]:
     for source in queue:
         if isinstance(source, ast.Dict):
             queue += source.values
+        elif isinstance(source, (ast.List, ast.Tuple)):
+            is_computed = evaluated(source, site.frame) is None  # in part
+            queue += source.elts * is_computed
     called = [name for name in ast.walk(node.func) if isinstance(name, ast.Name)]
     for source in (*queue, *called):
         known = None if source in called else source
@@ -186,6 +198,8 @@ def _sources(
     node: ast.AST | None, names: list[str], frame: FrameType
 ) -> dict[str, ast.expr]:
     """The expressions of the arguments."""
+    if isinstance(node, ast.Assign):  # to an item
+        return {"value": node.value} if "value" in names else {}
     if isinstance(node, ast.Call):
         found = {}
         if names[:2] == ["array", "index"] and isinstance(node.func, ast.Attribute):
@@ -243,6 +257,12 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
                 yield from _leaves(f"{name}[{number}]", *pair)
             return
         source = None
+    if type(value) is dict and isinstance(source, ast.Dict):
+        keys = [getattr(key, "value", None) for key in source.keys]
+        if keys == [*value]:
+            for key, each in zip(keys, source.values):
+                yield from _leaves(f"{name}[{key!r}]", value[key], each)
+            return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
         if name == "dtype" and leaf is not None and not is_array(leaf):
             with contextlib.suppress(TypeError):  # of another library

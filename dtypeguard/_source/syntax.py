@@ -42,22 +42,17 @@ def statement(file: str, line: int) -> ast.stmt | None:
     return node
 
 
-def line_of_item(file: str, line: int, path: Sequence[str]) -> int:
-    """The line of what a statement of several lines writes out for a key or a keyword.
-
-    Args:
-        file: of the statement.
-        line: its first one, which is returned if the statement names no part of the path.
-        path: of the item in what the statement makes.
-    """
-    node = statement(file, line)
-    written = [x for x in ast.walk(node) if isinstance(x, ast.expr)] if node else []
-    for name in reversed(path):
-        found = [item(x, part) for x in written for part in (f".{name}", f"[{name!r}]")]
-        found = {each.lineno for each in found if each is not None}
-        if found:
-            return found.pop() if len(found) == 1 else line
-    return line
+def lines_of_parts(file: str, line: int) -> dict[str, int]:
+    """The lines of the parts that a statement writes out, by keyword and by key."""
+    node, found = statement(file, line), dict[str, set[int]]()
+    for each in ast.walk(node) if node else ():
+        if isinstance(each, ast.keyword) and each.arg:
+            found.setdefault(each.arg, set()).add(each.value.lineno)
+        elif isinstance(each, ast.Dict):
+            for key, value in zip(each.keys, each.values):
+                if isinstance(key, ast.Constant):
+                    found.setdefault(str(key.value), set()).add(value.lineno)
+    return {name: min(lines) for name, lines in found.items() if len(lines) == 1}
 
 
 _INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}

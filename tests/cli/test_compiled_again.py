@@ -65,7 +65,7 @@ LISTED = {
         [
             r"state\['mean'\]  float16 -> float32  {the product}  .* by {the constant}",
             r"state\['n'\] +int32 -> float32 +{the sum}  forced by {the call}",
-            r"\nStart state\['n'\] as float32 .*, or return jnp\.round\(x\)\.astype",
+            r"\n(?:S|At \S+ s)tart state\['n'\] as float32 .*, or return jnp\.round\(x\)",
         ],
     ),
     "the culprit first": (
@@ -130,8 +130,64 @@ LISTED = {
         [
             r"average  int32 \(weak\) -> float32  begins at {the start}  "
             r"promoted at {the average}\n",
-            r"\nStart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
+            r"\n(?:S|At \S+ s)tart average as float32: jnp\.asarray\(x, jnp\.float32\)\.",
         ],
+    ),
+    "an optimizer's state narrower than its params": (
+        """
+        import jax, jax.numpy as jnp
+
+        def zeros(param):
+            return jnp.zeros_like(param, dtype=jnp.bfloat16)  # the zeros
+
+        @jax.jit
+        def step(params, state):
+            moments = lambda p, s: (0.9 * s[0] + 0.1 * p, 0.999 * s[1] + 0.001 * p * p)
+            return jax.tree.map(moments, params, state)
+
+        params = {"w": jnp.ones((3, 4)), "b": jnp.ones(4)}
+        state = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
+        for _ in range(3):
+            state = step(params, state)
+        """,
+        [r"\nAt {the zeros} begin 4 leaves of [^\n]* as float32\.\nWhere a step"]
+        if IS_RECORDED
+        else [],
+    ),
+    "a weak variable of a model": (
+        """
+        import jax, jax.numpy as jnp
+
+        class Model:
+            def __init__(self):
+                self.weight = jnp.ones(3)
+                self.average = jnp.asarray(0)  # the average
+
+        model = Model()
+        tree = {"model": (model.weight, model.average)}
+
+        @jax.jit
+        def step(tree):
+            weight, average = tree["model"]
+            return {"model": (weight * 2, 0.9 * average + 0.1 * weight.mean())}
+
+        for _ in range(3):
+            tree = step(tree)
+        """,
+        [r"  begins at {the average}  promoted at "] if IS_RECORDED else [],
+    ),
+    "a number that is an int in one call": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def sample(x, temperature):
+            return x * temperature
+
+        sample(jnp.ones(3), temperature=1)  # the int
+        sample(jnp.ones(3), temperature=0.5)
+        """,
+        [r"\nAt {the int} give temperature as a Python float, such as 1\.0 for 1\.\n"],
     ),
     "a first value in 16 bits": (
         """
@@ -213,6 +269,28 @@ LISTED = {
         """,
         [r"a shape: x is float32\[4\] then float32\[3\], at {the call}\. No type"],
     ),
+    "an eager loop": (
+        """
+        import jax, jax.numpy as jnp
+        from jax import lax
+
+        def halve(x, factor):
+            return lax.while_loop(lambda x: x.sum() > 1, lambda x: x * factor, x)  # loop
+
+        for n in range(6):
+            halve(jnp.full(3, 4.0), 0.5)
+
+        def step(carry, x):
+            return carry + x, None
+
+        for n in range(6):
+            lax.scan(step, jnp.zeros(()), jnp.ones(3))
+        """,
+        [
+            r"run: the while_loop at {loop} was compiled 6 times, because its functions "
+            r"are new each time\. Call what has it under jax\.jit\.",
+        ],
+    ),
     "constants": (
         """
         import functools, jax, jax.numpy as jnp
@@ -230,12 +308,14 @@ LISTED = {
 
         config = Config()
         for _ in range(3):
-            train(x, Config(), 0)
+            fresh = Config()  # the object
+            train(x, fresh, 0)
         for epoch in range(6):
             train(x, config, epoch)
         """,
         [
-            r"train \({the function}\) .*: config is another Config each time, which",
+            r"train \({the function}\) .*: config is another Config each time",
+            r", which equals none before, made at {the object}\. Make it once",
             r"train .*: epoch is 0, 1, 2, 3, \.\.\.",
             r"<lambda> \({the lambda}\) was compiled 5 times, because it was a new",
         ],
@@ -264,6 +344,7 @@ def listed(run, file, rows):
             r"(?<! )  (?! )", r"(?: \\(in [^)]*\\))? +", row.removeprefix(r"\n    ")
         )
         assert re.search(row, err), (row, err)
+    assert "the scan" not in err  # whose body is one function
 
 
 OF_LIBRARIES = {
@@ -296,6 +377,32 @@ OF_LIBRARIES = {
             r": model\.temperature is 2\.0, 1\.9, 1\.8, 1\.7 \(begins at {the model}\)",
             r"1\.7 .* an array in a module is a parameter: pass it to step as an arg",
             r"count .* 2 times: n is 0, int32\[\] \(begins at {the count}\)\. .* an array",
+        ],
+    ),
+    "equinox.internal": (  # equinox issue 686: a function in a module
+        """
+        import equinox as eqx, jax, jax.numpy as jnp
+        from typing import Callable
+
+        class Model(eqx.Module):
+            weight: jax.Array
+            forward: Callable
+
+            def __init__(self, function):
+                self.weight = jnp.ones(3)
+                self.forward = jax.jit(function)  # the jit
+
+        @eqx.filter_jit
+        def step(model, x):
+            return model.forward(model.weight * x).sum()
+
+        double = lambda x: x * 2
+        for _ in range(2):
+            step(Model(double), jnp.ones(3))
+        """,
+        [
+            r"2 times: model\.forward is another PjitFunction .*, made at {the jit}\. ",
+            r"Make it once, or take jax\.jit out: step is compiled as a whole\.",
         ],
     ),
     "equinox.nn": (

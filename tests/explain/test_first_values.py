@@ -277,6 +277,23 @@ def test_the_argument_that_is_to_be_changed_comes_first():
     assert second.startswith("  x ")
 
 
+def counted():
+    def body(carry, x):
+        total, loss = carry
+        return (total + loss, loss * x), None  # the sum
+
+    first = jnp.zeros((), int), jnp.ones(())  # the first
+    return lax.scan(body, first, jnp.ones(3))
+
+
+def test_an_int_that_becomes_a_float_is_the_cause():
+    note = note_on(counted)
+    row = note.splitlines()[1]
+    assert row.startswith(
+        f"  carry[0]  int32[] -> float32[]  begins at {line('the first')}"
+    )
+
+
 # A copy begins in another type, and not what it copies -----------------------------------
 
 
@@ -294,3 +311,12 @@ def test_an_average_that_begins_as_a_copy_of_the_params():
     assert f"begins at {place}" in note
     wide = "jax.tree.map(lambda x: x.astype(jnp.float32), jax.tree.map(jnp.copy, params))"
     assert f"\nAt {place} begin carry[1]['w'] as float32: write {wide} in place of" in note
+
+
+def test_an_argument_with_the_name_of_a_part_of_another_expression_comes_last():
+    x = jnp.ones((1, 3, 3), F32)
+    half = lambda x: x.astype(BF16)  # changed: in a lambda
+    narrow = half(jnp.ones((1, 3, 1)))
+
+    _, first, *_ = note_on(lambda: lax.conv(x, narrow, (1,), "SAME")).splitlines()
+    assert first.endswith(line("changed: in a lambda"))

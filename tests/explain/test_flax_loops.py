@@ -96,6 +96,6 @@ def haiku_stack(guard):
 def test_the_guard_of_a_layer(program, guard, position):
     package = "haiku" if program is haiku_stack else "flax"
     note = note_on(lambda: program(lambda layer: layer))
-    given = f"Guard what you give to {package}: {guard} (not tried), or "
+    given = f"uard what you give to {package}: {guard} (not tried), or "
     assert (f"Write {guard}" if "above" in guard else given) in note
     assert program(guard_step(carry=position)).dtype == BF16

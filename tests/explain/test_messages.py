@@ -39,7 +39,30 @@ def product(one, other):
 
 KEY = jax.random.PRNGKey(0)
 KERNEL = jnp.ones((1, 1, 2, 2), BF16)
+
+
+def exported():
+    export = pytest.importorskip("jax.export").export
+    return export(jax.jit(skip))(WIDE).call(NARROW)
+
+
+def ruled():
+    function = jax.custom_jvp(jnp.sin)
+    function.defjvp(lambda primals, tangents: (jnp.sin(*primals), WIDE))
+    return jax.jvp(function, (NARROW,), (NARROW,))
+
+
+def referred():
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("before JAX 0.7")
+    jax.new_ref(NARROW)[...] = WIDE
+
+
 RAISING = {
+    "exported": exported,
+    "reference": referred,
+    "rule": ruled,
+    "transposed": lambda: jax.linear_transpose(skip, NARROW)(WIDE),
     "scan": lambda: lax.scan(lambda carry, x: (body(carry), x), NARROW, WIDE),
     "while_loop": lambda: lax.while_loop(lambda x: jnp.all(x < 3), body, NARROW),
     "fori_loop": lambda: lax.fori_loop(0, 3, lambda i, x: body(x), NARROW),
@@ -67,6 +90,8 @@ RAISING = {
     "grad to int": lambda: jax.grad(lambda x: (x > 0).sum())(WIDE),
     "grad to complex": lambda: jax.grad(lambda x: lax.complex(x, x).sum())(WIDE),
     "jvp": lambda: jax.jvp(jnp.sin, (WIDE,), (NARROW,)),
+    "tangent of an int": lambda: jax.jvp(jnp.multiply, (1.0, 2), (1.0, 0)),
+    "holomorphic": lambda: jax.grad(jnp.sum, holomorphic=True)(WIDE),
     "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
     "tangent": lambda: jax.linear_transpose(jax.linearize(jnp.sin, WHOLE)[1], WHOLE)(WIDE),
     "compiled": lambda: jax.jit(skip).lower(NARROW).compile()(WIDE),

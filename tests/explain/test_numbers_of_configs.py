@@ -28,6 +28,8 @@ class Config:
     width: int = 128 / 4  # field
     depth: int = 3
 
+WIDE = Config(1, 96 / 4)  # by position
+
 EVEN = 6.0
 if HIDDEN > 99:
     EVEN = 6.0
@@ -79,9 +81,17 @@ def traced(config):
         (field, "field"),
         (variable, "of self"),
         (lambda config: config.table(), "default"),
+        (lambda config: jnp.zeros((config.WIDE.width, 3)), "by position"),
         (traced, "field"),
     ],
-    ids=["a global", "a field", "a field of self", "a default", "converted by JAX"],
+    ids=[
+        "a global",
+        "a field",
+        "a field of self",
+        "a default",
+        "a position",
+        "converted by JAX",
+    ],
 )
 def test_the_line_of_a_number(config, program, mark):
     note = note_on(lambda: program(config))
@@ -113,6 +123,16 @@ def test_a_number_is_mended_where_it_is_written(config):
     note = note_on(lambda: variable(config))
     whole = "int(config.depth * 2.0) in place of config.depth * 2.0"
     assert f"\nAt {marked('of self')} write {whole}.\n" in note
+
+
+def test_a_number_that_a_call_is_given_twice_is_mended_where_it_is_written(config):
+    cfg = config.Config()
+    note = note_on(lambda: jnp.ones((cfg.width, cfg.width)))
+    mended = f"\nAt {marked('field')} write 128 // 4 in place of 128 / 4.\nOr at "
+    assert mended in note
+    note = note_on(lambda: jnp.ones((cfg.width, config.HIDDEN)))
+    assert mended.removesuffix("Or at ") in note
+    assert f"\nAt {marked('global')} write 64 // 4 in place of 64 / 4.\n" in note
 
 
 def test_a_number_of_numpy_is_mended_where_it_is_written():

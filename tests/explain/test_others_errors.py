@@ -74,6 +74,37 @@ def test_the_structures_of_lineax():
     assert applied(of_lineax, (old, new))().dtype == jnp.float32
 
 
+def common_dtype(*arrays):
+    """A check of several arrays as TensorFlow Probability's."""
+    types = [x.dtype.type for x in arrays]
+    if len(set(types)) > 1:
+        raise TypeError(f"Found incompatible dtypes, {types[0]} and {types[1]}.")
+    return arrays[0]
+
+
+def of_a_distribution():
+    means = X.astype(jnp.bfloat16)  # means
+    log_stds = jnp.zeros(3)
+    return common_dtype(means, jnp.exp(log_stds) * 0.5)
+
+
+def test_one_of_two_types_in_an_expression():
+    note = note_on(of_a_distribution)
+    assert f"  means  bfloat16[3]  {line('means')}" in note
+    new, old = "X.astype(jnp.float32)", "X.astype(jnp.bfloat16)"
+    assert f"write {new} in place of {old} (not tried)." in note
+    assert applied(of_a_distribution, (old, new))().dtype == jnp.float32
+
+
+def test_a_kind_that_a_check_expects():
+    def check(xs, kind):
+        raise AssertionError(f"input 1 has type {xs[1].dtype} but expected {kind}.")
+
+    rewards = jnp.arange(3)  # rewards
+    note = note_on(lambda: check([X + 1, rewards], float))
+    assert note.splitlines()[1] == f"  rewards  int32[3]  {line('rewards')}"
+
+
 def annotated(x, dtype):
     """A function that refuses an argument as jaxtyping does."""
     raise TypeError(
@@ -104,7 +135,7 @@ def of_a_tangent():
 def test_what_has_no_tangent():
     """Optimistix issue 96: JAX says int32 for int32, and float0."""
     note = note_on(of_a_tangent)
-    assert f"  primals[0]  int32[]  {line('whole')}" in note
+    assert f"  primals[0] = y  int32[]  {line('whole')}" in note
     assert applied(of_a_tangent, ("jnp.array(10)", "jnp.array(10, dtype=jnp.float32)"))()
 
 

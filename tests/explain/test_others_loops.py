@@ -207,6 +207,57 @@ def test_the_flag_is_turned_off_where_wide_arrays_are_made(package):
         assert solve(jnp.ones((3, 3))).dtype == F32
 
 
+SOLVER = """
+import jax
+from typing import Any, NamedTuple
+class State(NamedTuple):
+    time: Any
+    dt: Any
+@jax.jit
+def advance(state):
+    later = lambda: state._replace(time=state.time + state.dt)
+    return jax.lax.cond(state.dt > 0, later, lambda: state)
+class Solver:
+    def __init__(self, start, dt):
+        self.state = State(start, dt)
+    def step(self):
+        self.state = advance(self.state)
+def solve(start, dt):
+    return Solver(start, dt)
+"""
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_no_flag_makes_a_float_of_an_int(package, x64):
+    """Netket issue 1735: a time that begins as 0, in an object of the package."""
+    solve = package(SOLVER)
+    with set_x64(x64):
+        solver = solve(0, 0.1)  # starts
+        note = note_on(lambda: solver.step())
+    assert "enable_x64" not in note
+    assert "Nothing that you give" not in note
+    place = line(__file__, "starts")
+    assert note.endswith(f"\nAt {place} write 0.0 in place of 0 (not tried).")
+    with set_x64(x64):
+        solve(0.0, 0.1).step()
+
+
+DIRECT = """
+import jax
+def solve(start, dt, times):
+    body = lambda i, time: time + jax.numpy.float32(dt)
+    return jax.lax.fori_loop(0, times, body, jax.numpy.asarray([start]))
+"""
+
+
+def test_a_float_for_the_int_of_a_call(package):
+    solve = package(DIRECT)
+    note = note_on(lambda: solve(0, 0.1, times=3))  # an int
+    place = line(__file__, "an int")
+    assert f"\nAt {place} write 0.0 in place of 0.\nTried: the types then" in note
+    assert solve(0.0, 0.1, times=3) > 0.2
+
+
 @pytest.mark.parametrize("dtypes", [(F32, BF16), (BF16, F32)])
 def test_the_wider_of_two_branches_of_a_package_is_meant(package, dtypes):
     solve = package(WIDER_FIRST)

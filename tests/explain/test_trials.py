@@ -148,6 +148,21 @@ def test_what_a_package_is_given_is_made_in_another_dtype_at_the_users_line():
     assert mended().dtype == F32
 
 
+def a_loss_scale_of_an_int():
+    jmp = need("jmp")
+    scale = jmp.DynamicLossScale(jnp.asarray(2**15))
+    return scale.adjust(jnp.array(True)).loss_scale
+
+
+@pytest.mark.filterwarnings("ignore:Expected floating type")
+def test_what_a_package_is_given_is_made_where_another_type_was_forced():
+    """The comments on jmp issue 25: the loss scale is to be a float."""
+    note, mended = followed(a_loss_scale_of_an_int)
+    new, old = "jnp.asarray(2**15, dtype=jnp.float32)", "jnp.asarray(2**15)"
+    assert f"write {new} in place of {old}.\n" in note
+    assert mended().dtype == F32
+
+
 def flag_for_an_index():
     @jax.jit
     def change(x, i):

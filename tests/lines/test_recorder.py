@@ -338,6 +338,128 @@ def test_a_line_that_reads_one_field_of_a_config_made_none_of_its_numbers(progra
     assert number.through[0].line == made.marked("it")
 
 
+def test_a_helper_that_is_called_often(program):
+    values = program(
+        """
+        import jax, jax.numpy as jnp
+
+        def zeros(param):
+            return jnp.zeros_like(param, jnp.bfloat16)  # the helper
+
+        params = {name: jnp.ones(3) for name in "abcdefgh"}
+        state = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
+        other = [jnp.ones(3, jnp.bfloat16), zeros(params["a"])]  # elsewhere
+        """
+    )
+    made = [values.steps(x)[-1] for pair in values.module.state.values() for x in pair]
+    assert made == [values.marked("the helper")] * 16
+    assert values.steps(values.module.other[0]) == [values.marked("elsewhere")]
+
+
+SEVERAL_LINES = """
+    import jax.numpy as jnp, numpy as np
+    from typing import NamedTuple
+
+    class State(NamedTuple):
+        position: object
+        velocity: object
+
+    def batches():
+        rows = np.ones((4, 3))
+        while True:
+            yield {
+                "x": rows[:, :1].astype(np.float32),  # a key
+                "y": rows[:, 1:].astype(np.float16),  # another key
+            }
+
+    def start():
+        return State(
+            jnp.ones(3),
+            velocity=jnp.zeros(3, jnp.bfloat16),  # a keyword
+        )
+
+    batch = next(batches())
+    x, y = batch["x"], batch["y"]
+    velocity = start().velocity
+    made = dict(
+        a=jnp.ones(3, jnp.float16),
+        b=jnp.ones(3, jnp.bfloat16),  # made here
+    )
+    b = made["b"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [("x", "a key"), ("y", "another key"), ("velocity", "a keyword"), ("b", "made here")],
+)
+def test_the_line_of_one_part_of_a_statement(program, name, mark):
+    values = program(SEVERAL_LINES)
+    steps = values.steps(getattr(values.module, name))
+    assert steps[-1] == values.marked(mark)
+
+
+def test_a_line_that_runs_often_before_it_is_compiled_again(program):
+    values = program(
+        """
+        import jax, jax.numpy as jnp
+
+        class Model:
+            pass
+
+        def train(step):
+            model = Model()
+            model.state = jnp.ones(3)
+            for n in range(9):
+                if n == 7:
+                    model.state = model.state.astype(jnp.bfloat16)  # the cast
+                model.state = step(model.state)  # the call
+            return model
+
+        model = train(jax.jit(lambda x: x * 2))
+        """
+    )
+    assert values.steps(values.module.model.state)[-1] == values.marked("the cast")
+
+
+def test_an_array_that_a_package_makes_of_a_number(program):
+    values = program(
+        """
+        import jax, jax.numpy as jnp
+
+        CONFIG = {"weights": {"ics": 1, "res": 1.5}}  # the numbers
+
+        def create(config):
+            state = {"weights": dict(config["weights"]), "key": 7}
+            return jax.tree.map(jnp.asarray, state)  # the arrays
+
+        state = create(CONFIG)
+        """
+    )
+    for name in ("ics", "res"):
+        steps = values.steps(values.module.state["weights"][name])
+        assert steps == [values.marked("the arrays"), values.marked("the numbers")]
+
+
+def test_a_leaf_comes_from_the_leaf_of_the_same_place(program):
+    values = program(
+        """
+        import jax, jax.numpy as jnp
+
+        class Model:
+            pass
+
+        model = Model()
+        model.params = {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}  # the params
+        model.state = {"mu": {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}}  # the state
+        first = jax.device_get(jax.tree.map(lambda x: x[0], (model.params, model.state)))
+        """
+    )
+    params, state = values.module.first
+    assert values.steps(params["a"]["k"])[-1] == values.marked("the params")
+    assert values.steps(state["mu"]["a"]["k"])[-1] == values.marked("the state")
+
+
 ITEMS = """
     import numpy as np
 

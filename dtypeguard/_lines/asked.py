@@ -1,0 +1,66 @@
+"""Finds the line that gives the name by which a function asks for a dtype."""
+
+import ast
+from collections.abc import Iterator
+from types import FrameType
+from typing import NamedTuple
+
+from .._leaves.types import DType
+from .._source.assignments import assigned_at
+from .._source.files import is_recorded
+from .._source.origin import Origin, origin_at
+from .._source.syntax import expression, first_line, parsed, text_of
+from .expressions import asks_for
+
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+
+
+class GivenDtype(NamedTuple):
+    """Where a dtype is written out, and how."""
+
+    line: Origin
+    text: str
+
+
+def given_dtype(frame: FrameType, dtype: DType) -> GivenDtype | None:
+    """Where the dtype is given that the call in a function asks for by a variable.
+
+    Args:
+        frame: of the function.
+        dtype: for which it asks.
+    """
+    node = expression(frame.f_code, frame.f_lasti)
+    names = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Name)]
+    named = next((x for x in names if asks_for(x, frame, dtype)), None)
+    file = frame.f_code.co_filename
+    given = next(_written(named.id, frame), None) if named else None
+    if given is None or not is_recorded(given[0]):
+        return None
+    file, each = given
+    return GivenDtype(origin_at(file, each.lineno, ""), text_of(each, file))
+
+
+def _written(name: str, frame: FrameType) -> Iterator[tuple[str, ast.expr]]:
+    """The expression that a variable has its value from: a call's, a default, another."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    if name not in code.co_varnames[:count]:
+        known = frame.f_locals
+        found = assigned_at(code.co_filename, name, frame.f_lineno, known)
+        yield from ((code.co_filename, x.value) for x in found if x.value and not found[1:])
+        return
+    caller = frame.f_back
+    if caller and is_recorded(caller.f_code.co_filename):
+        call = expression(caller.f_code, caller.f_lasti)
+        given = [x.value for x in getattr(call, "keywords", ()) if x.arg == name]
+        given += getattr(call, "args", [])[code.co_varnames.index(name) :][:1]
+        if given and isinstance(given[0], ast.Name):
+            yield from _written(given[0].id, caller)
+        elif given:
+            yield caller.f_code.co_filename, given[0]
+    for node in ast.walk(parsed(code.co_filename) or ast.Module([], [])):
+        if isinstance(node, _FUNCTIONS) and first_line(node) == code.co_firstlineno:
+            of = node.args
+            names = [*of.posonlyargs, *of.args][-len(of.defaults) :] if of.defaults else []
+            pairs = [*zip(names, of.defaults), *zip(of.kwonlyargs, of.kw_defaults)]
+            yield from ((code.co_filename, x) for y, x in pairs if y.arg == name and x)

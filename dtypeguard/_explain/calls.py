@@ -12,7 +12,7 @@ from .._leaves.dtypes import bits, cast, dtype_of, is_python_number, kind
 from .._leaves.groups import grouped
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, PyTree
-from .._lines.numbers import whole_on_line
+from .._lines.numbers import whole_on_line, with_a_point
 from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._source.files import is_installed, line_text, package
 from .._source.syntax import evaluated, text_of
@@ -67,7 +67,7 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             yield Remedy(ways, leaves)
             return
     for group in grouped(leaves, lambda x: (x.argument and x.argument.text, x.why.origin)):
-        yield from _whole(group, call, finding, trials)
+        yield from _of_kind(group, call, finding, trials)
     if call.is_result:
         yield Remedy([*_result(call, named[0], trials)], leaves)
     elif not is_installed(call.file):
@@ -167,13 +167,13 @@ def _tried_compiled(casts: Sequence[ArgumentCast], site: Site, trials: Trials) -
     )
 
 
-def _whole(
+def _of_kind(
     leaves: Sequence[RefusedLeaf], call: RefusedCall, finding: Finding, trials: Trials
 ) -> Iterator[Remedy]:
-    """A whole number, at the user's line that gave a float where JAX wants an int.
+    """A number of the other kind, at the user's line that gave an int or a float.
 
     Args:
-        leaves: the arguments that are this float.
+        leaves: the arguments that are this number.
         call: that JAX refuses.
         finding: of the error.
         trials: that try it.
@@ -183,15 +183,18 @@ def _whole(
     base = leaf.argument.base if leaf.argument else ""
     is_count = kind(call.wanted) == "int" or base in ("lower", "upper")
     is_number = is_python_number(value) or isinstance(value, np.generic)
-    if not (is_count and is_number and kind(dtype_of(value)) == "float"):
-        return
+    given, wanted = kind(dtype_of(value)), kind(call.wanted)
     source = leaf.argument.source if leaf.argument else None
-    found = whole_on_line(line, value, source) if line else None
+    found, dtype = None, _INT
+    if line and is_number and is_count and given == "float":
+        found = whole_on_line(line, value, source)
+    elif line and call.wanted and wanted in ("float", "complex") and type(value) is int:
+        found, dtype = with_a_point(line, value), call.wanted
     if line and found and not is_installed(line.file):
         loss = "" if float(value).is_integer() else " (the fraction is lost)"
         text = f"at {line} write {found[0]} in place of {found[1]}{loss}"
         named = [x.argument for x in finding.leaves if x.argument]
-        casts = [ArgumentCast(x, _INT) for x in named]
+        casts = [ArgumentCast(x, dtype) for x in named]
         is_here = casts and not is_installed(call.file)  # with an int the call is accepted
         trial = partial(_tried, casts if is_here else [], finding.sites[-1], trials)
         yield Remedy([Way(text, trial)], leaves)

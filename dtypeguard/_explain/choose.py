@@ -72,6 +72,8 @@ def _tried(remedies: Iterable[Remedy]) -> list[tuple[str, set[int], bool]]:
         text, is_tried = remedy.tried()
         mended = {leaf.number for leaf in remedy.leaves}
         is_other = any(mended & before for _, before, _ in found)
+        if any(text and said.lower() == f"{text}.".lower() for said, *_ in found):
+            continue
         text = f"or {text}" if text and is_other else text
         for line in text.splitlines():
             found.append(

@@ -93,7 +93,15 @@ def _in_loop(
             reasons = odd(program.step, drifts_meant, places)
         # No line in what JAX wrote is anything to the user.
         line = call.line if call.is_of_jax else None
-        begun = [_made(drift.begun, call, provenance) for drift in drifts_meant]
+        about = provenance, call.first
+        begun = [
+            _made(
+                body.begun_apart(*about, drift, meant.keys()) if reason else drift.begun,
+                call,
+                provenance,
+            )
+            for drift, reason in zip(drifts_meant, reasons)
+        ]
         leaves = [
             RefusedLeaf(
                 number,

@@ -149,43 +149,55 @@ class Body(NamedTuple):
             first: what the inputs of the program are at first.
             is_apart: whether to trace the body again in any case, and begin with that.
         """
-
-        def given(number: int) -> Origin | None:
-            if number >= len(first):
-                return None
-            if is_python_number(first[number]) and self.carry is not None:
-                return provenance.variables.holding(self.inputs[self.carry])
-            return provenance.of_leaf(first[number])
-
+        given = functools.partial(self._given, provenance, first)
         begun = [self.name + path for path in self.carried.paths]
-
-        def begins(drift: Drift, drifting: Collection[str]) -> Origin | None:
-            """The line that gave a first value its type, unless others that stay have it.
-
-            Then the line that made this one: a copy of them, say.
-            """
-            number = begun.index(drift.path)
-            line, leaf = given(number), first[number] if number < len(first) else None
-            if line is None or not is_array(leaf):
-                return line
-            made = provenance.of_value(leaf).origin
-            stays = (n for n, path in enumerate(begun) if path not in drifting)
-            alike = (n for n in stays if dtype_of(first[n]) == dtype_of(leaf))
-            if made in (None, line) or is_installed(made.users.file):
-                return line
-            is_shared = any(given(n) == line for n in itertools.islice(alike, _SOME))
-            return made if is_shared else line
-
         # What runs backwards has the lines of the forward call, unless it is traced apart.
         is_apart = is_apart or not any(map(self._has_lines, self.jaxprs))
         programs = [self.retraced_program()] if is_apart else []
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
                 lines = self.lines(program, provenance, given)
-                found = [x for x in find(program, lines) if x.kind in ("dtype", "shape")]
-                paths = {drift.path for drift in found}
-                replaced = (dataclasses.replace(x, begun=begins(x, paths)) for x in found)
-                yield program, replaced
+                found = (x for x in find(program, lines) if x.kind in ("dtype", "shape"))
+                begins = lambda drift: given(begun.index(drift.path))
+                yield program, (dataclasses.replace(x, begun=begins(x)) for x in found)
+
+    def _given(
+        self, provenance: TypeProvenance, first: Sequence[Leaf], number: int
+    ) -> Origin | None:
+        """The line of what an input of the program is at first."""
+        if number >= len(first):
+            return None
+        if is_python_number(first[number]) and self.carry is not None:
+            return provenance.variables.holding(self.inputs[self.carry])
+        return provenance.of_leaf(first[number])
+
+    def begun_apart(
+        self,
+        provenance: TypeProvenance,
+        first: Sequence[Leaf],
+        drift: Drift,
+        drifting: Collection[str],
+    ) -> Origin | None:
+        """The line that gave a first value its type, unless others that stay have it.
+
+        Then the line that made this one: a copy of them, say.
+
+        Args:
+            provenance: finds the lines of what the loop was given.
+            first: what the inputs of the program are at first.
+            drift: of the leaf.
+            drifting: the paths of all that drift.
+        """
+        begun = [self.name + path for path in self.carried.paths]
+        number = begun.index(drift.path)
+        leaf = first[number] if number < len(first) else None
+        made = provenance.of_value(leaf).origin if is_array(leaf) else None
+        if drift.begun is None or made is None or is_installed(made.users.file):
+            return drift.begun
+        stays = (n for n, path in enumerate(begun) if path not in drifting)
+        alike = (n for n in stays if dtype_of(first[n]) == dtype_of(leaf))
+        lines = (self._given(provenance, first, n) for n in itertools.islice(alike, _SOME))
+        return made if drift.begun in lines else drift.begun
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""

@@ -16,7 +16,7 @@ from .._source.origin import (
     origin_of_frame,
     origin_of_frames,
 )
-from .._source.syntax import evaluated, parsed, statement, text_of
+from .._source.syntax import evaluated, expression, parsed, statement, text_of
 from .monitored import recorder
 
 
@@ -39,11 +39,45 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
     known = recorder()
     if known and (made := known.number(name, value)):
         return origin_of_frames(made.through)
+    if isinstance(source, ast.Name) and (line := _passed(frame, name, value)):
+        return line
     for file in dict.fromkeys(_files(source, frame)) if name else ():
         lines = list(_written(file, name, value))
         if lines:
             return origin_at(file, lines[0], "") if len(lines) == 1 else None
     return None
+
+
+def _passed(frame: FrameType, name: str, value: PyTree) -> Origin | None:
+    """The line at which a call writes out the number that is a parameter of its function.
+
+    Args:
+        frame: of the function.
+        name: of the parameter.
+        value: the number.
+    """
+    while (user := frame.f_back) and is_recorded(user.f_code.co_filename):
+        code, call = frame.f_code, expression(user.f_code, user.f_lasti)
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if not isinstance(call, ast.Call) or name not in names:
+            return None
+        is_method = isinstance(call.func, ast.Attribute) and names[0] in ("self", "cls")
+        given = dict(zip(names[is_method:], call.args))
+        source = (given | {x.arg: x.value for x in call.keywords}).get(name)
+        if source is None or any(isinstance(x, ast.Starred) for x in call.args):
+            return None
+        if _is(source, value):
+            return origin_of_frame(user, source.lineno)
+        name, frame = getattr(source, "id", ""), user
+    return None
+
+
+def with_a_point(line: Origin, value: PyTree) -> tuple[str, str] | None:
+    """How a line may write a float for the one int of a value that it writes out."""
+    node = statement(line.file, line.line)
+    numbers = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Constant)]
+    found = [x for x in numbers if type(x.value) is int and x.value == value]
+    return (repr(float(value)), text_of(found[0], line.file)) if len(found) == 1 else None
 
 
 def whole_on_line(

@@ -7,15 +7,17 @@ from types import FrameType
 
 import jax
 import numpy as np
+from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_weak
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak
 from .._leaves.rows import path_of
 from .._leaves.types import DType, Leaf, PyTree
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
-from .._source.syntax import evaluated, statement
+from .._source.syntax import evaluated, item, statement
 from .bindings import Holders, assignments, bound_in, field_of_self
 from .expressions import asks_for, result_of
+from .numbers import number_line
 from .region import Matches
 from .sites import Site, written
 from .traced import recorded, unwrapped
@@ -156,10 +158,24 @@ class Variables:
             for source, given in written(node, site.inside[0]):
                 values = value, unwrapped(value)
                 is_it = any(path_of(x, given) is not None for x in values)
+                if is_python_number(value) and (
+                    line := _number_in(source, given, site, value)
+                ):
+                    return Why(line)
                 if is_it and not isinstance(source, _LOOKUPS):
                     line = origin_of_frame(site.frame, source.lineno)
                     return self._of_expression(source, site.frame, line, value)
         return Why()
+
+
+def _number_in(source: ast.expr, given: PyTree, site: Site, value: Leaf) -> Origin | None:
+    """The line of the one number of a value in an argument that is written out."""
+    leaves = tree_util.tree_flatten_with_path(given)[0]
+    found = [path for path, leaf in leaves if leaf is value]
+    node: ast.expr | None = source
+    for part in found[0] if len(found) == 1 else ():
+        node = node and item(node, tree_util.keystr((part,)))
+    return number_line(node, site.frame, value) if len(found) == 1 and node else None
 
 
 def why_of(origin: Origin | None, cause: Origin | None, is_promoted: bool) -> Why:

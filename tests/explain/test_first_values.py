@@ -320,3 +320,40 @@ def test_an_argument_with_the_name_of_a_part_of_another_expression_comes_last():
 
     _, first, *_ = note_on(lambda: lax.conv(x, narrow, (1,), "SAME")).splitlines()
     assert first.endswith(line("changed: in a lambda"))
+
+
+# An int that is given where a float is to be ----------------------------------------------
+
+
+def energy(x):
+    return (x - 2.5) ** 2
+
+
+def descended(x, steps=3):
+    for _ in range(steps):
+        x = x - 0.1 * jax.grad(energy)(x)
+    return x
+
+
+def from_an_int():
+    return descended(0)  # given: an int
+
+
+def test_an_int_that_a_call_gives_is_a_float_there():
+    note = note_on(from_an_int)
+    assert f"  x  int  {line('given: an int')}\n" in note
+    assert f"\nAt {line('given: an int')} write 0.0 in place of 0." in note
+    assert applied(from_an_int, ("descended(0)", "descended(0.0)"))().dtype == F32
+
+
+def root_of(f, start):
+    def body(state):
+        x, n = state
+        return x - f(x) / jax.grad(f)(x), n + 1
+
+    return lax.while_loop(lambda s: s[1] < 5, body, (start, 0))
+
+
+def test_an_int_that_a_loop_begins_with_has_the_line_of_the_call():
+    note = note_on(lambda: root_of(lambda x: x**2 - 2, 1))  # given: to a loop
+    assert f"  x  int32[]  {line('given: to a loop')}\n" in note

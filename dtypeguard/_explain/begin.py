@@ -83,7 +83,7 @@ def _assigned(line: Origin, new: DType) -> tuple[str, str] | None:
 def _with_a_point(line: Origin, key: str) -> tuple[str, str] | None:
     """The int that a line writes out for a key or a keyword, as a float and as it is."""
     node = statement(line.file, line.line)
-    given = [*_items(node, key)] if node else []
+    given = set(_items(node, key, None)) if node else set[ast.expr]()
     values = [getattr(each, "value", None) for each in given]
     if len(values) != 1 or type(values[0]) is not int:
         return None

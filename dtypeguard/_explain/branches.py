@@ -1,6 +1,5 @@
 """What to write where branches return leaves in different types."""
 
-import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -8,17 +7,17 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._leaves.dtypes import cast, dtype_of, fits, kind, rank
-from .._leaves.groups import grouped
+from .._leaves.groups import grouped, of_holders
 from .._leaves.paths import parts
-from .._leaves.rows import array_text, cast_text, lost
+from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body
 from .._program.graph import open_jaxpr
-from .._source.files import is_installed, is_users, package
-from .._source.syntax import returned, root, text_of
+from .._source.files import is_installed, package
 from .begin import dtype_on_line
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
+from .odd import is_averaged
 from .packages import give, is_of_optimizer, is_own, wrapped
 from .remedies import Remedy, Way, untried
 from .reruns import Outcome
@@ -28,8 +27,6 @@ from .written import of_result, on_line
 
 _FLOATS = "float", "complex"
 _FEW = 3  # casts that are written out
-_LONG = 60  # an expression with more characters is not written out
-_WRITTEN_OUT = ast.Tuple, ast.List, ast.Dict
 
 
 def branch_remedies(
@@ -126,6 +123,10 @@ class _Casts:
         promoted = [leaf for leaf in leaves if leaf.why.cause]
         # The value that was there before has the type that is meant.
         is_before = bool(made and kept)
+        unchanged = [leaf for leaf in leaves if leaf.unchanged or not leaf.is_made]
+        computed = [leaf for leaf in leaves if leaf not in unchanged]
+        if unchanged and computed:
+            yield from self._begun(computed[0], unchanged[0])
         targets = kept if is_before else sorted(leaves, key=self._losses)
         for new in dict.fromkeys(leaf.dtypes[0] for leaf in targets):
             others = [leaf for leaf in leaves if leaf.dtypes[0] != new]
@@ -137,6 +138,27 @@ class _Casts:
             yield self._first_value(made[0], kept[0])
         elif not is_found:
             yield from self._of_one_kind(promoted)
+
+    def _begun(self, made: RefusedLeaf, kept: RefusedLeaf) -> Iterator[Way]:
+        """Another first dtype of what one branch keeps, and another one averages."""
+        (old,), (new,), line = kept.dtypes, made.dtypes, kept.why.root
+        body = self._bodies[made.branch]
+        program = body.program(body.jaxprs[0]) if body.jaxprs else None
+        if not (program and line and is_own(line)) or made.place is None:
+            return
+        if is_averaged(program.step, made.place, old):
+            frames = [site.frame for site in self._finding.sites]
+            found = dtype_on_line(line.users, old, new, frames)
+            if found is None:
+                return
+            kept_ones = [x for y in self._alike for x in y if x.branch == kept.branch]
+            paths = [x.variable or x.path for x in kept_ones]
+            path = of_holders(paths) if len(paths) > 1 else paths[0]
+            text = f"at {line.users} begin {path} as {new}: "
+            text += f"write {found[0]} in place of {found[1]}"
+            change = {kept.branch: partial(cast, dtype=new)}
+            of = partial(self._trials.branches, self._bodies, self._places)
+            yield Way(text, partial(of, change))
 
     def _losses(self, to: RefusedLeaf) -> int:
         """How many of the branches lose something if they return the dtype of one."""
@@ -151,9 +173,7 @@ class _Casts:
             known = [{x.branch: x for x in of_path} for of_path in self._alike]
             leaves = [x.get(name) or y[0] for x, y in zip(known, self._alike)]
             if leaves[0].dtypes[0] != new:
-                model = next(x.branch for x in self._of_path if x.dtypes[0] == new)
-                pair = body, self._bodies[model]
-                text, changes[name] = _cast(body, leaves, new, _like(*pair, leaves))
+                text, changes[name] = _cast(body, leaves, new)
                 texts.append(f"{name} return {text}")
         text = f"let {' and '.join(texts)}"
         return Way(
@@ -208,44 +228,31 @@ def _operand(body: Body, place: int) -> int | None:
     return next((n for n, operand in enumerate(operands) if operand is result), None)
 
 
-def _like(body: Body, model: Body, leaves: Sequence[RefusedLeaf]) -> str:
-    """The tree that a branch returns, in the dtypes of that of another; empty if not known.
-
-    A cast to one dtype would change leaves of another kind as well.
-    """
-    codes = [x.code for x in (body, model) if x.code and is_users(x.code.co_filename)]
-    nodes = [*filter(None, map(returned, codes))]
-    if len(nodes) < 2 or leaves[0].path == "result" or isinstance(nodes[0], _WRITTEN_OUT):
-        return ""
-    texts = [text_of(node, codes[0].co_filename) for node in nodes]
-    given = [code.co_varnames[: code.co_argcount] for code in codes]
-    scopes = {code.co_qualname.rpartition(".")[0] for code in codes}
-    is_seen = given[0] == given[1] and len(scopes) == 1  # the same names are known there
-    is_plain = isinstance(root(nodes[1]), ast.Name) and max(map(len, texts)) <= _LONG
-    like = f"jax.tree.map(lambda x, y: x.astype(y.dtype), {', '.join(texts)})"
-    return like if is_seen and is_plain else ""
-
-
 def _cast(
-    body: Body, leaves: Sequence[RefusedLeaf], new: DType, like: str = ""
+    body: Body, leaves: Sequence[RefusedLeaf], new: DType
 ) -> tuple[str, Callable[[Leaf], Leaf]]:
-    """A cast of what one branch returns, with what that loses, and what it does.
-
-    Args:
-        body: of the branch.
-        leaves: of what it returns.
-        new: the dtype to cast to.
-        like: how to write it for a tree of other leaves as well.
-    """
+    """A cast of what one branch returns, with what that loses, and what it does."""
     (old,), literal = leaves[0].dtypes, leaves[0].literal
     if literal is None:
-        text = _cast_as_written(body, leaves, new) or like or cast_text(new)
+        text = _cast_as_written(body, leaves, new) or _cast_of_tree(body, leaves, new)
+        text = text or cast_text(new)
         return f"{text}{lost(old, new)}", partial(cast, dtype=new)
     number, value = repr(literal), float(literal)
     if kind(old) == "int" and kind(new) == "float" and dtype_of(value) == new:
         return f"{value!r} in place of {number}", lambda _: value
     text = f"{array_text(new, number)} in place of {number}"
     return text, lambda _: jnp.asarray(literal, new)
+
+
+def _cast_of_tree(body: Body, leaves: Sequence[RefusedLeaf], new: DType) -> str:
+    """A cast of all leaves of a dtype in what a branch returns; empty if one is to stay."""
+    (old,), whole = leaves[0].dtypes, of_result(body.code, [])
+    results = [open_jaxpr(jaxpr).outvars for jaxpr in body.jaxprs[:1]]
+    count = sum(dtype_of(x.aval) == old for each in results for x in each)
+    if not whole or count != len(leaves) or not parts(leaves[0].path)[1:]:
+        return ""
+    is_it = f'getattr(x, "dtype", None) == {dtype_text(old)}'
+    return f"jax.tree.map(lambda x: {cast_text(new)} if {is_it} else x, {whole.text})"
 
 
 def _cast_as_written(body: Body, leaves: Sequence[RefusedLeaf], new: DType) -> str:

@@ -37,18 +37,11 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
     """
     rare = _rare(graph, drifts)
     places = [paths.index(drift.path) for drift in drifts]
-    users: dict[int, list[int]] = {}
-    for value in graph.sources_first():
-        equation = graph.made_by.get(value)
-        passes = equation is None or equation.primitive in _PASSING
-        sources = equation.inputs if equation else graph.same.get(value, ())
-        for source in sources if passes else ():
-            users.setdefault(source, []).append(value)
-    rank = {value: number for number, value in enumerate(graph.sources_first())}
+    users = _users(graph)
 
     def is_kept_up(drift: Drift, place: int) -> bool:
-        reached = _reached(graph.inputs[place], users, rank)
-        return _is_kept_up(graph, place, reached, _begins_empty(drift))
+        pair = graph.inputs[place], graph.outputs[place]
+        return _is_kept_up(graph, *pair, users, _begins_empty(drift))
 
     return [
         "average"
@@ -58,6 +51,36 @@ def odd(graph: Graph, drifts: Sequence[Drift], paths: Sequence[str]) -> list[str
         or "weak" * is_weak(graph.avals[graph.inputs[place]])
         for drift, place in zip(drifts, places)
     ]
+
+
+def is_averaged(graph: Graph, place: int, dtype: DType) -> bool:
+    """Whether a result is an average of something from outside that has 16 bits.
+
+    Args:
+        graph: of a branch.
+        place: of the result.
+        dtype: of what the branch averages.
+    """
+    users, output = _users(graph), graph.outputs[place]
+    shape = graph.avals[output].shape
+    return any(
+        (aval := graph.avals[value]).dtype == dtype
+        and aval.shape == shape
+        and _is_kept_up(graph, value, output, users)
+        for value in values_behind(graph, output) & {*graph.inputs, *graph.constants}
+    )
+
+
+def _users(graph: Graph) -> dict[int, list[int]]:
+    """The values that sums and products make of each value."""
+    users: dict[int, list[int]] = {}
+    for value in graph.sources_first():
+        equation = graph.made_by.get(value)
+        passes = equation is None or equation.primitive in _PASSING
+        sources = equation.inputs if equation else graph.same.get(value, ())
+        for source in sources if passes else ():
+            users.setdefault(source, []).append(value)
+    return users
 
 
 def _is_of_optimizer(drift: Drift) -> bool:
@@ -111,7 +134,13 @@ def _begins_empty(drift: Drift) -> bool:
     return any(name in ("zeros", "zeros_like") for name in names)
 
 
-def _is_kept_up(graph: Graph, number: int, reached: Sequence[int], is_empty: bool) -> bool:
+def _is_kept_up(
+    graph: Graph,
+    leaf: int,
+    result: int,
+    users: Mapping[int, Sequence[int]],
+    is_empty: bool = False,
+) -> bool:
     """Whether a leaf of 16 bits is an average or a running sum, which rounding stops.
 
     A running sum is a scalar plus something, or an array that begins with zeros plus what
@@ -119,11 +148,12 @@ def _is_kept_up(graph: Graph, number: int, reached: Sequence[int], is_empty: boo
     part of its distance to something, or the leaf times a factor plus something, where that
     is times what the factor lacks to 1, or the factor is nearly 1.
     """
-    aval = graph.avals[graph.inputs[number]]
+    aval = graph.avals[leaf]
     if kind(aval.dtype) != "float" or aval.dtype.itemsize > 2:
         return False
-    sums = {*_sums(graph, graph.inputs[number], reached, is_empty)}
-    return bool(sums and sums & values_behind(graph, graph.outputs[number]))
+    rank = {value: number for number, value in enumerate(graph.sources_first())}
+    sums = {*_sums(graph, leaf, _reached(leaf, users, rank), is_empty)}
+    return bool(sums and sums & values_behind(graph, result))
 
 
 def _sums(graph: Graph, leaf: int, reached: Sequence[int], is_empty: bool) -> Iterator[int]:

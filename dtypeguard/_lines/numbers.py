@@ -125,12 +125,16 @@ _LONG = 60  # an expression with more characters is not written out
 
 
 def _given(node: ast.AST) -> Iterator[ast.expr]:
-    """What a statement gives by name: to a variable, a parameter, a default."""
+    """What a statement gives by name or place: to a parameter, a default, a tuple."""
     for each in ast.walk(node):
         if isinstance(each, (ast.keyword, ast.AnnAssign)) and each.value:
             yield each.value
         elif isinstance(each, ast.arguments):
             yield from (x for x in (*each.defaults, *each.kw_defaults) if x)
+        elif isinstance(each, (ast.Tuple, ast.List)):
+            yield from each.elts
+        elif isinstance(each, ast.Dict):
+            yield from each.values
 
 
 def _files(source: ast.AST | None, frame: FrameType) -> Iterator[str]:

@@ -4,6 +4,7 @@ import functools
 import re
 import sys
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -213,3 +214,46 @@ def test_an_int_that_a_table_of_floats_promotes():
     write = "write jnp.int32 in place of jnp.float32 (not tried), or let false_fun return "
     assert write + "position.astype(jnp.float32)" in note
     assert not notes(raised(lambda: applied(grid, ("jnp.float32,", "jnp.int32,"))()))
+
+
+def of_a_target():
+    params = {"w": WIDE, "b": WIDE}
+    target = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)  # the target
+
+    def update():
+        return jax.tree.map(lambda p, t: p * 0.005 + t * (1 - 0.005), params, target)
+
+    return lax.cond(True, update, lambda: target)
+
+
+def test_an_average_that_one_branch_keeps_begins_in_the_wide_type():
+    note = note_on(of_a_target)
+    wide, narrow = "p.astype(jnp.float32)", "p.astype(jnp.bfloat16)"
+    begin = f"\nAt {line('the target')} begin "
+    assert begin in note
+    assert (
+        f" as float32: write {wide} in place of {narrow}, or let true_fun return " in note
+    )
+    assert applied(of_a_target, (narrow, wide))()["w"].dtype == jnp.float32
+
+
+class Holder(NamedTuple):
+    step: int
+    params: dict
+
+
+def updated(model):
+    return model._replace(params=jax.tree.map(lambda p: p * WIDE, model.params))
+
+
+def of_a_model():
+    model = Holder(0, {"w": HALF, "b": HALF})
+    return lax.cond(True, lambda: updated(model), lambda: model)
+
+
+def test_the_leaves_of_a_model_that_a_branch_returns():
+    old = "updated(model)"
+    is_wide = 'getattr(x, "dtype", None) == jnp.float32'
+    new = f"jax.tree.map(lambda x: x.astype(jnp.bfloat16) if {is_wide} else x, {old})"
+    assert f"\nLet true_fun return {new}.\nTried: " in note_on(of_a_model)
+    assert applied(of_a_model, (old, new))().params["w"].dtype == jnp.bfloat16

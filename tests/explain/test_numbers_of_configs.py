@@ -30,6 +30,9 @@ class Config:
 
 WIDE = Config(1, 96 / 4)  # by position
 
+SIZES = (96 / 3, 16)  # in a tuple
+NAMED = {"width": 96 / 4, "depth": 2}  # in a dict
+
 EVEN = 6.0
 if HIDDEN > 99:
     EVEN = 6.0
@@ -133,6 +136,19 @@ def test_a_number_that_a_call_is_given_twice_is_mended_where_it_is_written(confi
     note = note_on(lambda: jnp.ones((cfg.width, config.HIDDEN)))
     assert mended.removesuffix("Or at ") in note
     assert f"\nAt {marked('global')} write 64 // 4 in place of 64 / 4.\n" in note
+
+
+@pytest.mark.parametrize(
+    ("mark", "number", "ways"),
+    [
+        ("in a tuple", 32.0, ("96 // 3", "96 / 3")),
+        ("in a dict", 24.0, ("96 // 4", "96 / 4")),
+        ("in a tuple", 16.0, None),
+    ],
+)
+def test_one_number_among_others_is_mended_where_it_is_written(config, mark, number, ways):
+    place = int(marked(mark).rpartition(":")[2])
+    assert whole_on_line(origin_at(config.__file__, place, ""), number) == ways
 
 
 def test_a_number_of_numpy_is_mended_where_it_is_written():

@@ -43,6 +43,7 @@ class TypeChange(NamedTuple):
     calls: str = ""
     is_unseen: bool = False
     is_rare: bool = False
+    item: int | None = None
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -203,5 +204,18 @@ def _sentences(changes: Sequence[TypeChange]) -> Iterator[str]:
     if any(change.is_returned or change.why.origin is None for change in castable):
         yield (
             "Where a step gives back another dtype than it was given: "
-            "dtypeguard.guard_step(step), or dtypeguard.guard(opt) for an optimizer."
+            f"dtypeguard.guard_step(step{_options(castable)}), or dtypeguard.guard(opt) "
+            "for an optimizer."
         )
+
+
+def _options(changes: Sequence[TypeChange]) -> str:
+    """What to tell a guard of a step, if its carry is not only its first argument."""
+    items = {parameter(x.path): x.item for x in changes if x.is_returned}
+    is_clear = all(items.get(parameter(x.path)) == x.item is not None for x in changes)
+    if not is_clear or "self" in items or [*items.values()] in ([], [0]):
+        return ""
+    names, places = ([*x] for x in (items, items.values()))
+    if len(items) == 1:
+        return f", carry={names[0]!r}, returned={places[0]}"
+    return f", carry={tuple(names)}, returned={tuple(places)}"

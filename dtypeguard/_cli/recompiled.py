@@ -376,7 +376,8 @@ def _explained(
         is_rare = why.cause is not None and may_begin_so(of_call, *pair, changed[pair])
         why = why._replace(begun=begun)
         about = path, old.type, new.type, is_returned, why, calls, is_unseen, is_rare
-        changes.append(TypeChange(*about))
+        item = program and is_returned and program.item_of(returned[path])
+        changes.append(TypeChange(*about, item=item if type(item) is int else None))
     return changes
 
 

@@ -74,6 +74,7 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     elif not is_installed(call.file):
         if call.wanted and max(map(bits, dtypes)) < bits(call.wanted):  # it wants a float
             yield Remedy([*_made_as(call, finding, trials)], leaves)
+        yield Remedy([*_made_of_ints(call, finding)], leaves)
         casts = [[ArgumentCast(argument, call.wanted) for argument in named]]
         if call.wanted is None:
             forced = [leaf.argument for leaf in leaves if leaf.argument and leaf.why.cause]
@@ -92,6 +93,17 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
             return  # no cast of an array changes them
         ways = [*_ways_given(call, finding, named, trials)]
         yield Remedy(ways, leaves, True, nothing(finding))
+
+
+def _made_of_ints(call: RefusedCall, finding: Finding) -> Iterator[Way]:
+    """To make an array of NumPy of ints where it is made: other lines may use it too."""
+    lines = {leaf.why.root.users for leaf in finding.leaves if leaf.why.root}
+    is_host = all(isinstance(leaf.values[0], np.ndarray) for leaf in finding.leaves)
+    user = finding.sites[-1].frame.f_code.co_qualname
+    if len(lines) == 1 and is_host and kind(call.wanted) == "int":
+        (line,) = lines
+        if line.function != user:
+            yield Way(f"at {line} make it of ints: .astype(int)", untried)
 
 
 def _no_tangents(casts: Sequence[Argument], site: Site, trials: Trials) -> Way:

@@ -198,7 +198,8 @@ def written(argument: Argument, dtype: DType, model: str = "") -> str:
     if is_python_number(value) and not argument.is_whole and kind(dtype) == "int":
         return f"tuple(map(int, {text}))" if argument.source else f"int({text})"
     if not argument.is_whole:
-        is_it = f'getattr(x, "dtype", None) == {dtype_text(old)}'
+        own = getattr(value, "dtype", old)  # of NumPy's arrays that of 64 bits
+        is_it = f'getattr(x, "dtype", None) == {dtype_text(own)}'
         return f"jax.tree.map(lambda x: {cast_text(dtype)} if {is_it} else x, {text})"
     if _is_whole(argument, dtype):
         return repr(float(text))

@@ -103,6 +103,10 @@ def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
     )
 
 
+# What comes after an expression that is no part of another one.
+_NO_PART = r"(?!\w|\.\w|\[|\()"
+
+
 def _is_said(unit: _Unit, choice: Choice) -> bool:
     """Whether the first thing to write changes a leaf, or the line that is to blame."""
     said = " ".join(text for cause in choice.causes[:1] for text in cause.remedy[:1])
@@ -110,7 +114,7 @@ def _is_said(unit: _Unit, choice: Choice) -> bool:
     texts += [
         f"in place of {x.argument.text}" for x in unit if x.argument and x.argument.text
     ]
-    return any(re.search(rf"{re.escape(text)}(?!\w)", said) for text in texts)
+    return any(re.search(rf"{re.escape(text)}{_NO_PART}", said) for text in texts)
 
 
 def _key(unit: _Unit) -> Hashable:

@@ -116,7 +116,7 @@ def equations_behind(
     region = region_of(graph, matches)
     for value, _ in region.to_root(starts):
         equation = graph.made_by.get(value)
-        if equation and (not is_promotion or _is_implicit_cast(region, value)):
+        if equation and (not is_promotion or _is_widening(region, value)):
             yield equation
 
 
@@ -251,6 +251,16 @@ def _root(region: Region, starts: list[int], user: Equation | None = None) -> Bl
     if constant is None:
         return Blame(None)
     return Blame(None, Equation("constant", (), graph.constants[constant]), True, constant)
+
+
+def _is_widening(region: Region, value: int) -> bool:
+    """Whether a value is one of a narrower dtype that met a wider one."""
+    if not _is_implicit_cast(region, value):
+        return False
+    graph = region.graph
+    (old, *_), new = graph.made_by[value].inputs, value
+    is_same = graph.avals[old].dtype == graph.avals[new].dtype
+    return not is_same and kind_of(graph, old) == kind_of(graph, new)
 
 
 def _is_implicit_cast(region: Region, value: int) -> bool:

@@ -6,6 +6,7 @@ asked later: no function of the user's is traced again.
 
 import ast
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -72,6 +73,11 @@ class KeptProgram(NamedTuple):
                 fed[name] = path
         found = returned_as(asked, self.results)
         return {fed[name]: number for name, number in found.items()}
+
+    def item_of(self, result: int) -> int | None:
+        """The item of the tuple that the function returns, if it does, with a result."""
+        found = re.match(r"result\[(\d+)\]", self.results[result])
+        return int(found[1]) if found else None
 
 
 def kept(

@@ -89,6 +89,10 @@ class Watch(RuleLines):
         if len(makers) > 1:  # the line computes with a constant from another line
             makers = {maker for maker in makers if maker.line != user.line}
         maker = makers.pop() if len(makers) == 1 else user
+        if maker == user and all(isinstance(array, _HOST) for array, _ in same):
+            # NumPy, unseen, has computed it on the line from another one.
+            others = {other for array, other in alike if isinstance(array, _HOST)} - {user}
+            maker = others.pop() if len(others) == 1 else maker
         if is_installed(maker.file) or is_in_head(maker.file, maker.line):
             held = (holding(array) for array, _ in (*same, *alike))
         else:  # it may come in as a default or from a module, or be bound by `partial`
@@ -222,6 +226,7 @@ def _content(passed: Leaf) -> Hashable:
     return *about, "tracer" if isinstance(passed, Tracer) else id(passed)
 
 
+_HOST = np.generic, np.ndarray
 # The values of arrays are compared up to this size.
 _LARGE = 1000
 

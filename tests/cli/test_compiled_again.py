@@ -92,6 +92,25 @@ LISTED = {
             f"the {'sum' if IS_RECORDED else 'call'}}}\\n",
         ],
     ),
+    "a carry of several arguments": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(params, x, state):
+            params = {"w": params["w"] - jnp.float32(0.1) * params["w"]}
+            return x.sum(), params, {"mu": 0.9 * state["mu"] + 0.1 * params["w"]}
+
+        params = {"w": jnp.ones(3, jnp.bfloat16)}
+        state = {"mu": jnp.zeros(3, jnp.bfloat16)}
+        for _ in range(3):
+            loss, params, state = step(params, jnp.ones(3), state)
+        """,
+        [
+            r"dtypeguard\.guard_step\(step, carry=\('params', 'state'\), "
+            r"returned=\(1, 2\)\), or",
+        ],
+    ),
     "Python numbers": (
         """
         import jax, jax.numpy as jnp

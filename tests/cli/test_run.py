@@ -930,3 +930,36 @@ def test_an_audit_in_a_script_that_is_recorded(run, script):
     assert code == 0
     assert "script.py:4  forced by" in out
     assert re.search(r"forced by \S*script.py:3", out)
+
+
+INDICES = """
+import jax.numpy as jnp, numpy as np
+
+class Grid:
+    def __init__(self, size):
+        self.walls = {
+            "left": np.zeros((size, 2), int),
+            "top": np.stack([np.linspace(0, size - 1, size), np.zeros(size)], axis=-1),
+        }
+
+class Boundary:
+    def __init__(self, indices):
+        self.indices = indices
+
+    def apply(self, field):
+        return field.at[self.indices].set(0)
+
+boundary = Boundary(tuple(Grid(4).walls["top"].T))
+boundary.apply(jnp.ones((4, 4)))
+"""
+
+
+@RECORDED
+def test_an_index_of_numpy_is_made_of_ints_where_it_is_made(run, script):
+    file = script(INDICES)
+    code, _, err = run(file)
+    (number,) = [n for n, x in enumerate(INDICES.splitlines(), 1) if "np.stack" in x]
+    line = f"{short_path(str(file))}:{number}"
+    assert code == 1
+    assert f"  index[0]  float64[4]  {line}\n" in err
+    assert f"\nAt {line} make it of ints: .astype(int) (not tried).\nOr at " in err

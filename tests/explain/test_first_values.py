@@ -313,6 +313,15 @@ def test_an_average_that_begins_as_a_copy_of_the_params():
     assert f"\nAt {place} begin carry[1]['w'] as float32: write {wide} in place of" in note
 
 
+def test_an_argument_with_the_name_of_a_part_of_another_expression_comes_last():
+    x = jnp.ones((1, 3, 3), F32)
+    half = lambda x: x.astype(BF16)  # changed: in a lambda
+    narrow = half(jnp.ones((1, 3, 1)))
+
+    _, first, *_ = note_on(lambda: lax.conv(x, narrow, (1,), "SAME")).splitlines()
+    assert first.endswith(line("changed: in a lambda"))
+
+
 # An int that is given where a float is to be ----------------------------------------------
 
 

@@ -209,3 +209,5 @@ def test_an_index_of_numpy_in_64_bits():
     rows = np.linspace(0, 2, 3)  # rows
     note = note_on(lambda: X[(rows,)])
     assert f"float64[3]  {line('rows')}" in note
+    index = (rows,)
+    assert 'if getattr(x, "dtype", None) == jnp.float64 else x' in note_on(lambda: X[index])

@@ -12,6 +12,7 @@ import weakref
 import jax.numpy as jnp
 import pytest
 
+from dtypeguard import audit_step
 from dtypeguard._lines.monitored import Monitored, recorder
 
 pytestmark = [
@@ -534,3 +535,31 @@ def test_a_line_that_calls_what_was_called_often(program):
     made = program(OFTEN)
     lines = [made.steps(batch)[-1] for batch in made.module.batches]
     assert lines == [made.marked("rows")] * 3
+
+
+SCALAR = """
+    import jax.numpy as jnp, numpy as np
+
+    def config():
+        return dict(
+            depth=3,
+            rate=np.float32(0.25),  # the rate
+        )
+
+    class Agent:
+        def __init__(self, settings):
+            self.settings = settings
+
+        def mixed(self, target, params):
+            rates = self.settings
+            return params * rates["rate"] + target * (1 - rates["rate"])
+
+    agent = Agent(config())
+"""
+
+
+def test_a_scalar_of_numpy_from_which_a_line_computes_another(program):
+    made = program(SCALAR)
+    x = jnp.ones(3, jnp.bfloat16)
+    (drift,) = audit_step(made.module.agent.mixed, x, x).drifts
+    assert drift.cause.line == made.marked("the rate")

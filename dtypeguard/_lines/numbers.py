@@ -1,6 +1,7 @@
 """Finds the line that gave a Python number: in a config, a module, a default."""
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from types import FrameType, ModuleType
@@ -16,7 +17,14 @@ from .._source.origin import (
     origin_of_frame,
     origin_of_frames,
 )
-from .._source.syntax import evaluated, expression, parsed, statement, text_of
+from .._source.syntax import (
+    evaluated,
+    expression,
+    parsed,
+    source_text,
+    statement,
+    text_of,
+)
 from .monitored import recorder
 
 
@@ -166,7 +174,24 @@ def _files(source: ast.AST | None, frame: FrameType) -> Iterator[str]:
 
 def _written(file: str, name: str, value: PyTree) -> Iterator[ast.expr]:
     """What a file writes out to give a number to a name."""
-    for node in ast.walk(parsed(file) or ast.Module([], [])):
+    places = _places(name, len(sys.modules))
+    text = source_text(file)
+    if not any(each in text for each in (name, *places)):
+        return
+    named, calls = _index(parsed(file) or ast.Module([], []))
+    given = list(named.get(name, ()))
+    for call in calls:
+        place = places.get(_name(call.func), len(call.args))
+        given += call.args[place : place + 1]
+    yield from (each for each in given if _is(each, value))
+
+
+@functools.lru_cache(100)
+def _index(module: ast.Module) -> tuple[dict[str, list[ast.expr]], list[ast.Call]]:
+    """What a file gives to each name, and its calls."""
+    named: dict[str, list[ast.expr]] = {}
+    calls: list[ast.Call] = []
+    for node in ast.walk(module):
         pairs: list[tuple[str, ast.expr | None]] = []
         if isinstance(node, ast.Assign):
             pairs = [(_name(target), node.value) for target in node.targets]
@@ -177,24 +202,38 @@ def _written(file: str, name: str, value: PyTree) -> Iterator[ast.expr]:
             pairs = [(_name(node.target), node.value)]
         elif isinstance(node, ast.keyword):
             pairs = [(node.arg or "", node.value)]
-        elif isinstance(node, ast.Call):  # of a class, by position
-            pairs = [*zip(_fields(node.func, file), node.args)]
+        elif isinstance(node, ast.Call):
+            calls.append(node)
         elif isinstance(node, ast.arguments):
             names = [each.arg for each in (*node.posonlyargs, *node.args)]
             pairs = [*zip(names[len(names) - len(node.defaults) :], node.defaults)]
             pairs += [(each.arg, x) for each, x in zip(node.kwonlyargs, node.kw_defaults)]
         for target, given in pairs:
-            if target == name and given is not None and _is(given, value):
-                yield given
+            if given is not None:
+                named.setdefault(target, []).append(given)
+    return named, calls
 
 
-def _fields(node: ast.expr, file: str) -> list[str]:
-    """The fields of a class that a file calls, in their order; none of another function."""
-    modules = [x for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
-    called = (vars(x).get(_name(node)) for x in modules if _file(x) == file)
-    kind = next((x for x in called if isinstance(x, type)), None)
-    options = getattr(kind, "__dataclass_fields__", {})
-    return [*getattr(kind, "_fields", [name for name, x in options.items() if x.init])]
+@functools.lru_cache(10)
+def _places(name: str, modules: int) -> dict[str, int]:
+    """The user's classes that are given a field of a name by position, with that.
+
+    Args:
+        name: of the field.
+        modules: how many are imported.
+    """
+    found: dict[str, int] = {}
+    for module in list(sys.modules.values()):
+        if not isinstance(module, ModuleType) or not is_recorded(_file(module) or "<"):
+            continue
+        for called, kind in list(vars(module).items()):
+            known = kind if isinstance(kind, type) else None
+            options = getattr(known, "__dataclass_fields__", {})
+            fields = [each for each, option in options.items() if option.init]
+            fields = [*getattr(known, "_fields", fields)]
+            if name in fields:
+                found[called] = fields.index(name)
+    return found
 
 
 def _file(module: ModuleType) -> str | None:

@@ -23,18 +23,18 @@ def line_at(file: str, line: int) -> str:
 
 def parsed(file: str) -> ast.Module | None:
     """The source of a file; None if it cannot be parsed."""
-    return _parsed(_text(file))
+    return _parsed(source_text(file))
 
 
 def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | None:
     """The expression that an instruction evaluates; the outermost of several."""
     positions = next(itertools.islice(code.co_positions(), instruction // 2, None), None)
-    return _expressions(_text(code.co_filename)).get(positions or ())
+    return _expressions(source_text(code.co_filename)).get(positions or ())
 
 
 def statement(file: str, line: int) -> ast.stmt | None:
     """The innermost statement on a line, without the statements inside of it."""
-    found = [node for node in _statements(_text(file)) if contains(node, line)]
+    found = [node for node in _statements(source_text(file)) if contains(node, line)]
     if not found:
         return None
     node = copy.copy(max(found, key=lambda node: (node.lineno, node.col_offset)))
@@ -242,7 +242,7 @@ def root(node: ast.expr | None) -> ast.expr | None:
 
 def reads_dtypes(file: str) -> bool:
     """Whether some code of a file looks at the dtypes of what it is given."""
-    return _DTYPES.search(_text(file)) is not None
+    return _DTYPES.search(source_text(file)) is not None
 
 
 _DTYPES = re.compile(r"\.dtype\b|_like\b|result_type|promote")
@@ -250,11 +250,12 @@ _DTYPES = re.compile(r"\.dtype\b|_like\b|result_type|promote")
 
 def text_of(node: ast.expr, file: str) -> str:
     """An expression as it is written, on one line."""
-    written = ast.get_source_segment(_text(file), node)
+    written = ast.get_source_segment(source_text(file), node)
     return written if written and "\n" not in written else ast.unparse(node)
 
 
-def _text(file: str) -> str:
+def source_text(file: str) -> str:
+    """The text of a file; empty if it cannot be read."""
     linecache.checkcache(file)
     lines = linecache.getlines(file)
     if file not in _texts or _texts[file][0] is not lines:

@@ -187,7 +187,8 @@ class Body(NamedTuple):
     ) -> Origin | None:
         """The line that gave a first value its type, unless others that stay have it.
 
-        Then the line that made this one: a copy of them, say.
+        Then the line that made this one: a copy of them, say. None for the same array as
+        another that stays, which no other line makes.
 
         Args:
             provenance: finds the lines of what the loop was given.
@@ -201,7 +202,9 @@ class Body(NamedTuple):
         made = provenance.of_value(leaf).origin if is_array(leaf) else None
         if drift.begun is None or made is None or is_installed(made.users.file):
             return drift.begun
-        stays = (n for n, path in enumerate(begun) if path not in drifting)
+        stays = [n for n, path in enumerate(begun) if path not in drifting]
+        if any(n < len(first) and first[n] is leaf for n in stays):
+            return None
         alike = (n for n in stays if dtype_of(first[n]) == dtype_of(leaf))
         lines = (self._given(provenance, first, n) for n in itertools.islice(alike, _SOME))
         return made if drift.begun in lines else drift.begun

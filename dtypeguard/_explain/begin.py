@@ -17,7 +17,7 @@ from .._source.origin import Origin
 from .._source.syntax import evaluated, item, statement, text_of
 from .finding import Finding, RefusedLeaf
 from .rewritten import text_with
-from .written import Written
+from .written import Written, called
 
 _LONG = 60  # an expression with more characters is not written out
 
@@ -91,13 +91,24 @@ def _with_a_point(line: Origin, key: str) -> tuple[str, str] | None:
 
 
 def whole_floats(line: Origin) -> list[str]:
-    """The numbers on a line that are written with a point, and need none."""
+    """The numbers on a line that are written with a point, and need none.
+
+    Each with its sign; none beside a negative exponent: JAX raises no int to -1.
+    """
     node = statement(line.file, line.line)
-    numbers = [x for x in (ast.walk(node) if node else ()) if isinstance(x, ast.Constant)]
+    nodes = [*ast.walk(node)] if node else []
+    signs = [x for x in nodes if isinstance(x, ast.UnaryOp) and isinstance(x.op, ast.USub)]
+    signed = {id(x.operand): x for x in signs}
+    powers = [
+        x.right for x in nodes if isinstance(x, ast.BinOp) and isinstance(x.op, ast.Pow)
+    ]
+    calls = [x for x in nodes if isinstance(x, ast.Call) and called(x) in ("pow", "power")]
+    if any(x in signs for x in (*powers, *(y for x in calls for y in x.args[1:]))):
+        return []
     texts = [
-        text_of(x, line.file)
-        for x in numbers
-        if type(x.value) is float and x.value.is_integer()
+        text_of(signed.get(id(x), x), line.file)
+        for x in nodes
+        if isinstance(x, ast.Constant) and type(x.value) is float and x.value.is_integer()
     ]
     return texts if len(texts) == 1 else []
 

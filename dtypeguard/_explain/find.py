@@ -99,7 +99,9 @@ def _in_loop(
         about = provenance, call.first
         begun = [
             _made(
-                body.begun_apart(*about, drift, meant.keys()) if reason else drift.begun,
+                body.begun_apart(*about, drift, meant.keys(), reason == "average")
+                if reason
+                else drift.begun,
                 call,
                 provenance,
             )

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 
-from .._leaves.dtypes import dtype_of, is_weak, rank
+from .._leaves.dtypes import dtype_of, is_weak, kind, rank
 from .._leaves.types import DType
 from .._lines.equations import Written
 from .._lines.why import line_of
@@ -16,6 +16,11 @@ from .._source.origin import Origin
 
 # What passes on the type of its operand.
 _PASSING = {*SHAPES, "convert_element_type"}
+# What JAX computes in floats only: it converts ints before that, or has no such function.
+_OF_FLOATS = {"acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos"}
+_OF_FLOATS |= {"cosh", "digamma", "div", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1"}
+_OF_FLOATS |= {"lgamma", "log", "log1p", "logistic", "rsqrt", "sin", "sinh", "sqrt", "tan"}
+_OF_FLOATS |= {"cholesky", "eig", "eigh", "lu", "qr", "svd", "tanh", "triangular_solve"}
 
 
 class _Type(NamedTuple):
@@ -160,7 +165,10 @@ def _of(graph: Graph, value: int, types: list[_Type], own: list[_Type]) -> _Type
         ]
     # A comparison, an index or a random number has a type of its own.
     follows = bool(was) and _promoted(was).dtype == own[value].dtype
-    return _promoted(given) if follows else own[value]
+    new = _promoted(given) if follows else own[value]
+    is_exact = kind(new.dtype) in ("bool", "int")
+    is_of_floats = equation.primitive in _OF_FLOATS and kind(own[value].dtype) != "int"
+    return own[value] if is_exact and is_of_floats else new
 
 
 def _is_number(graph: Graph, value: int) -> bool:
@@ -183,11 +191,15 @@ def _promoted(types: list[_Type]) -> _Type:
 
 
 def numbers_of(graph: Graph, line: Origin, number: float) -> list[int]:
-    """The places of a number in a program that a line of the user's writes out."""
+    """The places of a number in a program that a line of the user's writes out.
+
+    Not in `jnp.float32(1.0)`, which is a float32 with any number.
+    """
     found = []
     for value, known in graph.values.items():
         where = line_of(Equation("constant", (), graph.constants[value]))
         is_there = where and (where.users.file, where.users.line) == (line.file, line.line)
-        if is_there and _is_number(graph, value) and float(known) == number:
+        is_number = _is_number(graph, value) and is_weak(graph.avals[value])
+        if is_there and is_number and float(known) == number:
             found.append(value)
     return found

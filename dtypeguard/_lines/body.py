@@ -14,6 +14,7 @@ from jax import tree_util
 from .._carry.call import SplitTree
 from .._carry.places import Names
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.paths import parts
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph, open_jaxpr
 from .._program.trace import Program, strong_type
@@ -184,16 +185,19 @@ class Body(NamedTuple):
         first: Sequence[Leaf],
         drift: Drift,
         drifting: Collection[str],
+        is_average: bool = False,
     ) -> Origin | None:
         """The line that gave a first value its type, unless others that stay have it.
 
-        Then the line that made this one: a copy of them, say.
+        Then the line that made this one: a copy of them, say. None for an array that is
+        another one as well, or an average that begins on a line with one of the same name.
 
         Args:
             provenance: finds the lines of what the loop was given.
             first: what the inputs of the program are at first.
             drift: of the leaf.
             drifting: the paths of all that drift.
+            is_average: whether the leaf is an average.
         """
         begun = [self.name + path for path in self.carried.paths]
         number = begun.index(drift.path)
@@ -201,10 +205,17 @@ class Body(NamedTuple):
         made = provenance.of_value(leaf).origin if is_array(leaf) else None
         if drift.begun is None or made is None or is_installed(made.users.file):
             return drift.begun
-        stays = (n for n, path in enumerate(begun) if path not in drifting)
+        stays = [n for n, path in enumerate(begun) if path not in drifting]
+        if any(n < len(first) and first[n] is leaf for n in stays):
+            return None
         alike = (n for n in stays if dtype_of(first[n]) == dtype_of(leaf))
-        lines = (self._given(provenance, first, n) for n in itertools.islice(alike, _SOME))
-        return made if drift.begun in lines else drift.begun
+        some = itertools.islice(alike, _SOME)
+        sharing = [n for n in some if self._given(provenance, first, n) == drift.begun]
+        key = lambda path: parts(path)[-1]
+        is_named = any(key(begun[n]) == key(drift.path) for n in sharing)
+        if is_average and is_named and made == drift.begun:
+            return None
+        return made if sharing else drift.begun
 
     def _has_lines(self, jaxpr: Jaxpr) -> bool:
         """Whether the lines in a jaxpr are those of the function."""

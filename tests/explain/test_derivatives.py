@@ -80,6 +80,32 @@ def test_a_cotangent_that_jax_multiplies():
     )
 
 
+def of_a_loop_around_a_rule():
+    @jax.custom_vjp
+    def clipped(x):
+        return jnp.clip(x, -1, 1)
+
+    def backward(x, g):
+        return (g.astype(jnp.float32),)  # a wide rule
+
+    clipped.defvjp(lambda x: (clipped(x), x), backward)
+
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.sum(clipped(w * x)))(w), None
+
+    return jax.lax.scan(step, jnp.ones(3, BF16), jnp.ones((2, 3), BF16))[0]
+
+
+def test_what_the_rest_of_a_function_computes_is_no_cotangent():
+    note = note_on(of_a_loop_around_a_rule)
+    assert "a cotangent  float32[3]" in note
+    way = "return each cotangent in the dtype of its argument, as x.astype(jnp.bfloat16)"
+    assert f"At {line(__file__, 'a wide rule')} {way}" in note
+    new = "(g.astype(jnp.float32).astype(BF16),)"
+    old = "(g.astype(jnp.float32),)"
+    assert applied(of_a_loop_around_a_rule, (old, new))().dtype == BF16
+
+
 def of_an_int_tangent():
     return jax.jvp(lambda x, y: x * y, (3.0, 5), (1.0, 0))  # whole
 

@@ -45,6 +45,49 @@ def test_a_first_value_that_no_other_array_is_like_is_the_cause():
     assert mended().dtype == F32
 
 
+def of_params_that_an_average_begins_with():
+    params, rate = {"w": jnp.ones(4, BF16)}, jnp.float32(0.99)  # the params
+
+    def step(carry, x):
+        params, average = carry
+        params = jax.tree.map(lambda p: p - x * p, params)
+        mix = lambda a, p: rate * a + (1 - rate) * p
+        return (params, jax.tree.map(mix, average, params)), None
+
+    return lax.scan(step, (params, params), jnp.ones(3, BF16))[0]
+
+
+def test_the_line_of_params_is_not_that_of_an_average_that_begins_with_them():
+    note = note_on(of_params_that_an_average_begins_with)
+    assert f"At {line('the params')}" not in note
+    assert f"begins at {line('the params')}" not in note
+    assert "\nBegin carry[1]['w'] as float32: jnp.asarray(x, jnp.float32)." in note
+    new = "(params, jax.tree.map(jnp.float32, params))"
+    mended = applied(of_params_that_an_average_begins_with, ("(params, params)", new))
+    assert [x["w"].dtype for x in mended()] == [BF16, F32]
+
+
+def of_params_that_are_given_twice():
+    params, rate = {"w": jnp.ones(4, BF16)}, jnp.float32(0.99)  # the given params
+
+    @jax.jit
+    def train(params, average):
+        def step(carry, x):
+            params, average = carry
+            mix = lambda a, p: rate * a + (1 - rate) * p
+            return (params, jax.tree.map(mix, average, params)), None
+
+        return lax.scan(step, (params, average), jnp.ones(3, BF16))[0]
+
+    return train(params, params)
+
+
+def test_the_line_of_params_is_not_that_of_another_argument():
+    note = note_on(of_params_that_are_given_twice)
+    assert f"At {line('the given params')}" not in note
+    assert "\nBegin carry[1]['w'] as float32: jnp.asarray(x, jnp.float32)." in note
+
+
 def of_a_long_call(dtype):
     def body(carry, x):
         return {name: leaf + x for name, leaf in carry.items()}, None

@@ -17,7 +17,7 @@ from .._source.origin import Origin
 from .._source.syntax import evaluated, item, statement, text_of
 from .finding import Finding, RefusedLeaf
 from .rewritten import text_with
-from .written import Written, called
+from .written import Expression, called
 
 _LONG = 60  # an expression with more characters is not written out
 
@@ -150,9 +150,9 @@ def dtype_on_line(
     if len(named) != 1 or (key and _is_repeated(node, named[0][1])):
         return None
     name, call = named[0]
-    whole = Written(call, line.file)
+    whole = Expression(call, line.file)
     if len(whole.text) > _LONG:
-        return name and Written(name, line.file).replaced(dtype_text(new))
+        return name and Expression(name, line.file).replaced(dtype_text(new))
     text = text_with(call, name, dtype_text(new), line.file) if name else ""
     text = text or f"{whole.text[:-1]}, dtype={dtype_text(new)})"
     text, written = whole.replaced(text)

@@ -23,7 +23,7 @@ from .remedies import Remedy, Way, untried
 from .reruns import Outcome
 from .retyped import retyped, used_outside
 from .trials import Trials
-from .written import Written, in_place, of_result, on_line
+from .written import Expression, in_place, of_result, on_line
 
 _FLOATS = "float", "complex"
 _FEW = 3  # casts that are written out
@@ -256,7 +256,7 @@ def _number(literal: float, old: DType, new: DType) -> str:
     return repr(value) if is_enough else array_text(new, repr(literal))
 
 
-def _numbers(numbers: Sequence[tuple[Written, float]], new: DType) -> str:
+def _numbers(numbers: Sequence[tuple[Expression, float]], new: DType) -> str:
     """To write numbers of another dtype, each at its line."""
     texts: dict[str, list[str]] = {}
     for written, number in dict.fromkeys(numbers):

@@ -29,7 +29,7 @@ from .linalg import find_unsupported
 from .messages import added, compiled_for, is_of_rule
 from .odd import odd
 from .read import Failure
-from .written import Written
+from .written import Expression
 
 
 def find(failure: Failure) -> Finding | None:
@@ -236,7 +236,9 @@ def _lined(
     return leaf._replace(why=why, **about)
 
 
-def _number(leaf: RefusedLeaf, results: Results, number: int) -> tuple[int, Written] | None:
+def _number(
+    leaf: RefusedLeaf, results: Results, number: int
+) -> tuple[int, Expression] | None:
     """An int that a function inside of a branch writes out for a field of its result."""
     value, code = results.whole(number), results.body.code
     name = parts(leaf.path)[-1].removeprefix(".")
@@ -248,7 +250,7 @@ def _number(leaf: RefusedLeaf, results: Results, number: int) -> tuple[int, Writ
     found = number_source(name, value, code.co_filename)
     if isinstance(node, ast.Constant) or found is None:
         return None
-    return value, Written(found[1], found[0])
+    return value, Expression(found[1], found[0])
 
 
 def _returns_at(code: CodeType | None) -> Origin | None:

@@ -13,7 +13,7 @@ from .._lines.sites import Argument, Site
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .frames import ControlFlow
-from .written import Written
+from .written import Expression
 
 
 class RefusedLeaf(NamedTuple):
@@ -47,7 +47,7 @@ class RefusedLeaf(NamedTuple):
     variable: str = ""
     unchanged: str = ""
     literal: float | None = None
-    written: Written | None = None
+    written: Expression | None = None
     is_made: bool = True
     argument: Argument | None = None
     is_average: bool = False

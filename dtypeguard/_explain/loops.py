@@ -21,7 +21,7 @@ from .packages import give_as_returned, is_of_optimizer, is_of_package, is_own, 
 from .remedies import Remedy, Way, untried
 from .reruns import Outcome
 from .trials import Trials
-from .written import Written, in_place, is_atom, on_line
+from .written import Expression, in_place, is_atom, on_line
 
 _FEW = 3  # casts that are written out
 
@@ -165,7 +165,7 @@ class _Loop(NamedTuple):
         is_said = len(texts) <= (1 if is_repeated else _FEW)
         return [*texts] * is_said, is_repeated and is_said
 
-    def _written(self, leaf: RefusedLeaf) -> Written | None:
+    def _written(self, leaf: RefusedLeaf) -> Expression | None:
         """The expression that promotes a leaf of a carry."""
         line, body = leaf.why.origin, self._body
         if line is None or leaf.place is None:

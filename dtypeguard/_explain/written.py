@@ -23,7 +23,7 @@ _REPEATED = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 _CONTAINERS = {"list", "tuple", "dict", "zip", "sorted", "map", "tree_map"}
 
 
-class Written(NamedTuple):
+class Expression(NamedTuple):
     """An expression of the user's that computes a leaf.
 
     Attributes:
@@ -91,7 +91,7 @@ def _columns(text: str, line: str) -> list[int]:
 
 def of_result(
     code: CodeType | None, parts: Sequence[str], classes: Mapping[str, Sequence[str]] = {}
-) -> Written | None:
+) -> Expression | None:
     """The expression of a leaf of what a function of the user's returns.
 
     Args:
@@ -106,7 +106,7 @@ def of_result(
         node = item(node, part, classes)
     if code is None or node is None or isinstance(node, (*_DISPLAYS, *_REPEATED)):
         return None
-    found = Written(node, code.co_filename, True, is_repeated)
+    found = Expression(node, code.co_filename, True, is_repeated)
     return found if len(found.text) <= _LONG else None
 
 
@@ -115,7 +115,7 @@ def on_line(
     code: CodeType | None = None,
     parts: Sequence[str] = (),
     classes: Mapping[str, Sequence[str]] = {},
-) -> Written | None:
+) -> Expression | None:
     """The expression on a line that computes a leaf; None if that has to be searched.
 
     Args:
@@ -146,7 +146,7 @@ def on_line(
         return None
     if isinstance(source, ast.Call) and called(source) in _CONTAINERS:
         return None
-    found = Written(source, line.file, is_repeated=is_lambda)
+    found = Expression(source, line.file, is_repeated=is_lambda)
     is_short = len(found.text) <= _LONG and "lambda" not in found.text
     return found if is_short else None
 

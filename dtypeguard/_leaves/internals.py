@@ -118,6 +118,7 @@ PARAMETERS = {
     "pjit": ForeignNames("jaxpr@jax<0.7 name@jax<0.7"),
     "custom_jvp_call": ForeignNames("call_jaxpr"),
     "custom_vjp_call": ForeignNames("call_jaxpr@jax>=0.7 out_trees@jax>=0.7 bwd@jax>=0.7"),
+    "custom_lin": ForeignNames("num_res"),
     "shard_map": ForeignNames(
         "jaxpr mesh in_specs@jax>=0.6.2 out_specs@jax>=0.6.2 check_vma@jax>=0.6.2 "
         "newly_manual_axes@jax>=0.10 manual_axes@jax>=0.6.2,<0.8 auto@jax<0.6"

@@ -133,7 +133,8 @@ def _left_wide(
     kinds = {kind_of(graph, x) for x in cast.inputs} if cast else set()
     if kinds != {"float"} or is_installed(cause.file):
         return cause
-    if inside == (origin.file, origin.function):
+    # One that is written in it computes with what it has, and returns nothing to it.
+    if cause.file == origin.file and origin.function.startswith(cause.function):
         return cause
     behind = [*equations_behind(graph, found.between, matches)]
     if _PRECISE.isdisjoint(each.primitive for each in behind):

@@ -102,7 +102,8 @@ def test_parameters(primitive):
     found = [set(each.params) for each in PROGRAM if each.primitive.name == primitive]
     names = set(held(PARAMETERS[primitive]))
     assert all(names <= each for each in found)
-    assert found or not names
+    is_held = primitive != "custom_lin"  # which JAX keeps inside of a gradient
+    assert found or not names or not is_held
 
 
 def test_the_rooms_read_no_other_parameter():

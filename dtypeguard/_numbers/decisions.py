@@ -25,7 +25,7 @@ _STEPS = frozenset(["sign", "floor", "ceil", "round"])
 Arrays = Sequence[Leaf]
 
 
-class Kind(NamedTuple):
+class DecisionKind(NamedTuple):
     """How equations of one kind decide.
 
     Attributes:
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     take: Callable[[list, Leaf], list] = lambda operands, _: operands
 
 
-def kind_of(node: Node) -> Kind | None:
+def kind_of(node: Node) -> DecisionKind | None:
     """How an equation decides by floating values; None if it does not."""
     variables, results = node.eqn.invars, node.eqn.outvars
     if not any(_kind(var) == "float" for var in variables):
@@ -129,16 +129,20 @@ def _signs(node: Node, vectors: Leaf) -> Leaf:
     return jnp.real(jnp.take_along_axis(vectors, largest, axis=-2)) > 0
 
 
-_INDEX = Kind(_index, _index_instead)
+_INDEX = DecisionKind(_index, _index_instead)
 # The last operand tells which of the first to take.
-_SELECTS = Kind(lambda _, given, __: given[-1], _as_computed, _maxima, _last_instead)
+_SELECTS = DecisionKind(
+    lambda _, given, __: given[-1], _as_computed, _maxima, _last_instead
+)
 _KINDS = {
-    **dict.fromkeys(_COMPARES | _STEPS, Kind(lambda _, __, made: made[0], _value_instead)),
+    **dict.fromkeys(
+        _COMPARES | _STEPS, DecisionKind(lambda _, __, made: made[0], _value_instead)
+    ),
     **dict.fromkeys(SELECTS, _SELECTS),
-    "top_k": Kind(_index, _top_instead),
-    "sort": Kind(_order, _order_instead),
+    "top_k": DecisionKind(_index, _top_instead),
+    "sort": DecisionKind(_order, _order_instead),
     # An eigenvector may have either sign, and a row may be a pivot or not.
-    "eigh": Kind(lambda _, __, made: made[0], _aligned_with(0), _signs),
-    "svd": Kind(lambda _, __, made: made[1], _aligned_with(1), _signs),
-    "lu": Kind(lambda _, __, made: made[2], _aligned_with(2)),
+    "eigh": DecisionKind(lambda _, __, made: made[0], _aligned_with(0), _signs),
+    "svd": DecisionKind(lambda _, __, made: made[1], _aligned_with(1), _signs),
+    "lu": DecisionKind(lambda _, __, made: made[2], _aligned_with(2)),
 }

@@ -90,3 +90,18 @@ def optimization(request):
         jax.config.update(name, False)
     yield
     jax.config.update(name, before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_in_the_caches_of_jit():
+    """Empties JAX's caches between files, before they are full.
+
+    Once JAX keeps 8,192 compiled calls it keeps no more, and `_cache_size` is 0.
+    """
+    yield
+    from jax._src import pjit
+
+    names = "_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes"
+    caches = [getattr(pjit, name, None) for name in names]
+    if any(hasattr(cache, "size") and cache.size() > 4000 for cache in caches):
+        jax.clear_caches()

@@ -25,14 +25,16 @@ from .._carry.modules import spread
 from .._carry.named import parameter
 from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.internals import COMPILING, STATEFUL
+from .._leaves.paths import keys
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
+from .._lines.bindings import field_line
 from .._lines.compiled import KeptProgram, first_line, kept
 from .._lines.made import Made
 from .._lines.traced import made_of, recorded
 from .._source.files import is_installed, is_users, line_text, package
-from .._source.origin import Origin, origin_at, origin_of_frame
-from .._source.syntax import parsed, stores_to_self
+from .._source.origin import Origin, origin_of_frame
+from .._source.syntax import parsed
 
 _WRAPPERS = ("equinox", "flax", *STATEFUL)  # whose `jit` wraps JAX's
 
@@ -297,21 +299,13 @@ def line_of_object(call: CompiledCall, path: str) -> Origin | None:
         path: of the object.
     """
     named = _arguments(call)
-    name, *fields = re.findall(r"\w+", path)
+    name, *fields = keys(path)
     holder = named.get(name)
     if not fields:
         return first_line(call.callers[0], [*named].index(name), name, holder)
     for field in fields[:-1]:
         holder = getattr(holder, "__dict__", {}).get(field)
-    makers = (vars(each).get("__init__") for each in type(holder).__mro__)
-    codes = [x.__code__ for x in map(inspect.unwrap, filter(None, makers)) if file_of(x)]
-    lines = [
-        origin_at(code.co_filename, line, code.co_qualname)
-        for code in codes
-        if not is_installed(code.co_filename)
-        for line in stores_to_self(code, fields[-1])
-    ]
-    return lines[0] if len(lines) == 1 else None
+    return field_line(type(holder), fields[-1])
 
 
 _JIT = re.compile(r"(.*\.)?(\w+_)?(p?jit|pmap)")

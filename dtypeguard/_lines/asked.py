@@ -9,8 +9,8 @@ from .._leaves.types import DType
 from .._source.assignments import assigned_at
 from .._source.files import is_recorded
 from .._source.origin import Origin, origin_at
-from .._source.syntax import expression, first_line, parsed, text_of
-from .expressions import asks_for
+from .._source.syntax import defaults_of, expression, first_line, parsed, text_of
+from .expressions import asks_for, passed
 
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
@@ -49,18 +49,13 @@ def _written(name: str, frame: FrameType) -> Iterator[tuple[str, ast.expr]]:
         found = assigned_at(code.co_filename, name, frame.f_lineno, known)
         yield from ((code.co_filename, x.value) for x in found if x.value and not found[1:])
         return
-    caller = frame.f_back
-    if caller and is_recorded(caller.f_code.co_filename):
-        call = expression(caller.f_code, caller.f_lasti)
-        given = [x.value for x in getattr(call, "keywords", ()) if x.arg == name]
-        given += getattr(call, "args", [])[code.co_varnames.index(name) :][:1]
-        if given and isinstance(given[0], ast.Name):
-            yield from _written(given[0].id, caller)
-        elif given:
-            yield caller.f_code.co_filename, given[0]
+    if found := passed(frame, name):
+        caller, given = found
+        if isinstance(given, ast.Name):
+            yield from _written(given.id, caller)
+        else:
+            yield caller.f_code.co_filename, given
     for node in ast.walk(parsed(code.co_filename) or ast.Module([], [])):
         if isinstance(node, _FUNCTIONS) and first_line(node) == code.co_firstlineno:
-            of = node.args
-            names = [*of.posonlyargs, *of.args][-len(of.defaults) :] if of.defaults else []
-            pairs = [*zip(names, of.defaults), *zip(of.kwonlyargs, of.kw_defaults)]
-            yield from ((code.co_filename, x) for y, x in pairs if y.arg == name and x)
+            defaults = dict(defaults_of(node.args))
+            yield from ((code.co_filename, x) for y, x in defaults.items() if y == name)

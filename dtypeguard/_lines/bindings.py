@@ -228,3 +228,21 @@ def bound_in(frame: FrameType, value: PyTree, line: int) -> Origin | None:
 
 def _origin(frame: FrameType, assignment: Assignment) -> Origin:
     return origin_at(frame.f_code.co_filename, assignment.line, assignment.function)
+
+
+def field_line(kind: type, name: str) -> Origin | None:
+    """The line at which an object, while it is made, assigns a field; None of several."""
+    namespaces = [vars(each) for each in kind.__mro__]
+    methods = [inspect.unwrap(x[each]) for x in namespaces for each in _MAKE if each in x]
+    codes = [code for each in methods if (code := getattr(each, "__code__", None))]
+    lines = [
+        origin_at(code.co_filename, line, code.co_qualname)
+        for code in codes
+        if not is_installed(code.co_filename)
+        for line in stores_to_self(code, name)
+    ]
+    return lines[0] if len(lines) == 1 else None
+
+
+# The methods that give an object its fields.
+_MAKE = "__init__", "__post_init__", "setup"

@@ -10,9 +10,9 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import DType
-from .._source.files import is_installed, is_users
+from .._source.files import is_installed, is_recorded, is_users
 from .._source.origin import Origin, origin_at
-from .._source.syntax import evaluated, returned
+from .._source.syntax import evaluated, expression, returned
 
 # These take the dtype of what they are called with.
 _AS_IT_IS = (jnp.asarray, jnp.array, np.asarray, np.array, jax.device_put)
@@ -64,3 +64,26 @@ def result_of(node: ast.AST, frame: FrameType) -> Origin | None:
             return None
         node = given[0]
     return None
+
+
+def passed(frame: FrameType, name: str) -> tuple[FrameType, ast.expr] | None:
+    """What the user's call of a running function writes for a parameter.
+
+    Args:
+        frame: of the function.
+        name: of the parameter.
+
+    Returns:
+        The caller and the expression; None if the call writes none, or is not the user's.
+    """
+    code, user = frame.f_code, frame.f_back
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if name not in names or not user or not is_recorded(user.f_code.co_filename):
+        return None
+    call = expression(user.f_code, user.f_lasti)
+    if not isinstance(call, ast.Call) or any(isinstance(x, ast.Starred) for x in call.args):
+        return None
+    is_method = isinstance(call.func, ast.Attribute) and names[0] in ("self", "cls")
+    given = dict(zip(names[is_method:], call.args))
+    source = (given | {x.arg: x.value for x in call.keywords}).get(name)
+    return (user, source) if source else None

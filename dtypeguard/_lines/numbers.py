@@ -3,7 +3,7 @@
 import ast
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType
 
 import numpy as np
@@ -18,13 +18,14 @@ from .._source.origin import (
     origin_of_frames,
 )
 from .._source.syntax import (
+    defaults_of,
     evaluated,
-    expression,
     parsed,
     source_text,
     statement,
     text_of,
 )
+from .expressions import passed
 from .monitored import recorder
 
 
@@ -49,11 +50,8 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
         return origin_of_frames(made.through)
     if isinstance(source, ast.Name) and (line := _passed(frame, name, value)):
         return line
-    for file in dict.fromkeys(_files(source, frame)) if name else ():
-        nodes = list(_written(file, name, value))
-        if nodes:
-            return origin_at(file, nodes[0].lineno, "") if len(nodes) == 1 else None
-    return None
+    found = _only(_files(source, frame) if name else (), name, value)
+    return found and origin_at(found[0], found[1].lineno, "")
 
 
 def number_source(name: str, value: PyTree, file: str) -> tuple[str, ast.expr] | None:
@@ -65,10 +63,16 @@ def number_source(name: str, value: PyTree, file: str) -> tuple[str, ast.expr] |
         file: that is looked at first.
     """
     modules = [_file(x) for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
-    for each in dict.fromkeys((file, *filter(None, modules))):
-        nodes = list(_written(each, name, value)) if is_recorded(each) else []
+    files = (file, *filter(None, modules))
+    return _only(filter(is_recorded, files), name, value)
+
+
+def _only(files: Iterable[str], name: str, value: PyTree) -> tuple[str, ast.expr] | None:
+    """The first of some files that writes out a number for a name, if it does so once."""
+    for file in dict.fromkeys(files):
+        nodes = list(_written(file, name, value))
         if nodes:
-            return (each, nodes[0]) if len(nodes) == 1 else None
+            return (file, nodes[0]) if len(nodes) == 1 else None
     return None
 
 
@@ -80,19 +84,11 @@ def _passed(frame: FrameType, name: str, value: PyTree) -> Origin | None:
         name: of the parameter.
         value: the number.
     """
-    while (user := frame.f_back) and is_recorded(user.f_code.co_filename):
-        code, call = frame.f_code, expression(user.f_code, user.f_lasti)
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if not isinstance(call, ast.Call) or name not in names:
-            return None
-        is_method = isinstance(call.func, ast.Attribute) and names[0] in ("self", "cls")
-        given = dict(zip(names[is_method:], call.args))
-        source = (given | {x.arg: x.value for x in call.keywords}).get(name)
-        if source is None or any(isinstance(x, ast.Starred) for x in call.args):
-            return None
+    while given := passed(frame, name):
+        frame, source = given
         if _is(source, value):
-            return origin_of_frame(user, source.lineno)
-        name, frame = getattr(source, "id", ""), user
+            return origin_of_frame(frame, source.lineno)
+        name = getattr(source, "id", "")
     return None
 
 
@@ -205,9 +201,7 @@ def _index(module: ast.Module) -> tuple[dict[str, list[ast.expr]], list[ast.Call
         elif isinstance(node, ast.Call):
             calls.append(node)
         elif isinstance(node, ast.arguments):
-            names = [each.arg for each in (*node.posonlyargs, *node.args)]
-            pairs = [*zip(names[len(names) - len(node.defaults) :], node.defaults)]
-            pairs += [(each.arg, x) for each, x in zip(node.kwonlyargs, node.kw_defaults)]
+            pairs = [*defaults_of(node)]
         for target, given in pairs:
             if given is not None:
                 named.setdefault(target, []).append(given)

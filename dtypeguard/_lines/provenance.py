@@ -5,7 +5,6 @@ that a variable holds, and a variable may hold a tracer.
 """
 
 import ast
-import inspect
 from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
@@ -13,14 +12,14 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.types import Leaf
 from .._program.graph import Equation, Graph
-from .._source.files import is_installed, is_users
+from .._source.files import is_users
 from .._source.origin import (
     Origin,
     Why,
     callers,
-    origin_at,
 )
-from .._source.syntax import evaluated, root, stores_to_self
+from .._source.syntax import evaluated, root
+from .bindings import field_line
 from .blame import Blame
 from .expressions import model_of
 from .monitored import recorder as recording
@@ -30,9 +29,6 @@ from .sites import Argument, Site, fitting, passed_on
 from .traced import TracedValue, recorded, traced
 from .variables import ARRAYS, Variables, why_of
 from .why import Has, why
-
-# The methods that give an object its fields.
-_MAKE = "__init__", "__post_init__", "setup"
 
 
 class TypeProvenance:
@@ -64,7 +60,7 @@ class TypeProvenance:
         if is_python_number(value):
             line = number_line(source, site.frame, value)
             if line is None and isinstance(source, ast.Attribute):
-                line = _field(type(evaluated(source.value, site.frame)), source.attr)
+                line = field_line(type(evaluated(source.value, site.frame)), source.attr)
             return Why(line)
         users = evaluated(source, site.frame) if argument.is_whole else None
         if isinstance(users, ARRAYS) and users.dtype == value.dtype:
@@ -74,7 +70,7 @@ class TypeProvenance:
             kind = type(evaluated(source.value, site.frame))
             origin = provenance.origin
             if origin is None or self.variables.constructs(origin.users, kind, value):
-                provenance = Why(_field(kind, source.attr) or origin)
+                provenance = Why(field_line(kind, source.attr) or origin)
         if provenance.origin is not None or source is None:
             return provenance
         holder = evaluated(root(source), site.frame)
@@ -193,17 +189,3 @@ class _Ends(NamedTuple):
 
     def undisplaced(self, graph: Graph) -> Graph:
         return graph
-
-
-def _field(kind: type, name: str) -> Origin | None:
-    """The line at which an object, while it is made, assigns a field; None of several."""
-    namespaces = [vars(each) for each in kind.__mro__]
-    methods = [inspect.unwrap(x[each]) for x in namespaces for each in _MAKE if each in x]
-    codes = [code for each in methods if (code := getattr(each, "__code__", None))]
-    lines = [
-        origin_at(code.co_filename, line, code.co_qualname)
-        for code in codes
-        if not is_installed(code.co_filename)
-        for line in stores_to_self(code, name)
-    ]
-    return lines[0] if len(lines) == 1 else None

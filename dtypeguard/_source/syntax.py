@@ -233,6 +233,14 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     return None
 
 
+def defaults_of(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters of a function that have defaults, with these."""
+    names = [each.arg for each in (*node.posonlyargs, *node.args)]
+    yield from zip(names[len(names) - len(node.defaults) :], node.defaults)
+    pairs = zip(node.kwonlyargs, node.kw_defaults)
+    yield from ((each.arg, default) for each, default in pairs if default)
+
+
 def root(node: ast.expr | None) -> ast.expr | None:
     """The variable that an expression looks something up in."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):

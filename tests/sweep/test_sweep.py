@@ -98,7 +98,7 @@ FAULTS = {
     ),
     "state shape": (
         _planted(lambda: jnp.zeros(1), _no_step_in_scan),
-        {"scan", "cond", "MultiSteps"},
+        {"eval_shape", "scan", "cond", "MultiSteps", "compilations"},
         "TypeError: ",
     ),
     "state tree": (
@@ -114,7 +114,7 @@ FAULTS = {
     "state by who calls": (
         _planted(None, lambda leaf: leaf, of_params=_weak_if_traced),
         {"init"},
-        "state.leaf: int32 of shape () -> int32 (weak) of shape () where init is traced",
+        "state.leaf: int32 -> int32 (weak) where init is traced",
     ),
     "raises": (
         _planted(_counter, _raise),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.support.helpers import child_variables
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")

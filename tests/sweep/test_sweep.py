@@ -99,7 +99,7 @@ FAULTS = {
     "state shape": (
         _planted(lambda: jnp.zeros(1), _no_step_in_scan),
         {"eval_shape", "scan", "cond", "MultiSteps", "compilations"},
-        "TypeError: ",
+        "state.leaf: float32 of shape (1,) -> float32 of shape (2,)",
     ),
     "state tree": (
         _planted(lambda: (), lambda leaf: (jnp.zeros(()),)),

@@ -768,7 +768,8 @@ def test_an_optimizer_that_takes_no_none_gets_0_for_it(name, none_at, wrap):
     opt = multi_steps(inner, 2)
     state, step = opt.init(params), wrap(opt.update)
     first, state = step(grads[0], state, params)
-    assert np.signbit(first["b"]).all() and not np.any(first["b"])
+    assert np.signbit(first["b"]).all()
+    assert not np.any(first["b"])
     updates, _ = step(grads[1], state, params)
     mean = {**ones, "b": jnp.full(2, 1.5)}
     expected, _ = inner.update(mean, inner.init(params), params)
@@ -782,4 +783,5 @@ def test_a_silent_mini_step_returns_the_same_eagerly_and_jitted(wrap):
     opt = multi_steps(optax.sgd(0.1), 2)
     grads = {"w": jnp.ones(3), "b": None}
     updates, _ = wrap(opt.update)(grads, opt.init(params), params)
-    assert np.signbit(updates["b"]).all() and not np.any(updates["b"])
+    assert np.signbit(updates["b"]).all()
+    assert not np.any(updates["b"])

@@ -39,13 +39,13 @@ def find_arguments(
         some = [x for x in some if x.source or is_array(x.value)]  # JAX calls it by itself
     leaves = []
     for number, argument in enumerate(some):
-        argument = _as_written(argument, site).with_text(site.file)
+        argument, passed = _as_written(argument, site).with_text(site.file), argument.value
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):
             argument = argument._replace(value=written)  # JAX may have converted it
         why = provenance.of(_model(argument, site), site)
         about = number, _label(argument, site), (argument.value,), why
-        leaves.append(RefusedLeaf(*about, argument=argument))
+        leaves.append(RefusedLeaf(*about, argument=argument._replace(value=passed)))
     name = site.name or "a call"
     what = "an argument" if len(leaves) == 1 else "arguments"
     headline = f"{name} has {what} of a type that it does not accept."

@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 def choose(finding: Finding) -> Choice:
     """What is found, and what to write: of each leaf what was tried with success first."""
     sentences: list[str] = []
-    is_checked, to = False, dict[DType, None]()
+    is_checked, to, leaves = False, dict[DType, None](), [*finding.leaves]
     for ways in remedies(finding):
         outcomes = [(way, way.trial()) for way in ways]
         kept = [pair for pair in outcomes if pair[1] is not False]
@@ -46,8 +46,10 @@ def choose(finding: Finding) -> Choice:
             mended |= numbers
             sentences += [f"{x[0].upper()}{x[1:].rstrip('.')}." for x in text.splitlines()]
             to |= dict.fromkeys(way.to)
+        for way, _ in kept[:1]:
+            leaves.sort(key=lambda leaf: leaf.number not in way.changes)
     remedy = [*dict.fromkeys(sentences)]
-    return Choice(finding.headline, finding.leaves, remedy, is_checked and bool(remedy), [*to])
+    return Choice(finding.headline, leaves, remedy, is_checked and bool(remedy), [*to])
 
 
 def _first(kept: Sequence[tuple[Remedy, object]]) -> Sequence[tuple[Remedy, object]]:

@@ -76,7 +76,7 @@ def find_tangent(failure: Failure, provenance: TypeProvenance) -> Finding | None
     first = node.lineno if node else rule.co_firstlineno
     line = origin_at(rule.co_filename, first, rule.co_qualname)
     why = provenance.of_value(tangent)
-    leaf = RefusedLeaf(0, "a tangent", (tangent,), why if why.origin else Why(line))
+    leaf = RefusedLeaf(0, "a tangent", (tangent,), Why(why.origin or line, line))
     name = rule.co_name.replace("<lambda>", "a lambda")
     head = f"{name} returns a tangent in another dtype than its primal."
     return Finding(head, [leaf], RefusedCall(dtype_of(primal), "rule", name))

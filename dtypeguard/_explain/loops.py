@@ -1,11 +1,12 @@
 """The leaves of a carry that come back in another type, and the lines behind that."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_weak, kind
+from .._leaves.paths import keys
 from .._leaves.rows import count
 from .._lines.body import difference
 from .._lines.drift import Drift, drift_between
@@ -15,6 +16,7 @@ from .._source.origin import Origin, Why
 from .finding import Finding, RefusedLeaf
 from .frames import ControlFlow
 
+_SOME = 50  # leaves that are looked at
 _NEAR = 15  # lines: what a body reads is near, what a setup made is not
 
 
@@ -46,9 +48,11 @@ def find_in_loop(
         line = call.line if call.is_of_jax else None
         leaves = []
         for number, drift in enumerate(meant.values()):
-            begun = _made(drift.begun, call, provenance)
-            why = Why(drift.origin or line, drift.cause, begun)
             place = places.index(drift.path) if drift.path in places else None
+            stays = [n for n, path in enumerate(places) if path not in meant]
+            is_shared = _is_shared(call, provenance, place, stays, drift.begun)
+            begun = None if is_shared else _made(drift.begun, call, provenance)
+            why = Why(drift.origin or line, drift.cause, begun)
             leaf = RefusedLeaf(
                 number,
                 call.users_path(drift.path),
@@ -57,7 +61,8 @@ def find_in_loop(
                 place,
                 drift.is_castable,
             )
-            leaves.append(leaf._replace(is_of_first=_is_of_first(leaf, call)))
+            is_of_first = is_shared or _is_of_first(leaf, call)
+            leaves.append(leaf._replace(is_of_first=is_of_first))
         some, verb = count(leaves), "comes" if len(leaves) == 1 else "come"
         headline = call.kind.headline.format(some=some, verb=verb, name=call.kind.name)
         return Finding(headline, leaves, call)
@@ -83,6 +88,28 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
         return False
     have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
     return have[0] <= have[1]
+
+
+def _is_shared(
+    call: ControlFlow,
+    provenance: TypeProvenance,
+    place: int | None,
+    stays: Sequence[int],
+    begun: Origin | None,
+) -> bool:
+    """Whether a leaf that stays as it is begins as the same array, or as that of its name.
+
+    To change the line would change both, such as the params that an average begins with.
+    """
+    if place is None or begun is None or place >= len(call.first):
+        return False
+    paths, leaf = call.bodies["body"].carried.paths, call.first[place]
+    others = [n for n in stays if n < len(call.first)]
+    alike = [n for n in others if keys(paths[n])[-1:] == keys(paths[place])[-1:]]
+    alike = [n for n in alike if dtype_of(call.first[n]) == dtype_of(leaf) and keys(paths[n])]
+    return any(call.first[n] is leaf for n in others) or any(
+        provenance.of_leaf(call.first[n]) == begun for n in alike[:_SOME]
+    )
 
 
 def _made(

@@ -135,7 +135,7 @@ def complaint(message: str) -> Complaint | None:
             named = found.groupdict()
             given, wanted = named.get("given"), named.get("wanted") or role.wanted
             parameter = frozenset(filter(None, [named.get("parameter")]))
-            types = frozenset([given] if given else _REFUSED.findall(message)[:1])
+            types = frozenset([given] if given else _refused(message, wanted))
             if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
                 types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
                 return Complaint(types, None, role, role.names)
@@ -146,6 +146,13 @@ def complaint(message: str) -> Complaint | None:
             wanted = _as_wide(wanted, given or "", is_named="wanted" in named)
             return Complaint(types, wanted, role, role.names | parameter)
     return None
+
+
+def _refused(message: str, wanted: str) -> list[str]:
+    """The type that a message refuses: where it wants ints, the first that is none."""
+    others = [x for x in re.findall(_TYPE, message) if "int" not in x]
+    is_of_ints = wanted == "int32" and "does not accept" not in message
+    return others[:1] if is_of_ints and others else _REFUSED.findall(message)[:1]
 
 
 def _as_wide(wanted: str, given: str, *, is_named: bool) -> DType:

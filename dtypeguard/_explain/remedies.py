@@ -18,7 +18,7 @@ from .._leaves.groups import FEW, grouped, of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import lost, type_text
 from .._leaves.types import DType, Leaf
-from .._lines.sites import Argument, Site, written_in
+from .._lines.sites import Site, written_in
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin
 from . import trial
@@ -36,12 +36,14 @@ class Remedy(NamedTuple):
         leaves: that it mends.
         trial: tells whether it does.
         to: the dtypes to which it casts what is wider.
+        changes: the numbers of leaves that stand first.
     """
 
     text: str
     leaves: Sequence[RefusedLeaf]
     trial: Callable[[], Outcome] = untried
     to: tuple[DType, ...] = ()
+    changes: frozenset[int] = frozenset()
 
 
 _WRAP = "wrap the optimizer: dtypeguard.guard(opt)"
@@ -119,9 +121,9 @@ def _of_loop(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remedy]]:
     ways = [_begin(call, begin)] if begin else []
     ways += [_cast_back(call, cast)] if cast else []
     if guard and (way := _guard(call, guard)):
-        # What begins nowhere in the user's files is guarded first.
-        is_last = all(_line(x.why.begun) for x in begin) and begin
-        ways.insert(len(ways) if is_last or cast else 0, way)
+        # What begins on no line that could be named is guarded first.
+        is_first = all(_line(x.why.begun) or x.is_of_first for x in begin)
+        ways.insert(len(ways) if is_first else 0, way)
     yield ways
 
 
@@ -253,7 +255,8 @@ def _returns(
         if change_of(old, new) in ("wider", "another kind") and _line(line):
             places = [x[0].place for x in alike if x[0].place is not None]
             about = call.bodies, kept[0].branch, places, new
-            text = f"begin {kept[0].kept.partition(',')[0]} as {new}{lost(old, new)}"
+            held, _, _ = kept[0].kept.rpartition(", ")
+            text = f"begin {held or 'the operand'} as {new}{lost(old, new)}"
             yield Remedy(_at(line, text), own, partial(trial.branches_begin, *about))
     meant = [x.dtypes[0] for x in kept] if kept and made else []
     losses = lambda to: sum(jnp.promote_types(x, to) != to for x in dtypes)
@@ -287,10 +290,19 @@ def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Sequence[Reme
         ways = _to_meet(named)
     else:
         ways = [[(leaf, call.wanted) for leaf in named]]
+    singles = ways[0] if call.wanted and len(ways[0]) > 1 else ()
     if is_installed(site.file):
         yield [*_of_users_call(call, finding, ways)]
     else:
-        yield [_casts(way, site, leaves) for way in ways]
+        yield [
+            *(_casts(way, site, leaves) for way in ways),
+            *(_if_it_holds(_casts([x], site, leaves)) for x in singles),
+        ]
+
+
+def _if_it_holds(remedy: Remedy) -> Remedy:
+    """A remedy that is said only if it was tried with success."""
+    return remedy._replace(trial=lambda: bool(remedy.trial()))
 
 
 _Casts = Sequence[tuple[RefusedLeaf, DType]]
@@ -311,7 +323,8 @@ def _casts(casts: _Casts, site: Site, leaves: Sequence[RefusedLeaf]) -> Remedy:
         return leaf if known is None else trial.cast_to(leaf, known)
 
     frame = site.inside[0] if site.inside else None
-    return Remedy(text, leaves, partial(trial.accepts, frame, change), tuple(to))
+    first = frozenset(leaf.number for leaf, _ in casts)
+    return Remedy(text, leaves, partial(trial.accepts, frame, change), tuple(to), first)
 
 
 def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
@@ -326,8 +339,10 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
         where = _line(made)
     if dtype == float0:
         return f"at {where} give {name} as np.zeros({np.shape(value)}, jax.dtypes.float0)"
+    if isinstance(value, np.dtype) and _line(made):
+        return f"at {_line(made)} begin {name.removesuffix('.dtype')} as {dtype}"
     if isinstance(value, np.dtype):
-        return f'at {where} ask for dtype="{dtype}" in place of {value}'
+        return f'at {where} ask for dtype="{dtype}"'
     if is_python_number(value):
         number = trial.cast_to(value, dtype)
         loss = lost(old, dtype) if number != value else ""
@@ -378,12 +393,12 @@ def _of_users_call(
                 continue  # a package may have widened the index itself
             for old, to in pairs:
                 if own == old and argument.source and argument.is_whole:
-                    leaf = _as_leaf(argument)
+                    leaf = RefusedLeaf(
+                        -1, argument.text, (argument.value,), argument=argument
+                    )
                     yield _casts([(leaf, to)], site, finding.leaves)
-
-
-def _as_leaf(argument: Argument) -> RefusedLeaf:
-    return RefusedLeaf(0, argument.text, (argument.value,), argument=argument)
+    for pair in pairs if not is_index else ():
+        yield from map(_if_it_holds, _given(finding, dict([pair])))
 
 
 def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:

@@ -102,7 +102,9 @@ def _facts(unit: _Unit) -> Iterator[_Fact]:
     """The lines behind the type of a leaf, that which is to be changed first before others."""
     for leaf in unit:
         why, old, new = leaf.why, leaf.dtypes[0], leaf.dtypes[-1]
-        if leaf.is_reshaped:
+        if is_python_number(leaf.values[-1]):
+            new = type(leaf.values[-1]).__name__
+        elif leaf.is_reshaped:
             old, new = (type_text(value) for value in leaf.values)
         word = "becomes" if why.is_promoted or why.cause or len(leaf.values) > 1 else "is"
         gives = f"{word} {new}"

@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from jax import tree_util
 from jax.core import Tracer
+from jax.dtypes import float0
 
 from .._carry.modules import objects
 from .._carry.split import SplitTree
 from .._guard.guard_step import guard_step
-from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.dtypes import dtype_of, is_array, is_weak, kind
 from .._leaves.types import Aval, DType, Function, Kwargs, Leaf, PyTree, Step
 from .._lines.body import Body, difference
 from .._program.graph import open_jaxpr
@@ -153,6 +154,10 @@ def _call_of(frame: FrameType) -> tuple[Function | None, Sequence[PyTree], Kwarg
 
 def cast_to(leaf: Leaf, dtype: DType) -> Leaf:
     """A leaf in another dtype; what is traced stands for its type."""
+    if dtype == float0:
+        return np.zeros(np.shape(leaf), float0)
+    if isinstance(leaf, np.dtype):
+        return np.dtype(dtype)
     if not is_array(leaf):
         kinds = {"i": int, "u": int, "b": bool, "c": complex}
         return kinds.get(np.dtype(dtype).kind, float)(leaf)
@@ -174,7 +179,8 @@ def _shape(leaf: Leaf) -> Leaf:
 
 def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """The type of an array or a number, weak if it is."""
-    dtype = jax.dtypes.canonicalize_dtype(dtype_of(leaf))
+    dtype = dtype_of(leaf)
+    dtype = leaf.dtype if kind(dtype) is None else jax.dtypes.canonicalize_dtype(dtype)
     with contextlib.suppress(TypeError):  # older releases have no weak ones
         return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype)

@@ -20,7 +20,8 @@ import types
 import jax
 import jax.numpy as jnp
 
-from dtypeguard import ProductsReport, audit_precision
+from dtypeguard import audit_precision
+from dtypeguard._precision.products import ProductsReport
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 products = importlib.import_module("products")

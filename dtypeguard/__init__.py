@@ -6,6 +6,7 @@ guard does not import the audits.
 
 import importlib
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from ._audit.step import audit_step as audit_step
     from ._autocast.autocast import autocast as autocast
     from ._autocast.plan import Plan as Plan
-    from ._costs.costs import LineCost as LineCost
-    from ._costs.work import Work as Work
     from ._explain.explain import explain as explain
     from ._guard.guard import guard as guard
     from ._guard.guard_step import guard_step as guard_step
@@ -31,12 +30,7 @@ if TYPE_CHECKING:
     from ._optimizers.multi_steps import multi_steps as multi_steps
     from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
     from ._precision.audit import audit_precision as audit_precision
-    from ._precision.loss import LineLoss as LineLoss
-    from ._precision.plan_search import PlanSearch as PlanSearch
-    from ._precision.products import ProductsReport as ProductsReport
-    from ._precision.records import LineDecision as LineDecision
     from ._precision.report import PrecisionReport as PrecisionReport
-    from ._reference.difference import Difference as Difference, Divergence as Divergence
     from ._rounding.apply import apply_updates as apply_updates
 
 __version__ = "0.1.0"
@@ -49,8 +43,6 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_audit.step": ("audit_step",),
         "_autocast.autocast": ("autocast",),
         "_autocast.plan": ("Plan",),
-        "_costs.costs": ("LineCost",),
-        "_costs.work": ("Work",),
         "_explain.explain": ("explain",),
         "_guard.guard": ("guard",),
         "_guard.guard_step": ("guard_step",),
@@ -63,12 +55,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_optimizers.multi_steps": ("multi_steps",),
         "_optimizers.prodigy": ("ProdigyState", "prodigy"),
         "_precision.audit": ("audit_precision",),
-        "_precision.products": ("ProductsReport",),
-        "_reference.difference": ("Difference", "Divergence"),
-        "_precision.loss": ("LineLoss",),
-        "_precision.plan_search": ("PlanSearch",),
         "_precision.report": ("PrecisionReport",),
-        "_precision.records": ("LineDecision",),
         "_rounding.apply": ("apply_updates",),
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}
@@ -77,8 +64,22 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     _FILE_OF |= dict.fromkeys(
         ("load_ipython_extension", "unload_ipython_extension"), "_hooks.ipython"
     )
+    # Names of 0.1 that go with a later minor version: the file, "" if it is gone already,
+    # and what serves in its place.
+    _DEPRECATED = {
+        "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
+        "Work": ("_costs.work", "PrecisionReport.work"),
+        "LineDecision": ("_precision.records", "a row of PrecisionReport.decisions"),
+        "LineLoss": ("_precision.loss", "a row of PrecisionReport.losses"),
+        "PlanSearch": ("_precision.plan_search", "PrecisionReport.search"),
+        "ProductsReport": ("_precision.products", "PrecisionReport"),
+        "Difference": ("_reference.difference", "a row of PrecisionReport.differences"),
+        "Divergence": ("_reference.difference", "PrecisionReport.divergence"),
+    }
 
     def __getattr__(name: str) -> object:
+        if name in _DEPRECATED:
+            return _deprecated(name)
         if name not in _FILE_OF:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
@@ -86,5 +87,16 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         globals()[name] = value
         return value
 
+    def _deprecated(name: str) -> object:
+        """A name that is to go, with a warning that says what serves in its place."""
+        file, instead = _DEPRECATED[name]
+        if not file:
+            message = f"dtypeguard.{name} is gone. Use {instead}."
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
+        message = f"dtypeguard.{name} is deprecated. Use {instead}."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+        return getattr(importlib.import_module(f".{file}", __name__), name)
+
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "importlib", "sys"})
+        imported = {"TYPE_CHECKING", "importlib", "sys", "warnings"}
+        return sorted({*globals(), *__all__} - imported)

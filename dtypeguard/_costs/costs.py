@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._carry.places import Names
-from .._leaves.public import public
 from .._leaves.rows import cast_text
 from .._leaves.types import Function
 from .._lines.equations import Written
@@ -19,7 +18,6 @@ _LEAST_SHARE = 0.01
 _MOST_TRACED = 4
 
 
-@public
 @dataclasses.dataclass(frozen=True)
 class LineCost:
     """A source of wide values that makes a program compute wider than necessary.

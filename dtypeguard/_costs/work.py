@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.public import public
 from .._leaves.types import DType, Equation as JaxEquation
 from .._numbers.primitives import COMBINES
 from .._program.graph import PRODUCTS, Equation, Graph, Stack, jaxprs_in, manual_axes
 
 
-@public
 @dataclasses.dataclass(frozen=True)
 class Work:
     """What a program computes, by dtype.

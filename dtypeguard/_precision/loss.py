@@ -3,14 +3,12 @@
 import dataclasses
 import math
 
-from .._leaves.public import public
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.
 STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
 
-@public
 @dataclasses.dataclass(frozen=True)
 class LineLoss:
     """A line of source that loses precision.

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from .._autocast.entries import PRODUCTS, PlanEntry
 from .._autocast.plan import Plan
-from .._leaves.public import public
 from .._leaves.rows import columns, percent
 from .candidates import Candidate
 from .plan_check import holds_compiled
@@ -36,7 +35,6 @@ class Tried(NamedTuple):
     kept: float
 
 
-@public
 @dataclasses.dataclass(frozen=True, repr=False)
 class PlanSearch:
     """How a plan was found; `print` it.

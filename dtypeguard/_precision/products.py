@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from .._leaves.arguments import shown
-from .._leaves.public import public
 from .._leaves.types import DType, Equation, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
@@ -178,7 +177,6 @@ def product_losses(
     return found._replace(cast=WideLines(), at_once=at_once)
 
 
-@public
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class ProductsReport(PrecisionReport):
     """What `audit_precision` with `matmul_precision` found; `print` it.

@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.public import public
 from .._numbers.plans import WidthPlan
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from .loss import LineLoss
 
 
-@public
 @dataclasses.dataclass(frozen=True)
 class LineDecision:
     """A line that decides by floating numbers, and decides otherwise in wide types.

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from .._leaves.public import public
 from .._leaves.rows import percent
 from .._source.origin import Origin
 
@@ -12,7 +11,6 @@ from .._source.origin import Origin
 _MOST_LINES = 5
 
 
-@public
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """How an output of a program differs from that of a reference, and why.
@@ -54,7 +52,6 @@ class Difference:
         return self.output or "the output"
 
 
-@public
 @dataclasses.dataclass(frozen=True)
 class Divergence:
     """Where two programs begin to differ by more than rounding.

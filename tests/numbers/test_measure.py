@@ -9,8 +9,9 @@ import optax
 import pytest
 from helpers import need
 
-from dtypeguard import LineLoss, PrecisionReport, audit_precision
+from dtypeguard import PrecisionReport, audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.loss import LineLoss
 from dtypeguard._precision.records import Losses
 
 

@@ -11,8 +11,9 @@ import pytest
 from healthy import spread
 from jax import lax
 
-from dtypeguard import LineLoss, PrecisionReport, audit_precision, guard_step
+from dtypeguard import PrecisionReport, audit_precision, guard_step
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.loss import LineLoss
 from dtypeguard._precision.records import Errors, Losses, Setting
 from dtypeguard._source.origin import Origin
 from dtypeguard.testing import check_precision

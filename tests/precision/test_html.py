@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard import LineCost, PrecisionReport, Work, audit_precision
+from dtypeguard import PrecisionReport, audit_precision
+from dtypeguard._costs.costs import LineCost
+from dtypeguard._costs.work import Work
 from dtypeguard._leaves.compat import HAS_BARRIER
 from dtypeguard._precision.records import Costs, Errors, Setting
 from dtypeguard._source.origin import Origin

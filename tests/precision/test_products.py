@@ -12,8 +12,9 @@ import pytest
 from helpers import need
 from jax import lax
 
-from dtypeguard import ProductsReport, audit_precision
+from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+from dtypeguard._precision.products import ProductsReport
 from dtypeguard.testing import check_precision
 
 pytestmark = [

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dtypeguard import LineCost, LineLoss, PrecisionReport, audit_precision
+from dtypeguard import PrecisionReport, audit_precision
+from dtypeguard._costs.costs import LineCost
 from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._precision.loss import LineLoss
 from dtypeguard._precision.records import Costs, Decided, Errors, Losses, WideLines
 
 pytestmark = [

@@ -10,7 +10,6 @@ import references
 from jax import lax
 from references import BF16, F32, compared
 
-import dtypeguard
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
 from dtypeguard.testing import check_precision
@@ -238,7 +237,6 @@ def test_a_report_has_the_differences_in_every_form():
     assert report.losses
     assert '"verdict": "differs"' in report.to_json()
     assert "another computation" in report.to_html()
-    assert isinstance(report.differences[0], dtypeguard.Difference)
 
 
 def noisy(x):

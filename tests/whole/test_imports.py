@@ -4,6 +4,7 @@ import ast
 import json
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 
@@ -111,11 +112,26 @@ def test_type_checkers_and_python_see_the_same_names():
 
 def test_dir_and_a_star_import_have_every_name():
     assert {*dtypeguard.__all__} <= {*dir(dtypeguard)}
-    assert not {"importlib", "sys", "TYPE_CHECKING"} & {*dir(dtypeguard)}
+    assert not {"importlib", "sys", "warnings", "TYPE_CHECKING"} & {*dir(dtypeguard)}
     names = _run("from dtypeguard import *\nprint(*sorted(globals()))").split()
     assert [name for name in names if not name.startswith("_")] == sorted(
         dtypeguard.__all__
     )
+
+
+@pytest.mark.parametrize("name", dtypeguard._DEPRECATED)
+def test_a_name_that_goes_says_what_serves_in_its_place(name):
+    file, instead = dtypeguard._DEPRECATED[name]
+    assert name not in {*dtypeguard.__all__, *dir(dtypeguard)}
+    told = f"dtypeguard.{name} is .*Use {re.escape(instead)}"
+    if file:
+        with pytest.warns(DeprecationWarning, match=told) as warned:
+            thing = getattr(dtypeguard, name)
+        assert warned[0].filename == __file__
+        assert thing.__name__ == name
+    else:
+        with pytest.raises(AttributeError, match=told):
+            getattr(dtypeguard, name)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
     python tests/programs/notes.py --fast      # programs by others and the small scripts
     python tests/programs/notes.py --write     # the table, once it has been read
     python tests/programs/notes.py --json FILE # the rows and the notes, to compare
-    python tests/programs/notes.py NAME ...    # those whose name begins so, with their notes
+    python tests/programs/notes.py NAME ...    # those of these names, with their notes
 
 A row has the mistake, the line at fault, whether the note names it, and first, and the kind
 of the first remedy. Everything runs in this process through `dtypeguard run`, and so with
@@ -139,7 +139,7 @@ _BRANCHES = "true_fun", "false_fun", r"branches\[\d\]"
 def _marks(
     path: pathlib.Path, text: str, words: Sequence[str]
 ) -> dict[str, tuple[str, int]]:
-    """The last of the marks of each mistake is its line: what forces before what changes."""
+    """The lines of mistakes by their marks, of which the last word counts."""
     found = {}
     for word in words:
         for number, line in enumerate(text.splitlines(), 1):
@@ -244,8 +244,9 @@ def rows(planted: Planted) -> Iterator[Row]:
     note, printed = run(planted)
     asked = dict(json.loads(x) for x in printed.splitlines() if x.startswith('["'))
     for name, at in planted.lines.items():
-        text = asked.get(name, "") if asked else note
-        yield judged(f"{planted.name}: {name}", at, text)
+        if name in asked or not asked:
+            text = asked.get(name, note)
+            yield judged(f"{planted.name}: {name}", at, text)
 
 
 def lost(found: Sequence[Row], table: str) -> list[str]:

@@ -33,7 +33,7 @@ def update(model, belief, y):
     innovation = y - model.H @ mean
     spread = model.H @ cov @ model.H.T + model.R
     gain = jnp.linalg.solve(spread, model.H @ cov).T
-    sign, logdet = jnp.linalg.slogdet(spread)
+    _, logdet = jnp.linalg.slogdet(spread)
     fit = innovation @ jnp.linalg.solve(spread, innovation)
     score = belief.log_likelihood - 0.5 * (fit + logdet)
     new = Belief(mean + gain @ innovation, cov - gain @ spread @ gain.T, score)

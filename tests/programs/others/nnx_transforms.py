@@ -1,6 +1,5 @@
 """A stack of blocks scanned over layers; after Flax's `nnx_toy_examples` 02 and 06."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax

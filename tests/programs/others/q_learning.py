@@ -70,8 +70,8 @@ first = net.init(key, obs[None])
 params = Params(first, first)
 learner = Learner(jnp.zeros((), jnp.int32), optimizer.init(first))
 replay = Replay(16)
-for step in range(4):
-    epsilon = np.float32(0.1)
+for number in range(4):
+    epsilon = np.float32(0.1 / (1 + number))
     action = int(act(params, key, obs, epsilon))
     later = obs + np.float32(2 * action - 1)
     replay.push(obs, action, later.sum(), 0.9, later)

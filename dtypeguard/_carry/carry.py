@@ -22,18 +22,7 @@ from .snapshot import HeldTree
 
 
 class Carry(NamedTuple):
-    """Which arguments of a step come back, and as which items of its result.
-
-    Attributes:
-        owner: the public function that asks, for messages: `guard_step`.
-        step: the name of the step in messages.
-        places: the arguments that come back.
-        returned: the items that they come back as; None for the default of `find`.
-        is_one: whether the user named one argument and not a tuple.
-        is_default: whether the user named neither an argument nor an item of the result.
-        names: the names of the arguments, by position.
-        bound: the object of a bound method, or None.
-    """
+    """Which arguments of a step come back, and as which items of its result."""
 
     owner: str
     step: str
@@ -55,12 +44,7 @@ class Carry(NamedTuple):
         return self._replace(places=tuple(places))
 
     def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
-        """The carries of a call, or their defaults.
-
-        Raises:
-            TypeError: if the call lacks an argument that has no default, or if one is a
-                dataclass that JAX does not know: nothing in it could be guarded.
-        """
+        """The carries of a call, or their defaults."""
         values = tuple(place.take(args, kwargs) for place in self.places)
         none = inspect.Parameter.empty
         missing = [p.label for p, value in zip(self.places, values) if value is none]
@@ -100,26 +84,7 @@ class Carry(NamedTuple):
     def find(
         self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
     ) -> ReturnedCarry:
-        """Locates the carry in the result of a step.
-
-        Args:
-            result: the result.
-            values: the carries of the call, as `take` returns them.
-            in_place: whether the arguments had objects that the step changes in place.
-
-        Returns:
-            The items that `returned` names. By default, one carry is the whole result if
-            that has its tree, and the first item otherwise; a tuple of carries is the
-            first items in its order. The step need not return carries that hold objects
-            which it changes in place, nor, if it changes any, its first argument. If no
-            item has the tree of the carry, returns the likelier of the two, for a message
-            about the tree that changed.
-
-        Raises:
-            TypeError: if there are no such items, or if other items have the tree of the
-                carry: a step may return its loss first. Names the items. Also if one is a
-                dataclass that JAX does not know.
-        """
+        """Locates the carry in the result of a step."""
         found = self._find(result, values, in_place)
         self._check_registered("returned", found.values)
         return found
@@ -262,19 +227,7 @@ def carry_of(
     carry: int | str | tuple[int | str, ...] = 0,
     returned: Any = None,
 ) -> Carry:
-    """Which arguments of a step come back, and as which items of its result.
-
-    Args:
-        owner: the public function that asks, for messages.
-        step: any callable.
-        carry: the argument that comes back, by position or name, or a tuple of them.
-        returned: the item of the result that it comes back as: an int, a key of a dict or
-            the name of a field; or a tuple with one for each carry.
-
-    Raises:
-        TypeError: if `step` or `carry` has the wrong type.
-        ValueError: if the step has no such argument, or `returned` has another length.
-    """
+    """Which arguments of a step come back, and as which items of its result."""
     if is_transformation(step):
         raise TypeError(
             f"{owner} got {shown(step)}, which is an optimizer. Write "

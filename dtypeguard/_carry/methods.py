@@ -12,12 +12,7 @@ from .returned import Items, is_alike, structure
 
 
 class Method(NamedTuple):
-    """The object of a method that is called with a carry by default, the argument after it.
-
-    Attributes:
-        carry: the carry of a step that returns the object.
-        instance: the object, a tree.
-    """
+    """The object of a method that is called with a carry by default, the argument after it."""
 
     carry: Carry
     instance: PyTree

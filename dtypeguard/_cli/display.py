@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from .._audit.report import AuditReport
-from .._leaves.colors import is_colored, marked
-from .._leaves.progress import counted, status
+from .._explain.colors import is_colored, marked
 from .._leaves.rows import columns
+from .._precision.progress import counted, status
 from .._precision.report import PrecisionReport
 from .._sweep.report import LEGEND, Report
 

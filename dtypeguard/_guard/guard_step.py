@@ -215,14 +215,6 @@ class _GuardedStep:
 
     A function keeps its guarded steps, so they hold a copy of it, for when nothing else
     holds the function: no cycle of references delays the end of what it closes over.
-
-    Attributes:
-        copy: of the step, if that is a function or a partial one; else the step.
-        options: the other arguments that this was made from.
-        carry: which arguments come back, as which results.
-        policy: what to cast and what to report.
-        warn_once: issues a warning, once for each message.
-        is_jitted: whether the step is a result of `jax.jit`.
     """
 
     def __init__(
@@ -325,19 +317,7 @@ _OVER_TYPES = (TypeError, PromotionError)
 
 
 class _Call:
-    """One call of a guarded step.
-
-    Attributes:
-        guarded: the step.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-        carry: which arguments it carries: those of the step, or `self`.
-        carried: snapshots of its carries: the step may change their containers.
-        method: the method that the step is, if its `self` may be the carry.
-        held: what the NNX objects held before, which the step may change in place.
-        is_as_bare: whether the result was that of the bare step, and nothing was cast.
-        attempts: at the call, one of which gives the result.
-    """
+    """One call of a guarded step."""
 
     def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
         self.guarded = guarded

@@ -6,7 +6,7 @@ whether checks failed. Selected by mouse or keyboard, a cell says which, why and
 
 from html import escape
 
-from .._leaves.page import document
+from .._audit.page import document
 from .report import Report
 from .sweep import CONFIGURATIONS, Outcome, where
 

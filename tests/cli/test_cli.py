@@ -13,7 +13,7 @@ import pytest
 from dtypeguard._cli import display, sweep as cli_sweep
 from dtypeguard._cli.arguments import check_options, parser
 from dtypeguard._cli.main import main
-from dtypeguard._leaves import colors
+from dtypeguard._explain import colors
 from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
 from dtypeguard._sweep import catalog, sweep
 from dtypeguard._sweep.report import Report

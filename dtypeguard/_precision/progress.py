@@ -15,12 +15,7 @@ _CLEAR = "\r\033[K"
 
 @contextlib.contextmanager
 def status(progress: bool | None = None) -> Iterator[Show]:
-    """A function that shows on standard error, or below the cell, what is being done.
-
-    Args:
-        progress: whether to show it; None for on a terminal and in a kernel alone. With
-            True, a pipe gets lines.
-    """
+    """A function that shows on standard error, or below the cell, what is being done."""
     show, clear = _ways(progress)
     try:
         yield show

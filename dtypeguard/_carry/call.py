@@ -8,7 +8,6 @@ from jax import tree_util
 
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
-from .methods import explained, method_of
 from .modules import gathered, spread
 from .split import SplitTree
 
@@ -46,7 +45,7 @@ class Call:
         self._step = step
         self._carry = carry
         self._values = carry.take(args, kwargs)
-        self._method = method_of(carry, args)
+        self._args = args
         self._spread = spread if in_place else lambda tree: tree
         inside = carry.held(self._values, {}) if in_place else []
         known = {id(each.node) for each in inside}
@@ -83,10 +82,7 @@ class Call:
         self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
         """What comes back for each carry, and the other results."""
-        try:
-            found = self._carry.find(result, self._values, self._is_in_place)
-        except TypeError as error:
-            raise explained(error, self._method, result) from None
+        found = self._carry.find(result, self._values, self._is_in_place, self._args)
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value

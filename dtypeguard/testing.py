@@ -41,6 +41,23 @@ from ._sweep.entry import Entry, SweepInputs
 from ._sweep.recipes import Recipe
 from ._sweep.sweep import CONFIGURATIONS, Configuration, where
 
+__all__ = [
+    "RULES",
+    "STEP_RULES",
+    "check_contract",
+    "check_lock",
+    "check_plan",
+    "check_precision",
+    "check_step",
+    "parametrize_with_checks",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, without what this file imports."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""
 

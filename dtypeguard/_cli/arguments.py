@@ -16,7 +16,6 @@ from .values import ARGUMENTS, add_report, error, file, places, positive
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
-_SWEEP, _OF_SWEEP = "dtypeguard sweep", ("filter", "jobs")
 
 
 _FORMS = {
@@ -112,7 +111,6 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument(
         "target",
         metavar="TARGET",
-        nargs="?",
         help="an optimizer or a function that makes one: optax:adam, "
         "my_package.optim:make_optimizer, my_script.py:opt; with --step a step: "
         "my_script.py:train_step",
@@ -154,7 +152,6 @@ def parser() -> argparse.ArgumentParser:
         help="the item of the result that it comes back as, or as many (default: the "
         "result itself if it has the same tree, else the first items)",
     )
-    _add_sweep(audit.add_argument_group("deprecated: dtypeguard sweep"))
     add_report(audit, "json", "markdown")
     sweep = commands.add_parser(
         "sweep",
@@ -270,24 +267,16 @@ def check_options(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: the message has the right form.
     """
-    defaults = vars(parser().parse_args(["audit"]))
-    target = arguments.target
-    optimizer = f"dtypeguard audit {target or 'optax:adam --set learning_rate=1e-3'}"
-    step = f"dtypeguard audit {target or 'FILE.py:step'} --step --inputs FILE.py:inputs"
-    if target is None:
-        _check_file_names(arguments)
-        of_target = (*_OF_OPTIMIZER, "x64", "markdown", "format")
-        others = {"a step": ("step", *_OF_STEP), "one optimizer": of_target}
-    elif arguments.step:
-        of_step = "an optimizer; --inputs sets the dtypes of a step"
-        others = {_SWEEP: _OF_SWEEP, of_step: _OF_OPTIMIZER}
+    target, defaults = arguments.target, vars(parser().parse_args(["audit", "x"]))
+    _check_file_names(arguments)
+    step = f"dtypeguard audit {target} --step --inputs FILE.py:inputs"
+    if arguments.step:
+        use, names = "an optimizer; --inputs sets the dtypes of a step", _OF_OPTIMIZER
     else:
-        others = {_SWEEP: _OF_SWEEP, "a step": _OF_STEP}
-    for use, names in others.items():
-        given = [f"--{x}" for x in names if vars(arguments)[x] != defaults[x]]
-        if given:
-            right = step if arguments.step or use == "a step" else optimizer
-            raise UsageError(f"{given[0]} is for {use}. Write: {right}")
+        use, names = "a step", _OF_STEP
+    given = [f"--{x}" for x in names if vars(arguments)[x] != defaults[x]]
+    if given:
+        raise UsageError(f"{given[0]} is for {use}. Write: {step}")
     if arguments.step and arguments.inputs is None:
         raise UsageError(f"a step needs a function that gives its arguments. Write: {step}")
 

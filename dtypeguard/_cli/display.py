@@ -4,15 +4,16 @@ Without colour if the output goes into a pipe or a file, for the next program to
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from .._audit.report import AuditReport
-from .._leaves.colors import is_colored, marked
+from .._leaves.colors import is_colored
 from .._leaves.progress import counted, status
 from .._leaves.rows import columns
 from .._precision.report import PrecisionReport
 from .._sweep.report import LEGEND, Report
+from .output import writer
 
 _WIDTH = 100
 _T = TypeVar("_T")
@@ -66,16 +67,3 @@ def show_report(report: AuditReport | PrecisionReport, is_ok: bool, style: str) 
     write(headline, f"bold {style}" if is_ok else "bold red")
     for line in lines:
         write(line)
-
-
-Write = Callable[..., None]
-
-
-def writer() -> Write:
-    """A function that prints a text, in a style of rich where it can."""
-    if not is_colored(sys.stdout):
-        return lambda text, style="": print(text, flush=True)
-    from rich.console import Console
-
-    console = Console()
-    return lambda text, style="": console.print(marked(text, style), soft_wrap=True)

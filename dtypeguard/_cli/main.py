@@ -45,6 +45,10 @@ def console() -> int:
 
     os._exit = end
     result = main()
+    from .output import to_reader
+
+    with to_reader():  # of what argparse has printed
+        pass
     return result
 
 
@@ -76,10 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else USAGE
         if arguments.command == "audit":
             check_options(arguments)
-            if arguments.target is None:
-                text = "audit without a TARGET is `dtypeguard sweep`: write that."
-                print(text, file=sys.stderr)
-                arguments.command = "sweep"
         return _status(arguments)
     except UsageError as error:
         print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)

@@ -14,7 +14,8 @@ from .._sweep.sweep import CONFIGURATIONS, in_order, sweep
 from .arguments import report_files
 from .display import progress, show
 from .load import UsageError
-from .reports import CLEAN, DRIFT, check_writable, write
+from .output import write
+from .reports import CLEAN, DRIFT, check_writable
 
 
 def swept(arguments: argparse.Namespace) -> int:

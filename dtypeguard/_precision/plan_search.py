@@ -99,7 +99,8 @@ class PlanSearch:
             lines.append(f"Of {few}, the change counts, not the new value.")
         if not self.is_minimal:
             lines.append("The runs were spent before each entry was known to be needed.")
-        return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return "\n".join([*lines, f"{runs} in {self.seconds:.0f} s."])
 
     @property
     def data(self) -> dict[str, Any]:

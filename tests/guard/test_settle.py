@@ -14,79 +14,72 @@ from jax import tree_util
 from one_leaf import dict_leaf, one_update, transformation, widen
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
-from dtypeguard._leaves.rows import paths
 
-BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+BF16, F32, I32, C64 = jnp.bfloat16, jnp.float32, jnp.int32, jnp.complex64
 PARAMS = {"w": jnp.ones(3, F32)}
+ONE, KEY = jnp.ones((), F32), jax.random.key(0)
 
 
+def returning(new_state=None, updates=None):
+    """An optimizer that returns these, whatever it is given."""
+    keep = lambda new, old: old if new is None else new
+    update = lambda u, s, p=None: (keep(updates, u), keep(new_state, s))
+    return transformation(update)
+
+
+# Kinds: a leaf, what comes back, the types and the remedy that are told.
 REFUSED = {
-    "float into an int counter": (
-        lambda _: jnp.zeros((), I32),
-        lambda leaf, _: jnp.asarray(0.5, F32),
-        "state['leaf']  int32[] -> float32[]  return jnp.round(x).astype(jnp.int32)",
-        lambda x: jnp.round(x).astype(jnp.int32),
+    "float_into_int": (I32(0), F32(0.5), "jnp.round(x).astype(jnp.int32)"),
+    "complex_into_real": (
+        jnp.zeros(2),
+        jnp.zeros(2, C64),
+        "jnp.real(x).astype(jnp.float32)",
     ),
-    "complex into real": (
-        lambda _: jnp.zeros(2, F32),
-        lambda leaf, _: jnp.zeros(2, jnp.complex64),
-        "state['leaf']  float32[2] -> complex64[2]  return jnp.real(x).astype(jnp.float32)",
-        lambda x: jnp.real(x).astype(jnp.float32),
-    ),
-    "int into float": (
-        lambda _: jnp.zeros((), F32),
-        lambda leaf, _: jnp.asarray(1, I32),
-        "state['leaf']  float32[] -> int32[]  return x.astype(jnp.float32)",
-        lambda x: x.astype(F32),
-    ),
-    "real into complex": (
-        lambda _: jnp.zeros((), jnp.complex64),
-        lambda leaf, _: jnp.asarray(1, F32),
-        "state['leaf']  complex64[] -> float32[]  return x.astype(jnp.complex64)",
-        lambda x: x.astype(jnp.complex64),
-    ),
+    "int_into_float": (ONE, I32(1), "x.astype(jnp.float32)"),
+    "real_into_complex": (C64(0), ONE, "x.astype(jnp.complex64)"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("case", REFUSED)
 def test_casts_stay_within_a_kind(case):
-    init, update, line, remedy = REFUSED[case]
+    first, new, remedy = REFUSED[case]
+    of = lambda leaf: f"{leaf.dtype}[{2 if leaf.shape else ''}]"
+    opt = dict_leaf(lambda params: first, lambda leaf, grads: new)
+    line = f"state['leaf']  {of(first)} -> {of(new)}  return {remedy}"
     with pytest.raises(DtypeDriftError, match=re.escape(line)) as error:
-        one_update(guard(dict_leaf(init, update)))
+        one_update(guard(opt))
     assert isinstance(error.value, TypeError)
     assert 'Policy(casting="unsafe")' in str(error.value)
-    one_update(guard(dict_leaf(init, lambda leaf, grads: remedy(update(leaf, grads)))))
-    unsafe = guard(dict_leaf(init, update), policy=Policy(casting="unsafe"))
-    state, _, new_state = one_update(unsafe)
+    mended = eval(remedy, {"x": new, "jnp": jnp})
+    one_update(guard(dict_leaf(lambda params: first, lambda leaf, grads: mended)))
+    state, _, new_state = one_update(guard(opt, policy=Policy(casting="unsafe")))
     assert types(state) == types(new_state)
 
 
+@pytest.mark.third_party
 def test_every_offending_leaf_is_named_and_only_those():
     def update(updates, state, params=None):
         new = {"count": jnp.ones((), F32), "mu": jnp.ones(4), "ok": state["ok"].astype(F32)}
         return tree_util.tree_map(lambda u: u * 1j, updates), new
 
-    init = lambda params: {
-        "count": jnp.zeros((), I32), "mu": jnp.zeros(3), "ok": jnp.zeros(3, BF16)
-    }  # fmt: skip
-    opt = guard(transformation(update, init))
-    with jax.numpy_dtype_promotion("standard"), pytest.raises(DtypeDriftError) as error:
+    state = {"count": I32(0), "mu": jnp.zeros(3), "ok": jnp.zeros(3, BF16)}
+    opt = guard(transformation(update, lambda params: state))
+    with pytest.raises(DtypeDriftError) as error:
         jax.eval_shape(lambda p: opt.update(p, opt.init(p), p), {"w": jnp.ones(3)})
-    lines = str(error.value).splitlines()
-    assert lines[0] == "update returned 3 leaves that cannot be brought back:"
-    assert [line.split()[0] for line in lines[1:4]] == [
-        "state['count']", "state['mu']", "updates['w']"
-    ]  # fmt: skip
-    assert re.fullmatch(
-        r" *state\['mu'\] +float32\[3\] -> float32\[4\] +return .*\(3,\)", lines[2]
-    )
-    assert len(lines) == 6
-    assert lines[5] == "More on this: dtypeguard docs guard-an-optimizer"
+    head, *rows, _, more = str(error.value).splitlines()
+    assert head == "update returned 3 leaves that cannot be brought back:"
+    assert [row.split()[0] for row in rows] == [
+        "state['count']",
+        "state['mu']",
+        "updates['w']",
+    ]
+    assert re.search(r"'mu'\] +float32\[3\] -> float32\[4\] +return .*\(3,\)", rows[1])
+    assert more == "More on this: dtypeguard docs guard-an-optimizer"
 
 
 def test_many_offending_leaves_share_a_line_by_types_and_pattern():
     def body(carry, _):
-        widen = lambda x: x.astype(jnp.complex64) if x.dtype == BF16 else x.astype(F32)
+        widen = lambda x: x.astype(C64) if x.dtype == BF16 else x.astype(F32)
         return tree_util.tree_map(widen, carry), None
 
     layers = {f"w{n}": jnp.ones(n + 1, BF16) for n in range(40)}
@@ -96,16 +89,17 @@ def test_many_offending_leaves_share_a_line_by_types_and_pattern():
     head, row, count, *_ = str(error.value).splitlines()
     assert head == "body returned 81 leaves that cannot be brought back:"
     assert re.match(r"  carry\['count'\] +int32\[\] +-> float32\[\] ", row)
-    assert re.match(
-        r"  80 leaves carry\['\*'\]\[\*\]\['\*'\]  bfloat16 +-> complex64  ", count
-    )
+    pattern = r"  80 leaves carry\['\*'\]\[\*\]\['\*'\]  bfloat16 +-> complex64  "
+    assert re.match(pattern, count)
     rows = error.value.rows
-    assert [each.path for each in rows] == [f"carry{path}" for path in paths(carry)]
+    paths = [path for path, _ in tree_util.tree_flatten_with_path(carry)[0]]
+    assert [row.path for row in rows] == [f"carry{tree_util.keystr(x)}" for x in paths]
     assert rows[-1].before == "bfloat16[10]"
     assert pickle.loads(pickle.dumps(error.value)).rows == rows
 
 
-ONE, KEY = jnp.ones((), F32), jax.random.key(0)
+# Trees, shapes and leaves that no cast brings back ----------------------------------------
+
 FLOAT_AND_INT = {"a": ONE, "b": I32(0)}
 # A state, what comes back for it, and the line that names the leaf.
 CHANGED_TREES = {
@@ -116,24 +110,17 @@ CHANGED_TREES = {
     # Each once passed for an empty node: leaves behind it were paired with those before.
     "None": (FLOAT_AND_INT, FLOAT_AND_INT | {"a": None}, "['a']  float32[] -> (absent)"),
     "a tuple": (FLOAT_AND_INT, FLOAT_AND_INT | {"a": ()}, "['a']  float32[] -> (absent)"),
-    "a dict": (FLOAT_AND_INT, FLOAT_AND_INT | {"a": {}}, "['a']  float32[] -> (absent)"),
 }
 
 
-@pytest.mark.parametrize("case", CHANGED_TREES.values(), ids=CHANGED_TREES)
+@pytest.mark.parametrize("case", CHANGED_TREES)
 def test_a_changed_tree_is_an_error(case):
-    before, after, line = case
-    opt = guard(transformation(lambda u, s, p=None: (u, after)))
+    before, after, line = CHANGED_TREES[case]
+    grads = {"w": None} if case == "a new leaf" else PARAMS
     with pytest.raises(DtypeDriftError, match=re.escape(line)) as error:
-        opt.update(PARAMS, before, PARAMS)
+        guard(returning(after)).update(grads, before, PARAMS)
     assert "changed the tree of its state" in str(error.value)
     assert "return the tree that came in" in str(error.value)
-
-
-def test_another_tree_beside_a_none_gradient_is_named():
-    grows = transformation(lambda u, s, p=None: (u, {**s, "b": s["a"]}))
-    with pytest.raises(DtypeDriftError, match=r"state\['b'\]  \(absent\) -> int32"):
-        guard(grows).update({"w": None}, {"a": I32(0)}, PARAMS)
 
 
 CHANGED_LEAVES = {
@@ -149,15 +136,14 @@ CHANGED_LEAVES = {
 }
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(casting="unsafe")], ids=str)
-@pytest.mark.parametrize("case", CHANGED_LEAVES.values(), ids=CHANGED_LEAVES)
-def test_a_leaf_that_no_cast_brings_back(case, policy):
-    before, after, line = case
-    opt = guard(transformation(lambda u, s, p=None: (u, (after,))), policy=policy)
-    with pytest.raises(DtypeDriftError, match=re.escape(line)) as error:
-        opt.update(PARAMS, (before,), PARAMS)
-    assert "state[0]  " in str(error.value)
-    assert "unsafe" not in str(error.value)
+@pytest.mark.parametrize("case", CHANGED_LEAVES)
+def test_a_leaf_that_no_cast_brings_back(case):
+    before, after, line = CHANGED_LEAVES[case]
+    for policy in (Policy(), Policy(casting="unsafe")):
+        with pytest.raises(DtypeDriftError, match=re.escape(line)) as error:
+            guard(returning((after,)), policy=policy).update(PARAMS, (before,), PARAMS)
+        assert "state[0]  " in str(error.value)
+        assert "unsafe" not in str(error.value)
 
 
 WRONG_UPDATES = {
@@ -165,28 +151,20 @@ WRONG_UPDATES = {
     "grown": (PARAMS, {"w": jnp.ones((2, 3))}, "return it in shape (3,)"),
     "of another gradient's shape": (
         PARAMS | {"b": jnp.ones((5, 3))},
-        {"w": jnp.ones((5, 3)), "b": jnp.ones((5, 3))},
+        dict.fromkeys("wb", jnp.ones((5, 3))),
         "updates['w']  float32[3] -> float32[5,3]  return it in shape (3,)",
     ),
-    "of integers": (
-        {"n": jnp.ones(2, I32)},
-        {"n": jnp.ones(2)},
-        "eqx.filter(params, eqx.is",
-    ),
+    "of integers": ({"n": jnp.ones(2, I32)}, {"n": jnp.ones(2)}, "eqx.filter(params, "),
 }
 
 
-@pytest.mark.parametrize("case", WRONG_UPDATES.values(), ids=WRONG_UPDATES)
+@pytest.mark.parametrize("case", WRONG_UPDATES)
 def test_updates_that_fit_no_param_are_an_error(case):
-    params, updates, line = case
-    opt = guard(transformation(lambda u, s, p=None: (updates, s)))
+    params, updates, line = WRONG_UPDATES[case]
     with pytest.raises(DtypeDriftError, match=re.escape(line)):
-        opt.update(params, (), params)
-
-
-def test_updates_may_broadcast():
-    scalar = transformation(lambda u, s, p=None: ({"w": ONE}, s))
-    assert guard(scalar).update(PARAMS, (), PARAMS)[0]["w"].shape == ()
+        guard(returning(updates=updates)).update(params, (), params)
+    scalar = guard(returning(updates={"w": ONE}))  # which broadcasts
+    assert scalar.update(PARAMS, (), PARAMS)[0]["w"].shape == ()
 
 
 @pytest.mark.parametrize("empty", [(), None, {}])
@@ -195,9 +173,8 @@ def test_any_empty_state_goes_for_another(empty):
     assert updates["w"].dtype == BF16
     assert state == empty
     assert type(state) is type(empty)  # a scan takes no EmptyState for a ()
-    inside = transformation(lambda u, s, p=None: (u, (optax.EmptyState(), s[1])))
-    _, state = guard(inside).update(PARAMS, (empty, ONE))
-    assert type(state[0]) is type(empty)
+    inside = guard(returning((optax.EmptyState(), ONE)))
+    assert type(inside.update(PARAMS, (empty, ONE))[1][0]) is type(empty)
 
 
 @tree_util.register_static
@@ -206,22 +183,17 @@ class Phase:
     n: int
 
 
-@pytest.mark.parametrize(
-    "around",
-    [lambda x: x, lambda x: (x, ()), lambda x: {"a": [None, x]}],
-    ids=["alone", "in a tuple", "in a dict"],
-)
+AROUND = [lambda x: x, lambda x: (x, ()), lambda x: {"a": [None, x]}]
+
+
+@pytest.mark.parametrize("around", AROUND, ids=["alone", "in a tuple", "in a dict"])
 def test_static_data_without_leaves_is_not_lost(around):
     """Bare, the program goes on with the new data. The guard's would be the old."""
-    stay = lambda state, _: ((around(Phase(0)), state[1].astype(F32) + 1), None)
-    change = lambda state, _: ((around(Phase(4)), state[1] + 1), None)
+    stay = lambda state, x: ((around(Phase(0)), state[1].astype(F32)), x)
+    change = lambda state, x: ((around(Phase(4)), state[1].astype(F32)), x)
     state = around(Phase(0)), jnp.zeros(3, BF16)
-    (same, _), _ = guard_step(stay)(state, None)
-    assert same == around(Phase(0))
-    assert change(state, None)[0][0] == around(Phase(4))
-    headline = (
-        r"changed the tree of its (state|carry)(.|\n)*Phase\(n=0\).* -> .*Phase\(n=4\)"
-    )
+    assert guard_step(stay)(state, None)[0][0] == around(Phase(0))
+    headline = r"changed the tree of its (state|carry)(.|\n)*Phase\(n=0\).*-> .*Phase\(n=4"
     with pytest.raises(DtypeDriftError, match=headline):
         guard_step(change)(state, None)
     opt = transformation(lambda u, s, p=None: (u, change(s, None)[0]))
@@ -230,21 +202,10 @@ def test_static_data_without_leaves_is_not_lost(around):
     # Beside it, containers without data go for one another.
     swap = transformation(lambda u, s, p=None: (u, (optax.MaskedNode(), *s[1:])))
     state = None, around(Phase(0)), jnp.zeros(3, BF16)
-    _, new_state = guard(swap).update(PARAMS, state)
-    assert new_state[:2] == state[:2]
+    assert guard(swap).update(PARAMS, state)[1][:2] == state[:2]
 
 
-def test_what_is_no_array_passes_through():
-    key = jax.random.key(0)
-    others = {"key": key, "f": abs, "s": "text", "none": None, "masked": optax.MaskedNode()}
-    opt = guard(optax.GradientTransformation(lambda p: others, lambda u, s, p=None: (u, s)))
-    state, _, new_state = one_update(opt)
-    assert state["f"] is abs
-    assert state["s"] == "text"
-    assert tree_util.tree_structure(new_state) == tree_util.tree_structure(others)
-    assert (
-        jax.random.key_data(new_state["key"]).tolist() == jax.random.key_data(key).tolist()
-    )
+# on_drift, and weak types ---------------------------------------------------------------
 
 
 @pytest.mark.third_party
@@ -264,33 +225,7 @@ def test_on_drift_names_each_leaf_once():
     with pytest.raises(DtypeDriftError, match="changed the dtype of 2 leaves"):
         loud.update(grads, state, params)
     quiet = tree_util.tree_map(lambda g: g.astype(BF16), grads)
-    loud.update(quiet, state, params)
     assert types(loud.update(quiet, state, params)[1]) == types(state)
-
-
-def test_what_has_another_librarys_dtype_passes():
-    class Foreign:
-        dtype, shape = "no such dtype", ()
-
-    foreign = Foreign()
-    opt = guard(transformation(init=lambda params: {"x": foreign}))
-    assert opt.update(PARAMS, opt.init(PARAMS))[1]["x"] is foreign
-
-
-def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
-    weak = lambda updates, state, params=None: (updates, jnp.asarray(1.0))
-    opt = guard(transformation(weak), policy=Policy(on_drift="error"))
-    with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> float32[],weak")):
-        opt.update(PARAMS, jnp.ones((), F32))
-    for before in (jnp.asarray(1.0), 1.0):
-        assert not opt.update(PARAMS, before)[1].weak_type
-
-
-def test_weak_updates_are_made_strong_and_are_no_drift():
-    half = transformation(lambda u, s, p=None: ({"w": jnp.full(3, 0.5)}, s))
-    updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
-    assert types(updates) == types(PARAMS)
-    assert types(half.update(PARAMS, ())[0]) != types(PARAMS)
 
 
 @pytest.mark.third_party
@@ -307,15 +242,21 @@ def test_said_once_by_a_factory_that_is_called_in_every_update():
 
 
 def test_a_warning_made_an_error_is_said_again():
-    opt = guard(
-        transformation(
-            lambda u, s, p=None: (u, s.astype(F32)), lambda p: jnp.zeros((), BF16)
-        ),
-        policy=Policy(on_drift="warn"),
-    )
+    opt = guard(returning(jnp.zeros((), F32)), policy=Policy(on_drift="warn"))
     for _ in range(2):
         with pytest.raises(DtypeGuardWarning, match="1 leaf"):
-            opt.update(PARAMS, opt.init(PARAMS))
+            opt.update(PARAMS, jnp.zeros((), BF16))
+
+
+def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
+    opt = guard(returning(jnp.asarray(1.0)), policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> float32[],weak")):
+        opt.update(PARAMS, jnp.ones((), F32))
+    for before in (jnp.asarray(1.0), 1.0):
+        assert not opt.update(PARAMS, before)[1].weak_type
+    half = returning(updates={"w": jnp.full(3, 0.5)})  # of updates it is none
+    updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
+    assert types(updates) == types(PARAMS) != types(half.update(PARAMS, ())[0])
 
 
 @tree_util.register_pytree_with_keys_class
@@ -334,34 +275,25 @@ class Twins:
 
 
 def test_leaves_of_one_path_are_told_apart():
-    widen = lambda u, s, p=None: (u, tree_util.tree_map(lambda x: x.astype(F32), s))
-    opt = guard(transformation(widen), policy=Policy(on_drift="error"))
+    wide = Twins(jnp.ones(2, F32), jnp.ones(3, F32))
+    opt = guard(returning(wide), policy=Policy(on_drift="error"))
     with pytest.raises(DtypeDriftError, match="2 leaves"):
         opt.update(PARAMS, Twins(jnp.ones(2, BF16), jnp.ones(3, BF16)))
 
 
+@pytest.mark.third_party
 def test_a_bool_that_counts_is_told():
-    count = transformation(
-        lambda u, s, p=None: (u, s + 1), lambda params: jnp.asarray(False)
-    )
-    with jax.numpy_dtype_promotion("standard"):
-        opt = guard(count, policy=Policy(on_drift="warn"))
-        with pytest.warns(DtypeGuardWarning) as said:
-            _, state = opt.update(PARAMS, opt.init(PARAMS))
-        assert bool(state)
-        opt = guard(count, policy=Policy(on_drift="error"))
-        with pytest.raises(
-            DtypeDriftError, match=r"bool.* -> int32.* holds no count"
-        ) as error:
-            opt.update(PARAMS, opt.init(PARAMS))
+    count = transformation(lambda u, s, p=None: (u, s + 1))
+    opt = guard(count, policy=Policy(on_drift="warn"))
+    with pytest.warns(DtypeGuardWarning) as said:
+        assert bool(opt.update(PARAMS, jnp.asarray(False))[1])
+    opt = guard(count, policy=Policy(on_drift="error"))
+    with pytest.raises(DtypeDriftError, match=r"bool.* -> int32.* holds no count") as error:
+        opt.update(PARAMS, jnp.asarray(False))
     line = next(line for line in str(said[0].message).splitlines() if "state" in line)
     assert line in str(error.value)
     assert "start from an int if it counts" in line
-    # The remedy: it counts.
-    ints = transformation(lambda u, s, p=None: (u, s + 1), lambda p: jnp.asarray(0, I32))
-    opt = guard(ints, policy=Policy(on_drift="error"))
-    _, state = opt.update(PARAMS, opt.init(PARAMS))
-    assert opt.update(PARAMS, state)[1] == 2
+    assert opt.update(PARAMS, opt.update(PARAMS, I32(0))[1])[1] == 2
 
 
 @pytest.mark.parametrize("flag", [True, False])

@@ -12,7 +12,7 @@ from .._demo.names import NAMES
 from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PLAN_FORMS, PRECISION_FORMS, UsageError
 from .plan_options import add_plan
 from .run import HELP
-from .values import ARGUMENTS, add_report, error, file, places, positive
+from .values import ARGUMENTS, add_report, error, file, places
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
@@ -24,7 +24,6 @@ _FORMS = {
     "lock": LOCK_FORMS,
     "docs": DOCS_FORMS,
     "demo": "Write for example: dtypeguard demo prodigy",
-    "sweep": "Write for example: dtypeguard sweep --filter adam",
 }
 
 
@@ -74,7 +73,7 @@ def _meant(command: str) -> str:
     others = {"check": "audit", "explain": "run", "measure": "precision", "try": "demo"}
     if command.endswith(".py"):
         return f"Did you mean dtypeguard run {command}?"
-    words = ("audit", "demo", "docs", "lock", "plan", "precision", "run", "sweep")
+    words = ("audit", "demo", "docs", "lock", "plan", "precision", "run")
     close = difflib.get_close_matches(command, words, 1)
     meant = others.get(command) or next(iter(close), "")
     return f"Did you mean dtypeguard {meant}?" if meant else ""
@@ -153,17 +152,6 @@ def parser() -> argparse.ArgumentParser:
         "result itself if it has the same tree, else the first items)",
     )
     add_report(audit, "json", "markdown")
-    sweep = commands.add_parser(
-        "sweep",
-        help="every optimizer of your optax, bare and guarded, in all configurations",
-        description="Traces every optimizer of the installed optax, bare and guarded, over "
-        "dtypes of params and gradients, with x64 off and on: init, eval_shape, scan, "
-        "cond, MultiSteps, compilations. Exits 1 if a guarded optimizer fails, 2 if it "
-        "cannot run, else 0.",
-        epilog="Example: dtypeguard sweep --filter adam",
-    )
-    _add_sweep(sweep)
-    add_report(sweep, "json", printed=("text", "json"))
     _add_precision(commands.add_parser)
     add_plan(commands.add_parser)
     _add_lock(commands.add_parser)
@@ -252,13 +240,6 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--returned", metavar="WHICH", type=places, help=which)
     add("--x64", action="store_true", help="turn jax_enable_x64 on")
     add_report(lock, "json")
-
-
-def _add_sweep(group: Any) -> None:
-    add, pattern = group.add_argument, "only optimizers whose name contains this"
-    help = f"{pattern}; * and ? match anything"
-    add("--filter", metavar="PATTERN", default="", help=help)
-    add("--jobs", metavar="N", type=positive, help="worker processes (default: by size)")
 
 
 def check_options(arguments: argparse.Namespace) -> None:

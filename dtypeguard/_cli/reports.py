@@ -11,10 +11,9 @@ from .._leaves.progress import status
 from .._precision.report import PrecisionReport
 from . import output
 from .arguments import report_files
-from .display import show_report
 from .forms import FormedReport, annotations, findings, formed
 from .load import UsageError
-from .output import default_form, write
+from .output import default_form, write, writer
 from .precision import audit_function
 from .target import audit_optimizer, audit_step
 
@@ -72,7 +71,11 @@ def deliver(
     if "-" in files.values():
         return CLEAN if is_ok else DRIFT
     if form in ("text", "github") and not isinstance(report, FormedReport):
-        show_report(report, is_ok, style)
+        show = writer()
+        headline, *lines = str(report).splitlines()
+        show(headline, f"bold {style}" if is_ok else "bold red")
+        for line in lines:
+            show(line)
     else:
         write("-", formed(report, "text" if form == "github" else form))
     if form == "github":

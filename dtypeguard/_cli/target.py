@@ -20,8 +20,8 @@ from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import DType, Optimizer
 from .._program.trace import TraceFailed
 from .._source.files import is_installed
-from .._sweep.entry import Entry
-from .._sweep.recipes import RECIPES, Recipe
+from .._testing.entry import Entry
+from .._testing.recipes import RECIPES, Recipe
 from .inputs import FORM, as_usage_error, load_inputs, misfit, takes
 from .load import FORMS, UsageError, load
 

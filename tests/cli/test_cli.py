@@ -23,7 +23,10 @@ from dtypeguard._cli.main import main
         (["explain", "train.py"], "Did you mean dtypeguard run?"),
         (["train.py"], "Did you mean dtypeguard run train.py?"),
         (["audti"], "Did you mean dtypeguard audit?"),
-        (["audit", "a:b", "--x65"], "dtypeguard audit: error: unrecognized arguments: --x65."),
+        (
+            ["audit", "a:b", "--x65"],
+            "dtypeguard audit: error: unrecognized arguments: --x65.",
+        ),
         (["audit", "a:b", "--x65"], "usage: dtypeguard audit [-h] [--x64]"),
         (
             ["precision", "a.py:f", "--inputs", "a.py:x", "--markdown"],

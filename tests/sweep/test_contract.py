@@ -48,7 +48,7 @@ def _param(entry, *others, id=""):
     return pytest.param(entry, *others, id=f"{entry.id}{id}", marks=marks)
 
 
-every_entry = pytest.mark.parametrize("entry", map(_param, ENTRIES))
+every_entry = pytest.mark.parametrize("entry", [*map(_param, ENTRIES)])
 every_dtype = pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
 CHOSEN = [entry for entry in ENTRIES if entry.id in DOZEN]
 # In bfloat16 with float32 gradients, where bare ones drift; the dozen in all ways.

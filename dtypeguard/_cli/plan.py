@@ -47,7 +47,7 @@ def plan(options: argparse.Namespace) -> int:
     elif not report_files(options):
         text += f"\n\n{found.plan.text()}"
     deliver(FormedReport(text, _annotations(found), found.data), options)
-    return CLEAN if found.is_within else DRIFT
+    return CLEAN if found.is_of_use else DRIFT
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, PlannedInputs
 
 
 def _annotations(found: PlanSearch) -> list[Annotation]:
-    level = "notice" if found.is_within else "error"
+    level = "notice" if found.is_of_use else "error"
     return [Annotation(None, "plan", found.headline, level)]
 
 

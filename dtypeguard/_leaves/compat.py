@@ -52,6 +52,11 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
 
 
+def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
+    """A context in which `jax_enable_x64` is on if it is asked for, else as it is."""
+    return set_x64(True) if asked else contextlib.nullcontext()
+
+
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 

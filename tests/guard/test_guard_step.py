@@ -18,10 +18,10 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
+from hlo import optimized_hlo
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step, strong
-from dtypeguard._sweep.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32

@@ -7,10 +7,11 @@ from types import ModuleType
 from typing import Any
 
 from .._autocast.entries import PlanError
-from .._leaves.progress import Show, status
 from .._leaves.types import Args, Kwargs
 from .._precision.planned import PlanCheck, PlannedInputs, check_call, plan_call
 from .._precision.planning import PlanSearch
+from .._precision.progress import Show, status
+from . import output
 from .arguments import report_files
 from .forms import Annotation, FormedReport
 from .inputs import as_error_of_run, as_usage_error, load_inputs
@@ -32,7 +33,8 @@ def plan(options: argparse.Namespace) -> int:
     check_writable(report_files(options), options)
     if options.out:
         check_writable({"out": options.out}, options)
-    with contextlib.redirect_stdout(sys.stderr), status() as show_status:
+    shown = status(every=output.SILENCE)
+    with contextlib.redirect_stdout(sys.stderr), shown as show_status:
         found = (_checked if options.check else _searched)(options, show_status)
     if isinstance(found, PlanCheck):
         deliver(_of_check(found), options)

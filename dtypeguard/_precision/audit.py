@@ -9,7 +9,6 @@ import numpy as np
 from .._costs.costs import input_names, line_costs
 from .._costs.work import work_of
 from .._leaves.arguments import check_number, shown
-from .._leaves.progress import check_progress, status
 from .._leaves.public import public
 from .._leaves.types import Args, DType, Function, PyTree
 from .._numbers.formats import Formats
@@ -23,6 +22,7 @@ from .losses import line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
+from .progress import check_progress, status
 from .report import Details, PrecisionReport
 from .rows import WideLines
 from .updates import unmoved

@@ -81,10 +81,9 @@ class PlanSearch:
             lines.append(f"For {few}{more}, the error is that of the update.")
         if not self.is_minimal:
             lines.append("The runs were spent before each entry was known to be needed.")
-        kept = f"{self.kept / 1e6:.3g} MB are kept for the backward pass. " * bool(
-            self.kept
-        )
-        return "\n".join([*lines, f"{kept}{self.runs} runs in {self.seconds:.0f} s."])
+        if self.kept:
+            lines.append(f"{self.kept / 1e6:.3g} MB are kept for the backward pass.")
+        return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
 
     @property
     def data(self) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .._audit.page import Displayed, document
 from .._autocast.plan import Plan
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.page import Displayed, document
 from .._leaves.public import public
 from .._leaves.rows import shown_fields
 from .._reference.difference import Difference, Divergence

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from .._leaves.dtypes import bits
 from .._leaves.types import Aval, Function
 from .._lines.blame import blame
 from .._lines.equations import Written
+from .._lines.region import nearest_input
 from .._lines.why import line_of
 from .._program.graph import PRODUCTS, Equation, Graph
 from .._source.origin import Origin, place_of
@@ -28,7 +29,7 @@ class LineCost(NamedTuple):
         origin: the line at which narrow values become wide because of it; None for the
             operand of a product itself.
         cause: the line that makes the wide values, a cast or a constant; the path of an
-            input, if that is wide.
+            input, if that is wide, or its argument, if all of that is.
         share: the share of the operations of matrix products and convolutions that run wide
             because of it, alone or together with others.
     """
@@ -38,8 +39,15 @@ class LineCost(NamedTuple):
     share: float
 
 
+class Input(NamedTuple):
+    """The names of an input of a program: the argument that holds it, and its own path."""
+
+    argument: str
+    path: str
+
+
 def line_costs(
-    graph: Graph, narrow: np.dtype, inputs: Sequence[str]
+    graph: Graph, narrow: np.dtype, inputs: Sequence[Input]
 ) -> tuple[LineCost, ...]:
     """What makes more than a hundredth of the products wide, the greatest first.
 
@@ -49,28 +57,37 @@ def line_costs(
     Args:
         graph: of the program.
         narrow: the dtype that it is expected to compute in.
-        inputs: the paths of its inputs.
+        inputs: the names of its inputs.
     """
-    search = _Causes(graph, narrow, inputs)
+    search, work = _Causes(graph, narrow, inputs), list[tuple[float, frozenset[LineCost]]]()
     products = [x for x, _ in equations(graph) if x.primitive in PRODUCTS]
-    forward, shares, total = defaultdict(set), defaultdict(float), 0.0
+    forward = defaultdict[object, frozenset[LineCost]](frozenset)
     for product in products:
         if not Written(product.stack).is_backward:
-            search.of(product)
             forward[Written(product.stack).calls] |= search.of(product)
-    lines = dict[str, LineCost]()
     for product in products:
-        work = operations(product.stack[0]) * repetitions(product.stack)
-        total += work
-        written = Written(product.stack)
-        causes = forward.get(written.calls) if written.is_backward else None
-        if any(map(search.is_wide, product.inputs[:2])):
-            known = causes or search.of(product)
-            for cost in {place_of(each.cause): each for each in known}.values():
-                key = place_of(cost.cause)
-                lines.setdefault(key, cost)
-                shares[key] += work
-    found = [x._replace(share=shares[key] / (total or 1.0)) for key, x in lines.items()]
+        is_wide = any(map(search.is_wide, product.inputs[:2]))
+        calls, is_backward = (
+            Written(product.stack).calls,
+            Written(product.stack).is_backward,
+        )
+        known = forward[calls] if is_backward and calls in forward else None
+        causes = (
+            (search.of(product) if known is None else known) if is_wide else frozenset()
+        )
+        work.append((operations(product.stack[0]) * repetitions(product.stack), causes))
+    total = sum(count for count, _ in work) or 1.0
+    whole = search.whole(each.cause for _, causes in work for each in causes)
+    lines, shares = dict[str, LineCost](), defaultdict[str, float](float)
+    for count, causes in work:
+        named = {}
+        for each in causes:
+            cause = whole.get(each.cause, each.cause)
+            named[place_of(cause)] = each._replace(cause=cause)
+        for place, each in named.items():
+            lines.setdefault(place, each)
+            shares[place] += count
+    found = [x._replace(share=shares[place] / total) for place, x in lines.items()]
     found = [each for each in found if each.share >= _LEAST_SHARE]
     return tuple(sorted(found, key=lambda each: -each.share))
 
@@ -78,9 +95,9 @@ def line_costs(
 class _Causes:
     """What makes the operands of products wide."""
 
-    def __init__(self, graph: Graph, narrow: np.dtype, inputs: Sequence[str]):
-        self._graph, self._narrow, self._paths = graph, bits(narrow), inputs
-        sizes = [bits(getattr(graph.avals[x], "dtype", None)) for x in graph.inputs]
+    def __init__(self, graph: Graph, narrow: np.dtype, inputs: Sequence[Input]):
+        self._graph, self._narrow, self._inputs = graph, bits(narrow), inputs
+        sizes = map(self._size, graph.inputs)
         self._leaves = sum(1 << n for n, x in enumerate(sizes) if 0 < x <= self._narrow)
         self._known = dict[int, frozenset[LineCost]]()
 
@@ -96,7 +113,8 @@ class _Causes:
         operands = [*filter(self.is_wide, product.inputs[:2])]
         line = line_of(product)
         if not operands and line is not None:  # one that is delivered wide
-            return frozenset([LineCost(line, line, 0.0)])
+            is_of_jax = Written(product.stack).is_of_jax_nn  # which narrows it again
+            return frozenset([] if is_of_jax else [LineCost(line, line, 0.0)])
         for value in operands:
             if value not in self._known:
                 self._known[value] = frozenset(self._causes(value, product))
@@ -104,19 +122,37 @@ class _Causes:
         return found
 
     def _causes(self, value: int, product: Equation) -> Iterator[LineCost]:
-        found = blame(self._graph, value, self._matches, self._leaves)
+        graph = self._graph
+        found = blame(graph, value, self._matches, self._leaves)
+        root, operand = found.cause or found.promotion, found.operand
+        if root is not None and Written(root.stack).is_following:  # the dtype of another
+            operand = nearest_input(graph, value, self._matches)
+            if operand is None:  # which is an operand of the product itself
+                return
         origin, cause = line_of(found.promotion), line_of(found.cause)
-        if found.operand in self._graph.inputs:
-            path = self._paths[self._graph.inputs.index(found.operand)]
+        if operand in graph.inputs:
+            path = self._inputs[graph.inputs.index(operand)].path
             yield LineCost(origin or line_of(product), path, 0.0)
         elif cause or origin:
             yield LineCost(origin, cause or origin, 0.0)  # pyright: ignore[reportArgumentType]: one is there
 
+    def whole(self, causes: Iterable[Origin | str]) -> dict[Origin | str, str]:
+        """The arguments of inputs of which all are causes, by the paths of these."""
+        known = {*causes}
+        floats = [x for x in self._graph.inputs if self._size(x) > 0]
+        named = [self._inputs[self._graph.inputs.index(x)] for x in floats]
+        parts = {x.argument for x in named if x.path not in known}
+        return {x.path: x.argument for x in named if x.argument not in parts}
 
-def input_names(f: Function, paths: Sequence[str]) -> list[str]:
+    def _size(self, value: int) -> int:
+        return bits(getattr(self._graph.avals[value], "dtype", None))
+
+
+def input_names(f: Function, paths: Sequence[str]) -> list[Input]:
     """The names of the inputs of a function by their paths in a tree `(args, kwargs)`."""
     names, found = Names.of(f), []
     for path in paths:
         place, key, rest = _PATH.fullmatch(path).groups()  # pyright: ignore[reportOptionalMemberAccess]: paths of a tuple have two keys
-        found.append((key.strip("'") if place == "1" else names.at(int(key))) + rest)
+        argument = key.strip("'") if place == "1" else names.at(int(key))
+        found.append(Input(argument, argument + rest))
     return found

@@ -50,7 +50,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     text = f"Compute {where} in {name}"
     if line.origin.called_from:
         called = f"{package(line.origin.file)} at {line.origin.users}"
-        text = f"Give {called} arrays of {name}"
+        text = f"Have {called} compute in {name}"
     elif not keeps:
         text += ", and cast its result back"
     if line.is_in_loop:

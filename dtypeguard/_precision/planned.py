@@ -1,5 +1,6 @@
 """Plans of a function: searched, and checked against what they promise."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -141,13 +142,17 @@ def inputs_of(
     return PlannedInputs(named(also), named(held_out), budget)
 
 
-class _Program(NamedTuple):
+class PlannedProgram(NamedTuple):
     """A program that was run, for which there are plans."""
 
     subject: Subject
     traced: Traced
     prepared: Prepared
     graph: Graph
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """The flags under which it runs."""
+        return running(self.traced, self.prepared.measures.program.formats)
 
     def trials(self, inputs: PlannedInputs) -> PlanTrials:
         """What runs it by plans."""
@@ -190,7 +195,7 @@ def search_if_asked(
     formats = prepared.measures.program.formats
     if tolerance is None or not inputs.budget or not _has_plan(formats):
         return None
-    program = _Program(subject, traced, prepared, graph)
+    program = PlannedProgram(subject, traced, prepared, graph)
     return program.search(tolerance, inputs, show_status)
 
 
@@ -204,8 +209,9 @@ def plan_call(
     show_status: Show,
 ) -> PlanSearch:
     """Searches the plan of a call."""
-    search = lambda program: program.search(tolerance, inputs, show_status)
-    return _with_program(f, args, kwargs, narrow, show_status, search)
+    program = plannable(f, args, kwargs, narrow, show_status)
+    with program.running():
+        return program.search(tolerance, inputs, show_status)
 
 
 def check_call(
@@ -224,7 +230,8 @@ def check_call(
     """
     plan = Plan.load(path)
 
-    def check(program: _Program) -> PlanCheck:
+    program = plannable(f, args, kwargs, plan.narrow, show_status)
+    with program.running():
         trials = program.trials(inputs)
         show_status("running it by the plan")
         bound = plan.tolerance if tolerance is None else tolerance
@@ -241,8 +248,6 @@ def check_call(
             return found
         return dataclasses.replace(found, worst=_worst(trials, plan, show_status))
 
-    return _with_program(f, args, kwargs, plan.narrow, show_status, check)
-
 
 def _worst(
     trials: PlanTrials, plan: Plan, show_status: Show
@@ -257,15 +262,14 @@ def _worst(
     return tuple(sorted(found, key=lambda each: -each[1])[:_WORST])
 
 
-def _with_program(
+def plannable(
     f: Function,
     args: Args,
     kwargs: Mapping[str, PyTree] | None,
     narrow: DType,
     show_status: Show,
-    ask: Callable[[_Program], Any],
-) -> Any:
-    """What is asked of a call, run as if all of it were narrow."""
+) -> PlannedProgram:
+    """A call, run as if all of it were narrow."""
     if not CAN_AUTOCAST:
         raise NotImplementedError(
             f"Plans need JAX 0.7.2 or later, and this is {jax.__version__}: write "
@@ -284,7 +288,7 @@ def _with_program(
     graph = Graph(traced.program)
     with running(traced, formats):
         prepared = prepare(f, subject, traced, formats, show_status)
-        return ask(_Program(subject, traced, prepared, graph))
+    return PlannedProgram(subject, traced, prepared, graph)
 
 
 def _has_plan(formats: Formats) -> bool:

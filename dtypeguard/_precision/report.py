@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -89,7 +88,7 @@ class Details(NamedTuple):
     flipped: float = 0.0
     decisions: tuple[LineDecision, ...] = ()
     turns_differ: bool = False
-    vanishing: Mapping[str, float] = types.MappingProxyType({})
+    vanishing: Mapping[str, float] | None = None
     not_separated: tuple[str, ...] = ()
     held: tuple[Origin | None, ...] = ()
     is_of_integers: bool = False

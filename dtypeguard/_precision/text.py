@@ -137,6 +137,13 @@ def _no_fix(it: Report) -> str:
     return f"No line helps{f' but where all becomes {it.words.become}' * helps}."
 
 
+def _by_plan(it: Report) -> str:
+    within = "within" if it.search.is_within else "not within"
+    return (
+        f"By the plan below it is {percent(it.mended)}, {within} {percent(it.tolerance)}."
+    )
+
+
 def _spread(it: Report) -> str:
     if is_rounded_once(it):
         return f"Rounding the outputs once gives {percent(it.once)}."
@@ -167,6 +174,7 @@ _ANSWERS: Sequence[tuple[Callable[[Report], bool], Callable[[Report], str]]] = (
         lambda it: f"That is within your {percent(it.tolerance)}.",
     ),
     (lambda it: it.is_spread and it.tolerance is None, _spread),
+    (lambda it: it.search is not None and not it.fix, _by_plan),
     (lambda it: not it.fix, _no_fix),
     (lambda it: True, _with_fix),
 )

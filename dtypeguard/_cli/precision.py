@@ -10,10 +10,10 @@ import numpy as np
 
 from .._autocast.entries import PlanError
 from .._leaves.compat import add_x64
-from .._leaves.progress import Show, status
 from .._leaves.types import DType, PyTree
 from .._precision.audit import audit_call
 from .._precision.planned import PlannedInputs, check_call, plan_call
+from .._precision.progress import Show, status
 from . import output
 from .audit import dtype_named
 from .forms import Annotation, FormedReport, check_files, deliver

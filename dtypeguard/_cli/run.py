@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .._leaves.colors import colored_notes
+from .._explain.colors import colored_notes
 from .output import UsageError, default_form, write
 from .script import run_module, run_script
 from .watch import ScriptWatch

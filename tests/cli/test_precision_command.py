@@ -1,8 +1,6 @@
 """The command line on the precision of a function: report, exit codes, wrong usage."""
 
-import io
 import json
-import sys
 
 import jax
 import numpy as np

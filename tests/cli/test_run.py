@@ -235,7 +235,9 @@ OTHER_JAX = "config = None\nfrom jax import other"
 def test_help(run, capsys):
     code, out, _ = run("--help")
     assert code == 0
-    assert out.startswith("usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT")
+    assert out.startswith(
+        "usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT"
+    )
     assert main(["--help"]) == 0
     assert re.search(r"run +run a script", capsys.readouterr().out)
 

@@ -116,7 +116,9 @@ precision :loss --inputs :inputs --check a --out b | not allowed with argument
 precision :loss --inputs :inputs --check none.plan | none.plan does not exist
 precision :loss --inputs :inputs --budget 0 | '0' is not 1, 2, 3, ...
 """
-CASES = [tuple(x.strip() for x in line.split("|")) for line in WRONG.strip("\n").split("\n")]
+CASES = [
+    tuple(x.strip() for x in line.split("|")) for line in WRONG.strip("\n").split("\n")
+]
 
 
 @pytest.fixture
@@ -143,7 +145,9 @@ def test_help_shows_at_most_forty_options_and_every_status(capsys):
     for name in COMMANDS:
         assert main([name, "--help"]) == 0
         text = capsys.readouterr().out
-        options[name] = [x for x in text.split() if x.startswith("--") and x[-1] not in ".,;"]
+        options[name] = [
+            x for x in text.split() if x.startswith("--") and x[-1] not in ".,;"
+        ]
         if name != "demo":
             assert ", 2 if it cannot run" in " ".join(text.split()) or name == "docs"
         listed = {x.strip("[]") for x in options[name]} - {"--help"}
@@ -184,4 +188,7 @@ def test_what_stands_in_a_file_outlasts_wrong_usage(script, tmp_path):
     assert main([*argv, "--set", "learning_rate=1", "--params", "float32"]) == 0
     assert old.read_text().startswith("<!doctype html>")
     assert new.read_text().startswith("{")
-    assert main(["audit", "my_script.py:opt", *"--json /dev/null --html /dev/null".split()]) == 0
+    assert (
+        main(["audit", "my_script.py:opt", *["--json", "/dev/null", "--html", "/dev/null"]])
+        == 0
+    )

@@ -40,7 +40,7 @@ def run_script(file: str) -> None:
         __builtins__=builtins,
     )
     if sys.version_info < (3, 14):
-        main.__dict__["__annotations__"] = {}
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
 

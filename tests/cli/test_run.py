@@ -140,8 +140,9 @@ import os, sys
 g = dict(globals())
 for name in ("__name__", "__file__", "__cached__", "__package__", "__doc__"):
     print(name, g.get(name, "(absent)"))
-print(getattr(__spec__, "name", None), type(__loader__).__name__, sorted(g))
-print(sys.argv, sys.path[0], vars(sys.modules["__main__"]) is globals())
+print(getattr(__spec__, "name", None), type(__loader__).__name__)
+print(sorted({*g} - {"__annotations__"}))
+print(sys.argv, os.path.abspath(sys.path[0]), vars(sys.modules["__main__"]) is globals())
 """
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import zipapp
 
 import jax
 import pytest
@@ -152,14 +151,12 @@ print(sys.argv, os.path.abspath(sys.path[0]), vars(sys.modules["__main__"]) is g
         "show.py -x --help a",
         "-m pkg.show -v",
         "pkg/sub a",
-        "archive.pyz a",
     ],
 )
 def test_main_is_as_under_python(run, script, arguments, monkeypatch, tmp_path):
     for name in ("show.py", "pkg/show.py", "pkg/sub/__main__.py", "pkg/sub/__init__.py"):
         script("" if name.endswith("__init__.py") else SHOW, name)
     script("", "pkg/__init__.py")
-    zipapp.create_archive(tmp_path / "pkg/sub", tmp_path / "archive.pyz")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     bare = _python(*arguments.split())

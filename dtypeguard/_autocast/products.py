@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._numbers.evaluate import as_xla_takes
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype
 
@@ -78,15 +79,8 @@ class Product(NamedTuple):
 
 
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
-    """A product of JAX, as XLA can run it.
-
-    On a CPU, XLA refuses some products of bfloat16 with a float32 result: `BF16 x BF16 =
-    F32`, by the layout that it gives them. Of the same numbers in float32 it computes the
-    same.
-    """
-    wide = jnp.dtype("float32")
-    if jax.default_backend() == "cpu" and params[_RESULT] == wide:
-        operands = [as_dtype(each, wide) for each in operands]
+    """A product of JAX, as XLA can run it."""
+    operands = as_xla_takes(name, operands, params[_RESULT])
     return _PRIMITIVES[name].bind(*operands, **params)
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dots import dots, equations
 from helpers import need
 from jax import lax
 
@@ -25,23 +26,6 @@ def layer(w, x):
 
 def loss(w, x):
     return jnp.mean(layer(w, layer(w, x)) ** 2)
-
-
-def _equations(jaxpr):
-    from dtypeguard._program.graph import jaxprs_in, open_jaxpr
-
-    for eqn in open_jaxpr(jaxpr).eqns:
-        yield eqn
-        for each in jaxprs_in(eqn.params):
-            yield from _equations(each)
-
-
-def _dots(function, *args):
-    """The operands' and the results' dtypes of the products of a function."""
-    eqns = _equations(jax.make_jaxpr(function)(*args))
-    dots = [eqn for eqn in eqns if eqn.primitive.name == "dot_general"]
-    types = lambda eqn: (*(str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars)),)
-    return [types(eqn) for eqn in dots]
 
 
 _NARROW = ("bfloat16",) * 3
@@ -66,24 +50,24 @@ def test_decorated_method():
         def __call__(self, w, x):
             return x @ w
 
-    assert _dots(Model(), _W, _X) == [_NARROW]
+    assert dots(Model(), _W, _X) == [_NARROW]
 
 
 def test_plan_by_path_and_name(tmp_path):
     Plan.of(jnp.bfloat16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):
-        assert _dots(dtypeguard.autocast(layer, plan), _W, _X) == [_NARROW]
+        assert dots(dtypeguard.autocast(layer, plan), _W, _X) == [_NARROW]
 
 
 def test_weights_have_gradients_added_up_in_float32():
     gradient = jax.grad(lambda w, x: dtypeguard.autocast(loss, _FLOW)(w, x), (0, 1))
     of_weight = ("bfloat16", "bfloat16", "float32")
     # Forward twice; then for weights twice, for the layer before, for the argument.
-    assert sorted(_dots(gradient, _W, _X)) == sorted(
+    assert sorted(dots(gradient, _W, _X)) == sorted(
         [*[_NARROW] * 3, *[of_weight] * 3],
     )
     of_gradient = dtypeguard.autocast(jax.grad(loss, (0, 1)), _FLOW)
-    assert sorted(_dots(of_gradient, _W, _X)) == sorted([*[_NARROW] * 3, *[of_weight] * 3])
+    assert sorted(dots(of_gradient, _W, _X)) == sorted([*[_NARROW] * 3, *[of_weight] * 3])
 
 
 def test_shared_weight_has_its_cotangents_added_up_in_float32():
@@ -96,7 +80,7 @@ def test_shared_weight_has_its_cotangents_added_up_in_float32():
         cast = dtypeguard.autocast(shared, Plan(_BFLOAT16, default))
         added = [
             eqn.outvars[0].aval
-            for eqn in _equations(jax.make_jaxpr(jax.grad(cast))(_W, _X))
+            for eqn in equations(jax.make_jaxpr(jax.grad(cast))(_W, _X))
             if eqn.primitive.name in ("add_any", "add") and eqn.outvars[0].aval.ndim == 2
         ]
         assert all(x.dtype == jnp.float32 for x in added if x.shape == _W.shape)
@@ -109,7 +93,7 @@ def test_narrow_value_that_is_used_twice():
         return jnp.sum((y @ w) * (y @ w.T))
 
     jaxpr = jax.make_jaxpr(jax.grad(dtypeguard.autocast(twice, _FLOW)))(_W, _X)
-    added = [e for e in _equations(jaxpr) if e.primitive.name in ("add", "add_any")]
+    added = [e for e in equations(jaxpr) if e.primitive.name in ("add", "add_any")]
     assert added
     assert all(eqn.outvars[0].aval.dtype == jnp.float32 for eqn in added)
 
@@ -205,7 +189,7 @@ def test_own_casts_stay():
 
     cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
     narrow = _W.astype(jnp.bfloat16), _X.astype(jnp.bfloat16)
-    assert _dots(cast, *narrow) == _dots(f, *narrow)
+    assert dots(cast, *narrow) == dots(f, *narrow)
     assert [str(each) for each in cast.kept] == [
         "tests/autocast/test_autocast.py:test_own_casts_stay.f: "
         "x.astype(jnp.float32) @ w.astype(jnp.float32): kept by its own cast"
@@ -219,9 +203,9 @@ def attention(w, x):
 
 def test_casts_that_change_nothing_stay():
     cast = dtypeguard.autocast(attention, _FLOW)
-    eqns = {e.primitive.name: e for e in _equations(jax.make_jaxpr(cast)(_W, _X))}
+    eqns = {e.primitive.name: e for e in equations(jax.make_jaxpr(cast)(_W, _X))}
     assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
-    assert _dots(cast, _W, _X) == [_NARROW, _NARROW]
+    assert dots(cast, _W, _X) == [_NARROW, _NARROW]
     assert str(*cast.kept).endswith(
         ":attention: jax.nn.softmax(scores): kept by its own cast"
     )
@@ -230,7 +214,7 @@ def test_casts_that_change_nothing_stay():
 def test_what_a_lambda_is_given_is_no_variable_of_that_name():
     x = jnp.asarray(np.eye(8), jnp.float32)
     cast = dtypeguard.autocast(lambda x: x @ _W, jnp.bfloat16)
-    assert _dots(cast, x) == [_NARROW]
+    assert dots(cast, x) == [_NARROW]
     assert not cast.kept
 
 
@@ -242,7 +226,7 @@ def test_weights_of_a_module_ask_for_nothing():
         return x @ _HELD
 
     cast = dtypeguard.autocast(held, jnp.bfloat16)
-    assert _dots(cast, _X) == [_NARROW]
+    assert dots(cast, _X) == [_NARROW]
     assert not cast.kept
 
 
@@ -259,13 +243,13 @@ def test_dtype_of_a_module_stays():
 
     params = Net().init(jax.random.key(0), _X)
     cast = dtypeguard.autocast(Net().apply, jnp.bfloat16)
-    assert _dots(cast, params, _X) == [_NARROW, _WIDE]
+    assert dots(cast, params, _X) == [_NARROW, _WIDE]
 
 
 def test_result_that_is_asked_for():
     f = lambda w, x: jnp.dot(x, w, preferred_element_type=jnp.float32)
     cast = dtypeguard.autocast(f, jnp.bfloat16)
-    assert _dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32")]
+    assert dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32")]
     assert "preferred_element_type" in str(*cast.kept)
 
 
@@ -274,7 +258,7 @@ def test_own_precision_stays():
         return jnp.dot(x, w, precision="highest") + x @ w
 
     cast = dtypeguard.autocast(f, jnp.bfloat16)
-    assert _dots(cast, _W, _X) == [_WIDE, _NARROW]
+    assert dots(cast, _W, _X) == [_WIDE, _NARROW]
     assert "by the precision that it asks for" in str(*cast.kept)
 
 
@@ -342,7 +326,7 @@ def test_constants_that_float16_does_not_hold():
 
 def test_entry_makes_a_line_wide():
     plan = Plan(_BFLOAT16, entries=(PlanEntry("test_autocast.py:mixed", "x @ w"),))
-    assert _dots(dtypeguard.autocast(mixed, plan), _W, _X) == [_WIDE, _NARROW]
+    assert dots(dtypeguard.autocast(mixed, plan), _W, _X) == [_WIDE, _NARROW]
 
 
 def mixed(w, x):
@@ -353,7 +337,7 @@ def mixed(w, x):
 def test_entry_of_a_flow():
     entry = PlanEntry("test_autocast.py:flowing", "jnp.exp(y)")
     cast = dtypeguard.autocast(flowing, Plan(_BFLOAT16, "flow", (entry,)))
-    eqns = {e.primitive.name: e for e in _equations(jax.make_jaxpr(cast)(_W, _X))}
+    eqns = {e.primitive.name: e for e in equations(jax.make_jaxpr(cast)(_W, _X))}
     assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
     assert eqns["log1p"].outvars[0].aval.dtype == jnp.bfloat16
 
@@ -542,7 +526,7 @@ def test_linen_and_haiku():
     weights = haiku.init(jax.random.key(0), _X)
     for apply, given in ((linen.apply, params), (haiku.apply, weights)):
         cast = dtypeguard.autocast(apply, jnp.bfloat16)
-        assert all(dot == _NARROW for dot in _dots(cast, given, _X))
+        assert all(dot == _NARROW for dot in dots(cast, given, _X))
         assert jnp.allclose(cast(given, _X), apply(given, _X), atol=0.1)
 
 

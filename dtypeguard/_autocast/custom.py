@@ -147,9 +147,7 @@ def _traced(
     Returns:
         The results, what is known of them, and their abstract values as written.
     """
-    avals = [
-        jax.typeof(x).update(dtype=d, weak_type=False) for x, d in zip(arrays, dtypes)
-    ]
+    avals = [jax.typeof(x).update(dtype=d, weak_type=False) for x, d in zip(arrays, dtypes)]
     jaxpr = jax.make_jaxpr(function)(*avals)
     return *emitter.emit(jaxpr, arrays, types, stack), [*jaxpr.out_avals]
 

@@ -250,9 +250,7 @@ class ByPlan(Propagation[ValueType]):
         avals = [var.aval for var in node.eqn.outvars]
         return [ValueType(dtype_of(x), is_kept and is_float(x)) for x in avals]
 
-    def _in(
-        self, dtype: DType, node: Node, values: Types, result: DType = None
-    ) -> Types:
+    def _in(self, dtype: DType, node: Node, values: Types, result: DType = None) -> Types:
         """In a dtype."""
         variables = *node.eqn.invars, *node.eqn.outvars
         is_own = all(v.aval.dtype == dtype for v in variables if is_float(v.aval))
@@ -327,7 +325,9 @@ class ByPlan(Propagation[ValueType]):
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
         pairs = zip(values, node.eqn.invars)
-        if any(is_narrower(x.dtype, dtype_of(v.aval)) for x, v in pairs if is_float(v.aval)):
+        if any(
+            is_narrower(x.dtype, dtype_of(v.aval)) for x, v in pairs if is_float(v.aval)
+        ):
             return _with_lost(self._written(node, values), most_lost(values))
         return self._moved(node, values)
 
@@ -354,7 +354,9 @@ class ByPlan(Propagation[ValueType]):
         (made,) = self._written(node, values)
         is_kept = is_asked and is_narrower(before, after)
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        return [value._replace(dtype=made.dtype, is_kept=is_kept and kind(after) == "float")]
+        return [
+            value._replace(dtype=made.dtype, is_kept=is_kept and kind(after) == "float")
+        ]
 
     def _repeated(self, node: Node, values: Types) -> Types:
         """`reduce_precision`: that of `jax.checkpoint` has the bits of its operand."""
@@ -371,11 +373,10 @@ class ByPlan(Propagation[ValueType]):
         if dtype is None:
             made = self._written(node, values)
             return [ValueType(x.dtype) for x in made]
-        result = None
-        if is_narrower(dtype, FLOAT32):
-            # A gradient may be added up over devices.
-            if node.is_backward or self._asks_for_result(node):
-                result = node.eqn.outvars[0].aval.dtype
+        # A gradient may be added up over devices.
+        is_narrow = is_narrower(dtype, FLOAT32)
+        is_wide = is_narrow and (node.is_backward or self._asks_for_result(node))
+        result = node.eqn.outvars[0].aval.dtype if is_wide else None
         return self._in(dtype, node, values, result)
 
     def _dtype_of_product(self, node: Node, values: Types) -> DType | None:

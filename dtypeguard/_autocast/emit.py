@@ -85,7 +85,9 @@ class Emitter:
         """
         program = NumericProgram(jaxpr, _OWN, None, outer)
         rules = ByPlan(program, self.plan, self.matcher, self.kept)
-        made = rules.of([ValueType(dtype_of(x)) for x in arrays] if types is None else types)
+        made = rules.of(
+            [ValueType(dtype_of(x)) for x in arrays] if types is None else types
+        )
         self.products += len(rules.products)
         return Emission(program, rules, self).block(program.block, arrays), made
 
@@ -255,7 +257,7 @@ class Emission(Interpreter):
         return mapped([*values])
 
     def is_changed(self, node: Node, values: Sequence[Leaf]) -> bool:
-        """Whether something inside of an equation is not as written, or what it is given."""
+        """Whether something inside of an equation, or what it is given, is narrow."""
         first = min(block.first for block in node.inner)
         inside = range(first, node.number + 1)
         is_other = lambda x, v: is_float(v.aval) and dtype_of(x) != v.aval.dtype

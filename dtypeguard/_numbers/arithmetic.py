@@ -196,7 +196,9 @@ class Arithmetic:
                     self._functions[key] = jax.jit(compute)
                 made = self._functions[key](*own)
         except REFUSALS:
-            operands = [self.as_written(x, v.aval.dtype) for x, v in zip(own, node.eqn.invars)]
+            operands = [
+                self.as_written(x, v.aval.dtype) for x, v in zip(own, node.eqn.invars)
+            ]
             made = [
                 as_dtype(x, result) if is_inexact(x) else x
                 for x in self._written(node, own, operands)

@@ -102,7 +102,9 @@ class Block:
     def uses(self) -> collections.Counter[Any]:
         """How often each of its variables is used."""
         used = [var for node in self.nodes for var in node.eqn.invars]
-        return collections.Counter(v for v in (*used, *self.outputs) if not hasattr(v, "val"))
+        return collections.Counter(
+            v for v in (*used, *self.outputs) if not hasattr(v, "val")
+        )
 
     def all_nodes(self) -> Iterator[Node]:
         """Its nodes and those inside of them, in the order of the program."""

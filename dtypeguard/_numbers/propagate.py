@@ -71,7 +71,7 @@ class WidthPlan(NamedTuple):
         return self.dtypes[entry - FIRST_DTYPE] if entry >= FIRST_DTYPE else None
 
     def part(self, first: int, last: int) -> object:
-        """What it says of the equations in a range, as a key: the same for the same calls."""
+        """What it says of the equations in a range, as a key that calls have in common."""
         carried = [
             (n - first, x) for n, x in self.carried.items() if first <= n <= last and any(x)
         ]
@@ -168,7 +168,11 @@ class Propagation(Generic[State]):
             made = _JOINING[node.rule](self, node, self.entering(node, values))
             self.leave(node, made)
             return [self.crossing(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
-        return self.computed(node, values) if node.rule == COMPUTED else self.opaque(node, values)
+        return (
+            self.computed(node, values)
+            if node.rule == COMPUTED
+            else self.opaque(node, values)
+        )
 
     def leave(self, node: Node, values: Sequence[State]) -> None:
         """Notes what results leave in."""
@@ -284,10 +288,10 @@ class WideLines(Propagation[Width]):
 
     def opaque(self, node: Node, values: list[Width]) -> list[Width]:
         is_rounding = node.rule in ("reduce_precision", STOCHASTIC)
-        if is_rounding and not self.program.formats.is_own:
-            if self._wants_wide(node, values):
-                self.entries[node.number] = WIDE
-                return [Width(is_inexact(v.aval)) for v in node.eqn.outvars]
+        may_be_wide = is_rounding and not self.program.formats.is_own
+        if may_be_wide and self._wants_wide(node, values):
+            self.entries[node.number] = WIDE
+            return [Width(is_inexact(v.aval)) for v in node.eqn.outvars]
         return [Width()] * len(node.eqn.outvars)
 
     def computed(self, node: Node, values: list[Width]) -> list[Width]:

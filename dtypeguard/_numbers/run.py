@@ -119,7 +119,9 @@ class _Run(Loops):
         if not is_inexact(aval) or (entry is None and not is_rounded):
             return value
         if entry and (computes := self.plan.computes(entry)):
-            return as_dtype(value.own if isinstance(value, Either) else value, computes.result)
+            return as_dtype(
+                value.own if isinstance(value, Either) else value, computes.result
+            )
         if entry:
             return self.arithmetic.as_wide(value, aval.dtype, is_rounded)
         return self.arithmetic.as_written(value, aval.dtype)
@@ -182,7 +184,10 @@ class _Run(Loops):
         return [*map(self.arithmetic.sample, self.arithmetic.own(node, values))]
 
     def call(self, node: Node, values: list[Value]) -> list[Value]:
-        made, entries = self.block(node.inner[0], values), self.plan.carried.get(node.number)
+        made, entries = (
+            self.block(node.inner[0], values),
+            self.plan.carried.get(node.number),
+        )
         if entries is None:
             return made
         triples = zip(made, node.eqn.outvars, entries)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._autocast.emit import narrowed
 from .._autocast.entries import PRODUCTS
 from .._autocast.matching import Matcher
-from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
 from .._costs.by_plan import bytes_kept, wide_share
 from .._leaves.compat import as_function

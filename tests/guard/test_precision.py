@@ -9,15 +9,15 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, needs_explicit_x64, set_x64, types
+from hlo import count_float64, optimized_hlo
 from jax import lax, tree_util
 from one_leaf import transformation
+from optimizer_sweep.catalog import entries
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
 from dtypeguard._guard.policy import changes_precision
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_explicit_x64
-from dtypeguard._sweep.catalog import entries
-from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 ALL_BF16 = Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic")

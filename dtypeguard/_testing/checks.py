@@ -8,7 +8,7 @@ check sees nothing but types, so what it says of an update holds for all of thes
 
 import functools
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -100,47 +100,6 @@ class OptimizerSubject(CheckedCall):
         """The optimizer's own update."""
         return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
 
-    def types(self) -> "ArgumentTypes | None":
-        """All that a check can see of the update, or None.
-
-        None if the update raises or changes the tree of the state, if numbers go in that
-        are no arrays, if a tree has metadata without a hash, or if JAX is too old to give
-        the trace of a jitted function.
-        """
-        arrays = eqx.filter(self.extra_args, eqx.is_array)
-        given = self.grads, self.carry.state, self.carry.params, arrays
-        leaves, treedef = tree_util.tree_flatten(given)
-        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-            return None
-        try:
-            traced = self._update.trace(*given)
-            jaxpr, out = traced.jaxpr, tree_util.tree_structure(traced.out_info)
-            grads, state, *others = tree_util.tree_unflatten(treedef, jaxpr.in_avals)
-            updates, new_state = tree_util.tree_unflatten(out, jaxpr.out_avals)
-            old, structure = tree_util.tree_flatten(state)
-            new, new_structure = tree_util.tree_flatten(new_state)
-            if new_structure != structure:
-                return None
-            avals, trees = tree_util.tree_flatten((grads, others, updates))
-            effects = frozenset(map(str, jaxpr.effects))
-            around = trees, tuple(avals), tuple(self.extra_args), effects
-            hash(around)
-            return ArgumentTypes(around, frozenset(zip(old, new)))
-        except Exception:  # which the checks report
-            return None
-
-
-class ArgumentTypes(NamedTuple):
-    """The types of an update.
-
-    Attributes:
-        around: what goes in and comes out besides the state, and the effects.
-        of_state: the types before and after of the leaves of the state.
-    """
-
-    around: Hashable
-    of_state: frozenset[Hashable]
-
 
 Check = Callable[[OptimizerSubject], None]
 
@@ -219,17 +178,6 @@ def multi_steps(subject: OptimizerSubject) -> None:
         raise
     same_types("state", before, after)
     _no_promotion(subject, updates)
-
-
-# The sweep runs these inside one trace; `init` also needs a state from outside of it.
-CHECKS: dict[str, Check] = {
-    "eval_shape": eval_shape,
-    "scan": scan,
-    "cond": cond,
-    "MultiSteps": multi_steps,
-    "compilations": compilations,
-}
-NAMES = ("init", *CHECKS)
 
 
 def failures_of(

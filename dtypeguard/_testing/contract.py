@@ -40,8 +40,8 @@ from .checks import (
     failures_of,
     same_types,
 )
+from .configurations import Configuration
 from .entry import SweepInputs, ones_like
-from .sweep import Configuration
 
 
 class Trial:

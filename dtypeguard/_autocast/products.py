@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._numbers.evaluate import as_xla_takes
+from .._numbers.evaluate import bound_product
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype
 
@@ -80,8 +80,10 @@ class Product(NamedTuple):
 
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
     """A product of JAX, as XLA can run it."""
-    operands = as_xla_takes(name, operands, params[_RESULT])
-    return _PRIMITIVES[name].bind(*operands, **params)
+    bind = _PRIMITIVES[name].bind
+    if name == "dot_general":
+        return bound_product(bind, operands, params)
+    return bind(*operands, **params)
 
 
 def is_bilinear(eqn: Equation) -> bool:

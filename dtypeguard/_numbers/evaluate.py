@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,17 +70,23 @@ def bits_of(dtype: DType) -> dict[str, int] | None:
     return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
 
 
-def as_xla_takes(name: str, operands: Sequence[Leaf], result: DType) -> Sequence[Leaf]:
-    """The operands of a product as XLA can run it.
+def bound_product(
+    bind: Callable[..., Leaf], operands: Sequence[Leaf], params: dict[str, Any]
+) -> Leaf:
+    """A `dot_general` as XLA can run it.
 
-    On a CPU, it refuses some products of bfloat16 with a float32 result: `BF16 x BF16 =
+    On a CPU, it refuses some products of bfloat16 with a float32 result, `BF16 x BF16 =
     F32`, by the layout that it gives them. Of the same numbers in float32 it computes the
-    same.
+    same. Of two matrices it refuses those into which it moves a transposition.
     """
-    wide = np.dtype("float32")
-    if name != "dot_general" or result != wide or jax.default_backend() != "cpu":
-        return operands
-    return [as_dtype(each, wide) for each in operands]
+    wide, result = np.dtype("float32"), params["preferred_element_type"]
+    is_as_given = result == operands[0].dtype or result != wide
+    if is_as_given or jax.default_backend() != "cpu":
+        return bind(*operands, **params)
+    if all(each.ndim == 2 for each in operands) and not params["dimension_numbers"][1][0]:
+        made = bind(*lax.optimization_barrier((*operands,)), **params)
+        return lax.optimization_barrier(made)
+    return bind(*(as_dtype(each, wide) for each in operands), **params)
 
 
 class Binding(NamedTuple):
@@ -108,8 +114,7 @@ def binding(
 
     def run(*operands: Leaf) -> list[Leaf]:
         if primitive.name == "dot_general":
-            result = params["preferred_element_type"]
-            operands = (*as_xla_takes(primitive.name, operands, result),)
+            return [bound_product(primitive.bind, operands, params)]
         made = primitive.bind(*functions, *operands, **params)
         return made if primitive.multiple_results else [made]
 

@@ -17,7 +17,6 @@ from dtypeguard import (
     DtypeDriftError,
     Policy,
     audit,
-    audit_step,
     guard,
     guard_step,
     record,
@@ -111,8 +110,9 @@ def test_what_is_no_number_stays_the_same(name, policy):
 
 
 @needs_ref
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "is_new"), [*zip(POLICIES, (True, False, True))], ids=str
+)
 def test_a_reference_stays_the_same_one(policy, is_new):
     """`init` makes a new one each time, or the optimizer holds it."""
     held = jax.new_ref(jnp.zeros((), BF16))
@@ -146,19 +146,6 @@ def test_a_reference_stays_the_same_one(policy, is_new):
         restore(inner(new_state), wide)
 
 
-@needs_ref
-def test_a_reference_in_a_carry_is_audited():
-    def step(carry, x):
-        carry["ref"][...] += x
-        return {"ref": carry["ref"], "m": carry["m"].astype(F32) * x}, None
-
-    carry = {"ref": jax.new_ref(jnp.ones(())), "m": jnp.ones((), BF16)}
-    report = audit_step(step, carry, jnp.ones(()))
-    assert [drift.path for drift in report.drifts] == ["carry['m']"]
-    assert audit_step(guard_step(step), carry, jnp.ones(())).ok
-    assert carry["ref"][...] == 1
-
-
 @pytest.mark.parametrize("number", [2**31, np.int64(-(2**40)), 2**70])
 def test_an_integer_that_does_not_fit_is_named(number):
     """A bare optimizer counts on in Python; in 32 bits the count would wrap."""
@@ -167,9 +154,9 @@ def test_an_integer_that_does_not_fit_is_named(number):
         opt.update(PARAMS, {"leaf": 0, "count": number})
 
 
-@pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize(
-    "dtype", ["int8", "int32", "int64", "uint32", "float32", "bfloat16", "weak", ">u4"]
+    ("dtype", "x64"),
+    [("int8", False), ("int64", True), ("bfloat16", False), ("weak", True), (">u4", False)],
 )
 def test_the_numbers_of_a_rounding_state_keep_their_dtypes(dtype, x64):
     """Not every loader has uint32, and a mean over devices makes floats."""

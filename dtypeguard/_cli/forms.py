@@ -66,11 +66,6 @@ def formed(report: Any, form: str) -> str:
     return text
 
 
-def default_form() -> str:
-    """The form where none is asked for: that of GitHub in its workflows."""
-    return "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "text"
-
-
 def annotations(findings: Iterable[Annotation]) -> list[str]:
     """The commands that have GitHub show findings beside the lines of a pull request.
 

@@ -38,7 +38,8 @@ _PLACES = {
 _CHOICES = {"which", "pred", "condition", "init_val"}
 _SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
 _SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
-
+# Numbers that are whole as well.
+_ENDS = {"seed", "lower", "upper", "dtype"}
 
 # Frames of a package, from the one that the user calls, that may have its parameters.
 _FRAMES = 4
@@ -57,6 +58,10 @@ def find_arguments(
     some = list(next(filter(None, named), ()))
     if is_of_flag(dtype_of(x.value) for x in some):  # what JAX calls by itself
         some = [x for x in some if x.source or is_array(x.value)]
+    places = {*_PLACES, *_SIZES, *_ENDS, complaint.parameter}
+    keeps = kind(wanted) == "int" and any(
+        kind(dtype_of(x.value)) == "float" and x.base not in places for x in some
+    )
     for number, argument in enumerate(some):
         argument = _as_written(argument, site).with_text(site.file)
         written = evaluated(argument.source, site.frame)
@@ -77,7 +82,7 @@ def find_arguments(
         own = [each for each in reversed(failure.sites) if not is_installed(each.file)]
         users = [(each, [*written_in(each)]) for each in own]
     call = RefusedCall(site.file, site.node, wanted, failure.is_update, users)
-    call = call._replace(option=complaint.option)
+    call = call._replace(option=complaint.option, keeps=keeps)
     return Finding(headline, leaves, call) if leaves else None
 
 
@@ -218,6 +223,8 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
     is_named = any(argument.base in places for argument in given)
     if complaint.is_size or (complaint.is_place and is_named):
         named = [argument for argument in named if argument.base in places]
+    if any(argument.base == complaint.parameter for argument in named):
+        named = [argument for argument in named if argument.base == complaint.parameter]
     if dtypes := [x for x in named if isinstance(x.value, np.dtype)]:
         return dtypes  # and not the numbers of a shape
     if complaint.wanted == float0:

@@ -43,6 +43,8 @@ def call_remedies(call: RefusedCall, finding: Finding, trials: Trials) -> Iterat
     """What to write for what JAX refuses; first what would mend the cause."""
     leaves = finding.leaves
     named = [leaf.argument for leaf in leaves if leaf.argument]
+    if call.keeps:
+        return
     if call.is_of_others:
         ways = [*_ways_given(call, finding, named, trials)] if call.users else []
         yield Remedy(ways, leaves, True)

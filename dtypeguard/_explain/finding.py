@@ -91,6 +91,8 @@ class RefusedCall(NamedTuple):
         is_compiled: whether its function is compiled for other types.
         is_added: whether it is a rule whose cotangent JAX cannot add to another one.
         option: the keyword for which JAX wants that dtype.
+        keeps: whether JAX wants ints where floats stand that are no index and no size: no
+            cast of them keeps their numbers.
         equation: for which LAPACK has no routine in the dtype of the leaf.
     """
 
@@ -105,6 +107,7 @@ class RefusedCall(NamedTuple):
     is_compiled: bool = False
     is_added: bool = False
     option: str = ""
+    keeps: bool = False
     equation: Equation | None = None
     body: Body | None = None
 

@@ -58,6 +58,7 @@ _SIZE = re.compile(
     "object cannot be interpreted as an integer|converted to a scalar index|"
     "concrete values of integer type(?!(?s:.*)Tracer)|every element be an integer type"
 )
+_PARAMETER = re.compile(r"^(\w+) argument to \w+ must")
 _BOOL = re.compile("select `which` must be bool")
 _FLOAT = re.compile(
     r"requires real-(valued| or complex-valued) inputs|"
@@ -174,6 +175,7 @@ class Complaint(NamedTuple):
         is_size: whether only a size may be.
         is_result: whether it is about what a function returns.
         option: the keyword for which JAX wants that dtype.
+        parameter: that the message names; empty if it names none.
     """
 
     types: frozenset[str]
@@ -182,6 +184,7 @@ class Complaint(NamedTuple):
     is_size: bool = False
     is_result: bool = False
     option: str = ""
+    parameter: str = ""
 
 
 def complaint(message: str) -> Complaint | None:
@@ -225,4 +228,6 @@ def complaint(message: str) -> Complaint | None:
     if "only real valued inputs" in message:  # which names no type
         types = frozenset(["complex64", "complex128"])
     wanted = jnp.dtype("float32" if is_float else "int32")
-    return Complaint(types, wanted, is_place or is_bool, is_size)
+    named = _PARAMETER.search(message)
+    parameter = named[1] if named else ""
+    return Complaint(types, wanted, is_place or is_bool, is_size, parameter=parameter)

@@ -52,16 +52,17 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
 
 
+def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
+    """A context in which `jax_enable_x64` is on if it is asked for, else as it is."""
+    return set_x64(True) if asked else contextlib.nullcontext()
+
+
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 
 # Older ones do not lower 64-bit types in a program with x64 off, or have no
 # `jax.shard_map`, whose body is emitted again.
 CAN_AUTOCAST = jax.__version_info__ >= (0, 7, 2)
-
-# XLA of JAX 0.7.2 refuses all products of bfloat16 with a float32 result on a CPU, that of
-# 0.10 some.
-HAS_WIDE_RESULTS = _JAX >= (0, 10)
 
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"

@@ -42,10 +42,14 @@ th, td { text-align: left; padding: .25rem .6rem; border: 0; white-space: normal
   border-bottom: 1px solid var(--line); vertical-align: top; line-height: inherit; }
 :focus-visible { outline: 3px solid var(--focus); outline-offset: 1px; }
 """
+# A notebook that shows the page drops its `html` and its `body`, and these rules with them.
 _PAGE = """
-:root { color-scheme: light dark; }
-body { margin: 0 auto; padding: 1.5rem; max-width: 90rem; background: var(--page); }
-@media (max-width: 40rem) { body { padding: .8rem; } }
+html.dtypeguard-page { color-scheme: light dark; }
+html.dtypeguard-page > body { margin: 0; }
+html.dtypeguard-page > body > .dtypeguard { margin: 0 auto; padding: 1.5rem;
+  max-width: 90rem; min-height: 100vh; box-sizing: border-box; background: var(--page); }
+@media (max-width: 40rem) {
+  html.dtypeguard-page > body > .dtypeguard { padding: .8rem; } }
 """
 _CELL = (
     "h1 { font-size: 1.1rem; } h2 { font-size: 1rem; } p, ul, table { font-size: 14px; }"
@@ -57,13 +61,14 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
     script = f"<script>{script}</script>\n" if script else ""
     style = f"{_COLORS}{_PAGE}{_scoped(_RULES + style)}"
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en" class="dtypeguard-page">\n<head>\n'
+        '<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
         '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
-        f'<body class="dtypeguard">\n{body}\n{script}</body>\n</html>\n'
+        f'<body>\n<div class="dtypeguard">\n{body}\n</div>\n{script}</body>\n</html>\n'
     )
 
 

@@ -1,12 +1,15 @@
 """Shows what long work is at: one line on a terminal or below a cell of a notebook.
 
-Nothing is shown in a pipe or a file, and nothing is left when the work is done.
+Nothing is left when the work is done. In a pipe or a file nothing is shown, or a line now
+and then.
 """
 
 import contextlib
+import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 Show = Callable[[str], None]
 _T = TypeVar("_T")
@@ -14,14 +17,15 @@ _CLEAR = "\r\033[K"
 
 
 @contextlib.contextmanager
-def status(progress: bool | None = None) -> Iterator[Show]:
+def status(progress: bool | None = None, every: float = math.inf) -> Iterator[Show]:
     """A function that shows on standard error, or below the cell, what is being done.
 
     Args:
         progress: whether to show it; None for on a terminal and in a kernel alone. With
             True, a pipe gets lines.
+        every: after how many seconds without a line a pipe gets one in any case.
     """
-    show, clear = _ways(progress)
+    show, clear = _ways(progress, every)
     try:
         yield show
     finally:
@@ -44,7 +48,7 @@ def check_progress(owner: str, progress: object) -> None:
         )
 
 
-def _ways(progress: bool | None) -> tuple[Show, Callable[[], None]]:
+def _ways(progress: bool | None, every: float) -> tuple[Show, Callable[[], None]]:
     """How to show a text, and how to end."""
     stream, nothing = sys.stderr, lambda: None
     if progress is False:
@@ -56,7 +60,19 @@ def _ways(progress: bool | None) -> tuple[Show, Callable[[], None]]:
         return write, lambda: write("")
     if progress:
         return lambda text: print(text, file=stream, flush=True), nothing
-    return lambda text: None, nothing
+    return _now_and_then(stream, every), nothing
+
+
+def _now_and_then(stream: TextIO, every: float) -> Show:
+    last = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            print(text, file=stream, flush=True)
+            last = time.monotonic()
+
+    return show
 
 
 def in_kernel() -> bool:

@@ -1,11 +1,13 @@
 """The arrays in a value, found without JAX and without running anything of the user's."""
 
 import functools
-import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
+from .._leaves.inert import fields_of, is_a, items_of, package_of
 from .._leaves.types import Leaf, PyTree
 
 Path = tuple[str, ...]
@@ -15,23 +17,31 @@ _NONE = (str, bytes, bool, type(None), type, property, types.CodeType, types.Mod
 _NONE += (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _LIBRARIES = {"jax", "jaxlib", "numpy"}
 _OPAQUE = {*_LIBRARIES, "builtins", "typing", "logging", "threading"}
+_partial_args, _partial_keywords = (
+    vars(functools.partial)[name].__get__ for name in ("args", "keywords")
+)
 
 
 @functools.cache
-def _is_array_type(kind: type) -> bool:
-    package = kind.__module__.partition(".")[0]
-    is_array = package == "numpy" or (package in _LIBRARIES and hasattr(kind, "aval"))
+def _has_parts_of_array(kind: type) -> bool:
+    is_array = kind.__module__.startswith("numpy") or hasattr(kind, "aval")
     return is_array and hasattr(kind, "dtype") and hasattr(kind, "shape")
 
 
 def is_array(value: object) -> bool:
     """Whether a value is an array or a tracer, and no abstract value: JAX shares those."""
-    return _is_array_type(type(value))
+    kind = type(value)
+    return package_of(kind) in _LIBRARIES and _has_parts_of_array(kind)
+
+
+def is_tracer(value: object) -> bool:
+    """Whether an array is a tracer."""
+    return is_array(value) and hasattr(type(value), "_trace")
 
 
 def is_of_numpy(value: object) -> bool:
     """Whether a value is an array or a scalar of NumPy."""
-    return type(value).__module__ == "numpy" and is_array(value)
+    return package_of(type(value)) == "numpy" and is_array(value)
 
 
 def is_number(value: object) -> bool:
@@ -40,48 +50,39 @@ def is_number(value: object) -> bool:
 
 
 def held(value: PyTree) -> Iterator[tuple[Path, Leaf]]:
-    """The arrays and the Python numbers in a value, each with its path."""
-    queue: list[tuple[Path, Any]] = [((), value)]
-    seen: set[int] = set()
-    for path, each in queue:
+    """The arrays and the Python numbers in a value with their paths, in the order of JAX.
+
+    As JAX does it finds what is in two places twice.
+    """
+    stack: list[tuple[Path, Any, frozenset[int]]] = [((), value, frozenset())]
+    left = _MOST
+    while stack and (left := left - 1):
+        path, each, around = stack.pop()
         if is_array(each) or is_number(each):
             yield path, each
-        elif not isinstance(each, _NONE) and len(path) < _DEPTH and id(each) not in seen:
-            seen.add(id(each))
-            parts = _parts(each)
-            room = _MOST - len(queue)
-            queue += [((*path, str(key)), part) for key, part in parts[: max(room, 0)]]
+        elif not is_a(each, _NONE) and len(path) < _DEPTH and id(each) not in around:
+            inside = around | {id(each)}
+            parts = [((*path, name), part, inside) for name, part in _parts(each)[:_MOST]]
+            stack += reversed(parts)
 
 
-def _parts(value: Any) -> list[tuple[object, Any]]:
-    if isinstance(value, dict):
-        return list(value.items())
-    if isinstance(value, (list, tuple)):
-        return list(zip(getattr(value, "_fields", range(len(value))), value))
-    if isinstance(value, functools.partial):
-        return [("args", value.args), ("keywords", value.keywords)]
-    if type(value).__module__.partition(".")[0] in _OPAQUE:
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    if is_a(value, (dict, list, tuple)):
+        items = [*items_of(value)]
+        if is_a(value, dict) and not is_a(value, OrderedDict):
+            for kind in (str, int):
+                if all(type(key) is kind for key, _ in items):
+                    items.sort(key=itemgetter(0))
+        return [(_text(key), part) for key, part in items]
+    if is_a(value, functools.partial):
+        return [("args", _partial_args(value)), ("keywords", _partial_keywords(value))]
+    if package_of(type(value)) in _OPAQUE:
         return []
-    found = list(getattr(value, "__dict__", {}).items())
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            try:
-                found.append((name, object.__getattribute__(value, name)))
-            except AttributeError:  # not assigned yet
-                continue
-    return found
+    return [*fields_of(value).items()]
 
 
-def leaves_of(tree: PyTree) -> list[tuple[Path, Leaf]]:
-    """The arrays and numbers of a tree, in the order of JAX."""
-    util: Any = sys.modules["jax"].tree_util
-    found: list[tuple[Path, Leaf]] = []
-    for path, leaf in util.tree_flatten_with_path(tree)[0]:
-        names = (getattr(k, "key", getattr(k, "idx", getattr(k, "name", k))) for k in path)
-        start = tuple(map(str, names))
-        found += [(start + more, part) for more, part in held(leaf)]
-    return found
+def _text(key: object) -> str:
+    return str(key) if type(key) in (str, int, bool, float) else type(key).__name__
 
 
 def passed_as(leaves: list[Leaf], tracers: list[Leaf]) -> list[Leaf]:

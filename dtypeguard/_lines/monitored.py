@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from .._leaves.inert import code_of
 from .._leaves.internals import TRACING
 from .._source.files import is_recorded
 from .._source.origin import callers, release
@@ -191,10 +192,7 @@ class Monitored:
         self, code: CodeType, instruction: int, called: object, argument: object
     ) -> object:
         """Sees what functions of others return that the user calls."""
-        function = getattr(called, "__func__", called)
-        call = vars(type(called)).get("__call__")
-        codes = (getattr(each, "__code__", None) for each in (function, call))
-        inner = next((each for each in codes if isinstance(each, CodeType)), None)
+        inner = code_of(called)
         if inner and id(inner) not in self._others and not is_recorded(inner.co_filename):
             self._others[id(inner)] = inner
             self._set(inner, self._return)

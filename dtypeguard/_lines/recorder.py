@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from .._leaves.inert import is_a, package_of, variables_of
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.origin import Frame, callers, frame_of, release
@@ -23,7 +24,7 @@ from .held import (
     is_array,
     is_number,
     is_of_numpy,
-    leaves_of,
+    is_tracer,
     passed_as,
     type_of,
 )
@@ -109,15 +110,15 @@ class Recorder:
     def enters(self, frame: FrameType) -> None:
         """Links the tracers that a function is given to what they stand for."""
         self.begins(frame)
-        code, values = frame.f_code, frame.f_locals
+        code, values = frame.f_code, variables_of(frame)
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & inspect.CO_VARARGS)
         count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
         given = list(map(values.get, code.co_varnames[:count]))
-        is_new = lambda leaf: hasattr(leaf, "_trace") and self.made(leaf) is None
-        if not any(is_new(leaf) for _, leaf in held(given)):
+        is_new = lambda leaf: is_tracer(leaf) and self.made(leaf) is None
+        new = [(path, leaf) for path, leaf in held(given) if is_new(leaf)]
+        if not new:
             return
-        new = [(path, leaf) for path, leaf in leaves_of(given) if is_new(leaf)]
         passed = self._passed(frame, [leaf for _, leaf in new])
         through = _through(frame, code.co_firstlineno)
         for (path, tracer), leaf in itertools.zip_longest(new, passed):
@@ -133,10 +134,11 @@ class Recorder:
         """What JAX was given, by its frames, for the tracers that it made of that."""
         found: list[Leaf] = []
         for caller in itertools.takewhile(lambda x: not _is_own(x), callers(frame)):
-            for value in list(caller.f_locals.values()):
-                value = getattr(value, "vals", value)
-                if isinstance(value, (tuple, list)) and value:
-                    leaves = [leaf for _, leaf in leaves_of(value)]
+            for value in list(variables_of(caller).values()):
+                if package_of(type(value)) == "jax":  # a tree taken apart
+                    value = getattr(value, "vals", None)
+                if is_a(value, (tuple, list)):
+                    leaves = [leaf for _, leaf in held(value)]
                     found = passed_as(leaves, tracers) or found  # the outermost
             release([caller])
         return found
@@ -174,14 +176,14 @@ class Recorder:
         running = self._running.get(id(outer))
         if outer is None or running is None:
             return
-        arrays = (leaf for _, leaf in held(value) if not hasattr(leaf, "_trace"))
+        arrays = (leaf for _, leaf in held(value) if not is_tracer(leaf))
         for made in filter(None, map(self.made, arrays)):
             key = id(outer.f_code), outer.f_lineno
             known = self._helpers.setdefault(key, made)
             if known and known.through[:1] != made.through[:1]:
                 self._helpers[key] = None  # of several lines
         if outer is not caller:  # what JAX calls comes out of it as other values
-            found = [self.made(leaf) for _, leaf in leaves_of(value) if is_array(leaf)]
+            found = [self.made(leaf) for _, leaf in held(value) if is_array(leaf)]
             running.returned = outer.f_lineno, found
             return
         for path, leaf in held(value):
@@ -208,7 +210,7 @@ class Recorder:
 
     def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
         """Records what the variables hold that a line names."""
-        values, new = frame.f_locals, []
+        values, new = variables_of(frame), []
         for name in (*words.stored, *words.read):
             is_stored = name in words.stored
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
@@ -291,8 +293,9 @@ class Recorder:
 
         An array of NumPy in an attribute that the line names has no path.
         """
-        is_local = name in frame.f_locals
-        value = frame.f_locals[name] if is_local else frame.f_globals.get(name)
+        values = variables_of(frame)
+        is_local = name in values
+        value = values[name] if is_local else frame.f_globals.get(name)
         for path, leaf in held(value):
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))

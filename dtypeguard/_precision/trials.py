@@ -129,8 +129,14 @@ class PlanTrials:
         program = self._by_plan(plan)
         function, avals = jax.jit(as_function(program.jaxpr)), program.jaxpr.out_avals
         floats = lambda made: [x for x, v in zip(made, avals) if is_inexact(v)]
-        of = lambda x: error_between(floats(function(*x.arrays)), x.exact, x.sizes)
-        return max(map(of, self._given))
+        errors = []
+        for inputs in self._given:
+            try:
+                made = floats(function(*inputs.arrays))
+            except jax.errors.JaxRuntimeError:  # a check in the program, in narrow types
+                return math.inf
+            errors.append(error_between(made, inputs.exact, inputs.sizes))
+        return max(errors)
 
     def _spend(self) -> None:
         if self.count >= self._budget:
@@ -170,7 +176,11 @@ class PlanTrials:
         self, inputs: Inputs, program: NumericProgram, plan: plans.WidthPlan, **options: Any
     ) -> float:
         started = time.monotonic()
-        made = run(program, plan, inputs.arrays, **options)
+        try:
+            made = run(program, plan, inputs.arrays, **options)
+        except jax.errors.JaxRuntimeError:  # a check in the program, in narrow types
+            self.count += 1
+            return math.inf
         floats = [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
         self.count += 1
         error = error_between(floats, inputs.exact, inputs.sizes)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 
+from .._leaves.inert import fields_of, is_a, items_of, variables_of
 from .._leaves.types import PyTree
 
 
@@ -217,12 +218,11 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     Nothing of the user's runs: no call, and no attribute but a field.
     """
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         owner = evaluated(node.value, frame)
-        if isinstance(owner, tuple) and node.attr in getattr(owner, "_fields", ()):
-            return owner[owner._fields.index(node.attr)]  # pyright: ignore[reportAttributeAccessIssue]: of a NamedTuple
-        return getattr(owner, "__dict__", {}).get(node.attr)
+        known = fields_of(owner) if not is_a(owner, tuple) else dict(items_of(owner))
+        return known.get(node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         owner = evaluated(node.value, frame)
         if type(owner) in (list, tuple, dict):

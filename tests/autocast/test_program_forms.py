@@ -6,13 +6,13 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from hlo import optimized_hlo
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 import dtypeguard
 from dtypeguard import Plan
 from dtypeguard._autocast.entries import PlanEntry
-from dtypeguard._sweep.hlo import optimized_hlo
 
 _BFLOAT16 = jnp.dtype("bfloat16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)

@@ -131,11 +131,6 @@ def test_the_json_of_a_lock(capsys, folder):
             ["audit", "optax:adam", "--json", "--format", "markdown"],
             "one form can be printed",
         ),
-        (["audit", "--format", "github"], "--format is for one optimizer"),
-        (
-            ["sweep", "--format", "html"],
-            "Write for example: dtypeguard sweep --filter adam",
-        ),
     ],
 )
 def test_wrong_forms(argv, message, capsys):

@@ -17,10 +17,10 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
+from hlo import optimized_hlo
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
-from dtypeguard._sweep.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
@@ -739,3 +739,18 @@ def test_the_body_of_a_loop_is_not_asked_about():
         warnings.simplefilter("error")
         ema, _ = jax.lax.scan(body, EMA, jnp.ones(3))
     assert ema.dtype == BF16
+
+
+def test_a_step_that_changes_its_containers_leaves_those_of_the_caller():
+    def step(carry, x):
+        carry["a"] = carry["a"] * x
+        carry["inner"]["n"] += 1.0
+        return carry, None
+
+    given = {"a": jnp.ones(3, jnp.bfloat16), "inner": {"n": jnp.zeros((), jnp.bfloat16)}}
+    array, number = given["a"], given["inner"]["n"]
+    (carry, _) = guard_step(step)(given, jnp.float32(2))
+    assert given["a"] is array
+    assert given["inner"]["n"] is number
+    assert carry["a"].dtype == carry["inner"]["n"].dtype == jnp.bfloat16
+    assert carry["a"][0] == 2

@@ -16,13 +16,13 @@ from helpers import (
     set_x64,
     types,
 )
+from hlo import count_float64, optimized_hlo
 from jax import lax, tree_util
 from one_leaf import transformation
+from optimizer_sweep.catalog import entries
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
-from dtypeguard._sweep.catalog import entries
-from dtypeguard._sweep.hlo import count_float64, optimized_hlo
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 F64, FLOAT8 = jnp.float64, jnp.float8_e4m3fn

@@ -12,11 +12,11 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
+from hlo import count_float64
 from jax import lax, tree_util
 from one_leaf import noting, transformation
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
-from dtypeguard._sweep.hlo import count_float64
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}

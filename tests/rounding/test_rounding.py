@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import needs_explicit_x64, set_x64
+from hlo import count_float64
 
 from dtypeguard._rounding import rounding
 from dtypeguard._rounding.rounding import (
@@ -15,7 +16,6 @@ from dtypeguard._rounding.rounding import (
     rounds,
     stochastic_round,
 )
-from dtypeguard._sweep.hlo import count_float64
 
 NAMES = (
     "bfloat16",

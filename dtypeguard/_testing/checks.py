@@ -8,7 +8,7 @@ check sees nothing but types, so what it says of an update holds for all of thes
 
 import functools
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -100,47 +100,6 @@ class OptimizerSubject(CheckedCall):
         """The optimizer's own update."""
         return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
 
-    def types(self) -> "ArgumentTypes | None":
-        """All that a check can see of the update, or None.
-
-        None if the update raises or changes the tree of the state, if numbers go in that
-        are no arrays, if a tree has metadata without a hash, or if JAX is too old to give
-        the trace of a jitted function.
-        """
-        arrays = eqx.filter(self.extra_args, eqx.is_array)
-        given = self.grads, self.carry.state, self.carry.params, arrays
-        leaves, treedef = tree_util.tree_flatten(given)
-        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-            return None
-        try:
-            traced = self._update.trace(*given)
-            jaxpr, out = traced.jaxpr, tree_util.tree_structure(traced.out_info)
-            grads, state, *others = tree_util.tree_unflatten(treedef, jaxpr.in_avals)
-            updates, new_state = tree_util.tree_unflatten(out, jaxpr.out_avals)
-            old, structure = tree_util.tree_flatten(state)
-            new, new_structure = tree_util.tree_flatten(new_state)
-            if new_structure != structure:
-                return None
-            avals, trees = tree_util.tree_flatten((grads, others, updates))
-            effects = frozenset(map(str, jaxpr.effects))
-            around = trees, tuple(avals), tuple(self.extra_args), effects
-            hash(around)
-            return ArgumentTypes(around, frozenset(zip(old, new)))
-        except Exception:  # which the checks report
-            return None
-
-
-class ArgumentTypes(NamedTuple):
-    """The types of an update.
-
-    Attributes:
-        around: what goes in and comes out besides the state, and the effects.
-        of_state: the types before and after of the leaves of the state.
-    """
-
-    around: Hashable
-    of_state: frozenset[Hashable]
-
 
 Check = Callable[[OptimizerSubject], None]
 
@@ -150,7 +109,7 @@ def init(eager: State, traced: State) -> None:
 
     It is traced under `jit`, in `cond`, and for the target of a checkpoint.
     """
-    same_types("state", eager, traced, _type_and_shape, " where init is traced")
+    same_types("state", eager, traced, where=" where init is traced")
 
 
 def some_zeros(params: Params) -> Params:
@@ -221,17 +180,6 @@ def multi_steps(subject: OptimizerSubject) -> None:
     _no_promotion(subject, updates)
 
 
-# The sweep runs these inside one trace; `init` also needs a state from outside of it.
-CHECKS: dict[str, Check] = {
-    "eval_shape": eval_shape,
-    "scan": scan,
-    "cond": cond,
-    "MultiSteps": multi_steps,
-    "compilations": compilations,
-}
-NAMES = ("init", *CHECKS)
-
-
 def failures_of(
     checks: Mapping[str, Callable[[_T], None]], subject: _T
 ) -> tuple[dict[str, str], dict[str, str]]:
@@ -257,24 +205,27 @@ def one_line(error: Exception) -> str:
     return textwrap.shorten(line, 400, placeholder=" ...")
 
 
-def same_types(
-    name: str,
-    before: PyTree,
-    after: PyTree,
-    type_as: Callable[[Leaf], object] = type_of,
-    where: str = "",
-) -> None:
-    """Raises a `Fault` that names the first leaf whose type changed."""
+def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
+    """Raises a `Fault` that names the first leaf whose type or shape changed.
+
+    `jit` compiles anew for a type, a shape or another implementation of random keys.
+    """
     raise_first(
-        f"{(name + path).lstrip('.')}: {type_as(old)} -> {type_as(new)}{where}"
+        f"{(name + path).lstrip('.')}: {_type_and_shape(old, new)} -> "
+        f"{_type_and_shape(new, old)}{where}"
         for path, old, new in _pairs(name, before, after)
-        if type_as(old) != type_as(new)
+        if _type(old) != _type(new) or jnp.shape(old) != jnp.shape(new)
     )
 
 
-def _type_and_shape(leaf: Leaf) -> str:
-    dtype = type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
-    return f"{dtype} of shape {jnp.shape(leaf)}"
+def _type(leaf: Leaf) -> str:
+    return str(type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__))
+
+
+def _type_and_shape(leaf: Leaf, other: Leaf) -> str:
+    """The type of a leaf, with its shape if that of the other differs."""
+    is_same = jnp.shape(leaf) == jnp.shape(other)
+    return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
 
 
 def _no_promotion(subject: OptimizerSubject, updates: Updates) -> None:

@@ -2,104 +2,53 @@
 
 import atexit
 import collections
-import contextlib
 import dataclasses
 import functools
 import gc
 import multiprocessing
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent import futures
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
-from .._audit.audit import audit
-from .._guard.guard import guard
-from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
-from .._leaves.errors import DtypeGuardWarning
-from .._leaves.types import Optimizer, State
-from . import catalog, checks
-from .checks import CHECKS, NAMES, Check, OptimizerSubject, one_line
-from .entry import DTypes, Entry, SweepInputs, in_turn
+from dtypeguard import DtypeGuardWarning, guard
+from dtypeguard._leaves.types import Optimizer, State
+from dtypeguard._testing import checks
+from dtypeguard._testing.checks import Check, OptimizerSubject, one_line
+from dtypeguard._testing.configurations import CONFIGURATIONS, Configuration
+from dtypeguard._testing.entry import DTypes, Entry, SweepInputs, in_turn
+
+from . import catalog
 from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
-_MIXED = (jnp.bfloat16, jnp.float32)
+# These run inside one trace; `init` also needs a state from outside of it.
+CHECKS: dict[str, Check] = {
+    "eval_shape": checks.eval_shape,
+    "scan": checks.scan,
+    "cond": checks.cond,
+    "MultiSteps": checks.multi_steps,
+    "compilations": checks.compilations,
+}
+NAMES = ("init", *CHECKS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Configuration:
-    """Dtypes and the x64 flag.
+def checks_of(configuration: Configuration) -> dict[str, Check]:
+    """The checks whose failure is the fault of the optimizer.
 
-    Attributes:
-        name: the dtype of the params, and of the gradients if it differs.
-        params: the dtype of the params; the leaves take the dtypes of a tuple in turn.
-        grads: the same for the gradients.
-        x64: whether `jax_enable_x64` is on.
-        explicit: `jax_explicit_x64_dtypes`: what float64 by name means with x64 off.
+    `optax.MultiSteps` makes zeros by `eval_shape`, where an explicit float64 is a float32.
     """
-
-    name: str
-    params: DTypes
-    grads: DTypes
-    x64: bool
-    explicit: str = "warn"
-
-    @property
-    def checks(self) -> dict[str, Check]:
-        """The checks whose failure is the fault of the optimizer.
-
-        `optax.MultiSteps` makes zeros by `eval_shape`, where an explicit float64 is a
-        float32.
-        """
-        left_out = ("MultiSteps",) if self.explicit == "allow" else ()
-        return {name: check for name, check in CHECKS.items() if name not in left_out}
-
-    @property
-    def of_init(self) -> tuple[DTypes, bool, str]:
-        """What the first state depends on."""
-        return self.params, self.x64, self.explicit
-
-    @contextlib.contextmanager
-    def flags(self) -> Iterator[None]:
-        """A context with both flags, and JAX's standard promotion, which Optax needs."""
-        with (
-            set_x64(self.x64),
-            set_explicit_x64(self.explicit),
-            jax.numpy_dtype_promotion("standard"),
-        ):
-            yield
+    left_out = ("MultiSteps",) if configuration.explicit == "allow" else ()
+    return {name: check for name, check in CHECKS.items() if name not in left_out}
 
 
-_NARROW = (
-    ("bf16", jnp.bfloat16, jnp.bfloat16),
-    ("f16", jnp.float16, jnp.float16),
-    ("f32", jnp.float32, jnp.float32),
-    ("mixed", _MIXED, _MIXED),
-    ("bf16/f32", jnp.bfloat16, jnp.float32),
-    ("f32/bf16", jnp.float32, jnp.bfloat16),
-)
-_WIDE = (
-    ("f64", jnp.float64, jnp.float64),
-    ("f64/f32", jnp.float64, jnp.float32),
-    ("f32/f64", jnp.float32, jnp.float64),
-)
-# With x64 off, "allow" makes float64 arrays and "error" refuses them: the dtypes that this
-# affects.
-_EXPLICIT = (
-    Configuration("f64 allow", jnp.float64, jnp.float64, False, "allow"),
-    Configuration("f32/f64 allow", jnp.float32, jnp.float64, False, "allow"),
-    Configuration("bf16/f32 error", jnp.bfloat16, jnp.float32, False, "error"),
-)
-CONFIGURATIONS = (
-    *(Configuration(*dtypes, x64=False) for dtypes in _NARROW),
-    *(_EXPLICIT if HAS_EXPLICIT_X64 else ()),
-    *(Configuration(*dtypes, x64=True) for dtypes in (*_NARROW, *_WIDE)),
-)
+def _of_init(configuration: Configuration) -> tuple[DTypes, bool, str]:
+    """What the first state depends on."""
+    return configuration.params, configuration.x64, configuration.explicit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +59,6 @@ class Outcome:
         failures: the reason of each failed check, in one line, by the check's name.
         skipped: the same for checks that do not apply.
         rescues: how many warnings say that a guard ran the update in wider dtypes.
-        origins: the leaves that drift and the lines of source behind them, if a check
-            failed and the sweep looks for them.
     """
 
     id: str
@@ -121,13 +68,11 @@ class Outcome:
     failures: dict[str, str]
     skipped: dict[str, str]
     rescues: int
-    origins: list[str] = dataclasses.field(default_factory=list)
 
-
-def where(result: Configuration | Outcome) -> str:
-    """A configuration in a message, such as `bf16, x64 off`."""
-    name = result.name if isinstance(result, Configuration) else result.configuration
-    return f"{name}, x64 {'on' if result.x64 else 'off'}"
+    @property
+    def where(self) -> str:
+        """The configuration, as `Configuration.where` has it."""
+        return f"{self.configuration}, x64 {'on' if self.x64 else 'off'}"
 
 
 def in_order(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -137,25 +82,22 @@ def in_order(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=lambda each: (each.id, place(each), each.guarded))
 
 
-def sweep_entry(
-    entry: Entry, origins: bool = False, passed: Passed | None = None
-) -> list[Outcome]:
+def sweep_entry(entry: Entry, passed: Passed | None = None) -> list[Outcome]:
     """Checks one optimizer in every configuration, bare and guarded."""
     passed = passed or Passed()
-    return [o for c in CONFIGURATIONS for o in _examine_both(entry, c, origins, passed)]
+    return [o for c in CONFIGURATIONS for o in _examine_both(entry, c, passed)]
 
 
 def _examine_both(
-    entry: Entry, configuration: Configuration, origins: bool, passed: Passed
+    entry: Entry, configuration: Configuration, passed: Passed
 ) -> list[Outcome]:
-    return [examine(entry, configuration, x, origins, passed) for x in (False, True)]
+    return [examine(entry, configuration, x, passed) for x in (False, True)]
 
 
 def examine(
     entry: Entry,
     configuration: Configuration,
     guarded: bool,
-    origins: bool = False,
     passed: Passed | None = None,
 ) -> Outcome:
     """Checks one optimizer in one configuration: runs `init` and traces the rest.
@@ -164,7 +106,6 @@ def examine(
         entry: the optimizer.
         configuration: what it is checked in.
         guarded: whether it is guarded.
-        origins: whether to look for the lines of source behind a failure.
         passed: what other updates have passed, and what this one passes.
     """
     passed = passed or Passed()
@@ -179,7 +120,7 @@ def examine(
         warnings.simplefilter("always")
         inputs = _inputs(entry, configuration)
         before: dict[str, Check] = {}
-        eager = _run_init(entry, guarded, *configuration.of_init)
+        eager = _run_init(entry, guarded, *_of_init(configuration))
         if eager.error:
             failures["init"] = eager.error
         else:
@@ -192,15 +133,14 @@ def examine(
                 failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
             flags = configuration.x64, configuration.explicit
-            chosen = before | passed.skipping(configuration.checks, subject, *flags)
+            chosen = before | passed.skipping(checks_of(configuration), subject, *flags)
             for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
                 found.update(new)
 
         # As `eqx.filter_eval_shape`, in half the time.
         arrays, functions = eqx.partition(inputs, eqx.is_array)
         jax.eval_shape(lambda arrays: run_checks(eqx.combine(arrays, functions)), arrays)
-        found = _origins(make, inputs) if origins and failures else []
-    return Outcome(*about, eager.rescues + _rescues(caught), found)
+    return Outcome(*about, eager.rescues + _rescues(caught))
 
 
 def _maker(entry: Entry, guarded: bool) -> Callable[[], Optimizer]:
@@ -242,17 +182,7 @@ def _inputs(entry: Entry, configuration: Configuration) -> SweepInputs:
     return entry.inputs(configuration.params, configuration.grads)
 
 
-def _origins(make: Callable[[], Optimizer], inputs: SweepInputs) -> list[str]:
-    try:
-        params, updates, extra_args = inputs
-        return audit(make(), params, updates=updates, extra_args=extra_args).lines()
-    except Exception as error:
-        return [one_line(error)]
-
-
-def sweep(
-    chosen: Sequence[Entry], jobs: int, origins: bool = False
-) -> Generator[list[Outcome], None, None]:
+def sweep(chosen: Sequence[Entry], jobs: int) -> Generator[list[Outcome], None, None]:
     """Yields the outcomes of each entry in each configuration, bare and guarded.
 
     What JAX compiled or traced under other flags, it does not use again, and what an update
@@ -263,16 +193,15 @@ def sweep(
         chosen: entries of the catalogue.
         jobs: the number of worker processes, which build the entries anew from their ids;
             1 stays in this process, where an entry need not be in the catalogue.
-        origins: whether to look for the lines of source behind each failure.
     """
     alike: dict[object, list[Configuration]] = {}
     for configuration in CONFIGURATIONS:
-        alike.setdefault(configuration.of_init, []).append(configuration)
+        alike.setdefault(_of_init(configuration), []).append(configuration)
     tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
     if jobs == 1:
         passed = Passed()
         for entry, configuration in tasks:
-            yield _examine_both(entry, configuration, origins, passed)
+            yield _examine_both(entry, configuration, passed)
         return
     spawn = multiprocessing.get_context("spawn")
     start = functools.partial(futures.ProcessPoolExecutor, 1, spawn, _prepare_worker)
@@ -287,7 +216,7 @@ def sweep(
         share = max(shares, key=len)
         if shares[i] or share:  # when its own share is done, from the end of another's
             entry, c = shares[i].popleft() if shares[i] else share.pop()
-            about = entry.id, entry.extra_names, CONFIGURATIONS.index(c), origins
+            about = entry.id, entry.extra_names, CONFIGURATIONS.index(c)
             running[workers[i].submit(_both_of_id, *about)] = i
 
     try:
@@ -306,11 +235,11 @@ _PASSED = Passed()  # in a worker
 
 
 def _both_of_id(
-    entry_id: str, extra_names: tuple[str, ...], configuration: int, origins: bool
+    entry_id: str, extra_names: tuple[str, ...], configuration: int
 ) -> list[Outcome]:
     entry = catalog.find(entry_id)
     vars(entry)["extra_names"] = extra_names  # which took trials to find
-    return _examine_both(entry, CONFIGURATIONS[configuration], origins, _PASSED)
+    return _examine_both(entry, CONFIGURATIONS[configuration], _PASSED)
 
 
 def _prepare_worker() -> None:

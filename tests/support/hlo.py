@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 
-from .._leaves.types import PyTree
+from dtypeguard._leaves.types import PyTree
 
 # Newer XLA lists the source locations of its metadata in separate tables.
 _TABLES = "FileNames|FunctionNames|FileLocations|StackFrames"

@@ -1,4 +1,4 @@
-"""What a sweep found, as a table, as a closing line and as JSON."""
+"""What a sweep found, as a table and a closing line."""
 
 import collections
 import dataclasses
@@ -8,9 +8,10 @@ from typing import NamedTuple
 import jax
 import optax
 
-from .._leaves.rows import columns
+from dtypeguard._leaves.rows import columns
+
 from .catalog import Unbuilt
-from .sweep import Outcome, where
+from .sweep import Outcome
 
 
 class OptimizerRow(NamedTuple):
@@ -83,7 +84,7 @@ class Report:
     def guarded_failures(self) -> list[str]:
         """Every failed check of a guarded optimizer, one per line."""
         return [
-            f"{outcome.id}  {where(outcome)}  {check}: {reason}"
+            f"{outcome.id}  {outcome.where}  {check}: {reason}"
             for outcome in self.outcomes
             if outcome.guarded
             for check, reason in outcome.failures.items()
@@ -106,30 +107,22 @@ class Report:
             f"optax {optax.__version__}, jax {jax.__version__})"
         )
 
-    def meaning(self) -> str:
-        """What a failure means."""
-        if self.guarded_failed:
-            return "The guarded failures are faults of dtypeguard: please report them."
-        if not self.bare_failed:
-            return "Every optimizer keeps its types in all of them, bare and guarded."
-        return (
-            "A bare failure is no fault of the installation: with these dtypes the "
-            "optimizer changes a\ntype, so that a scan raises or a step compiles again. "
-            "Guarded, it does not."
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """All of it, for `json.dump`."""
-        return {
-            "optax": optax.__version__,
-            "jax": jax.__version__,
-            "configurations": self.configurations,
-            "bare_failed": self.bare_failed,
-            "guarded_failed": self.guarded_failed,
-            "seconds": round(self.seconds, 3),
-            "outcomes": [dataclasses.asdict(outcome) for outcome in self.outcomes],
-            "unbuilt": [left._asdict() for left in self.unbuilt],
-        }
+    def __str__(self) -> str:
+        parts = [
+            "\n".join(self.table()),
+            *(
+                "\n  ".join([title, *listed])
+                for title, listed in (
+                    ("Columns:", columns(LEGEND)),
+                    ("Not swept:", [f"{left.id}: {left.reason}" for left in self.unbuilt]),
+                    ("Skipped checks:", self.skips()),
+                    ("Failures although guarded:", self.guarded_failures()),
+                )
+                if listed
+            ),
+            self.closing_line(),
+        ]
+        return "\n\n".join(parts)
 
 
 def _row(name: str, outcomes: Sequence[Outcome]) -> OptimizerRow:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import optax
 
-from .._leaves.errors import first_line
-from .._leaves.functions import is_transformation, parameters, required
-from .._leaves.types import Optimizer
-from .._optimizers.fromage import fromage
-from .._optimizers.multi_steps import multi_steps
-from .._optimizers.prodigy import prodigy
-from .entry import Entry
-from .recipes import ALWAYS, ARGUMENTS, LEFT_OUT, RECIPES, Factory, Recipe
+from dtypeguard import fromage, multi_steps, prodigy
+from dtypeguard._leaves.errors import first_line
+from dtypeguard._leaves.functions import is_transformation, parameters, required
+from dtypeguard._leaves.types import Optimizer
+from dtypeguard._testing.entry import Entry
+from dtypeguard._testing.recipes import RECIPES, Recipe
+
+from .recipes import ALWAYS, ARGUMENTS, BUILDERS, LEFT_OUT, Factory
 
 _OURS = fromage, multi_steps, prodigy
 
@@ -93,10 +93,10 @@ def _by_id() -> dict[str, Entry]:
 def _candidates() -> Iterator[tuple[Entry, Factory]]:
     """An entry for every factory that may return a transformation, and its variants."""
     for factory_id, factory in _factories():
-        variants = [name for name in RECIPES if name.startswith(f"{factory_id}[")]
+        variants = [name for name in BUILDERS if name.startswith(f"{factory_id}[")]
         for entry_id in (factory_id, *variants):
-            recipe = RECIPES.get(entry_id, Recipe())
-            make = functools.partial(recipe.build or _call_by_names, factory)
+            recipe = RECIPES.get(factory_id, Recipe())
+            make = functools.partial(BUILDERS.get(entry_id, _call_by_names), factory)
             yield Entry(entry_id, make, recipe), factory
 
 

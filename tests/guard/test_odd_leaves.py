@@ -8,6 +8,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import set_x64
 from jax import tree_util
@@ -107,6 +108,20 @@ def test_what_is_no_number_stays_the_same(name, policy):
     for tree in (*trees, restore(inner(state), record(counting(leaf), PARAMS))):
         assert tree["leaf"] is leaf
     assert audit(opt, PARAMS).ok
+
+
+def test_what_is_no_array_passes_through():
+    key = jax.random.key(0)
+    others = {"key": key, "f": abs, "s": "text", "none": None, "masked": optax.MaskedNode()}
+    opt = guard(transformation(init=lambda params: others))
+    state = opt.init(PARAMS)
+    _, new_state = opt.update(PARAMS, state)
+    assert state["f"] is abs
+    assert state["s"] == "text"
+    assert tree_util.tree_structure(new_state) == tree_util.tree_structure(others)
+    assert (
+        jax.random.key_data(new_state["key"]).tolist() == jax.random.key_data(key).tolist()
+    )
 
 
 @needs_ref

@@ -14,11 +14,11 @@ from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
 
-NARROW = "int4", "uint8", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
+NARROW = "int4", "uint4", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
 NARROW = [name for name in NARROW if hasattr(jnp, name)]
-NARROW = "int4", "uint8", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
+NARROW = "int4", "uint4", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
 NARROW = [name for name in NARROW if hasattr(jnp, name)]
-NARROW = "int4", "uint8", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
+NARROW = "int4", "uint4", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
 NARROW = [name for name in NARROW if hasattr(jnp, name)]
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 

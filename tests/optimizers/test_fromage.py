@@ -41,7 +41,7 @@ def truth(param, grad, rate):
 
 @pytest.mark.parametrize(
     ("rate", "scheduled"),
-    zip([3e38, -2e19, 1e10, 1e-2, 3e-4, 1e-5, 1e-7, 1e-18], [False, True] * 4),
+    [*zip([3e38, -2e19, 1e10, 1e-2, 3e-4, 1e-5, 1e-7, 1e-18], [False, True] * 4)],
 )
 def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     """To a few ulp of float32. The gradient is zero, so that it hides nothing."""

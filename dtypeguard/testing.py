@@ -22,13 +22,13 @@ from ._leaves.arguments import (
     shown,
 )
 from ._leaves.functions import is_transformation, parameters, required
-from ._leaves.progress import check_progress, counted, status
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, lock_of
 from ._lock.text import text_of, write
 from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
+from ._precision.progress import check_progress, counted, status
 from ._program.trace import TraceFailed
 from ._testing.configurations import CONFIGURATIONS, Configuration
 from ._testing.contract import (

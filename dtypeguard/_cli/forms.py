@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from .._audit.page import document
 from .._audit.report import AuditReport
 from .._explain.explain import printed
-from .._leaves.page import document
 from .._leaves.rows import columns, shown_fields
 from .._lock.check import Locked
 from .._precision.report import PrecisionReport

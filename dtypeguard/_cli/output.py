@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from .._leaves.colors import is_colored, marked
+from .._explain.colors import is_colored, marked
 
 SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
 Write = Callable[..., None]

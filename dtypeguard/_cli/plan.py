@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any
 
 from .._autocast.entries import PlanError
-from .._leaves.progress import Show, status
 from .._leaves.types import Args, Kwargs
 from .._precision.plan_check import PlanCheck
 from .._precision.plan_search import PlanSearch
 from .._precision.planned import PlannedInputs, check_call, plan_call
+from .._precision.progress import Show, status
 from . import output
 from .arguments import report_files
 from .forms import Annotation, FormedReport

@@ -7,7 +7,7 @@ import os
 import sys
 
 from .._audit.report import AuditReport
-from .._leaves.progress import status
+from .._precision.progress import status
 from .._precision.report import PrecisionReport
 from . import output
 from .arguments import report_files

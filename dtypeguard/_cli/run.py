@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from .._leaves.colors import colored_notes
+from .._explain.colors import colored_notes
 from .load import UsageError
 from .output import default_form
 from .script import NotFound, run_module, run_script

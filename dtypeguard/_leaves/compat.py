@@ -79,10 +79,6 @@ def set_explicit_x64(mode: str) -> Iterator[None]:
     """A context that sets what JAX does if a program names a 64-bit dtype with x64 off.
 
     It applies to the whole process: JAX has no thread-local context for this flag.
-
-    Args:
-        mode: "warn" (and use 32 bits, the only choice in older releases), "allow" or
-            "error".
     """
     before = _explicit_x64()
     if mode == before:

@@ -10,7 +10,7 @@ import pytest
 
 from dtypeguard._cli.forms import Annotation, annotations
 from dtypeguard._cli.main import main
-from dtypeguard._leaves import colors
+from dtypeguard._explain import colors
 from dtypeguard._source.origin import Origin
 
 TRAIN = """

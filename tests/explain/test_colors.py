@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import dtypeguard
-from dtypeguard._leaves import colors
+from dtypeguard._explain import colors
 
 pytest.importorskip("rich")
 NOTE = (

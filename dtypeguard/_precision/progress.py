@@ -20,10 +20,7 @@ _CLEAR = "\r\033[K"
 def status(progress: bool | None = None, every: float = math.inf) -> Iterator[Show]:
     """A function that shows on standard error, or below the cell, what is being done.
 
-    Args:
-        progress: whether to show it; None for on a terminal and in a kernel alone. With
-            True, a pipe gets lines.
-        every: after how many seconds without a line a pipe gets one in any case.
+    A pipe gets lines with `progress=True`, or one after `every` seconds without one.
     """
     show, clear = _ways(progress, every)
     try:

@@ -7,13 +7,7 @@ from .._leaves.paths import keys
 
 
 class Fed(NamedTuple):
-    """A leaf of an argument that may have come back from an earlier call.
-
-    Attributes:
-        path: of the leaf, with the name of the parameter before it.
-        position: of the argument.
-        results: the results that have its type and shape, by number.
-    """
+    """A leaf of an argument that may have come back from an earlier call."""
 
     path: str
     position: int
@@ -25,10 +19,6 @@ def returned_as(leaves: Sequence[Fed], results: Sequence[str]) -> dict[str, int]
 
     A result of the same path in its item belongs to the argument at the position of the
     item, or else to the first one. A result comes back as one leaf alone.
-
-    Args:
-        leaves: of all arguments.
-        results: the names of all results: `result[0]['w']`.
     """
     names = [words(name) for name in results]
     ranked = []

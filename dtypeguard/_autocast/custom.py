@@ -3,8 +3,8 @@
 Their rules are emitted by the plan as well, where an outer gradient runs them.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,14 @@ from .._program.meshes import as_dtype
 from .._source.files import is_users
 from .decide import Types, ValueType, dtype_of, is_float
 
-if TYPE_CHECKING:
-    from .emit import Emitter
+# Emits a jaxpr, of its arguments, what is known of them and the equations around it.
+Emit = Callable[[Jaxpr, Sequence[Leaf], Types, Stack], tuple[list[Leaf], Types]]
 
 _FLOAT0 = jax.dtypes.float0
 
 
 def custom_jvp(
-    emitter: "Emitter",
+    emit: Emit,
     node: Node,
     values: Sequence[Leaf],
     inner: Jaxpr,
@@ -37,7 +37,7 @@ def custom_jvp(
     """The results of a function with a `custom_jvp`.
 
     Args:
-        emitter: emits its rule.
+        emit: emits its rule.
         node: its equation.
         values: its operands.
         inner: what it computes.
@@ -65,7 +65,7 @@ def custom_jvp(
         arrays = [*primals, *(tangents[n] for n in moving)]
         types = [*given, *(ValueType(dtype_of(tangents[n])) for n in moving)]
         dtypes = [*written, *(written[n] for n in moving)]
-        results, _, _ = _traced(emitter, flat, arrays, types, dtypes, node.stack)
+        results, _, _ = _traced(emit, flat, arrays, types, dtypes, node.stack)
         count = len(made)
         primals, moved = (_cast(x, made) for x in (results[:count], results[count:]))
         return primals, [
@@ -79,7 +79,7 @@ def custom_jvp(
 
 
 def custom_vjp(
-    emitter: "Emitter",
+    emit: Emit,
     node: Node,
     values: Sequence[Leaf],
     inner: Jaxpr,
@@ -113,7 +113,7 @@ def custom_vjp(
         return [_instantiated(x, var.aval) for x, var in pairs]
 
     def primal_and_kept(*arrays):
-        traced = _traced(emitter, run, arrays, given, written, node.stack)
+        traced = _traced(emit, run, arrays, given, written, node.stack)
         results, types, avals = traced
         of_kept[:] = types[count:], [x.dtype for x in avals[count:]]
         return _cast(results[:count], made), results[count:]
@@ -121,7 +121,7 @@ def custom_vjp(
     def cotangents(kept, others):
         types = [*of_kept[0], *(ValueType(dtype_of(x)) for x in others)]
         arrays, dtypes = [*kept, *others], [*of_kept[1], *outs]
-        moved, _, _ = _traced(emitter, back, arrays, types, dtypes, node.stack)
+        moved, _, _ = _traced(emit, back, arrays, types, dtypes, node.stack)
         return tuple(
             _as(x, kind.dtype)
             if jnp.issubdtype(d, np.inexact)
@@ -135,7 +135,7 @@ def custom_vjp(
 
 
 def _traced(
-    emitter: "Emitter",
+    emit: Emit,
     function: Function,
     arrays: Sequence[Leaf],
     types: Types,
@@ -149,7 +149,7 @@ def _traced(
     """
     avals = [jax.typeof(x).update(dtype=d, weak_type=False) for x, d in zip(arrays, dtypes)]
     jaxpr = jax.make_jaxpr(function)(*avals)
-    return *emitter.emit(jaxpr, arrays, types, stack), [*jaxpr.out_avals]
+    return *emit(jaxpr, arrays, types, stack), [*jaxpr.out_avals]
 
 
 def is_of_users(jaxpr: Jaxpr) -> bool:

@@ -240,7 +240,7 @@ class Emission(Interpreter):
             return self.written(node, values)
         made = self.inner(node, node.inner[0], values)
         rule = custom_vjp if node.name == "custom_vjp_call" else custom_jvp
-        return rule(self.emitter, node, values, made, *self.customs[node.number])
+        return rule(self.emitter.emit, node, values, made, *self.customs[node.number])
 
     def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:
         if not self.is_changed(node, values):

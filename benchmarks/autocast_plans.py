@@ -129,7 +129,9 @@ class Bench:
     def _error(self, made: Any, exact: Any) -> jax.Array:
         """The root mean square of the relative errors of the gradients that count."""
         pairs = [*zip(jax.tree.leaves(made), jax.tree.leaves(exact))]
-        counted = [x for n, x in enumerate(pairs) if n not in self.program.prepared.left_out]
+        counted = [
+            x for n, x in enumerate(pairs) if n not in self.program.prepared.left_out
+        ]
         norm = lambda x: jnp.linalg.norm(jnp.ravel(x).astype(jnp.float32))
         parts = [norm(m - e) / norm(e) for m, e in counted]
         return jnp.sqrt(jnp.mean(jnp.square(jnp.stack(parts))))

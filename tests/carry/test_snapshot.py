@@ -22,7 +22,7 @@ from dtypeguard import (
     restore,
     strong,
 )
-from dtypeguard._carry.snapshot import Snapshot
+from dtypeguard._carry.split import Snapshot
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import flax.struct
 import jax
 import jax.numpy as jnp
 import pytest
@@ -53,13 +52,6 @@ class Steps:
         return self.made(jnp.concatenate([self.w, x]))
 
 
-class Struct(flax.struct.PyTreeNode, Steps):
-    w: Any
-
-    def made(self, w):
-        return self.replace(w=w)
-
-
 @tree_util.register_dataclass
 @dataclasses.dataclass
 class Registered(Steps):
@@ -85,7 +77,7 @@ class Module(eqx.Module, Steps):
         return Module(w)
 
 
-KINDS = [Struct, Registered, Named, Module]
+KINDS = [Registered, Named, Module]
 WAYS = {
     "jit above": lambda f, **options: jax.jit(guard_step(f, **options)),
     "jit below": lambda f, **options: guard_step(jax.jit(f), **options),

@@ -162,8 +162,6 @@ def leaves(dtypes=DTYPES, forms=("jax", "jax", "jax", "numpy", "weak", "python",
 KEYS = st.sampled_from([Leaf("key", (), "key"), Leaf("uint32", (2,), "raw_key")])
 STATES = trees(st.one_of(leaves(), leaves(), KEYS, STATIC))
 PARAMS = trees(leaves((*FLOATS, *FLOATS, *DTYPES)))
-FLOATING_PARAMS = trees(leaves((*FLOATS, "complex64"), ("jax",)))
-ANY_PARAMS = st.one_of(FLOATING_PARAMS, PARAMS)
 
 
 def build(tree: Any) -> Any:
@@ -261,64 +259,6 @@ def _several(changes):
 DRIFTING = st.builds(Drifting, STATES, _several(CHANGES), _several(UPDATE_CHANGES))
 # Those whose updates are what they should be, so that more of the state is seen.
 DRIFTING_STATES = st.builds(Drifting, STATES, _several(CHANGES), st.just((("keep",),)))
-
-_SCHEDULE = optax.linear_schedule(0.1, 0.0, 10)
-LINKS: dict[str, Any] = {
-    "sgd": lambda: optax.sgd(0.1, momentum=0.9),
-    "adam": lambda: optax.adam(0.1),
-    "adam f32 mu": lambda: optax.scale_by_adam(mu_dtype=jnp.float32),
-    "adamw": lambda: optax.adamw(0.1),
-    "lion": lambda: optax.lion(0.1),
-    "rmsprop": lambda: optax.rmsprop(0.1),
-    "adafactor": lambda: optax.adafactor(0.1),
-    "yogi": lambda: optax.yogi(0.1),
-    "lamb": lambda: optax.lamb(0.1),
-    "adagrad": lambda: optax.adagrad(0.1),
-    "adadelta": lambda: optax.adadelta(0.1),
-    "novograd": lambda: optax.novograd(0.1),
-    "rprop": lambda: optax.rprop(0.1),
-    "schedule": lambda: optax.scale_by_schedule(_SCHEDULE),
-    "zero_nans": optax.zero_nans,
-    "clip": lambda: optax.clip(1.0),
-    "global_norm": lambda: optax.clip_by_global_norm(1.0),
-    "block_rms": lambda: optax.clip_by_block_rms(1.0),
-    "unitwise": lambda: optax.adaptive_grad_clip(0.1),
-    "ema": lambda: optax.ema(0.9),
-    "ema f32": lambda: optax.ema(0.9, accumulator_dtype=jnp.float32),
-    "trace bf16": lambda: optax.trace(0.9, accumulator_dtype=jnp.bfloat16),
-    "decay": lambda: optax.add_decayed_weights(0.1),
-    "noise": lambda: optax.add_noise(0.1, 0.9, jax.random.PRNGKey(0)),
-    "centralize": optax.centralize,
-    "trust_ratio": optax.scale_by_trust_ratio,
-    "apply_every": lambda: optax.apply_every(2),
-    "scale": lambda: optax.scale(np.float32(0.5)),
-    "numpy scale": lambda: optax.scale(np.float64(0.5)),
-    "identity": optax.identity,
-    "set_to_zero": optax.set_to_zero,
-    "masked": lambda: optax.masked(
-        optax.adam(0.1), lambda p: tree_util.tree_map(jnp.ndim, p)
-    ),
-    "inject": lambda: optax.inject_hyperparams(optax.adam)(0.1),
-    "finite": lambda: optax.apply_if_finite(optax.adam(0.1), 2),
-    "lookup": lambda: optax.MultiSteps(optax.adam(0.1), 2),
-    "plateau": lambda: optax.contrib.reduce_on_plateau(),
-    "prodigy": lambda: optax.contrib.prodigy(1.0),
-    "dadapt": lambda: optax.contrib.dadapt_adamw(1.0),
-    "schedule_free": lambda: optax.contrib.schedule_free_sgd(0.1),
-    "muon": lambda: optax.contrib.muon(0.1),
-    "lbfgs": lambda: optax.lbfgs(0.1, memory_size=2, linesearch=None),
-    "complex": lambda: optax.contrib.split_real_and_imaginary(optax.adam(0.1)),
-}
-CHAINS = st.lists(st.sampled_from(sorted(LINKS)), min_size=1, max_size=3).map(tuple)
-
-
-def chain(names: tuple[str, ...]) -> Any:
-    """The chain of these links."""
-    links = [LINKS[name]() for name in names]
-    as_transformation = lambda link: (
-        link.gradient_transformation() if isinstance(link, optax.MultiSteps) else link
-    )
-    return optax.chain(*map(as_transformation, links)) if len(links) > 1 else links[0]
 
 
 def like(params: Any, dtypes: tuple[str | None, ...]) -> Any:

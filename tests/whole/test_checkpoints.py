@@ -109,20 +109,14 @@ KILLS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param([KILLS[0], KILLS[5]], id="off, on"),
-        pytest.param(KILLS, id="all", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_killed_and_resumed_with_the_guard_and_without(kills, digests, tmp_path):
+@pytest.mark.exhaustive
+def test_killed_and_resumed_with_the_guard_and_without(digests, tmp_path):
     """Each run goes on from what the last one left, guarded or not."""
     need("orbax.checkpoint")
     folder = tmp_path / "checkpoints"
     saved = 0
     with open(tmp_path / "log", "w") as log:
-        for wrap, moment in kills:
+        for wrap, moment in KILLS:
             training = Training(folder, wrap, log)
             try:
                 training.until("resumed")

@@ -8,6 +8,7 @@ import sys
 import pytest
 from helpers import SUPPORT, WARNINGS_ARE_ERRORS, child_variables
 
+pytestmark = pytest.mark.exhaustive
 SCRIPT = SUPPORT / "two_processes.py"
 LIMIT = 240  # seconds
 
@@ -90,7 +91,6 @@ def test_guarded_is_bare(told):
             assert set(guarded["dtypes"]) == {"int32", "bfloat16"}
 
 
-@pytest.mark.exhaustive
 def test_two_processes_are_one(told):
     (alone,) = tell(1)
     assert alone == told

@@ -14,7 +14,6 @@ import fuzzing as fz
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from helpers import assert_same, set_x64
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -24,9 +23,7 @@ from dtypeguard import (
     DtypeDriftError,
     DtypeGuardWarning,
     apply_updates,
-    audit,
     guard,
-    multi_steps,
     record,
     restore,
 )
@@ -358,12 +355,6 @@ def test_any_drift_of_any_state(drifting, flags):
     check_guard(drifting.make, W, W, **flags)
 
 
-@fuzz(20, 1100)
-@given(fz.CHAINS, fz.ANY_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
-def test_any_chain(names, params, dtypes, flags):
-    check_guard(lambda: fz.chain(names), params, fz.like(params, dtypes), **flags)
-
-
 @fuzz(60, 600)
 @example(  # a NumPy float64 among the params, which eval_shape takes for an array
     fz.Drifting(fz.Leaf("int64", (), "jax"), (("keep",),), (("keep",),)),
@@ -466,47 +457,3 @@ def test_any_updates_are_added_or_refused(params, dtypes, x64, with_key):
             if family(p) == family(u) == "float":
                 total = np.asarray(p, np.float64) + np.asarray(u, np.float64)
                 np.testing.assert_allclose(np.asarray(new, np.float64), total, rtol=0.26)
-
-
-# No promotion of the two dtypes: it once ended in an error from inside of JAX.
-@example(fz.Drifting((), (("keep",),), (("cast", "float8_e4m3fn"),)), False)
-# A number that becomes a key, whose dtype NumPy does not know by name.
-@example(fz.Drifting(VECTOR, (("key",),), (("keep",),)), False)
-@fuzz(40, 400)
-@given(fz.DRIFTING, st.booleans())
-def test_any_audit_names_the_leaves_that_drift(drifting, x64):
-    """And a guarded transformation that is not refused audits clean."""
-    with flags(x64):
-        opt, params = drifting.make(), fz.build(W)
-        report = audit(opt, params)
-        str(report)
-        state, error = tried(opt.init, params)
-        if report.error is None and error is None:
-            _, new_state = eqx.filter_eval_shape(opt.update, params, state, params)
-            if tree_util.tree_structure(state) == tree_util.tree_structure(new_state):
-                pairs = zip(by_path(state).items(), tree_util.tree_leaves(new_state))
-                moved = {
-                    path
-                    for (path, old), new in pairs
-                    if is_array(old)
-                    and is_array(new)
-                    and (dtype(old) != dtype(new) or np.shape(old) != np.shape(new))
-                    and not isinstance(new, (float, int, complex))
-                }
-                named = {drift.path for drift in report.drifts}
-                assert moved <= named
-        guarded = audit(guard(drifting.make()), params)
-        assert guarded.error is not None or guarded.ok, str(guarded)
-
-
-@example(
-    ("prodigy",),
-    fz.Point(fz.Leaf("float32", (), "jax"), fz.Leaf("complex64", (), "jax")),
-    (None,),
-    PLAIN,
-)
-@fuzz(5, 60)
-@given(fz.CHAINS, fz.FLOATING_PARAMS, fz.GRAD_DTYPES, st.fixed_dictionaries(FLAGS))
-def test_any_accumulation(names, params, dtypes, flags):
-    make = lambda: multi_steps(optax.with_extra_args_support(fz.chain(names)), 2)
-    check_guard(make, params, fz.like(params, dtypes), **flags, bits=False)

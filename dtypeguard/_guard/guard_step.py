@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from .._carry.carry import carry_of
-from .._leaves.functions import copy_of, copy_of_partial
+from .._leaves.functions import copy_of
 from .._leaves.public import public
 from .._leaves.types import Function, PyTree, Step
 from .._source.warn import WarnOnce
@@ -215,7 +215,8 @@ class _GuardedStep:
         if isinstance(step, types.FunctionType):
             self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
         elif isinstance(step, functools.partial) and token is not None:
-            self.copy = copy_of_partial(step, without=_STEPS)
+            self.copy = functools.partial(step.func, *step.args, **step.keywords)
+            vars(self.copy).update({k: v for k, v in vars(step).items() if k != _STEPS})
             self._original = weakref.ref(step)
         step = self.copy
         self.options = (carry, returned, policy)

@@ -27,8 +27,9 @@ from jax import lax, tree_util
 from .._leaves.arguments import is_subtree, shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
+from .._leaves.groups import short_table
 from .._leaves.public import public
-from .._leaves.rows import Row, describe, table, tree_rows
+from .._leaves.rows import Row, describe, tree_rows
 from .._leaves.types import DType, Function, Leaf, Updates
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
@@ -231,7 +232,7 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
     if own is None or any(is_subtree(p) and u is not None for p, u in zip(own, leaves)):
         rows = tree_rows("updates", params, updates, "give one for each param, or None")
         headline = "apply_updates got updates in another tree than the params:"
-        raise ValueError(table(headline, rows))
+        raise ValueError(short_table(headline, rows))
     _refuse(updates, own, leaves)
     added, casts = [], Casts("apply_updates", "params", lambda: _paths(updates))
     for number, (param, update) in enumerate(zip(own, leaves)):
@@ -252,7 +253,7 @@ def _refuse(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
         headline = (
             "apply_updates cannot add the update on the right to the param on the left:"
         )
-        raise TypeError(table(headline, rows))
+        raise TypeError(short_table(headline, rows))
 
 
 def _paths(updates: Updates) -> list[str]:

@@ -21,7 +21,7 @@ class Tried(NamedTuple):
     """A default, with the lines that have to stay wide there.
 
     Attributes:
-        default: "all", "flow" or "products".
+        default: "all" or "products".
         entries: how many.
         error: with these.
         wide: the share of the multiply-adds that stays wide.

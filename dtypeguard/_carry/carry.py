@@ -4,10 +4,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jax import tree_util
+
 from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
 from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
-from .modules import objects
+from .modules import is_in_place, objects
 from .places import Names, Place, name_of_step, places_of
 from .returned import (
     Items,
@@ -18,31 +20,20 @@ from .returned import (
     is_unregistered,
     structure,
 )
-from .snapshot import HeldTree
+from .split import HeldTree
 
 
 class Carry(NamedTuple):
-    """Which arguments of a step come back, and as which items of its result.
+    """Which arguments of a step come back, and as which items of its result."""
 
-    Attributes:
-        owner: the public function that asks, for messages: `guard_step`.
-        step: the name of the step in messages.
-        places: the arguments that come back.
-        returned: the items that they come back as; None for the default of `find`.
-        is_one: whether the user named one argument and not a tuple.
-        is_default: whether the user named neither an argument nor an item of the result.
-        names: the names of the arguments, by position.
-        bound: the object of a bound method, or None.
-    """
-
-    owner: str
-    step: str
-    places: tuple[Place, ...]
-    returned: tuple[Key, ...] | None
-    is_one: bool
-    is_default: bool
+    owner: str  # the public function that asks
+    step: str  # its name in messages
+    places: tuple[Place, ...]  # the arguments that come back
+    returned: tuple[Key, ...] | None  # the items that they come back as
+    is_one: bool  # whether the user named one argument and not a tuple
+    is_default: bool  # whether the user named neither an argument nor an item
     names: Names
-    bound: object = None
+    bound: object = None  # of a bound method
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -55,12 +46,7 @@ class Carry(NamedTuple):
         return self._replace(places=tuple(places))
 
     def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
-        """The carries of a call, or their defaults.
-
-        Raises:
-            TypeError: if the call lacks an argument that has no default, or if one is a
-                dataclass that JAX does not know: nothing in it could be guarded.
-        """
+        """The carries of a call, or their defaults."""
         values = tuple(place.take(args, kwargs) for place in self.places)
         none = inspect.Parameter.empty
         missing = [p.label for p, value in zip(self.places, values) if value is none]
@@ -98,31 +84,57 @@ class Carry(NamedTuple):
         return tuple(given), named
 
     def find(
-        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
+        self,
+        result: PyTree,
+        values: Sequence[PyTree],
+        in_place: bool = False,
+        args: Args = (),
     ) -> ReturnedCarry:
-        """Locates the carry in the result of a step.
+        """Locates the carry in the result of a step; raises `TypeError` if it is not sure.
 
-        Args:
-            result: the result.
-            values: the carries of the call, as `take` returns them.
-            in_place: whether the arguments had objects that the step changes in place.
-
-        Returns:
-            The items that `returned` names. By default, one carry is the whole result if
-            that has its tree, and the first item otherwise; a tuple of carries is the
-            first items in its order. The step need not return carries that hold objects
-            which it changes in place, nor, if it changes any, its first argument. If no
-            item has the tree of the carry, returns the likelier of the two, for a message
-            about the tree that changed.
-
-        Raises:
-            TypeError: if there are no such items, or if other items have the tree of the
-                carry: a step may return its loss first. Names the items. Also if one is a
-                dataclass that JAX does not know.
+        These are the items that `returned` names. By default, one carry is the whole result
+        if that has its tree, and the first item otherwise; a tuple of carries is the first
+        items in its order. The step need not return carries that hold objects which it
+        changes in place (`in_place`), nor, if it changes any, its first argument. If no
+        item has the tree of the carry, it is the likelier of the two, for a message about
+        the tree that changed.
         """
-        found = self._find(result, values, in_place)
+        remedy = self.self_remedy(args, result)
+        if remedy and "returned=" not in remedy:
+            nodes = [result, *(result if type(result) in (tuple, list) else ())]
+            if not any(is_alike(values[0], node) for node in nodes):
+                raise TypeError(
+                    f"{self.step} returned self and nothing like {self.labels[0]}, which "
+                    f"{self.owner} carries. Write {remedy}."
+                )
+        try:
+            found = self._find(result, values, in_place)
+        except TypeError as error:
+            if remedy:
+                error = TypeError(f"{error} If it is self that comes back: {remedy}.")
+            raise error from None
         self._check_registered("returned", found.values)
         return found
+
+    def self_remedy(self, args: Args, result: PyTree) -> str:
+        """What to write if the `self` of a method is what comes back; "" if it is not.
+
+        By default, a method carries the argument after it.
+        """
+        first = self.names.by_position
+        is_method = self.is_default and args and first and first[0].name == "self"
+        if not is_method or self.places[0].name == "self":  # the only one
+            return ""
+        if is_in_place(args[0]) or tree_util.all_leaves([args[0]]):
+            return ""
+        which, is_self = "", lambda value: type(value) is type(args[0])
+        if not is_self(result):
+            items = Items(result)
+            keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
+            if not keys:
+                return ""
+            which = f", returned={keys[0]!r}" * (keys[0] != 0)
+        return f'{self.owner}(..., carry="self"{which})'
 
     def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
         """What to ask the user about the items that were taken; "" if no other will do.
@@ -166,58 +178,43 @@ class Carry(NamedTuple):
     def _find(
         self, result: PyTree, values: Sequence[PyTree], in_place: bool
     ) -> ReturnedCarry:
-        structures = [structure(value) for value in values]
+        structures, all_of_them = [structure(value) for value in values], range(len(values))
+        # Where a step changes other arguments in place, its first argument is a carry only
+        # by default, and may be a batch: no loss of the same structure is meant by it.
+        is_sure = not (self.is_default and in_place) or bool(objects(values[0]))
+        is_meant = lambda item: is_sure or is_alike(values[0], item)
         may_be_whole = self.returned is None and self.is_one
-        is_meant = lambda item: self._is_meant(item, values[0], in_place)
         if may_be_whole and structure(result) == structures[0] and is_meant(result):
             return ReturnedCarry(result)
-        items, all_of_them = Items(result), range(len(values))
+        items = Items(result)
         if self.returned is not None:
-            indices = self._indices(items, self.returned)
-            if indices is None:
+            named = [items.index(key) for key in self.returned]
+            found = [index for index in named if index is not None]
+            if len({*found}) < len(values):
                 raise TypeError(self._no_such_items(items, structures))
-            return ReturnedCarry(result, items, indices, all_of_them)
-        indices = self._first(items, len(values))
-        is_first = indices is not None and items.have(indices, structures)
-        if indices and is_first and is_meant(items.values[indices[0]]):
-            return ReturnedCarry(result, items, indices, all_of_them)
-        optional = [bool(objects(value)) for value in values]
-        if (self.is_default and in_place) or all(optional):
+            return ReturnedCarry(result, items, found, all_of_them)
+        ordered = len(items.keys) if isinstance(result, (tuple, list)) else 0
+        have = lambda numbers: (
+            len(numbers) <= ordered
+            and all(
+                structure(item) == structures[n] for n, item in zip(numbers, items.values)
+            )
+        )
+        first = range(len(values))
+        if have(first) and is_meant(items.values[0]):
+            return ReturnedCarry(result, items, first, all_of_them)
+        rest = [number for number in all_of_them if not objects(values[number])]
+        if not rest or (self.is_default and in_place):
             return ReturnedCarry(result, items, (), ())
-        if any(optional):
-            rest = [number for number in all_of_them if not optional[number]]
-            others = [structures[number] for number in rest]
-            indices = self._first(items, len(rest))
-            if indices and items.have(indices, others):
-                return ReturnedCarry(result, items, indices, rest)
-        if items.like(structures):
-            indices = None
-        elif may_be_whole and _is_likelier_whole(result, values[0]):
-            return ReturnedCarry(result)
-        if indices is None:
-            self._check_registered("returned", [result])
-            raise TypeError(self._no_such_items(items, structures))
-        return ReturnedCarry(result, items, indices, all_of_them)
-
-    def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
-        """Whether an item is the carry, and no loss of the same structure.
-
-        Where a step changes other arguments in place, its first argument is a carry only
-        by default, and may be a batch.
-        """
-        is_named = not (self.is_default and in_place) or bool(objects(value))
-        return is_named or is_alike(value, item)
-
-    @staticmethod
-    def _first(items: Items, count: int) -> list[int] | None:
-        is_ordered = isinstance(items.result, (tuple, list)) and len(items.keys) >= count
-        return [*range(count)] if is_ordered else None
-
-    def _indices(self, items: Items, keys: Sequence[Key]) -> list[int] | None:
-        """The indices of the items that `returned` names; None if it lacks one."""
-        indices = [items.index(key) for key in keys]
-        found = [i for i in indices if i is not None]
-        return found if len(set(found)) == len(self.places) else None
+        if len(rest) < len(values) and have(rest):
+            return ReturnedCarry(result, items, range(len(rest)), rest)
+        if not items.like(structures):  # for a message about the tree that changed
+            if may_be_whole and _is_likelier_whole(result, values[0]):
+                return ReturnedCarry(result)
+            if ordered >= len(rest):
+                return ReturnedCarry(result, items, range(len(rest)), all_of_them)
+        self._check_registered("returned", [result])
+        raise TypeError(self._no_such_items(items, structures))
 
     def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)
@@ -262,19 +259,7 @@ def carry_of(
     carry: int | str | tuple[int | str, ...] = 0,
     returned: Any = None,
 ) -> Carry:
-    """Which arguments of a step come back, and as which items of its result.
-
-    Args:
-        owner: the public function that asks, for messages.
-        step: any callable.
-        carry: the argument that comes back, by position or name, or a tuple of them.
-        returned: the item of the result that it comes back as: an int, a key of a dict or
-            the name of a field; or a tuple with one for each carry.
-
-    Raises:
-        TypeError: if `step` or `carry` has the wrong type.
-        ValueError: if the step has no such argument, or `returned` has another length.
-    """
+    """Which arguments of a step come back, and as which items of its result."""
     if is_transformation(step):
         raise TypeError(
             f"{owner} got {shown(step)}, which is an optimizer. Write "

@@ -12,7 +12,7 @@ from .._leaves.dtypes import dtype_of, fits, is_weak
 from .._leaves.rows import describe
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 from .modules import closed, is_in_place
-from .snapshot import DICTS
+from .split import DICTS
 
 
 def is_unregistered(value: object) -> bool:
@@ -54,13 +54,7 @@ def has_same_leaves(tree: PyTree, other: PyTree) -> bool:
 
 
 class Items:
-    """The items of a result: a tuple, a dict or any other node of a tree.
-
-    Attributes:
-        result: the result.
-        keys: the names of the items for `returned`.
-        values: the items.
-    """
+    """The items of a result: a tuple, a dict or any other node of a tree."""
 
     def __init__(self, result: PyTree):
         self.result = result
@@ -87,11 +81,6 @@ class Items:
         if number and -len(self.values) <= key < len(self.values):
             return key % len(self.values)
         return self.keys.index(key) if key in self.keys else None
-
-    def have(self, indices: list[int], structures: list[PyTreeDef]) -> bool:
-        """Whether the items at these indices have these structures."""
-        own = (structure(self.values[i]) for i in indices)
-        return all(map(operator.eq, own, structures))
 
     def like(self, structures: list[PyTreeDef]) -> list[int] | None:
         """The indices of the first item of each structure, if these are different items."""
@@ -124,19 +113,12 @@ class Items:
 
 
 class ReturnedCarry(NamedTuple):
-    """The place of the carry in the result of a step.
-
-    Attributes:
-        result: the result.
-        items: its items; None if the carry is the whole result.
-        indices: the indices of the carry among the items.
-        carried: which of the carries these are. The step need not return an object that it
-            changes in place.
-    """
+    """The place of the carry in the result of a step."""
 
     result: PyTree
-    items: Items | None = None
-    indices: Sequence[int] = ()
+    items: Items | None = None  # None if the carry is the whole result
+    indices: Sequence[int] = ()  # of the carry among the items
+    # Which of the carries these are: an object that a step changes in place may be missing.
     carried: Sequence[int] = (0,)
 
     @property

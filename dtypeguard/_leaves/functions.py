@@ -41,25 +41,10 @@ def required(function: Function) -> list[str]:
     return [name for name, p in parameters(function).items() if p.default is p.empty]
 
 
-def copy_of_partial(
-    function: functools.partial[Any], without: str
-) -> functools.partial[Any]:
-    """A partial function with the attributes of another, one of these left out."""
-    made = functools.partial(function.func, *function.args, **function.keywords)
-    vars(made).update({k: v for k, v in vars(function).items() if k != without})
-    return made
-
-
 def copy_of(
     function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
 ) -> FunctionType:
-    """A function with the code and the attributes of another, one of these left out.
-
-    Args:
-        function: the other.
-        without: the name of the attribute that is left out.
-        closure: the cells that it closes over; by default those of the other.
-    """
+    """A function with the code and the attributes of another, one of these left out."""
     made = FunctionType(
         function.__code__,
         function.__globals__,

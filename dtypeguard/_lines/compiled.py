@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._carry.named import Fed, parameter, returned_as, words
 from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
@@ -24,6 +23,7 @@ from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .._source.syntax import expression, statement
 from .bindings import assignments, bound, words_of
 from .blame import Blame
+from .fed import Fed, parameter, returned_as, words
 from .numbers import number_line
 from .provenance import TypeProvenance
 from .region import Matches

@@ -40,11 +40,15 @@ def test_it_prints_files_as_they_are(name, capfdbinary):
     assert capfdbinary.readouterr().out == file.read_bytes()
 
 
-@pytest.mark.parametrize("command", ["audit", "precision", "lock", "docs"])
-def test_help_names_every_status(command, capsys):
-    assert main([command, "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"(Exits|,) 2 if (it cannot run|there is no such page)", text)
+def test_a_word_finds_the_pages_in_which_it_stands(capsys):
+    assert main(["docs", "Rounding"]) == 0
+    first, *listed = capsys.readouterr().out.splitlines()
+    assert first == "Pages with 'Rounding', those with most of it first:"
+    names = [line.split()[0] for line in listed]
+    counts = [(DOCS / f"{x}.md").read_text().lower().count("rounding") for x in names]
+    assert len(names) > 2
+    assert counts[0] == max(counts)
+    assert min(counts) > 0
 
 
 def test_the_wheel_has_the_pages():

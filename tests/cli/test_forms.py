@@ -10,7 +10,7 @@ import pytest
 
 from dtypeguard._cli.forms import Annotation, annotations
 from dtypeguard._cli.main import main
-from dtypeguard._leaves import colors
+from dtypeguard._explain import colors
 from dtypeguard._source.origin import Origin
 
 TRAIN = """
@@ -120,27 +120,6 @@ def test_the_json_of_a_lock(capsys, folder):
     assert cause["lines"][0]["code"].startswith("return params * jnp.asarray(0.9")
     assert cause["changes"][0]["what"] == "arithmetic"
     assert cause["changes"][0]["locked"] == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["run", "--format", "yaml", "a.py"], "'yaml' is no form. Write one of text, json"),
-        (["audit", "optax:adam", "--format", "yaml"], "invalid choice: 'yaml'"),
-        (
-            ["audit", "optax:adam", "--json", "--format", "markdown"],
-            "one form can be printed",
-        ),
-        (["audit", "--format", "github"], "--format is for one optimizer"),
-        (
-            ["sweep", "--format", "html"],
-            "Write for example: dtypeguard sweep --filter adam",
-        ),
-    ],
-)
-def test_wrong_forms(argv, message, capsys):
-    assert main(argv) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_what_github_reads_is_escaped(tmp_path, monkeypatch):

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from optimizer_sweep.catalog import entries
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from dtypeguard._sweep.catalog import entries
-from dtypeguard._sweep.sweep import CONFIGURATIONS
+from dtypeguard._testing.configurations import CONFIGURATIONS
 from dtypeguard.testing import RULES, check_contract, parametrize_with_checks
 
 ENTRIES, _ = entries()
@@ -206,7 +206,7 @@ ASKED = [
     Policy(state_dtype="params"),  # which refuses float16
     Policy(compute_dtype=jnp.float64),  # which needs x64
     Policy(updates_dtype=jnp.float64),
-    Policy(state_dtype=lambda path, leaf: jnp.float64),
+    Policy(state_dtype={"*": jnp.float64}),
 ]
 
 

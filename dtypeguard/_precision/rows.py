@@ -1,0 +1,121 @@
+"""The rows of a report of precision."""
+
+import math
+from typing import NamedTuple
+
+from .._numbers.plans import WidthPlan
+from .._source.origin import Origin, place_of
+
+# What to write where an update is rounded away.
+STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
+
+
+class LineLoss(NamedTuple):
+    """A line of source that loses precision.
+
+    Attributes:
+        origin: the line; None for the inputs of the program, which `narrow` rounds. Without
+            a file if no line outside JAX leads to it.
+        share: its share of the squared error of the outputs: what its rounding adds to the
+            lines before it. Shares add up to what decisions leave, and may be negative.
+        alone: the error of the outputs if only this line rounds.
+        left: the share of the squared error that is left if only this line is wide, by a
+            run of the program; not a number for lines beyond the first eight.
+        dtypes: the dtypes that it rounds to.
+        constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
+            if there is none.
+        remedy: what to write, as a sentence.
+        price: the share of the operations of matrix products that such a run makes
+            wide; not a number beyond the first eight lines.
+        backward: of the squared error that it causes alone in the two passes of a gradient,
+            the share of the backward one; not a number if that is not finite, or 0.
+        cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
+            of state[0].mu['w']"; None if the rounding is the program's own.
+        scope: what the scopes of `jax.named_scope` in which it is computed have in common,
+            such as "encoder/block_*"; empty if there is nothing.
+    """
+
+    origin: Origin | None
+    share: float
+    alone: float
+    left: float
+    dtypes: tuple[str, ...]
+    constant: str | None
+    remedy: str
+    price: float = math.nan
+    backward: float = 0.0
+    cast: str | None = None
+    scope: str = ""
+
+    @property
+    def of_pass(self) -> str:
+        """The pass of a gradient in which it loses most: forward, backward or both."""
+        if math.isnan(self.backward):
+            return ""
+        most = "backward" if self.backward > 0.5 else "forward"
+        return "both" if 0.1 < self.backward < 0.9 else most
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        if self.origin is None:
+            return "the inputs"
+        place = place_of(self.origin)
+        return place if self.cast is None else f"{place}, {self.cast}"
+
+
+class LineDecision(NamedTuple):
+    """A line that decides by floating numbers, and decides otherwise in wide types.
+
+    Attributes:
+        origin: the line; None if no line outside JAX leads to it.
+        flipped: how many of its decisions are others in wide types.
+        count: how many it makes: a mask of 32,768 elements is as many.
+    """
+
+    origin: Origin | None
+    flipped: int
+    count: int
+
+
+class WideLines(NamedTuple):
+    """A run with some lines wide: its error, what it leaves of that squared, its price."""
+
+    error: float = math.nan
+    left: float = math.nan
+    price: float = math.nan
+    plan: WidthPlan | None = None
+
+
+class Scaled(NamedTuple):
+    """A run with the loss scaled, of which the gradients are divided in wide types.
+
+    Attributes:
+        scale: the factor, a power of two.
+        error: that of its outputs.
+        left: the share of the squared error as written that it leaves.
+        dtype: the one whose range is too small without.
+    """
+
+    scale: float
+    error: float
+    left: float
+    dtype: str
+
+
+class ReportWords(NamedTuple):
+    """How a report names what was run.
+
+    Attributes:
+        setting: how the program was run; empty if as written.
+        widened: how the lines of the fix are computed.
+        become: what their products become.
+        beside: what the outputs are compared with.
+        nothing: what is said where nothing is off.
+    """
+
+    setting: str
+    widened: str
+    become: str
+    beside: str
+    nothing: str

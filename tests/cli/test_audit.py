@@ -1,0 +1,255 @@
+"""The command line on one optimizer or step: its inputs, its report, wrong usage."""
+
+import inspect
+import json
+import sys
+
+import optax.contrib
+import pytest
+
+from dtypeguard._cli.main import main
+from dtypeguard._source.files import short_path
+
+pytestmark = pytest.mark.third_party
+
+SCRIPT = """
+import jax.numpy as jnp, numpy as np, optax
+
+def make_optimizer(rate=np.float32(0.1)):
+    def update(updates, state, params=None):
+        return updates, state * rate
+    return optax.GradientTransformation(lambda p: jnp.zeros((), p["b"].dtype), update)
+
+opt = make_optimizer()
+clean = optax.sgd(0.1)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    (tmp_path / "my_script.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("my_script.py:opt", "opt"), ("my_script:make_optimizer", "make_optimizer(...)")],
+)
+def test_a_target_that_drifts_exits_1(script, capsys, target, name):
+    assert main(["audit", target, "--params", "bfloat16"]) == 1
+    assert capsys.readouterr().out == (
+        "audit: 1 state leaf changed dtype in one update.\n"
+        "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
+        f"Wrap the optimizer: dtypeguard.guard({name}).\n"
+        "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses.\n"
+    )
+
+
+def test_a_clean_target_exits_0(script, capsys):
+    assert main(["audit", "my_script.py:clean", "--params", "bfloat16,float32"]) == 0
+    out = capsys.readouterr().out
+    assert out == "audit: no leaf changed its type in one update.\n"
+    assert main(["audit", "my_script.py:opt", "--set", "rate=1"]) == 2
+    assert "my_script.py:opt is an optimizer already" in capsys.readouterr().err
+
+
+def test_short_names_of_dtypes(capsys):
+    adam = ["audit", "optax:adam", "--set", "learning_rate=1e-3", "--json"]
+    assert main([*adam, "--params", "bf16,f32", "--grads", "f32"]) == 1
+    short = json.loads(capsys.readouterr().out)
+    assert main([*adam, "--params", "bfloat16,float32", "--updates", "float32"]) == 1
+    assert json.loads(capsys.readouterr().out) == short
+
+
+def test_x64_reaches_the_target(capsys):
+    argv = ["audit", "optax:scale_by_learning_rate", "--set", "learning_rate=0.5"]
+    assert main([*argv, "--x64", "--params", "float32", "--grads", "float64"]) == 1
+    assert "updates['b']  float32 -> float64" in capsys.readouterr().out
+
+
+def test_a_target_that_takes_other_gradients_than_most(capsys):
+    privately = optax.contrib.differentially_private_aggregate
+    seed = "key" if "key" in inspect.signature(privately).parameters else "seed"
+    argv = ["audit", "optax.contrib:differentially_private_aggregate"]
+    for setting in ("l2_norm_clip=1.0", "noise_multiplier=0.1", f"{seed}=0"):
+        argv += ["--set", setting]
+    assert main(argv) == 0, capsys.readouterr().out
+
+
+def test_a_part_of_a_package_is_named_as_one(script, capsys):
+    package = script / "my_package"
+    package.mkdir()
+    (package / "my_rate.py").write_text("RATE = 0.1\n")
+    lines = "import optax\nfrom .my_rate import RATE\nopt = optax.sgd(RATE)\n"
+    (package / "my_optim.py").write_text(lines)
+    assert main(["audit", "my_package/my_optim.py:opt"]) == 2
+    assert capsys.readouterr().err.endswith("write PACKAGE.MODULE:opt.\n")
+    assert main(["audit", "my_package.my_optim:opt"]) == 0
+
+
+def test_a_script_is_loaded_as_python_runs_it(tmp_path, capsys):
+    """Under the flag, with the modules beside it, and known by its name."""
+    (tmp_path / "beside_a_script.py").write_text(
+        "import jax.numpy as jnp\nRATE = jnp.ones(())\n"
+    )
+    (tmp_path / "a_script.py").write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses, jax, optax\n"
+        "from beside_a_script import RATE\n"
+        "@dataclasses.dataclass\n"
+        "class Settings:\n"
+        "    rate: jax.Array\n"
+        "rate = Settings(RATE).rate\n"
+        "scale = lambda u, p: jax.tree_util.tree_map(lambda g: g * rate, u)\n"
+        "opt = optax.stateless(scale)\n"
+    )
+    try:
+        assert main(["audit", f"{tmp_path / 'a_script.py'}:opt", "--x64"]) == 1
+    finally:
+        sys.modules.pop("a_script", None)
+        sys.modules.pop("beside_a_script", None)
+        if str(tmp_path) in sys.path:
+            sys.path.remove(str(tmp_path))
+    assert "updates['b']  float32 -> float64  " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_ends_by_itself_is_not_taken_for_clean(tmp_path, capsys, code):
+    (tmp_path / "ends.py").write_text(f"import sys\nsys.exit({code})\n")
+    assert main(["audit", f"{tmp_path / 'ends.py'}:opt"]) == 2
+    assert f"cannot be imported: SystemExit: {code}. Write" in capsys.readouterr().err
+
+
+def test_a_script_with_a_command_line_of_its_own_that_prints(script, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dtypeguard", "audit", "my_script.py:opt"])
+    (script / "my_script.py").write_text(
+        "import argparse, optax\n"
+        "print(argparse.ArgumentParser().parse_args())\n"
+        "opt = optax.sgd(0.1)\n"
+    )
+    assert main(["audit", "my_script.py:opt", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["ok"]
+    assert captured.err == "Namespace()\n"
+    assert sys.argv[0] == "dtypeguard"
+
+
+STEP = """
+import jax.numpy as jnp
+from typing import NamedTuple
+
+print("what a script prints is no report")
+
+
+class State(NamedTuple):
+    time: object
+    leaf: object
+
+
+def inputs():
+    time = jnp.asarray(0.0)  # weak
+    return State(time, jnp.zeros(3, jnp.bfloat16)), jnp.ones(3)
+
+
+def by_name():
+    state, x = inputs()
+    return {"state": state, "x": x}
+
+
+def one():
+    return State(jnp.float32(0), jnp.zeros(3, jnp.bfloat16))
+
+
+def eager():
+    return State(time=float(jnp.float32(0)), leaf=jnp.zeros(3, jnp.bfloat16))  # run
+
+
+def raises():
+    raise KeyError("data")
+
+
+def step(state, x=1.0):
+    assert type(state) is State
+    return State(state.time + jnp.float32(1), state.leaf * x)  # widened
+
+
+class Env:
+    def step(self, key, state):
+        return key, {"state": state + jnp.float32(1)}
+
+
+env = Env()
+of_env = 0, jnp.zeros(3, jnp.bfloat16)
+"""
+
+
+@pytest.fixture
+def step_file(tmp_path):
+    file = tmp_path / "a_step.py"
+    file.write_text(STEP)
+    return str(file)
+
+
+@pytest.mark.parametrize("name", ["inputs", "by_name"])
+def test_a_step(step_file, name, capsys):
+    inputs = f"{step_file}:{name}"
+    assert main(["audit", f"{step_file}:step", "--inputs", inputs]) == 1
+    out, err = capsys.readouterr()
+    assert "what a script prints is no report" in err
+    lines = out.splitlines()
+    assert lines[0] == (
+        "audit: 1 leaf of the carry changed weak type, 1 leaf of the carry changed dtype "
+        "in one step."
+    )
+    number = lambda text: 1 + next(n for n, x in enumerate(STEP.splitlines()) if text in x)
+    assert lines[1].endswith(
+        f"float32 (weak) -> float32  {short_path(step_file)}:{number('# weak')}"
+    )
+    widened = f"bfloat16       -> float32  {short_path(step_file)}:{number('# widened')}"
+    assert lines[2] == f"  state.leaf  {widened}"
+    assert lines[3] == (
+        "Wrap the step: dtypeguard.guard_step(step). "
+        "Begin with a strongly typed carry: dtypeguard.strong(state)."
+    )
+
+
+def test_a_step_that_is_clean_and_inputs_that_are_run(step_file, capsys):
+    audit = ["audit", f"{step_file}:step", "--inputs"]
+    assert main([*audit, f"{step_file}:one"]) == 0
+    assert capsys.readouterr().out == "audit: no leaf changed its type in one step.\n"
+    assert main([*audit, f"{step_file}:eager", "--json"]) == 1
+    (drift,) = json.loads(capsys.readouterr().out)["drifts"]
+    assert (drift["path"], drift["where"]) == ("state.time", "carry")
+    assert drift["origin"]["code"].endswith("# run")
+
+
+def test_the_carry_of_a_step(step_file, capsys, tmp_path):
+    audit = ["audit", f"{step_file}:env.step", "--inputs", f"{step_file}:of_env"]
+    places = "--carry", "key,state", "--returned", "0,1"
+    assert main([*audit, *places]) == 1
+    assert "changed structure" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    one = "--carry", "1", "--returned", "1", "--html", str(page)
+    assert main([*audit, *one]) == 1
+    assert "state[&#x27;state&#x27;]" in page.read_text()
+    assert main([*audit, "--carry", "stat"]) == 2
+    assert main([*audit, "--carry", "1", "--returned", "loss"]) == 2
+    err = capsys.readouterr().err
+    assert 'carry=0 or "key", carry=1 or "state"' in err
+    assert "Here these are --carry and --returned" in err
+
+
+def test_an_audit_tries_the_types_that_tell(capsys):
+    """Adam keeps its types for float32 params, and not for wider gradients."""
+    argv = ["audit", "optax:adam", "--set", "learning_rate=1e-3"]
+    assert main([*argv, "--params", "float32"]) == 0
+    assert "Tried" not in capsys.readouterr().out
+    assert main(argv) == 1
+    assert "Found with --params bfloat16 --grads float32." in capsys.readouterr().out
+    assert main(["audit", "optax:sgd", "--set", "learning_rate=1e-3"]) == 0
+    tried = "--params bfloat16 --grads float32, --params float32 --x64."
+    assert capsys.readouterr().out.splitlines()[1].endswith(tried)

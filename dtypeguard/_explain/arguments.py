@@ -51,7 +51,8 @@ def find_arguments(
     headline = f"{name} has {what} of a type that it does not accept."
     if wanted is None:
         headline = f"the arguments of {name} have different types."
-    keeps = kind(wanted) == "int" and any(
+    keeps = any(getattr(x.value, "dtype", None) == float0 for x in some)
+    keeps |= kind(wanted) == "int" and any(
         kind(dtype_of(x.value)) == "float" and x.base not in _WHOLE | complaint.names
         for x in some
     )
@@ -64,7 +65,9 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
     for site in users_sites(failure.sites):
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
-        if site is not failure.sites[-1] and not all(map(is_users, inner)):
+        is_of_indices = OF_INDICES.search(failure.message) is not None
+        is_own = site is failure.sites[-1] or all(map(is_users, inner))
+        if not is_own and not is_of_indices:
             return None  # it was raised in a function that JAX calls
         named = [*written_in(site)]
         for each in getattr(site.node, "args", ()):
@@ -82,7 +85,7 @@ def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
             name = site.name or "a call"
             others = {*failure.types} - {str(dtype_of(x.value)) for x in named}
             wanted = None
-            if OF_INDICES.search(failure.message) and len(leaves) == 1:
+            if is_of_indices and len(leaves) == 1:
                 wanted = jnp.dtype("int32")
             elif "assert" not in name and len(failure.types) == 2 and len(others) == 1:
                 wanted = jnp.dtype(others.pop())
@@ -199,7 +202,8 @@ def _is_refused(argument: Argument, complaint: Complaint) -> bool:
     if kind(complaint.wanted) in ("int", "bool") and is_number:  # a number in 64 bits
         return kind(dtype) == "float"
     # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own type.
-    named = {str(dtype), str(getattr(argument.value, "dtype", dtype))}
+    own = getattr(argument.value, "dtype", dtype)
+    named = {str(dtype), "float0" if own == float0 else str(own)}
     return not named.isdisjoint(complaint.types)
 
 

@@ -106,7 +106,9 @@ def _is_shared(
     paths, leaf = call.bodies["body"].carried.paths, call.first[place]
     others = [n for n in stays if n < len(call.first)]
     alike = [n for n in others if keys(paths[n])[-1:] == keys(paths[place])[-1:]]
-    alike = [n for n in alike if dtype_of(call.first[n]) == dtype_of(leaf) and keys(paths[n])]
+    alike = [
+        n for n in alike if dtype_of(call.first[n]) == dtype_of(leaf) and keys(paths[n])
+    ]
     return any(call.first[n] is leaf for n in others) or any(
         provenance.of_leaf(call.first[n]) == begun for n in alike[:_SOME]
     )

@@ -76,8 +76,9 @@ _ROLES = (
         is_only=True,
     ),
     Role(
-        "arguments to have the same dtypes|must be same dtype|two inexact dtypes must match|"
-        "no available implicit dtype promotion path|arguments to jax.jvp do not match|"
+        "arguments to have the same dtypes|must be same dtype|"
+        "two inexact dtypes must match|no available implicit dtype promotion path|"
+        "arguments to jax.jvp do not match|"
         f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got",
         "alike",
     ),

@@ -54,14 +54,16 @@ class Failure(NamedTuple):
 
 def read(error: BaseException) -> Failure | None:
     """An error with JAX's own frames in its traceback; None if it is not over types."""
-    message, passed = str(error), sites(error.__traceback__)
+    message = str(error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    failure = Failure(message, frames, passed)
-    if (unlike := lowered(message)) is not None:
-        return failure._replace(lowered=unlike)
-    if isinstance(error, NotImplementedError):
+    unlike, dtype = lowered(message), None
+    if isinstance(error, NotImplementedError) and not unlike:
         dtype = unsupported(message)
-        return failure._replace(unsupported=dtype) if dtype else None
+        if dtype is None:
+            return None
+    if unlike or dtype:
+        passed = sites(error.__traceback__)
+        return Failure(message, frames, passed, lowered=unlike, unsupported=dtype)
     about = complaint(message)
     inner = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), frames[::-1])
     if about is not None and about.wanted is None and combines([*inner]):
@@ -71,6 +73,7 @@ def read(error: BaseException) -> Failure | None:
     types = named_types(message) if about is None else frozenset()
     if about is None and not calls and not types:
         return None
+    passed = sites(error.__traceback__)
     callers = (site for site in reversed(passed) if package(site.file) != "equinox")
     if caller := next(callers, None):
         calls = [call._replace(written=caller.node) for call in calls]
@@ -83,7 +86,10 @@ def read(error: BaseException) -> Failure | None:
     if about is not None and about.role.is_result:
         functions = [("cond_fun", call.condition) for call in calls if call.condition]
         functions += _losses(passed[-1])
-    return failure._replace(
+    return Failure(
+        message,
+        frames,
+        passed,
         complaint=about,
         is_update=is_update([frame_of(site.frame) for site in passed]),
         control_flow=calls,

@@ -123,6 +123,9 @@ def _of_loop(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remedy]]:
     if guard and (way := _guard(call, guard)):
         # What begins on no line that could be named is guarded first.
         is_first = all(_line(x.why.begun) or x.is_of_first for x in begin)
+        guarded, begun = ({x.number for x in those} for those in (guard, begin))
+        if begun < guarded and not cast:
+            ways = []  # it mends more
         ways.insert(len(ways) if is_first else 0, way)
     yield ways
 
@@ -198,16 +201,14 @@ def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
         carry = f", carry={position}" if position else ""
         text = f"guard what you give to {package(call.file)}: "
         text += f"dtypeguard.guard_step(lambda ...{carry})"
-    return Remedy(text, leaves, untried, tuple(narrow))
+    return Remedy(text, leaves, tried, tuple(narrow))
 
 
 def _is_of_optimizer(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:
     """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
     lines = [leaf.why.origin for leaf in leaves if leaf.why.origin is not None]
     of = lambda line: line.is_of_optimizer or line.is_of_apply_updates
-    return call.is_update or (
-        any(x.is_of_optimizer for x in lines) and all(map(of, lines))
-    )
+    return call.is_update or (any(x.is_of_optimizer for x in lines) and all(map(of, lines)))
 
 
 def _is_of_package(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> bool:
@@ -226,7 +227,7 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
         yield [Remedy(_WRAP, leaves)]
         return
     by_path = grouped(leaves, lambda leaf: leaf.path)
-    key = lambda of_path: tuple((x.branch, str(x.dtypes[0]), x.kept) for x in of_path)
+    key = lambda of_path: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in of_path)
     for alike in grouped(by_path, key):
         own = [leaf for of_path in alike for leaf in of_path]
         if not own[0].path.startswith("result"):  # they return nothing and work in place
@@ -242,9 +243,7 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
             yield [*_returns(call, alike)]
 
 
-def _returns(
-    call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]
-) -> Iterator[Remedy]:
+def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
     """To begin what was there in the other dtype, or to return one dtype."""
     own, first = [x for of_path in alike for x in of_path], alike[0]
     name = _name([of_path[0] for of_path in alike])
@@ -255,7 +254,10 @@ def _returns(
         if change_of(old, new) in ("wider", "another kind") and _line(line):
             places = [x[0].place for x in alike if x[0].place is not None]
             about = call.bodies, kept[0].branch, places, new
-            held, _, _ = kept[0].kept.rpartition(", ")
+            held = [
+                x.kept.rpartition(", ")[0] for of_path in alike for x in of_path if x.kept
+            ]
+            held = ", ".join(held) if len(held) <= FEW else of_holders(held)
             text = f"begin {held or 'the operand'} as {new}{lost(old, new)}"
             yield Remedy(_at(line, text), own, partial(trial.branches_begin, *about))
     meant = [x.dtypes[0] for x in kept] if kept and made else []
@@ -410,7 +412,7 @@ def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
         sentences = [f"its {old} arrays as {new}" for old, new in to.items()]
         where = line_text(site.file, site.line) if site else ""
         text = f"at {where} give {site.name or 'the call'} {' and '.join(sentences)}"
-        text += f": {_cast([*to.values()][0])}"
+        text += f": {_cast(next(iter(to.values())))}"
         change = lambda x, to=to: (
             trial.cast_to(x, to[dtype_of(x)]) if is_array(x) and dtype_of(x) in to else x
         )
@@ -444,13 +446,19 @@ def _of_lowered(call: RefusedCall, finding: Finding) -> Iterator[Sequence[Remedy
 
 def _of_compiled(call: RefusedCall, finding: Finding) -> Iterator[Sequence[Remedy]]:
     casts = [(x, x.dtypes[0]) for x in finding.leaves if x.argument]
-    yield [_casts(casts, finding.sites[-1], finding.leaves)._replace(trial=untried)]
+    keep = "compile a function that keeps its types: dtypeguard.guard_step(step)"
+    cast = _casts(casts, finding.sites[-1], finding.leaves)._replace(trial=untried)
+    yield [cast, Remedy(keep, finding.leaves)]
 
 
 def _of_checked(call: RefusedCall, finding: Finding) -> Iterator[Sequence[Remedy]]:
+    leaves = finding.leaves
+    site = next(site for site in users_sites(finding.sites) if site.inside)
     if call.wanted is not None:
-        casts = [(leaf, call.wanted) for leaf in finding.leaves]
-        yield [_casts(casts, users_sites(finding.sites)[0], finding.leaves)]
+        yield [_casts([(leaf, call.wanted) for leaf in leaves], site, leaves)]
+    elif len({x.dtypes[0] for x in leaves}) == 2 and all(kind(x.dtypes[0]) for x in leaves):
+        ways = (_casts(way, site, leaves) for way in _to_meet(leaves))
+        yield [*map(_if_it_holds, ways)]
 
 
 _Of = Callable[[RefusedCall, Finding], Iterable[Sequence[Remedy]]]

@@ -1,4 +1,4 @@
-"""Fourth stage: writes a note: the facts of each cause in four lines, then what to write."""
+"""Fourth stage: writes a note: four lines of facts a cause, then what to write."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
@@ -59,10 +59,12 @@ def text_of(choice: Choice, is_whole: bool = False) -> str:
     lines = []
     for group in groups[:most]:
         lines += _names(group, is_whole)
-        lines += [f"  {line}" for line in columns([*_facts(group[0])])]
+        lines += [f"  {line}" for line in columns([*_facts(group[0], len(group) > 1)])]
     is_cut = len(groups) > most or any(len(group) > FEW for group in groups)
     narrow = " and ".join(map(str, choice.to))
-    loses = f"A cast to {narrow} rounds: dtypeguard.audit_precision measures what that loses."
+    loses = (
+        f"A cast to {narrow} rounds: dtypeguard.audit_precision measures what that loses."
+    )
     hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
     after = [
         *choice.before,
@@ -72,15 +74,18 @@ def text_of(choice: Choice, is_whole: bool = False) -> str:
         hint * (is_cut and not is_whole),
     ]
     lines += and_more(max(len(groups) - most, 0))
-    return "\n".join(
-        [f"dtypeguard: {choice.headline}", *(f"  {x}" for x in lines), *filter(None, after)]
-    )
+    note = [
+        f"dtypeguard: {choice.headline}",
+        *(f"  {x}" for x in lines),
+        *filter(None, after),
+    ]
+    return "\n".join(note).replace("[('float0', 'V')]", "float0")
 
 
 def _key(unit: _Unit) -> Hashable:
     """What leaves of one cause have in common: all that is said of them."""
     types = tuple((x.branch, x.is_reshaped, *map(str, x.dtypes)) for x in unit)
-    return types, *_facts(unit)
+    return types, *_facts(unit, is_one_of_many=True)
 
 
 def _names(group: Sequence[_Unit], is_whole: bool) -> Iterator[str]:
@@ -93,13 +98,15 @@ def _names(group: Sequence[_Unit], is_whole: bool) -> Iterator[str]:
     is_few = len(leaves) <= FEW
     paths = [leaf.path for leaf in leaves]
     all_types = {types(leaf) for leaf in leaves}
-    type_ = all_types.pop() if len(all_types) == 1 else " -> ".join(map(str, leaves[0].dtypes))
+    type_ = (
+        all_types.pop() if len(all_types) == 1 else " -> ".join(map(str, leaves[0].dtypes))
+    )
     name = ", ".join(paths) if is_few else of_holders(paths)
     yield from columns([(name, "" if leaves[0].branch else type_)])
 
 
-def _facts(unit: _Unit) -> Iterator[_Fact]:
-    """The lines behind the type of a leaf, that which is to be changed first before others."""
+def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
+    """The lines behind the type of a leaf, the one that is to be changed first."""
     for leaf in unit:
         why, old, new = leaf.why, leaf.dtypes[0], leaf.dtypes[-1]
         if is_python_number(leaf.values[-1]):
@@ -109,8 +116,9 @@ def _facts(unit: _Unit) -> Iterator[_Fact]:
         word = "becomes" if why.is_promoted or why.cause or len(leaf.values) > 1 else "is"
         gives = f"{word} {new}"
         if leaf.branch:
-            gives = f"{leaf.branch} gives {_type(leaf.values[0])}"
-            gives += f" ({leaf.kept})" * bool(leaf.kept)
+            type_ = str(old) if is_one_of_many else _type(leaf.values[0])
+            kept = leaf.kept.rpartition(", ")[2] if is_one_of_many else leaf.kept
+            gives = f"{leaf.branch} gives {type_}{f' ({kept})' * bool(kept)}"
         begins = [_fact(f"begins as {old}", why.begun, leaf)]
         becomes = [
             _fact(gives, why.origin, leaf) or (gives, "", "") * bool(leaf.branch),

@@ -1,4 +1,4 @@
-"""The trial of a remedy: what is to change is traced again with the change, on types alone."""
+"""The trial of a remedy: what it changes is traced again with it, on types alone."""
 
 import contextlib
 import inspect
@@ -195,7 +195,9 @@ def _tried(trace: Callable[[], object]) -> Outcome:
     except Exception as error:
         text = str(error)
         is_of_types = isinstance(error, (TypeError, ValueError, AssertionError))
-        needs_values = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
+        needs_values = isinstance(
+            error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+        )
         is_known = is_of_types and not needs_values and "Tracer" not in text
         return False if is_known and _NAMES_A_TYPE.search(text) else None
     return True

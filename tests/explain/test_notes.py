@@ -5,7 +5,9 @@ has to name, and `# not` on those that it may not. Its row has the kind of the f
 and a change of the program that is what it says: with it the program runs.
 """
 
+import functools
 import inspect
+import io
 import itertools
 import re
 from typing import Any, NamedTuple
@@ -19,7 +21,6 @@ from advice import applied, note_on
 from helpers import need, set_x64
 from jax import lax
 
-import dtypeguard
 from dtypeguard._source.files import short_path
 
 pytestmark = pytest.mark.third_party  # standard promotion
@@ -35,7 +36,8 @@ KINDS = {
     "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
     "argument": r"^At \S+ (cast|make|give) \S",
-    "": r"^  ",
+    "shape": "^Return one shape",
+    "": "^  ",
 }
 CHECKED = "Checked: with this change the types agree."
 
@@ -154,14 +156,16 @@ def an_energy_beside_float64():
     return lax.scan(body, (jnp.ones(3), jnp.zeros(3), energy), None, 5)
 
 
-@noted("begin", ("np.complex64(1)", "np.complex128(1)"), x64=True)
+@noted("begin", ("np.load(file)", "np.load(file).astype(complex)"), x64=True)
 def a_field_that_a_restart_file_had_in_complex64():
     def step(field, _):
         return field * jnp.exp(1j * jnp.linspace(0.0, 1.0, 3)), None  # named
 
-    read = lambda: np.complex64(1) * np.ones(3, "complex64")
-    field = jnp.asarray(read())  # named
-    return lax.scan(step, field.astype(np.complex64(1).dtype), None, 3)
+    file = io.BytesIO()
+    np.save(file, np.ones(3, "complex64"))
+    file.seek(0)
+    field = jnp.asarray(np.load(file))  # named
+    return lax.scan(step, field, None, 3)
 
 
 @noted("begin", ("jnp.zeros((), int)", "jnp.zeros((), F32)"))
@@ -193,7 +197,8 @@ def one_argument_of_a_call_over_several_lines():
     def body(carry, x):
         return {name: leaf + x for name, leaf in carry.items()}, None
 
-    first = dict(
+    make = dict
+    first = make(
         wide=jnp.ones(3),
         narrow=jnp.ones(3, BF16),  # first
     )
@@ -205,10 +210,10 @@ def a_first_value_that_a_call_gave():
     def walk(first, rate, turns):
         return lax.scan(lambda c, x: (c - rate * x, None), first, XS[:turns])  # named
 
-    return walk(jnp.zeros(3, BF16), 0.1, turns=2)  # first
+    return walk(jnp.zeros(3, BF16), 0.1, turns=2)  # named
 
 
-@noted("begin", ("step(jnp.zeros", "step(jnp.float32(0) * jnp.zeros"), checked=False)
+@noted("begin", ("step(jnp.zeros(3, BF16))", "step(jnp.zeros(3))"))
 def a_loop_inside_of_a_derivative():
     def step(first):
         def loss(w):
@@ -216,10 +221,16 @@ def a_loop_inside_of_a_derivative():
 
         return jax.grad(loss)(1.0)
 
-    return step(jnp.zeros(3, BF16))  # named
+    return step(jnp.zeros(3, BF16))
 
 
-@noted("begin", ("jnp.ones((), BF16)", "jnp.ones((), F32)"))
+@noted(
+    "guard",
+    (
+        "return eqxi.while_loop(lambda x: x < 3, body,",
+        "return eqxi.while_loop(lambda x: x < 3, dtypeguard.guard_step(body),",
+    ),
+)
 def a_loop_of_equinox():
     eqxi = need("equinox.internal")
 
@@ -228,6 +239,78 @@ def a_loop_of_equinox():
 
     start = jnp.ones((), BF16)
     return eqxi.while_loop(lambda x: x < 3, body, start, max_steps=3, kind="lax")
+
+
+@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3, F32)"))
+def a_default_of_a_body():
+    def body(s, _, scale=WIDE):
+        return s * scale, None
+
+    return lax.scan(body, jnp.ones(3, BF16), None, 2)
+
+
+@noted("begin", ("jitted(jnp.ones(3, BF16))", "jitted(jnp.ones(3))"))
+def what_a_partial_holds():
+    def given(scale, s, _):
+        return s * scale, None
+
+    def assigned(weights):
+        wide = weights.astype(F32)  # named
+        return lax.scan(functools.partial(given, wide), weights, None, 2)
+
+    jitted = jax.jit(assigned)
+    return jitted(jnp.ones(3, BF16))
+
+
+@noted("begin", ("jnp.zeros((), BF16)", "jnp.zeros((), F32)"))
+def a_loop_in_a_loop():
+    def nested(state, x):
+        total, n = state
+        add = lambda i, t: t + x[i]  # first
+        return (lax.fori_loop(0, 3, add, total), n + 1), None
+
+    xs = jnp.ones((2, 3))  # named
+    first = jnp.zeros((), BF16)
+    return lax.scan(nested, (first, 0), xs)
+
+
+@noted("begin", ("jnp.ones(3, BF16)), XS", "jnp.ones(3, F32)), XS"))
+def a_line_in_a_helper():
+    def schedule(count):
+        warm = jnp.asarray(count, F32) / 10  # named
+        return warm * jnp.ones(3, BF16)
+
+    def body(carry, x):
+        count, value = carry
+        rate = schedule(count)  # named
+        return (count + 1, value * rate), None  # named
+
+    return lax.scan(body, (jnp.int32(0), jnp.ones(3, BF16)), XS)
+
+
+@noted("begin", ("jnp.zeros(3, BF16)", "jnp.zeros(3, F32)"))
+def zeros_like_a_model():
+    model = jnp.sin(jnp.ones(3))  # named
+
+    def body(carry, x):
+        return carry + jnp.zeros_like(model) * x, None
+
+    return lax.scan(body, jnp.zeros(3, BF16), jnp.ones(3, BF16))
+
+
+@noted("begin", ("p.astype(BF16), params)", "p.astype(BF16).astype(F32), params)"))
+def a_cast_before_the_gradient():
+    def loss_of(p, x):
+        return jnp.sum((x * p["w"]) ** 2)
+
+    def body(params, x):
+        wide = jax.tree.map(lambda a: a.astype(F32), params)  # named
+        grads = jax.grad(loss_of)(wide, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), None
+
+    params = {"w": jnp.ones(3)}
+    params = jax.tree.map(lambda p: p.astype(BF16), params)  # named
+    return lax.scan(body, params, jnp.ones((2, 3), BF16))
 
 
 # ... what comes back narrower is cast at the line that narrowed it ------------------------
@@ -326,7 +409,7 @@ def an_operand_that_begins_as_an_int():
     return lax.cond(total > 3, lambda t: t + 0.5, lambda t: t, total)
 
 
-@noted("return", ("x * x)", "x * x)"), ("lambda x: COUNTS", "lambda x: COUNTS.astype(F32)"))
+@noted("return", ("lambda x: COUNTS", "lambda x: COUNTS.astype(F32)"))
 def a_global_that_a_branch_returns():
     return lax.cond(
         True,
@@ -339,7 +422,10 @@ def a_global_that_a_branch_returns():
 COUNTS = np.array([1, 2, 3], np.int32)
 
 
-@noted("begin", ("p.astype(BF16)", "p.astype(F32)"), checked=False)
+@noted(
+    "return",
+    ("update, lambda: target", "lambda: jax.tree.map(BF16, update()), lambda: target"),
+)
 def an_average_that_one_branch_keeps():
     params = {"w": WIDE, "b": WIDE}
     target = jax.tree.map(lambda p: p.astype(BF16), params)  # named
@@ -361,9 +447,22 @@ def a_switch():
     return lax.switch(1, branches, x)
 
 
-@noted("", checked=False)
+@noted("shape", checked=False)
 def branches_of_two_shapes():
     return lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(2))
+
+
+@noted("return", ("x * self.weight", '(x * self.weight).astype("bfloat16")'))
+def a_branch_that_calls_an_object():
+    class Model:
+        def __init__(self):
+            self.weight = jnp.ones(3) * 2
+
+        def __call__(self, x):
+            return x * self.weight
+
+    model, half = Model(), jnp.ones(3, BF16)  # named
+    return lax.cond(True, lambda: model(half), lambda: half)
 
 
 # Arguments --------------------------------------------------------------------------------
@@ -376,13 +475,13 @@ def what_is_written_to_a_cache():
     return lax.dynamic_update_slice(cache, new, (0,))
 
 
-@noted("argument", ("[index]", '[index.astype("int32")]'))
+@noted("argument", ("[index]", '[index.astype("int32")]'), checked=False)
 def an_index_that_is_a_float():
     index = jnp.float32(3) / 2  # first
     return jnp.arange(9)[index]
 
 
-@noted("argument", ("np.ceil(1.0 / 0.1)", "int(np.ceil(1.0 / 0.1))"), checked=False)
+@noted("argument", ("np.ceil(1.0 / 0.1)", "int(np.ceil(1.0 / 0.1))"))
 def a_bound_of_numpy():
     size = np.ceil(1.0 / 0.1)  # first
     return lax.fori_loop(0, size, lambda i, x: x, WIDE)
@@ -402,10 +501,23 @@ def an_int_that_is_differentiated():
     return descended(0)  # first
 
 
-@noted("begin", ("jnp.zeros(2, int)", "jnp.zeros(2, F32)"), checked=False)
+@noted("begin", ("jnp.zeros(2, int)", "jnp.zeros(2, F32)"))
 def a_dtype_that_came_in_with_an_array():
     start = jnp.zeros(2, int)  # first
     return jax.random.normal(jax.random.PRNGKey(0), (3,), start.dtype)
+
+
+@noted(
+    "argument",
+    ("run(state)", 'run({**state, "n": state["n"].astype(BF16)})'),
+    checked=False,
+)
+def a_compiled_function_that_is_given_another_type():
+    step = lambda s: {"n": jnp.float32(1) * s["n"]}
+    state = {"n": jnp.ones(2, BF16)}
+    run = jax.jit(step).lower(state).compile()
+    state = {"n": jnp.ones(2)}  # first
+    return run(state)
 
 
 @noted("argument", ("double(wide)", 'double(wide.astype("bfloat16"))'))
@@ -462,7 +574,11 @@ def a_complex_loss_keeps_its_bits():
     return jax.grad(loss)(jnp.ones(3, jnp.complex128))
 
 
-@noted("return", ("(g * x).astype(F32)", '(g * x).astype(F32).astype("bfloat16")'), checked=False)
+@noted(
+    "return",
+    ("(g * x).astype(F32)", '(g * x).astype(F32).astype("bfloat16")'),
+    checked=False,
+)
 def a_rule_that_returns_another_type():
     @jax.custom_vjp
     def scaled(x, w):
@@ -501,11 +617,31 @@ def a_loop_that_jax_wrote():
     return jax.scipy.sparse.linalg.cg(lambda v: v * SCALE, b)  # named
 
 
-@noted("argument", checked=False)
+@noted("argument", ("tokens)\n", 'tokens.astype("int32"))\n'))
 def an_embedding_of_flax():
     nn = need("flax.linen")
     tokens = jnp.ones(3)  # first
     return nn.Embed(4, 2).init(jax.random.PRNGKey(0), tokens)
+
+
+@noted("argument", ("operator, b)", 'operator.astype("float32"), b)'))
+def a_check_of_another_library():
+    def solve(structure, x):
+        if structure.dtype != x.dtype:
+            raise ValueError(f"structures: {structure.dtype}, and not {x.dtype}")
+
+    operator = jnp.eye(3, dtype=BF16)  # first
+    b = jnp.ones(3)  # named
+    return solve(operator, b)
+
+
+@noted("", checked=False)
+def a_kind_that_an_assertion_expects():
+    def check(x, kind):
+        assert x.dtype == kind, f"input has type {x.dtype} but expected {kind}"
+
+    rewards = jnp.arange(3)  # first
+    return check(rewards, float)
 
 
 @noted("", checked=False)
@@ -519,10 +655,14 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     program, kind, changes, is_checked, x64 = ROWS[name]
     with set_x64(x64):
         note = note_on(program)
-        facts = list(itertools.takewhile(lambda x: x.startswith("  "), note.splitlines()[1:]))
+        facts = list(
+            itertools.takewhile(lambda x: x.startswith("  "), note.splitlines()[1:])
+        )
         remedies = note.splitlines()[1 + len(facts) :]
         lines = re.findall(r"[\w/.]+\.py:\d+", "\n".join(facts))
-        assert lines[:1] == marked(program, "first")[:1] or not marked(program, "first"), note
+        assert lines[:1] == marked(program, "first")[:1] or not marked(program, "first"), (
+            note
+        )
         assert {*marked(program, "named")} <= {*lines}, note
         assert not {*marked(program, "not")} & {*lines}, note
         assert re.search(KINDS[kind], (remedies or facts)[0]), note

@@ -60,7 +60,7 @@ def test_what_fails_over_types_ends_with_the_note(test, project):
     code, out = project(f"import model, pytest, unittest\n{test}")
     assert code == 1
     assert re.search(NOTE, out, re.MULTILINE)
-    assert "model.py:6  forced by model.py:5" in out
+    assert re.search(r"becomes \w+ +model.py:6 .*\n.*because of \w+ +model.py:5 ", out)
     assert "site-packages" not in out  # JAX's frames are hidden
 
 

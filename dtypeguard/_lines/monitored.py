@@ -1,4 +1,4 @@
-"""Calls a recorder while a script runs, by `sys.monitoring` of Python 3.12.
+"""Calls a recorder while the user's code runs, by `sys.monitoring` of Python 3.12.
 
 Every event is switched off once it was seen a few times. When JAX begins a trace, those of
 the user's functions are switched on again, by the functions: `restart_events` would also
@@ -7,12 +7,14 @@ wake what a coverage tool or a debugger has switched off.
 
 import contextlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
-from .._leaves.inert import code_of
+from .._source.inert import code_of
 from .._leaves.internals import TRACING
 from .._source.files import is_recorded
 from .._source.origin import callers, release
@@ -25,20 +27,33 @@ _active: list[Recorder] = []
 
 
 def recorder() -> Recorder | None:
-    """The recorder of the script that runs; None if nothing is recorded."""
+    """The innermost recorder that runs; None if nothing is recorded."""
     return _active[-1] if _active else None
 
 
+def recorders() -> list[Recorder]:
+    """All recorders that run, inside out."""
+    return _active[::-1]
+
+
 class Monitored:
-    """Records where a script makes its arrays, from `start` until `stop`.
+    """Records where the user's files make their arrays, while it is entered.
 
     Before Python 3.12, and where other tools have taken all places, nothing is recorded.
+    It may be entered several times, in one another too. What it knows of functions it
+    keeps; of arrays it knows only those that are alive.
+
+    Args:
+        is_own: whether a file is recorded.
     """
 
-    def __init__(self) -> None:
-        self._recorder = Recorder()
+    def __init__(self, is_own: Callable[[str], bool] = is_recorded) -> None:
+        self._is_own = is_own
+        self._recorder = Recorder(is_own)
         self._tool: int | None = None
-        self._is_busy = False
+        self._entered = 0
+        self._lock = threading.RLock()
+        self._busy: set[int] = set()  # threads that record
         # By identity, as to hash code takes long: the user's, with the line on which a call
         # begins; that of others; and what was switched off in part or as a whole.
         self._own: dict[int, tuple[CodeType, int]] = {}
@@ -48,7 +63,20 @@ class Monitored:
         self._seen: Counter[tuple[int, object]] = Counter()
         self._traces: Counter[int] = Counter()
 
-    def start(self) -> None:
+    def __enter__(self) -> "Monitored":
+        with self._lock:
+            self._entered += 1
+            if self._entered == 1:
+                self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0:
+                self._stop()
+
+    def _start(self) -> None:
         """Begins, in the functions that run as well."""
         monitoring: Any = getattr(sys, "monitoring", None)
         places = (4, 3) if monitoring else ()  # nobody's
@@ -65,15 +93,19 @@ class Monitored:
         }
         self._monitoring, self._return = monitoring, events.PY_RETURN
         self._every = sum(callbacks) - events.PY_START
-        monitoring.use_tool_id(self._tool, "dtypeguard run")
+        monitoring.use_tool_id(self._tool, "dtypeguard")
         for event, callback in callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
         monitoring.set_events(self._tool, events.PY_START)
+        for code, _ in self._own.values():
+            self._set(code, self._every)
+        for code in self._others.values():
+            self._set(code, self._return)
         for frame in callers(sys._getframe()):
             self._watch(frame.f_code)
         _active.append(self._recorder)
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Ends."""
         if self._tool is None:
             return
@@ -82,13 +114,16 @@ class Monitored:
             self._set(code, 0)
         self._monitoring.free_tool_id(self._tool)
         self._tool = None
+        for each in (self._off, self._ended, self._seen, self._traces):
+            each.clear()
+        self._recorder.forget_all()
         _active.remove(self._recorder)
 
     def _set(self, code: CodeType, events: int) -> None:
         self._monitoring.set_local_events(self._tool, code, events)
 
     def _watch(self, code: CodeType) -> None:
-        if id(code) not in self._own and is_recorded(code.co_filename):
+        if id(code) not in self._own and self._is_own(code.co_filename):
             lines = [line for *_, line in code.co_lines() if line]
             inside = (line for line in lines if line != code.co_firstlineno)
             self._own[id(code)] = code, next(inside, code.co_firstlineno)
@@ -120,20 +155,21 @@ class Monitored:
 
     def _call(self, record: Callable[..., None], frame: FrameType, *given: object) -> None:
         """Calls the recorder; what goes wrong there is not the script's affair."""
-        self._is_busy = True
+        thread = get_ident()
+        self._busy.add(thread)
         try:
             with contextlib.suppress(Exception):
                 record(frame, *given)
             release([frame])
         finally:
-            self._is_busy = False
+            self._busy.discard(thread)
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
         if not TRACING.are_in(code.co_name):
             self._watch(code)
             is_short = id(code) in self._own and _is_on_one_line(code)
             return self._on_first(code) if is_short else self._monitoring.DISABLE
-        if self._off and not self._is_busy:
+        if self._off and get_ident() not in self._busy:
             self._again()
             for frame in callers(sys._getframe(1)):
                 if id(frame.f_code) in self._own:
@@ -141,7 +177,7 @@ class Monitored:
         return None
 
     def _on_line(self, code: CodeType, line: int) -> object:
-        if self._is_busy:
+        if get_ident() in self._busy:
             return None
         frame, times = sys._getframe(1), self._times(code, line)
         is_first = line == self._own[id(code)][1]
@@ -165,12 +201,12 @@ class Monitored:
 
     def _on_first(self, code: CodeType) -> object:
         """Sees a function begin that has no other line, and so no event of one."""
-        if not self._is_busy:
+        if get_ident() not in self._busy:
             self._enter(sys._getframe(2), self._times(code, code.co_firstlineno))
         return self._monitoring.DISABLE if id(code) in self._ended else None
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
-        if self._is_busy:
+        if get_ident() in self._busy:
             return None
         frame = sys._getframe(1)
         if id(code) in self._own:
@@ -193,7 +229,7 @@ class Monitored:
     ) -> object:
         """Sees what functions of others return that the user calls."""
         inner = code_of(called)
-        if inner and id(inner) not in self._others and not is_recorded(inner.co_filename):
+        if inner and id(inner) not in self._others and not self._is_own(inner.co_filename):
             self._others[id(inner)] = inner
             self._set(inner, self._return)
         return self._monitoring.DISABLE
@@ -201,3 +237,7 @@ class Monitored:
 
 def _is_on_one_line(code: CodeType) -> bool:
     return all(line in (None, code.co_firstlineno) for *_, line in code.co_lines())
+
+
+# The one of all contexts, hooks and commands: nested use counts.
+RECORD = Monitored()

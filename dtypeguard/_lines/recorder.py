@@ -9,11 +9,11 @@ import inspect
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from .._leaves.inert import is_a, package_of, variables_of
+from .._source.inert import is_a, package_of, variables_of
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.origin import Frame, callers, frame_of, release
@@ -34,6 +34,7 @@ from .named import Words, words_of
 # Callers of a line, frames between two, values that calls return, and those that are not
 # kept weakly.
 _MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
+_MOST_READ = 50  # arrays, by one run of a line
 
 
 class _Running:
@@ -50,9 +51,14 @@ class _Running:
 
 
 class Recorder:
-    """Knows the lines that made the arrays of a script."""
+    """Knows the lines that made the arrays of a script.
 
-    def __init__(self):
+    Args:
+        is_own: whether a file is recorded.
+    """
+
+    def __init__(self, is_own: Callable[[str], bool] = is_recorded):
+        self._is_own_file = is_own
         self._known: dict[int, tuple[Any, Made]] = {}
         self._strong: OrderedDict[int, None] = OrderedDict()
         self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
@@ -62,6 +68,8 @@ class Recorder:
         self._helpers: dict[tuple[int, int], Made | None] = {}
         self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+        # By their file and their number what lines have read.
+        self._read: dict[tuple[str, int], dict[Frame, Made]] = {}
         # What was behind a line's values while what it calls was still looked at.
         self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
@@ -88,6 +96,10 @@ class Recorder:
         is_alone = len({made.through[0] for made in alike}) == 1
         return known or (alike[0] if is_alone and type(value) is not int else None)
 
+    def read(self, file: str, line: int) -> Sequence[Made]:
+        """The arrays that a line has read, one for each line that made them."""
+        return [*self._read.get((file, line), {}).values()]
+
     def begins(self, frame: FrameType) -> None:
         """A function of the user's begins."""
         self._running[id(frame)] = _Running(frame.f_code)
@@ -100,6 +112,11 @@ class Recorder:
         """Some calls of a function may not have been seen to end."""
         kept = {key: x for key, x in self._running.items() if x.code is not code}
         self._running = kept
+
+    def forget_all(self) -> None:
+        """No call that began before has to be seen to end."""
+        self._running.clear()
+        self._behind.clear()
 
     def _running_of(self, frame: FrameType) -> _Running:
         running = self._running.get(id(frame))
@@ -120,7 +137,7 @@ class Recorder:
         if not new:
             return
         passed = self._passed(frame, [leaf for _, leaf in new])
-        through = _through(frame, code.co_firstlineno)
+        through = self._through(frame, code.co_firstlineno)
         for (path, tracer), leaf in itertools.zip_longest(new, passed):
             source = self.made(leaf) or self.number(path[-1], leaf)
             sources = [source] if source else []
@@ -133,7 +150,7 @@ class Recorder:
     def _passed(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
         """What JAX was given, by its frames, for the tracers that it made of that."""
         found: list[Leaf] = []
-        for caller in itertools.takewhile(lambda x: not _is_own(x), callers(frame)):
+        for caller in itertools.takewhile(lambda x: not self._is_own(x), callers(frame)):
             for value in list(variables_of(caller).values()):
                 if package_of(type(value)) == "jax":  # a tree taken apart
                     value = getattr(value, "vals", None)
@@ -172,7 +189,7 @@ class Recorder:
         self.runs(frame, frame.f_lineno)
         self.returns(frame, value)
         caller = frame.f_back
-        outer = next(filter(_is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
+        outer = next(filter(self._is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
         running = self._running.get(id(outer))
         if outer is None or running is None:
             return
@@ -190,7 +207,7 @@ class Recorder:
             made = self.made(leaf)
             if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
                 sources = [made] if made else []
-                made = Made(_through(frame, frame.f_lineno), type_of(leaf), sources)
+                made = Made(self._through(frame, frame.f_lineno), type_of(leaf), sources)
             running.came += [(path, made)] if made else []
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
@@ -201,7 +218,7 @@ class Recorder:
         for path, leaf in leaves:  # such as an object that a call makes
             key = _name_in(path), repr(leaf) if type(leaf) is float else ""
             if key[0].isidentifier() and key[1] and key not in self._numbers:
-                through = self._part(_through(frame, line), words, path)
+                through = self._part(self._through(frame, line), words, path)
                 self._numbers[key] = Made(through, type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
@@ -210,13 +227,16 @@ class Recorder:
 
     def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
         """Records what the variables hold that a line names."""
-        values, new = variables_of(frame), []
+        values, new, read = variables_of(frame), [], []
         for name in (*words.stored, *words.read):
             is_stored = name in words.stored
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
             for path, leaf in held(value):
                 is_made = is_stored or (path and words.is_making)
-                if is_made and is_array(leaf) and self.made(leaf) is None:
+                made = self.made(leaf) if is_array(leaf) else None
+                if made and not is_stored and words.names(path):
+                    read.append(made)
+                elif is_made and is_array(leaf) and not made:
                     new.append((path, leaf))
                 elif is_number(leaf) and (
                     is_stored or (is_made and _name_in(path) in words.others)
@@ -225,15 +245,20 @@ class Recorder:
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)
                     made = made or (None if words.is_computing else self.number("", leaf))
-                    through = self._part(_through(frame, line), words, path)
+                    through = self._part(self._through(frame, line), words, path)
                     self._numbers[key] = made or Made(through, type_of(leaf))
+        if running := self._running.get(id(frame)):
+            pairs = itertools.chain(running.came, *running.before.values())
+            read += [made for path, made in pairs if words.names(path)]
+        known = self._read.setdefault((frame.f_code.co_filename, line), {})
+        known |= {made.through[0]: made for made in read[:_MOST_READ] if made.through}
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:
         """Records values that a line has made."""
         if not new:
             return
-        file, through = frame.f_code.co_filename, _through(frame, line)
+        file, through = frame.f_code.co_filename, self._through(frame, line)
         words = self._words_of(frame.f_code).get(line)
         helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
@@ -311,6 +336,14 @@ class Recorder:
             self._words[id(code)] = code, words_of(code)
         return self._words[id(code)][1]
 
+    def _is_own(self, frame: FrameType) -> bool:
+        return self._is_own_file(frame.f_code.co_filename)
+
+    def _through(self, frame: FrameType, line: int) -> Sequence[Frame]:
+        """A line of a running function, and the user's lines that led there."""
+        outer = itertools.islice(filter(self._is_own, callers(frame)), _MOST_CALLERS)
+        return [frame_of(frame, line), *map(frame_of, outer)]
+
     def _add(self, value: Leaf, made: Made) -> None:
         key, known = id(value), self._known
         try:
@@ -348,13 +381,3 @@ def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[M
 def _name_in(path: Path) -> str:
     """The last name in a path, which may end with places in tuples."""
     return next((part for part in reversed(path) if not part.isdigit()), "")
-
-
-def _is_own(frame: FrameType) -> bool:
-    return is_recorded(frame.f_code.co_filename)
-
-
-def _through(frame: FrameType, line: int) -> Sequence[Frame]:
-    """A line of a running function, and the user's lines that led there."""
-    outer = itertools.islice(filter(_is_own, callers(frame)), _MOST_CALLERS)
-    return [frame_of(frame, line), *map(frame_of, outer)]

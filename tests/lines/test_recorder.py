@@ -1,5 +1,7 @@
 """A script is recorded as its lines run, and runs as it would otherwise."""
 
+import concurrent.futures
+import contextlib
 import gc
 import importlib.util
 import io
@@ -44,11 +46,8 @@ def program(tmp_path):
             places = [step.through[0] for step in made.steps()] if made else []
             return [place.line for place in places if place.file == str(self.path)]
 
-    monitored = Monitored()
-    monitored.start()
-    Program.monitored = monitored
-    yield Program
-    monitored.stop()
+    with Monitored() as Program.monitored:
+        yield Program
     assert recorder() is None
 
 
@@ -230,11 +229,11 @@ def lines_of_another_tool(functions, call):
 
 def test_another_tool_sees_each_line_as_often_as_without(program):
     seen = []
-    for stops in (lambda: None, program.monitored.stop):
-        stops()
-        module = program(LINES).module
-        functions = module.helper, module.main
-        seen.append(lines_of_another_tool(functions, module.main))
+    for recorded in (contextlib.nullcontext(), Monitored()):
+        with recorded:
+            module = program(LINES).module
+            functions = module.helper, module.main
+            seen.append(lines_of_another_tool(functions, module.main))
     assert seen[0] == seen[1]
     assert {number for name, number in seen[0] if name == "main"} == set(range(9, 14))
 
@@ -274,10 +273,8 @@ def test_pdb_changes_a_variable(program):
 
 
 def test_nothing_is_left_of_it():
-    monitored = Monitored()
-    monitored.start()
-    jnp.ones(3)
-    monitored.stop()
+    with Monitored():
+        jnp.ones(3)
     assert all(sys.monitoring.get_tool(tool) is None for tool in (3, 4))
     sys.monitoring.use_tool_id(4, "other")
     try:
@@ -288,14 +285,27 @@ def test_nothing_is_left_of_it():
         sys.monitoring.free_tool_id(4)
 
 
+def test_it_begins_again_after_it_has_ended(program):
+    values = program("import jax.numpy as jnp\ndef f():\n    y = jnp.ones(3)\n    return y\n")
+    monitored = Monitored()
+    for _ in range(5):
+        with monitored, monitored:
+            assert values.steps(values.module.f()) == [3]
+
+
+def test_each_thread_is_recorded(program):
+    values = program("import jax.numpy as jnp\ndef f():\n    y = jnp.ones(3)\n    return y\n")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = [each.result() for each in [pool.submit(values.module.f) for _ in range(3)]]
+    assert [values.steps(value) for value in found] == [[3]] * 3
+
+
 def test_where_others_have_all_places_nothing_is_recorded():
     for tool in (3, 4):
         sys.monitoring.use_tool_id(tool, "other")
     try:
-        monitored = Monitored()
-        monitored.start()
-        assert recorder() is None
-        monitored.stop()
+        with Monitored():
+            assert recorder() is None
     finally:
         for tool in (3, 4):
             sys.monitoring.free_tool_id(tool)

@@ -1,0 +1,81 @@
+"""What is recorded of an array, a number, or what a line has read; nothing if nothing is.
+
+`monitored.py` records while a context, a hook or a command of dtypeguard is open, from
+Python 3.12 on.
+"""
+
+from collections.abc import Iterator
+
+import jax
+from jax.core import Tracer
+
+from .._leaves.dtypes import is_array, kind
+from .._leaves.types import DType, Leaf
+from .._source.origin import Origin, Why, origin_of_frames
+from .made import Made
+from .monitored import recorders
+from .region import Matches
+
+
+def unwrapped(value: Leaf) -> Leaf:
+    """The array, or the tracer of a jaxpr, behind tracers of `vmap`, `grad` and `jvp`."""
+    while isinstance(value, Tracer):
+        inner = getattr(value, "primal", None)
+        inner = getattr(value, "val", None) if inner is None else inner
+        if not is_array(inner):
+            break
+        value = inner
+    return value
+
+
+def made_of(value: Leaf) -> Made | None:
+    """How a value was made; the record does not keep the value."""
+    values = value, unwrapped(value)
+    found = (known.made(each) for known in recorders() for each in values)
+    return next(filter(None, found), None)
+
+
+def recorded(value: Leaf) -> Why:
+    """The lines behind a value."""
+    made = made_of(value)
+    return made.why() if made else Why()
+
+
+def of_argument(variable: object) -> Why:
+    """The lines behind what a traced function was given, by its variable in a jaxpr."""
+    found = (known.argument(variable) for known in recorders())
+    made = next(filter(None, found), None)
+    return made.why() if made else Why()
+
+
+def of_number(name: str, value: object) -> Origin | None:
+    """The line that gave a Python number, by its name or if one line alone did."""
+    found = (known.number(name, value) for known in recorders())
+    made = next(filter(None, found), None)
+    return origin_of_frames(made.through) if made else None
+
+
+def read_on(line: Origin, matches: Matches) -> Origin | None:
+    """The line that made the one array with a property that a line has read.
+
+    Args:
+        line: that has run.
+        matches: whether an abstract value has the property.
+    """
+    roots = {why.root for why in _read_on(line, matches)}
+    return roots.pop() if len(roots) == 1 else None
+
+
+def _read_on(line: Origin, matches: Matches) -> Iterator[Why]:
+    for known in recorders():
+        for made in known.read(line.file, line.line):
+            dtype, is_weak = made.type
+            if not is_weak and matches(_type(dtype)):
+                yield made.why()
+
+
+def _type(dtype: DType) -> jax.ShapeDtypeStruct:
+    """A scalar of a dtype, as JAX makes it of an array of NumPy."""
+    known = jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else dtype
+    return jax.ShapeDtypeStruct((), known)
+

@@ -88,6 +88,8 @@ RELEASES = {
 OLDEST, *_, NEWEST = RELEASES
 PYTHONS = "3.13", "3.12"
 _UNPINNED = "optax", "jax", "numpy", "scipy", "scikit-learn", "equinox"
+# What the programs of the table of notes are written with; nothing is recorded before 3.12.
+_NOTED = "flax", "dm-haiku", "rlax", "numpyro", "diffrax", "optimistix"
 _EVERYWHERE = "jaxtyping==0.3.11", "pytest==9.2.0", "pytest-xdist", "rich"
 _TABLE = re.compile(r"(<!-- releases -->\n).*?(<!-- /releases -->)", flags=re.DOTALL)
 
@@ -145,7 +147,7 @@ def newest() -> Iterator[Environment]:
     for version in PYTHONS:
         base = next(filter(_runs, _places(version)), None)
         if base is not None:
-            requirements = *_UNPINNED, *_EVERYWHERE
+            requirements = *_UNPINNED, *_NOTED, *_EVERYWHERE
             yield Environment(f"python-{version}", base, requirements, upgraded=True)
 
 
@@ -238,7 +240,10 @@ def main() -> int:
     failed = []
     for label, python in pythons.items():
         start = time.monotonic()
-        if run(python, "-m", "pytest", *options, *files).returncode:
+        failures = run(python, "-m", "pytest", *options, *files).returncode
+        # It says that it is skipped where nothing is recorded.
+        failures |= run(python, "tests/programs/notes.py").returncode
+        if failures:
             failed.append(label)
         print(f"{label}: tests in {time.monotonic() - start:.0f} s", flush=True)
     if failed:

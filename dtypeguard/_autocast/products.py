@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
-from .._leaves.compat import HAS_WIDE_RESULTS, Primitive
+from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype
@@ -80,24 +80,14 @@ class Product(NamedTuple):
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
     """A product of JAX, as XLA can run it.
 
-    On a CPU, XLA refuses some products of bfloat16 whose results are in float32, or become
-    so: `BF16 x BF16 = F32`, in JAX 0.10 and 0.12, and in 0.7.2 all of them. Batched ones
-    are refused by the layout of their operands: of the same numbers in float32 it computes
-    the same. Others where an operand or the result is transposed: with barriers it does
-    that before and after.
+    On a CPU, XLA refuses some products of bfloat16 with a float32 result: `BF16 x BF16 =
+    F32`, by the layout that it gives them. Of the same numbers in float32 it computes the
+    same.
     """
-    bind = _PRIMITIVES[name].bind
-    if name != "dot_general" or jax.default_backend() != "cpu":
-        return bind(*operands, **params)
-    _, (batch, _) = params["dimension_numbers"]
-    wide, result = jnp.dtype("float32"), params[_RESULT]
-    if batch or (result == wide and not HAS_WIDE_RESULTS):
+    wide = jnp.dtype("float32")
+    if jax.default_backend() == "cpu" and params[_RESULT] == wide:
         operands = [as_dtype(each, wide) for each in operands]
-        return as_dtype(bind(*operands, **{**params, _RESULT: wide}), result)
-    if result == operands[0].dtype:
-        return bind(*operands, **params)
-    made = bind(*lax.optimization_barrier((*operands,)), **params)
-    return lax.optimization_barrier(made)
+    return _PRIMITIVES[name].bind(*operands, **params)
 
 
 def is_bilinear(eqn: Equation) -> bool:

@@ -377,7 +377,7 @@ class _Call:
             except _OVER_TYPES:  # with strict promotion a weak number alone promotes
                 self.attempts.again()
         try:
-            return self._attempt(self.args, self.kwargs)
+            return self._attempt(*self._with(self.carried))
         except _OVER_TYPES as error:
             done, result = self.again(error)
             if not done:

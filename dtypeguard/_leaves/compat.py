@@ -59,10 +59,6 @@ CAN_LOCK = _JAX >= (0, 7)
 # `jax.shard_map`, whose body is emitted again.
 CAN_AUTOCAST = jax.__version_info__ >= (0, 7, 2)
 
-# XLA of JAX 0.7.2 refuses all products of bfloat16 with a float32 result on a CPU, that of
-# 0.10 some.
-HAS_WIDE_RESULTS = _JAX >= (0, 10)
-
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
 HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)

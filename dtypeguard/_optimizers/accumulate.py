@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
@@ -121,8 +120,6 @@ def as_gradients(
 
 def either(come: jax.Array, with_late: Updates, others: Updates, sums: PyTree) -> Updates:
     """The first updates if late gradients have come, else the others; both emitted or 0."""
-    if not isinstance(come, Tracer):
-        return with_late if come else others
     treedef = tree_util.tree_structure(sums)
     pairs = zip(*map(treedef.flatten_up_to, (with_late, others)))
     select = lambda a, b: jnp.where(come, a, cast(b, a.dtype))

@@ -58,8 +58,8 @@ def multi_steps(
     - If k shrinks during an accumulation, the new k takes effect at once.
 
     A gradient that is None on some mini-steps counts as 0 there, provided that `update`
-    gets the params. One that is None on all of them is None to the inner update; if the
-    update then is None too, it is negative zeros under `jit`.
+    gets the params. One that is None on all of them is None to the inner update, or 0 if
+    that takes no None, as Adam's; if the update then is None too, it is negative zeros.
 
     Under `jax.vmap` with a batched state, the inner update runs for all members if one of
     them emits, and each member gets its own result.
@@ -155,11 +155,15 @@ def multi_steps(
         if come is None:
             new_updates, sums, inner_state = emit_if(emits, none, sums, inner_state)
         else:  # a gradient that is None may have to be what was accumulated
-            carry = sums, inner_state
-            others, *carry = emit_if(emits & ~come, none, *carry)
             with_late = functools.partial(step, late)
-            new_updates, sums, inner_state = emit_if(emits & come, with_late, *carry)
-            new_updates = either(come, new_updates, others, sums)
+            try:
+                others, *carry = emit_if(emits & ~come, none, sums, inner_state)
+            except Exception:  # Adam, for one, takes no None: it is 0 on all mini-steps too
+                new_updates, *carry = emit_if(emits, with_late, sums, inner_state)
+            else:
+                new_updates, *carry = emit_if(emits & come, with_late, *carry)
+                new_updates = either(come, new_updates, others, sums)
+            sums, inner_state = carry
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),
             gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),

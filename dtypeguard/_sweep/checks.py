@@ -150,7 +150,7 @@ def init(eager: State, traced: State) -> None:
 
     It is traced under `jit`, in `cond`, and for the target of a checkpoint.
     """
-    same_types("state", eager, traced, _type_and_shape, " where init is traced")
+    same_types("state", eager, traced, where=" where init is traced")
 
 
 def some_zeros(params: Params) -> Params:
@@ -257,24 +257,27 @@ def one_line(error: Exception) -> str:
     return textwrap.shorten(line, 400, placeholder=" ...")
 
 
-def same_types(
-    name: str,
-    before: PyTree,
-    after: PyTree,
-    type_as: Callable[[Leaf], object] = type_of,
-    where: str = "",
-) -> None:
-    """Raises a `Fault` that names the first leaf whose type changed."""
+def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
+    """Raises a `Fault` that names the first leaf whose type or shape changed.
+
+    `jit` compiles anew for a type, a shape or another implementation of random keys.
+    """
     raise_first(
-        f"{(name + path).lstrip('.')}: {type_as(old)} -> {type_as(new)}{where}"
+        f"{(name + path).lstrip('.')}: {_type_and_shape(old, new)} -> "
+        f"{_type_and_shape(new, old)}{where}"
         for path, old, new in _pairs(name, before, after)
-        if type_as(old) != type_as(new)
+        if _type(old) != _type(new) or jnp.shape(old) != jnp.shape(new)
     )
 
 
-def _type_and_shape(leaf: Leaf) -> str:
-    dtype = type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__)
-    return f"{dtype} of shape {jnp.shape(leaf)}"
+def _type(leaf: Leaf) -> str:
+    return str(type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__))
+
+
+def _type_and_shape(leaf: Leaf, other: Leaf) -> str:
+    """The type of a leaf, with its shape if that of the other differs."""
+    is_same = jnp.shape(leaf) == jnp.shape(other)
+    return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
 
 
 def _no_promotion(subject: OptimizerSubject, updates: Updates) -> None:

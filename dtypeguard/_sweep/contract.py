@@ -168,7 +168,15 @@ def _audited(where: str) -> Callable[[Trial], None]:
 
 
 def _donation(trial: Trial | StepTrial) -> None:
+    """No array is donated twice, nor one that the optimizer has for its next `init`."""
     donated, others = trial.buffers
+    if isinstance(trial, Trial):
+        again, _ = trial.buffers
+        checks.raise_first(
+            f"{path.lstrip('.')} is one array in two first states: init keeps it"
+            for path, leaf in donated.items()
+            if isinstance(leaf, jax.Array) and leaf is again.get(path)
+        )
     named = [(path.lstrip("."), leaf) for path, leaf in donated.items()]
     owners: dict[int | None, str] = {}
     for name, leaf in (*named, *(("another argument", leaf) for leaf in others)):

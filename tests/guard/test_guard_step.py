@@ -792,3 +792,18 @@ def test_the_body_of_a_loop_is_not_asked_about():
         warnings.simplefilter("error")
         ema, _ = jax.lax.scan(body, EMA, jnp.ones(3))
     assert ema.dtype == BF16
+
+
+def test_a_step_that_changes_its_containers_leaves_those_of_the_caller():
+    def step(carry, x):
+        carry["a"] = carry["a"] * x
+        carry["inner"]["n"] += 1.0
+        return carry, None
+
+    given = {"a": jnp.ones(3, jnp.bfloat16), "inner": {"n": jnp.zeros((), jnp.bfloat16)}}
+    array, number = given["a"], given["inner"]["n"]
+    (carry, _) = guard_step(step)(given, jnp.float32(2))
+    assert given["a"] is array
+    assert given["inner"]["n"] is number
+    assert carry["a"].dtype == carry["inner"]["n"].dtype == jnp.bfloat16
+    assert carry["a"][0] == 2

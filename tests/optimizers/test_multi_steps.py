@@ -323,7 +323,7 @@ def test_gradients_that_are_none():
     state = opt.init(params)
     for _ in range(2):
         updates, state = opt.update({"w": params["w"], "b": None}, state, params)
-    assert updates["b"] is None
+    assert not np.any(updates["b"])
     np.testing.assert_allclose(updates["w"], -0.1 * params["w"], rtol=1e-6)
     assert not np.any(state.acc_grads["b"])
 
@@ -754,3 +754,34 @@ def test_integer_updates_are_not_written_over_a_floating_accumulator():
     for emitted in (0, number):
         updates, state = step(jnp.ones((), jnp.float32), state, params)
         assert (updates.dtype, int(updates)) == (jnp.int32, emitted)
+
+
+@third_party
+@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
+@pytest.mark.parametrize("none_at", [0, 1])
+@pytest.mark.parametrize("name", ["adam", "adamw", "lion", "adafactor", "novograd"])
+def test_an_optimizer_that_takes_no_none_gets_0_for_it(name, none_at, wrap):
+    inner = getattr(optax, name)(0.1)
+    params, ones = {"w": jnp.ones(3), "b": jnp.ones(2)}, {"w": jnp.ones(3)}
+    grads = [{**ones, "b": jnp.full(2, 3.0)} for _ in range(2)]
+    grads[none_at] = {**ones, "b": None}
+    opt = multi_steps(inner, 2)
+    state, step = opt.init(params), wrap(opt.update)
+    first, state = step(grads[0], state, params)
+    assert np.signbit(first["b"]).all()
+    assert not np.any(first["b"])
+    updates, _ = step(grads[1], state, params)
+    mean = {**ones, "b": jnp.full(2, 1.5)}
+    expected, _ = inner.update(mean, inner.init(params), params)
+    for path in params:
+        np.testing.assert_allclose(updates[path], expected[path], rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
+def test_a_silent_mini_step_returns_the_same_eagerly_and_jitted(wrap):
+    params = {"w": jnp.ones(3), "b": jnp.ones(2)}
+    opt = multi_steps(optax.sgd(0.1), 2)
+    grads = {"w": jnp.ones(3), "b": None}
+    updates, _ = wrap(opt.update)(grads, opt.init(params), params)
+    assert np.signbit(updates["b"]).all()
+    assert not np.any(updates["b"])

@@ -66,15 +66,15 @@ def _read(text: str) -> Mistake:
     return Mistake(
         *kind.split(),
         name=name,
-        change=_changes(lines[:at]),
+        change=changes(lines[:at]),
         advice=told["says"],
-        fix=_changes(lines[at:]),
+        fix=changes(lines[at:]),
         not_named=told.get("not named", ""),
         not_advised=told.get("not advised", ""),
     )
 
 
-def _changes(lines: list[str]) -> Change:
+def changes(lines: list[str]) -> Change:
     """Lines to be replaced, each run of them with those that follow."""
     found: list[tuple[list[str], list[str]]] = []
     for line in lines:

@@ -104,3 +104,61 @@ def test_what_guards_issue_once_and_what_other_threads_issue():
         assert warnings.showwarning is before
 
     assert shown(call) == ["of a thread", "of a guard"]
+
+
+def test_attempts_in_several_threads_leave_what_shows_warnings():
+    """And each still holds its own back, whichever of them ends first."""
+    first_began, second_began, first_ended = (threading.Event() for _ in range(3))
+
+    def first():
+        with Attempts():
+            first_began.set()
+            second_began.wait()
+        first_ended.set()
+
+    def second():
+        first_began.wait()
+        with Attempts() as attempts:
+            second_began.set()
+            first_ended.wait()
+            warnings.warn("discarded", stacklevel=1)
+            attempts.again()
+            warnings.warn("of the second", stacklevel=1)
+
+    def call():
+        before = warnings.showwarning
+        threads = [threading.Thread(target=target) for target in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert warnings.showwarning is before
+
+    assert shown(call) == ["of the second"]
+
+
+def test_guarded_updates_in_threads():
+    opt = guard(optax.adam(1e-3))
+    params = jnp.ones(3, BF16)
+    state = opt.init(params)
+    before = warnings.showwarning
+    run = lambda: [opt.update(jnp.ones(3), state, params) for _ in range(20)]
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert warnings.showwarning is before
+
+
+def test_a_step_that_records_warnings_around_a_guard():
+    def step(c):
+        with warnings.catch_warnings(record=True) as recorded:
+            warnings.simplefilter("always")
+            guard_step(lambda x: warnings.warn("inside", stacklevel=1) or x)(c)
+            warnings.warn("after", stacklevel=1)
+        assert [str(each.message) for each in recorded] == ["inside", "after"]
+        return c
+
+    with set_x64(True):
+        assert shown(lambda: guard_step(step)(jnp.ones(3))) == []

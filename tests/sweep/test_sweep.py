@@ -98,8 +98,8 @@ FAULTS = {
     ),
     "state shape": (
         _planted(lambda: jnp.zeros(1), _no_step_in_scan),
-        {"scan", "cond", "MultiSteps"},
-        "TypeError: ",
+        {"eval_shape", "scan", "cond", "MultiSteps", "compilations"},
+        "state.leaf: float32 of shape (1,) -> float32 of shape (2,)",
     ),
     "state tree": (
         _planted(lambda: (), lambda leaf: (jnp.zeros(()),)),
@@ -114,7 +114,7 @@ FAULTS = {
     "state by who calls": (
         _planted(None, lambda leaf: leaf, of_params=_weak_if_traced),
         {"init"},
-        "state.leaf: int32 of shape () -> int32 (weak) of shape () where init is traced",
+        "state.leaf: int32 -> int32 (weak) where init is traced",
     ),
     "raises": (
         _planted(_counter, _raise),

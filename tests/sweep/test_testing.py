@@ -98,6 +98,11 @@ def _on_arrays_only(updates, params):
 
 
 # The optimizer, and rules that the report must name.
+def _with_table():
+    table = jnp.arange(3.0)  # gone once the first state is donated
+    return _optimizer(lambda p: table)
+
+
 BROKEN = {
     "float32 accumulator": (
         lambda: _optimizer(
@@ -123,7 +128,14 @@ BROKEN = {
     ),
     "state grows": (
         lambda: _optimizer(lambda p: jnp.zeros(1), lambda m: jnp.concatenate([m, m])),
-        {"state_types", "scan", "cond", "while_loop"},
+        {"state_types", "scan", "cond", "while_loop", "one_compilation"},
+    ),
+    "random keys of another kind": (
+        lambda: _optimizer(
+            lambda p: jax.random.key(0, impl="threefry2x32"),
+            lambda key: jax.random.key(1, impl="rbg"),
+        ),
+        {"scan", "cond", "while_loop", "one_compilation"},
     ),
     "state changes its tree": (
         lambda: _optimizer(lambda p: (), lambda m: (jnp.zeros(()),)),
@@ -132,6 +144,7 @@ BROKEN = {
     "a size by the params' values": (lambda: _optimizer(_size_by_value), {"init"}),
     "wide updates": (lambda: _optimizer(out=_widen), {"update_types"}),
     "params in the state": (lambda: _optimizer(lambda p: p), {"donation"}),
+    "a table of its own in the state": (_with_table, {"donation"}),
     "a leaf that is not an array": (
         lambda: _optimizer(lambda p: Named()),
         {"checkpoint"},

@@ -1,0 +1,54 @@
+"""Gaussian process regression; after `examples/gaussian_process_regression.py` of JAX."""
+
+import jax
+import jax.numpy as jnp
+from jax import grad, jit, random
+from jax.scipy.linalg import cho_solve, cholesky, solve_triangular
+
+KEY = random.key(0)
+
+
+def data(n):
+    dtype = jnp.float32
+    x = random.uniform(KEY, (n, 1), dtype) * 4
+    noise = 0.1 * random.normal(KEY, (n,), dtype)
+    return x, jnp.sin(x[:, 0]) + noise
+
+
+def squared_exponential(params, x1, x2):
+    distance = jnp.sum((x1 / params["length"] - x2 / params["length"]) ** 2)
+    return params["amplitude"] * jnp.exp(-distance)
+
+
+def covariance(params, xs, ys):
+    row = lambda x: jax.vmap(lambda y: squared_exponential(params, x, y))(ys)
+    return jax.vmap(row)(xs)
+
+
+def evidence(params, x, y):
+    jitter = 1e-3 * jnp.eye(x.shape[0])
+    kernel = covariance(params, x, x) + jitter
+    chol = cholesky(kernel, lower=True)
+    alpha = solve_triangular(chol, y, lower=True)
+    return 0.5 * jnp.sum(alpha**2) + jnp.sum(jnp.log(jnp.diag(chol)))
+
+
+@jit
+def step(params, momentum, x, y):
+    grads = grad(evidence)(params, x, y)
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, grads)
+    return jax.tree.map(lambda p, m: p - 0.01 * m, params, momentum), momentum
+
+
+def predict(params, x, y, new):
+    kernel = covariance(params, x, x) + 1e-2 * jnp.eye(x.shape[0])
+    weights = cho_solve((jnp.linalg.cholesky(kernel), True), y)
+    return covariance(params, new, x) @ weights
+
+
+x, y = data(6)
+params = {"amplitude": jnp.ones(()), "length": jnp.ones(())}
+momentum = jax.tree.map(jnp.zeros_like, params)
+for _ in range(3):
+    params, momentum = step(params, momentum, x, y)
+print(predict(params, x, y, jnp.linspace(0, 4, 3)[:, None]))

@@ -51,11 +51,10 @@ def explain(
 
     Inside the context JAX's option `jax_traceback_filtering` is "off", in all threads,
     because the notes come from JAX's own frames. An error that leaves the context has
-    them filtered out again. From Python 3.12 on, the lines that make arrays are recorded
-    from the entry of the context on, for the lines of constants and arguments. On a terminal, the notes of one that ends the program have
-    colors if rich is installed. Nothing else changes.
-
-    To name the line that created a constant, the body of the loop is traced again.
+    them filtered out again. On a terminal, the notes of one that ends the program have
+    colors if rich is installed. From Python 3.12 on, the lines that make arrays are
+    recorded from the entry of the context on, for the lines of constants and arguments.
+    Nothing else changes.
 
     A note fits on a screen: leaves that share a cause share a row, and five causes are
     listed. `error.dtypeguard_rows` has every leaf: its `path`, `branch` and `types`, and

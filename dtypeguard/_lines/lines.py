@@ -4,12 +4,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from .._leaves.compat import traced_anew
-from .._leaves.dtypes import is_weak
+from .._leaves.dtypes import is_python_number, is_weak
 from .._program.graph import Graph
 from .._program.trace import Program, TraceFailed
 from .._source.origin import Origin, Why
 from .blame import source
-from .record import recorded
+from .record import of_number, recorded
 from .region import Matches
 from .rules import RuleLines
 from .why import Ends, line_of, why
@@ -48,7 +48,9 @@ class ProgramLines(Ends):
         if made is not None:
             return Why(made)
         leaves = [leaf for tree in self._program.carried for leaf in tree.arrays]
-        return Why(recorded(leaves[number]).root)
+        leaf = leaves[number]
+        known = of_number("", leaf) if is_python_number(leaf) else recorded(leaf).root
+        return Why(known)
 
     def undisplaced(self, graph: Graph) -> Graph:
         return self.undisplaced_program().step

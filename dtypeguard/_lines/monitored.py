@@ -14,26 +14,14 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
-from .._source.inert import code_of
-from .._leaves.internals import TRACING
+from .._leaves.internals import TRACED, TRACING
 from .._source.files import is_recorded
+from .._source.inert import code_of
 from .._source.origin import callers, release
 from .recorder import Recorder
 
 # How often a line is looked at, a function is switched on, and a call is seen.
 _MOST_SEEN, _MOST_TRACES, _MOST_CALLS = 3, 100, 1000
-
-_active: list[Recorder] = []
-
-
-def recorder() -> Recorder | None:
-    """The innermost recorder that runs; None if nothing is recorded."""
-    return _active[-1] if _active else None
-
-
-def recorders() -> list[Recorder]:
-    """All recorders that run, inside out."""
-    return _active[::-1]
 
 
 class Monitored:
@@ -43,13 +31,12 @@ class Monitored:
     It may be entered several times, in one another too. What it knows of functions it
     keeps; of arrays it knows only those that are alive.
 
-    Args:
-        is_own: whether a file is recorded.
+    Attributes:
+        recorder: what it has recorded.
     """
 
-    def __init__(self, is_own: Callable[[str], bool] = is_recorded) -> None:
-        self._is_own = is_own
-        self._recorder = Recorder(is_own)
+    def __init__(self) -> None:
+        self.recorder = Recorder()
         self._tool: int | None = None
         self._entered = 0
         self._lock = threading.RLock()
@@ -103,7 +90,6 @@ class Monitored:
             self._set(code, self._return)
         for frame in callers(sys._getframe()):
             self._watch(frame.f_code)
-        _active.append(self._recorder)
 
     def _stop(self) -> None:
         """Ends."""
@@ -116,14 +102,13 @@ class Monitored:
         self._tool = None
         for each in (self._off, self._ended, self._seen, self._traces):
             each.clear()
-        self._recorder.forget_all()
-        _active.remove(self._recorder)
+        self.recorder.pause()
 
     def _set(self, code: CodeType, events: int) -> None:
         self._monitoring.set_local_events(self._tool, code, events)
 
     def _watch(self, code: CodeType) -> None:
-        if id(code) not in self._own and self._is_own(code.co_filename):
+        if id(code) not in self._own and is_recorded(code.co_filename):
             lines = [line for *_, line in code.co_lines() if line]
             inside = (line for line in lines if line != code.co_firstlineno)
             self._own[id(code)] = code, next(inside, code.co_firstlineno)
@@ -136,7 +121,7 @@ class Monitored:
                 self._traces[key] += 1
                 self._set(code, 0)
                 self._set(code, self._every if key in self._own else self._return)
-                self._recorder.forget(code)
+                self.recorder.forget(code)
         for key in [key for key in self._seen if key[0] in self._off]:
             del self._seen[key]
         self._off.clear()
@@ -165,6 +150,10 @@ class Monitored:
             self._busy.discard(thread)
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
+        if code.co_qualname in TRACED:
+            if get_ident() not in self._busy:
+                self._call(self.recorder.ends_trace, sys._getframe(1))
+            return None
         if not TRACING.are_in(code.co_name):
             self._watch(code)
             is_short = id(code) in self._own and _is_on_one_line(code)
@@ -173,7 +162,7 @@ class Monitored:
             self._again()
             for frame in callers(sys._getframe(1)):
                 if id(frame.f_code) in self._own:
-                    self._call(self._recorder.resumes, frame)
+                    self._call(self.recorder.resumes, frame)
         return None
 
     def _on_line(self, code: CodeType, line: int) -> object:
@@ -184,7 +173,7 @@ class Monitored:
         if is_first:
             self._enter(frame, times)
         if times <= _MOST_SEEN:
-            self._call(self._recorder.runs, frame, line)
+            self._call(self.recorder.runs, frame, line)
         if is_first or times < _MOST_SEEN:
             return None
         self._off[id(code)] = code
@@ -193,9 +182,9 @@ class Monitored:
     def _enter(self, frame: FrameType, times: int) -> None:
         """A function of the user's begins."""
         if times > _MOST_SEEN:
-            self._recorder.begins(frame)  # not one that had the same identity
+            self.recorder.begins(frame)  # not one that had the same identity
         else:
-            self._call(self._recorder.enters, frame)
+            self._call(self.recorder.enters, frame)
         if times > _MOST_CALLS:
             self._end(frame.f_code)
 
@@ -211,14 +200,14 @@ class Monitored:
         frame = sys._getframe(1)
         if id(code) in self._own:
             if self._times(code, ("return", instruction)) <= _MOST_SEEN:
-                self._call(self._recorder.leaves, frame, value)
-            self._recorder.ends(frame)
+                self._call(self.recorder.leaves, frame, value)
+            self.recorder.ends(frame)
             return None
         user = frame.f_back
         key = id(user and user.f_code)
         is_seen = value is not None and key in self._own and key not in self._ended
         if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
-            self._call(self._recorder.returns, user, value)
+            self._call(self.recorder.returns, user, value)
         if self._times(code, None) <= _MOST_CALLS:
             return None
         self._off[id(code)] = code
@@ -229,7 +218,7 @@ class Monitored:
     ) -> object:
         """Sees what functions of others return that the user calls."""
         inner = code_of(called)
-        if inner and id(inner) not in self._others and not self._is_own(inner.co_filename):
+        if inner and id(inner) not in self._others and not is_recorded(inner.co_filename):
             self._others[id(inner)] = inner
             self._set(inner, self._return)
         return self._monitoring.DISABLE

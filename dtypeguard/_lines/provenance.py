@@ -5,13 +5,12 @@ from types import FrameType
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
-from .._program.graph import Graph
 from .._source.files import is_users
 from .._source.origin import Origin, Why, callers
 from .._source.syntax import evaluated
 from .held import is_array
 from .numbers import number_line
-from .record import of_argument, recorded
+from .record import of_variable, recorded
 from .sites import Argument, Site, fitting, passed_on
 from .traced import TracedValue, traced
 from .why import Ends, Has, why
@@ -73,7 +72,7 @@ class TypeProvenance:
 
     def of_outer(self, equations: TracedValue, number: int, depth: int) -> Why:
         """The lines behind what a traced function was called with for an argument."""
-        if (lines := of_argument(equations.arguments[number])).origin:
+        if (lines := of_variable(equations.arguments[number])).origin:
             return lines
         avals = [variable.aval for variable in equations.arguments]
         nearest: tuple[Leaf, int] | None = None
@@ -93,10 +92,6 @@ class _OfTrace(Ends):
 
     def __init__(self, provenance: TypeProvenance, equations: TracedValue, depth: int):
         self._provenance, self._equations, self._depth = provenance, equations, depth
-
-    def result(self, graph: Graph, output: int) -> Why:
-        value = self.value(graph, output)
-        return Why() if value is None else self._provenance.of_value(value, self._depth)
 
     def given(self, number: int) -> Why:
         return self._provenance.of_outer(self._equations, number, self._depth)

@@ -13,8 +13,10 @@ from .._leaves.dtypes import is_array, kind
 from .._leaves.types import DType, Leaf
 from .._source.origin import Origin, Why, origin_of_frames
 from .made import Made
-from .monitored import recorders
+from .monitored import RECORD
 from .region import Matches
+
+_KNOWN = RECORD.recorder
 
 
 def unwrapped(value: Leaf) -> Leaf:
@@ -30,9 +32,7 @@ def unwrapped(value: Leaf) -> Leaf:
 
 def made_of(value: Leaf) -> Made | None:
     """How a value was made; the record does not keep the value."""
-    values = value, unwrapped(value)
-    found = (known.made(each) for known in recorders() for each in values)
-    return next(filter(None, found), None)
+    return _KNOWN.made(value) or _KNOWN.made(unwrapped(value))
 
 
 def recorded(value: Leaf) -> Why:
@@ -41,17 +41,20 @@ def recorded(value: Leaf) -> Why:
     return made.why() if made else Why()
 
 
-def of_argument(variable: object) -> Why:
-    """The lines behind what a traced function was given, by its variable in a jaxpr."""
-    found = (known.argument(variable) for known in recorders())
-    made = next(filter(None, found), None)
+def of_variable(variable: object) -> Why:
+    """The lines behind what a variable of a jaxpr stands for: an argument, a constant."""
+    made = _KNOWN.variable(variable)
     return made.why() if made else Why()
+
+
+def of_object(value: object) -> Origin | None:
+    """The line that gave a function or an object to a variable first."""
+    return origin_of_frames(_KNOWN.object(value))
 
 
 def of_number(name: str, value: object) -> Origin | None:
     """The line that gave a Python number, by its name or if one line alone did."""
-    found = (known.number(name, value) for known in recorders())
-    made = next(filter(None, found), None)
+    made = _KNOWN.number(name, value)
     return origin_of_frames(made.through) if made else None
 
 
@@ -62,20 +65,18 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
         line: that has run.
         matches: whether an abstract value has the property.
     """
-    roots = {why.root for why in _read_on(line, matches)}
+    roots = {why.root for why in _read_on(line, matches)} - {line}
     return roots.pop() if len(roots) == 1 else None
 
 
 def _read_on(line: Origin, matches: Matches) -> Iterator[Why]:
-    for known in recorders():
-        for made in known.read(line.file, line.line):
-            dtype, is_weak = made.type
-            if not is_weak and matches(_type(dtype)):
-                yield made.why()
+    for made in _KNOWN.read(line.file, line.line):
+        dtype, is_weak = made.type
+        if not is_weak and matches(_type(dtype)):
+            yield made.why()
 
 
 def _type(dtype: DType) -> jax.ShapeDtypeStruct:
     """A scalar of a dtype, as JAX makes it of an array of NumPy."""
     known = jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else dtype
     return jax.ShapeDtypeStruct((), known)
-

@@ -5,17 +5,18 @@ stand for them, are known by identity and kept weakly. Nothing here imports JAX,
 script may choose first.
 """
 
+import contextlib
 import inspect
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from .._source.inert import is_a, package_of, variables_of
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
+from .._source.inert import is_a, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
 from .._source.syntax import lines_of_parts
 from .held import (
@@ -51,15 +52,11 @@ class _Running:
 
 
 class Recorder:
-    """Knows the lines that made the arrays of a script.
+    """Knows the lines that made the arrays of a script."""
 
-    Args:
-        is_own: whether a file is recorded.
-    """
-
-    def __init__(self, is_own: Callable[[str], bool] = is_recorded):
-        self._is_own_file = is_own
+    def __init__(self):
         self._known: dict[int, tuple[Any, Made]] = {}
+        self._objects: dict[int, tuple[weakref.ref[Any], Sequence[Frame]]] = {}
         self._strong: OrderedDict[int, None] = OrderedDict()
         self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
         self._numbers: dict[tuple[str, str], Made] = {}
@@ -83,8 +80,13 @@ class Recorder:
             return None
         return self.made(base)
 
-    def argument(self, variable: object) -> Made | None:
-        """How the argument of a traced function came to be, by its variable in a jaxpr."""
+    def object(self, value: object) -> Sequence[Frame]:
+        """The line that gave a function or an object to a variable first, and callers."""
+        ref, through = self._objects.get(id(value), (None, ()))
+        return through if ref and ref() is value else ()
+
+    def variable(self, variable: object) -> Made | None:
+        """How a variable of a jaxpr came to be: an argument, a constant or a result."""
         known, made = self._variables.get(id(variable), (None, None))
         return made if known is variable else None
 
@@ -113,7 +115,7 @@ class Recorder:
         kept = {key: x for key, x in self._running.items() if x.code is not code}
         self._running = kept
 
-    def forget_all(self) -> None:
+    def pause(self) -> None:
         """No call that began before has to be seen to end."""
         self._running.clear()
         self._behind.clear()
@@ -137,20 +139,36 @@ class Recorder:
         if not new:
             return
         passed = self._passed(frame, [leaf for _, leaf in new])
-        through = self._through(frame, code.co_firstlineno)
+        through = _through(frame, code.co_firstlineno)
         for (path, tracer), leaf in itertools.zip_longest(new, passed):
             source = self.made(leaf) or self.number(path[-1], leaf)
             sources = [source] if source else []
             made = Made(through, type_of(tracer), sources, is_passed=True)
             self._add(tracer, made)
-            variable = getattr(tracer, "val", None)
-            if variable is not None and not is_array(variable):
-                _keep(self._variables, id(variable), (variable, made))
+            self._link(getattr(tracer, "val", None), made)
+
+    def ends_trace(self, frame: FrameType) -> None:
+        """Links what a traced function closes over, and its results, to their lines.
+
+        Args:
+            frame: of JAX, as it makes the jaxpr.
+        """
+        variables = frame.f_locals
+        for variable, value in list(variables["self"].constvar_to_val.items()):
+            value = value if is_array(value) else getattr(value, "original", None)
+            self._link(variable, self.made(value))
+        for tracer in variables["out_tracers"]:
+            self._link(tracer.val, self.made(tracer))
+
+    def _link(self, variable: object, made: Made | None) -> None:
+        """Records what a variable of a jaxpr stands for."""
+        if made and variable is not None and not is_array(variable):
+            _keep(self._variables, id(variable), (variable, made))
 
     def _passed(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
         """What JAX was given, by its frames, for the tracers that it made of that."""
         found: list[Leaf] = []
-        for caller in itertools.takewhile(lambda x: not self._is_own(x), callers(frame)):
+        for caller in itertools.takewhile(lambda x: not _is_own(x), callers(frame)):
             for value in list(variables_of(caller).values()):
                 if package_of(type(value)) == "jax":  # a tree taken apart
                     value = getattr(value, "vals", None)
@@ -189,7 +207,7 @@ class Recorder:
         self.runs(frame, frame.f_lineno)
         self.returns(frame, value)
         caller = frame.f_back
-        outer = next(filter(self._is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
+        outer = next(filter(_is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
         running = self._running.get(id(outer))
         if outer is None or running is None:
             return
@@ -207,7 +225,7 @@ class Recorder:
             made = self.made(leaf)
             if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
                 sources = [made] if made else []
-                made = Made(self._through(frame, frame.f_lineno), type_of(leaf), sources)
+                made = Made(_through(frame, frame.f_lineno), type_of(leaf), sources)
             running.came += [(path, made)] if made else []
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
@@ -218,7 +236,7 @@ class Recorder:
         for path, leaf in leaves:  # such as an object that a call makes
             key = _name_in(path), repr(leaf) if type(leaf) is float else ""
             if key[0].isidentifier() and key[1] and key not in self._numbers:
-                through = self._part(self._through(frame, line), words, path)
+                through = self._part(_through(frame, line), words, path)
                 self._numbers[key] = Made(through, type_of(leaf))
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
@@ -231,6 +249,8 @@ class Recorder:
         for name in (*words.stored, *words.read):
             is_stored = name in words.stored
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
+            if is_stored and not is_array(value) and not is_number(value):
+                self._add_object(value, frame, line)
             for path, leaf in held(value):
                 is_made = is_stored or (path and words.is_making)
                 made = self.made(leaf) if is_array(leaf) else None
@@ -245,7 +265,7 @@ class Recorder:
                     keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
                     made = next(filter(None, map(self._numbers.get, keys)), None)
                     made = made or (None if words.is_computing else self.number("", leaf))
-                    through = self._part(self._through(frame, line), words, path)
+                    through = self._part(_through(frame, line), words, path)
                     self._numbers[key] = made or Made(through, type_of(leaf))
         if running := self._running.get(id(frame)):
             pairs = itertools.chain(running.came, *running.before.values())
@@ -258,7 +278,7 @@ class Recorder:
         """Records values that a line has made."""
         if not new:
             return
-        file, through = frame.f_code.co_filename, self._through(frame, line)
+        file, through = frame.f_code.co_filename, _through(frame, line)
         words = self._words_of(frame.f_code).get(line)
         helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
@@ -336,13 +356,13 @@ class Recorder:
             self._words[id(code)] = code, words_of(code)
         return self._words[id(code)][1]
 
-    def _is_own(self, frame: FrameType) -> bool:
-        return self._is_own_file(frame.f_code.co_filename)
-
-    def _through(self, frame: FrameType, line: int) -> Sequence[Frame]:
-        """A line of a running function, and the user's lines that led there."""
-        outer = itertools.islice(filter(self._is_own, callers(frame)), _MOST_CALLERS)
-        return [frame_of(frame, line), *map(frame_of, outer)]
+    def _add_object(self, value: object, frame: FrameType, line: int) -> None:
+        """Records a variable that holds a function or an object."""
+        known, key = self._objects, id(value)
+        if key not in known:
+            with contextlib.suppress(TypeError):  # a number, say: one for all
+                ref = weakref.ref(value, lambda _: known.pop(key, None))
+                known[key] = ref, _through(frame, line)
 
     def _add(self, value: Leaf, made: Made) -> None:
         key, known = id(value), self._known
@@ -381,3 +401,13 @@ def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[M
 def _name_in(path: Path) -> str:
     """The last name in a path, which may end with places in tuples."""
     return next((part for part in reversed(path) if not part.isdigit()), "")
+
+
+def _is_own(frame: FrameType) -> bool:
+    return is_recorded(frame.f_code.co_filename)
+
+
+def _through(frame: FrameType, line: int) -> Sequence[Frame]:
+    """A line of a running function, and the user's lines that led there."""
+    outer = itertools.islice(filter(_is_own, callers(frame)), _MOST_CALLERS)
+    return [frame_of(frame, line), *map(frame_of, outer)]

@@ -9,27 +9,23 @@ was given; the array that `zeros_like` was to be like. `lines.py` has the ends o
 import dataclasses
 from typing import NamedTuple
 
-from .._leaves.dtypes import is_array, is_weak
-from .._leaves.types import Aval, Leaf
+from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .blame import Blame, blame, equations_behind
 from .equations import Written
-from .record import read_on, recorded
+from .record import of_variable, read_on, recorded
 from .region import Matches, kind_of, nearest_input
 
 
 class Ends:
     """What is known beyond a program, by the record alone. None where it is not known."""
 
-    def value(self, graph: Graph, constant: int) -> Leaf | None:
-        """What a constant of the graph is."""
-        return graph.values.get(constant)
-
-    def result(self, graph: Graph, output: int) -> Why:
-        """The lines behind an output that is a constant."""
-        return recorded(self.value(graph, output))
+    def result(self, graph: Graph, constant: int) -> Why:
+        """The lines behind a constant of the graph."""
+        lines = of_variable(graph.variables.get(constant))
+        return lines if lines.origin else recorded(graph.values.get(constant))
 
     def given(self, number: int) -> Why:
         """The lines behind an input, by its number."""
@@ -41,8 +37,7 @@ class Ends:
         """The line that made the constant which an equation on a line uses."""
         if found.operand is None:
             return line
-        value = self.value(graph, found.operand)
-        made = recorded(value).root if is_array(value) and not is_weak(value) else None
+        made = self.result(graph, found.operand).root
         return made or read_on(line.users, matches) or line
 
     def model(self, line: Origin, matches: Matches) -> Origin | None:

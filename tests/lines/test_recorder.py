@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from dtypeguard import audit_step
-from dtypeguard._lines.monitored import Monitored, recorder
+from dtypeguard._lines.monitored import RECORD, Monitored
 
 pytestmark = [
     pytest.mark.third_party,
@@ -42,13 +42,13 @@ def program(tmp_path):
             return number
 
         def steps(self, value):
-            made = recorder().made(value)
+            made = RECORD.recorder.made(value)
             places = [step.through[0] for step in made.steps()] if made else []
             return [place.line for place in places if place.file == str(self.path)]
 
-    with Monitored() as Program.monitored:
+    with RECORD as Program.monitored:
         yield Program
-    assert recorder() is None
+    assert all(sys.monitoring.get_tool(tool) is None for tool in (3, 4))
 
 
 VALUES = """
@@ -127,7 +127,7 @@ def test_the_line_that_made_a_value(program, name, mark):
 def test_an_item_and_what_was_promoted_before(program):
     values = program(VALUES)
     assert values.steps(values.module.items["a"]) == [values.marked("an item")]
-    made = recorder().made(values.module.promoted)
+    made = RECORD.recorder.made(values.module.promoted)
     (promotion,) = [step for step in made.steps() if step.is_promoted]
     assert promotion.through[0].line == values.marked("promoted")
 
@@ -229,7 +229,7 @@ def lines_of_another_tool(functions, call):
 
 def test_another_tool_sees_each_line_as_often_as_without(program):
     seen = []
-    for recorded in (contextlib.nullcontext(), Monitored()):
+    for recorded in (contextlib.nullcontext(), RECORD):
         with recorded:
             module = program(LINES).module
             functions = module.helper, module.main
@@ -285,19 +285,30 @@ def test_nothing_is_left_of_it():
         sys.monitoring.free_tool_id(4)
 
 
+FUNCTION = """
+    import jax.numpy as jnp
+
+    def f():
+        y = jnp.ones(3)
+        return y
+"""
+
+
 def test_it_begins_again_after_it_has_ended(program):
-    values = program("import jax.numpy as jnp\ndef f():\n    y = jnp.ones(3)\n    return y\n")
+    values = program(FUNCTION)
     monitored = Monitored()
     for _ in range(5):
         with monitored, monitored:
-            assert values.steps(values.module.f()) == [3]
+            value = values.module.f()
+            made = monitored.recorder.made(value)
+            assert made.through[0].line == 5
 
 
 def test_each_thread_is_recorded(program):
-    values = program("import jax.numpy as jnp\ndef f():\n    y = jnp.ones(3)\n    return y\n")
+    values = program(FUNCTION)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found = [each.result() for each in [pool.submit(values.module.f) for _ in range(3)]]
-    assert [values.steps(value) for value in found] == [[3]] * 3
+    assert [values.steps(value) for value in found] == [[5]] * 3
 
 
 def test_where_others_have_all_places_nothing_is_recorded():
@@ -305,7 +316,7 @@ def test_where_others_have_all_places_nothing_is_recorded():
         sys.monitoring.use_tool_id(tool, "other")
     try:
         with Monitored():
-            assert recorder() is None
+            assert sys.monitoring.get_tool(4) == "other"
     finally:
         for tool in (3, 4):
             sys.monitoring.free_tool_id(tool)
@@ -313,9 +324,9 @@ def test_where_others_have_all_places_nothing_is_recorded():
 
 def test_a_number_that_no_file_writes_out(program):
     made = program("total = 128\nsize = total / 3  # the size\nother = size\n")
-    number = recorder().number("size", 128 / 3)
+    number = RECORD.recorder.number("size", 128 / 3)
     assert number.through[0].line == made.marked("the size")
-    assert recorder().number("size", 7.5) is None
+    assert RECORD.recorder.number("size", 7.5) is None
 
 
 CONFIGS = """
@@ -344,7 +355,7 @@ CONFIGS = """
 
 def test_a_line_that_reads_one_field_of_a_config_made_none_of_its_numbers(program):
     made = program(CONFIGS)
-    number = recorder().number("width", 64 / 3)
+    number = RECORD.recorder.number("width", 64 / 3)
     assert number.through[0].line == made.marked("it")
 
 
@@ -500,7 +511,7 @@ def test_an_item_of_a_statement_of_several_lines_has_its_own_line(program):
     settings = made.module.settings
     assert made.steps(settings["tau"]) == [made.marked("tau")]
     assert made.steps(settings["shapes"]["top"]) == [made.marked("top")]
-    assert recorder().number("size", 32 / 3).through[0].line == made.marked("sizes")
+    assert RECORD.recorder.number("size", 32 / 3).through[0].line == made.marked("sizes")
 
 
 VIEWS = """

@@ -247,12 +247,12 @@ class Environment:
     """An environment with a method for its step, as brax and gymnax have them."""
 
     def __init__(self, dt):
-        self.dt = dt
+        self.dt = dt  # operand: method_of_an_environment
 
     def step(self, key, state, action):
         """Gives the observation first and the state second."""
         position, time = state
-        velocity = self.dt * action  # operand: method_of_an_environment
+        velocity = self.dt * action
         position = position + velocity  # promotion: method_of_an_environment
         return position[:1], (position, time + 1)
 

@@ -187,7 +187,7 @@ class Bench:
             for each in candidates_in(trials.program)[0]
             if not each.has_products and any(names[n] in _TORCH for n in each.numbers)
         ]
-        return self.plan("flow", lines), math.nan
+        return self.plan("all", lines), math.nan
 
     def ours(self, trials: PlanTrials) -> Found:
         parts = self.parts[0], self.traced, self.prepared, self.parts[3]

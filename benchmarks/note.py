@@ -8,7 +8,7 @@ import pathlib
 import re
 import textwrap
 
-from dtypeguard._leaves.colors import MARKS
+from dtypeguard._explain.colors import MARKS
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 COLUMNS, ADVANCE, LINE, MARGIN = 60, 8.43, 21, 18

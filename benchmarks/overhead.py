@@ -6,7 +6,9 @@ the ratio within a round.
 """
 
 import functools
+import pathlib
 import statistics
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -19,8 +21,11 @@ from timing import ratio, setting
 
 from dtypeguard import audit_step, guard, guard_step
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64
-from dtypeguard._sweep import catalog
-from dtypeguard._sweep.hlo import count_float64, optimized_hlo
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+
+from hlo import count_float64, optimized_hlo
+from optimizer_sweep import catalog
 
 
 def problem(opt, leaves, side):

@@ -1,6 +1,6 @@
 """Optimizers of other packages, bare and guarded, over dtypes and control flow.
 
-Prints what `dtypeguard sweep` prints of Optax's: in how many configurations (six of dtypes
+Prints what the tests' sweep prints of Optax's: in how many configurations (six of dtypes
 with x64 off, nine with x64 on, three with explicit float64 where JAX has it) the bare and
 the guarded optimizer fail a check, which checks, and what fails guarded. Below it names the
 checks that pass bare and fail guarded, and the configurations in which two jitted guarded
@@ -45,6 +45,7 @@ import importlib
 import importlib.metadata
 import io
 import itertools
+import pathlib
 import sys
 import time
 import warnings
@@ -58,15 +59,18 @@ import optax
 from jax import tree_util
 
 from dtypeguard import guard
-from dtypeguard._cli.display import show
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._leaves.functions import is_transformation
-from dtypeguard._sweep.catalog import Unbuilt
-from dtypeguard._sweep.checks import Fault, one_line, same_types
-from dtypeguard._sweep.entry import Entry
-from dtypeguard._sweep.recipes import Recipe, sample
-from dtypeguard._sweep.report import Report
-from dtypeguard._sweep.sweep import CONFIGURATIONS, Configuration, Outcome, sweep, where
+from dtypeguard._testing.checks import Fault, one_line, same_types
+from dtypeguard._testing.configurations import CONFIGURATIONS, Configuration
+from dtypeguard._testing.entry import Entry
+from dtypeguard._testing.recipes import Recipe, sample
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+
+from optimizer_sweep.catalog import Unbuilt
+from optimizer_sweep.report import Report
+from optimizer_sweep.sweep import Outcome, sweep
 
 
 class Package(NamedTuple):
@@ -166,7 +170,7 @@ def main() -> int:
                 changed += [*_broken(found), *_other_bits(entry)]
             outcomes += found
             print(entry.id, file=sys.stderr, flush=True)
-    show(Report(outcomes, left_out, time.monotonic() - start))
+    print(Report(outcomes, left_out, time.monotonic() - start))
     for line in changed:
         print(f"- {line}")
     return 1 if changed else 0
@@ -203,7 +207,7 @@ def _broken(outcomes: list[Outcome]) -> Iterator[str]:
     """The checks that pass bare and fail guarded."""
     for bare, guarded in zip(outcomes[::2], outcomes[1::2]):
         for check in guarded.failures.keys() - bare.failures.keys() - bare.skipped.keys():
-            place = f"{guarded.id}, {where(guarded)}, {check}"
+            place = f"{guarded.id}, {guarded.where}, {check}"
             yield f"broken by the guard: {place}: {guarded.failures[check]}"
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ._precision.report import PrecisionReport as PrecisionReport
     from ._rounding.apply import apply_updates as apply_updates
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if not TYPE_CHECKING:  # so that type checkers see no name beside these
     # The same names by file. A test compares the two.

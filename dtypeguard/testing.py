@@ -22,24 +22,41 @@ from ._leaves.arguments import (
     shown,
 )
 from ._leaves.functions import is_transformation, parameters, required
-from ._leaves.progress import check_progress, counted, status
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, lock_of
 from ._lock.text import text_of, write
 from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
+from ._precision.progress import check_progress, counted, status
 from ._program.trace import TraceFailed
-from ._sweep.contract import (
+from ._testing.configurations import CONFIGURATIONS, Configuration
+from ._testing.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
     StepTrial,
     broken,
     broken_by_step,
 )
-from ._sweep.entry import Entry, SweepInputs
-from ._sweep.recipes import Recipe
-from ._sweep.sweep import CONFIGURATIONS, Configuration, where
+from ._testing.entry import Entry, SweepInputs
+from ._testing.recipes import Recipe
+
+__all__ = [
+    "RULES",
+    "STEP_RULES",
+    "check_contract",
+    "check_lock",
+    "check_plan",
+    "check_precision",
+    "check_step",
+    "parametrize_with_checks",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names, without what this file imports."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
 
 RULES = tuple(_RULES)
 """The names of the rules that `check_contract` checks."""
@@ -82,7 +99,7 @@ def check_contract(
         extra_args: further keyword arguments of `update`, passed on as they are. By default
             those of Optax (`value`, `value_fn` and so on) that it needs.
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
-            default all of `dtypeguard sweep`. Those that the policy of a guard refuses do
+            default all of them. Those that the policy of a guard refuses do
             not count, such as float64 with x64 off, unless it refuses all of them.
         rules: which of `RULES` to check.
         progress: whether to show what it is at; None for on a terminal and in a notebook
@@ -118,7 +135,7 @@ def check_contract(
     for rule, places in failures.items():
         (configuration, reason), *more = places
         others = f" (and in {len(more)} more)" if more else ""
-        rows.append((rule, where(configuration) + others, reason))
+        rows.append((rule, configuration.where + others, reason))
         if broken(lambda: guard(make()), inputs, [rule], [configuration]):
             left.append(rule)
     name = _name(opt_or_factory)

@@ -8,12 +8,12 @@ from html import escape
 from typing import Any, Literal
 
 from .._leaves.groups import Cells, grouped, of_holders, rows_of_causes
-from .._leaves.page import Cell, Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._lines.drift import Drift
 from .._source.origin import Why
 from . import wide
+from .page import Cell, Displayed, document, html_table
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]

@@ -25,8 +25,7 @@ class Plan:
     Attributes:
         narrow: the dtype of what is narrow: bfloat16 or float16.
         default: what is narrow where no entry says more. "products": matrix products and
-            convolutions, and all else is as written. "flow": what stands between such
-            products as well. "all": all floating values.
+            convolutions, and all else is as written. "all": all floating values.
         entries: the functions and expressions with a dtype of their own.
         loss_scale: what to multiply the loss by where gradients leave the range of
             float16; None if nothing has to.

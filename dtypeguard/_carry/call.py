@@ -8,7 +8,6 @@ from jax import tree_util
 
 from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
-from .methods import explained, method_of
 from .modules import gathered, spread
 from .split import SplitTree
 
@@ -31,19 +30,6 @@ class Call:
     It carries the arguments that come back, and the Flax NNX objects among all arguments,
     which the step changes in place. A repeated call runs on copies of these objects, so
     the caller's stay as they are.
-
-    Attributes:
-        names: the name of each carry.
-        carried: the carries.
-        rest: all other arguments.
-
-    Args:
-        step: the step.
-        carry: which of its arguments come back.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-        static: types whose instances among the other arguments are not arrays.
-        in_place: whether NNX objects are carried. Otherwise they are trees like any other.
     """
 
     def __init__(
@@ -59,7 +45,7 @@ class Call:
         self._step = step
         self._carry = carry
         self._values = carry.take(args, kwargs)
-        self._method = method_of(carry, args)
+        self._args = args
         self._spread = spread if in_place else lambda tree: tree
         inside = carry.held(self._values, {}) if in_place else []
         known = {id(each.node) for each in inside}
@@ -81,15 +67,7 @@ class Call:
     def bind(
         self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
     ) -> tuple[Function, list[PyTree]]:
-        """The call with other arrays.
-
-        Args:
-            carried: the array leaves of each carry.
-            others: the array leaves of the other arguments.
-
-        Returns:
-            A function that makes the call, and the carries that it passes in.
-        """
+        """The call with other arrays."""
         trees = [parts.merged(arrays) for parts, arrays in zip(self.carried, carried)]
         given, rest = gathered((trees, self.rest.merged(others)))
         fill = lambda leaf: given[leaf.number] if isinstance(leaf, _Hole) else leaf
@@ -103,20 +81,8 @@ class Call:
     def returned(
         self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
-        """What comes back for each carry, and the other results.
-
-        Args:
-            result: the result of the step.
-            given: the carries that were passed in. For an object that the step changed in
-                place and did not return, its new contents come back.
-
-        Raises:
-            TypeError: if the carry is not in the result.
-        """
-        try:
-            found = self._carry.find(result, self._values, self._is_in_place)
-        except TypeError as error:
-            raise explained(error, self._method, result) from None
+        """What comes back for each carry, and the other results."""
+        found = self._carry.find(result, self._values, self._is_in_place, self._args)
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value

@@ -4,10 +4,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jax import tree_util
+
 from .._leaves.arguments import shown
 from .._leaves.functions import is_transformation, runs_later
 from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
-from .modules import objects
+from .modules import is_in_place, objects
 from .places import Names, Place, name_of_step, places_of
 from .returned import (
     Items,
@@ -22,18 +24,7 @@ from .snapshot import HeldTree
 
 
 class Carry(NamedTuple):
-    """Which arguments of a step come back, and as which items of its result.
-
-    Attributes:
-        owner: the public function that asks, for messages: `guard_step`.
-        step: the name of the step in messages.
-        places: the arguments that come back.
-        returned: the items that they come back as; None for the default of `find`.
-        is_one: whether the user named one argument and not a tuple.
-        is_default: whether the user named neither an argument nor an item of the result.
-        names: the names of the arguments, by position.
-        bound: the object of a bound method, or None.
-    """
+    """Which arguments of a step come back, and as which items of its result."""
 
     owner: str
     step: str
@@ -55,12 +46,7 @@ class Carry(NamedTuple):
         return self._replace(places=tuple(places))
 
     def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
-        """The carries of a call, or their defaults.
-
-        Raises:
-            TypeError: if the call lacks an argument that has no default, or if one is a
-                dataclass that JAX does not know: nothing in it could be guarded.
-        """
+        """The carries of a call, or their defaults."""
         values = tuple(place.take(args, kwargs) for place in self.places)
         none = inspect.Parameter.empty
         missing = [p.label for p, value in zip(self.places, values) if value is none]
@@ -98,31 +84,57 @@ class Carry(NamedTuple):
         return tuple(given), named
 
     def find(
-        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
+        self,
+        result: PyTree,
+        values: Sequence[PyTree],
+        in_place: bool = False,
+        args: Args = (),
     ) -> ReturnedCarry:
-        """Locates the carry in the result of a step.
+        """Locates the carry in the result of a step; raises `TypeError` if it is not sure.
 
-        Args:
-            result: the result.
-            values: the carries of the call, as `take` returns them.
-            in_place: whether the arguments had objects that the step changes in place.
-
-        Returns:
-            The items that `returned` names. By default, one carry is the whole result if
-            that has its tree, and the first item otherwise; a tuple of carries is the
-            first items in its order. The step need not return carries that hold objects
-            which it changes in place, nor, if it changes any, its first argument. If no
-            item has the tree of the carry, returns the likelier of the two, for a message
-            about the tree that changed.
-
-        Raises:
-            TypeError: if there are no such items, or if other items have the tree of the
-                carry: a step may return its loss first. Names the items. Also if one is a
-                dataclass that JAX does not know.
+        These are the items that `returned` names. By default, one carry is the whole result
+        if that has its tree, and the first item otherwise; a tuple of carries is the first
+        items in its order. The step need not return carries that hold objects which it
+        changes in place (`in_place`), nor, if it changes any, its first argument. If no
+        item has the tree of the carry, it is the likelier of the two, for a message about
+        the tree that changed.
         """
-        found = self._find(result, values, in_place)
+        remedy = self.self_remedy(args, result)
+        if remedy and "returned=" not in remedy:
+            nodes = [result, *(result if type(result) in (tuple, list) else ())]
+            if not any(is_alike(values[0], node) for node in nodes):
+                raise TypeError(
+                    f"{self.step} returned self and nothing like {self.labels[0]}, which "
+                    f"{self.owner} carries. Write {remedy}."
+                )
+        try:
+            found = self._find(result, values, in_place)
+        except TypeError as error:
+            if remedy:
+                error = TypeError(f"{error} If it is self that comes back: {remedy}.")
+            raise error from None
         self._check_registered("returned", found.values)
         return found
+
+    def self_remedy(self, args: Args, result: PyTree) -> str:
+        """What to write if the `self` of a method is what comes back; "" if it is not.
+
+        By default, a method carries the argument after it.
+        """
+        first = self.names.by_position
+        is_method = self.is_default and args and first and first[0].name == "self"
+        if not is_method or self.places[0].name == "self":  # the only one
+            return ""
+        if is_in_place(args[0]) or tree_util.all_leaves([args[0]]):
+            return ""
+        which, is_self = "", lambda value: type(value) is type(args[0])
+        if not is_self(result):
+            items = Items(result)
+            keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
+            if not keys:
+                return ""
+            which = f", returned={keys[0]!r}" * (keys[0] != 0)
+        return f'{self.owner}(..., carry="self"{which})'
 
     def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
         """What to ask the user about the items that were taken; "" if no other will do.
@@ -262,19 +274,7 @@ def carry_of(
     carry: int | str | tuple[int | str, ...] = 0,
     returned: Any = None,
 ) -> Carry:
-    """Which arguments of a step come back, and as which items of its result.
-
-    Args:
-        owner: the public function that asks, for messages.
-        step: any callable.
-        carry: the argument that comes back, by position or name, or a tuple of them.
-        returned: the item of the result that it comes back as: an int, a key of a dict or
-            the name of a field; or a tuple with one for each carry.
-
-    Raises:
-        TypeError: if `step` or `carry` has the wrong type.
-        ValueError: if the step has no such argument, or `returned` has another length.
-    """
+    """Which arguments of a step come back, and as which items of its result."""
     if is_transformation(step):
         raise TypeError(
             f"{owner} got {shown(step)}, which is an optimizer. Write "

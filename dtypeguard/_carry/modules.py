@@ -101,14 +101,7 @@ def nnx_types() -> tuple[type, ...]:
 
 
 class Contents:
-    """The contents of one Flax NNX object, as a tree.
-
-    Attributes:
-        node: the object.
-        values: its arrays, or trees of them, by path as a user writes it:
-            `.layers[0].kernel`.
-        structure: what else has to be equal for contents to be of one structure.
-    """
+    """The contents of one Flax NNX object, as a tree."""
 
     def __init__(
         self, node: NNXObject, values: Mapping[str, PyTree], structure: Hashable = None

@@ -33,15 +33,7 @@ class Place(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The parameters of a step.
-
-    Attributes:
-        signature: all of them.
-        by_position: those before a variadic one.
-        by_name: the keyword-only ones.
-        rest: the name of the variadic one by position, or None.
-        takes_any: whether there is a variadic one by name.
-    """
+    """The parameters of a step."""
 
     signature: inspect.Signature
     by_position: list[_Parameter]
@@ -148,10 +140,6 @@ def places_of(
     `carry` is a position or name, or a tuple of them. Positions do not count a first
     parameter called `self` or `cls`, unless it is the only one: so the decorator works on a
     method, above or below `jit`. Messages name `owner`, the public function, and the step.
-
-    Raises:
-        TypeError: if `carry` has the wrong type.
-        ValueError: if the step has no such argument, or one is named twice.
     """
     asked = carry if isinstance(carry, tuple) else (carry,)
     is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)

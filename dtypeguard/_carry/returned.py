@@ -54,13 +54,7 @@ def has_same_leaves(tree: PyTree, other: PyTree) -> bool:
 
 
 class Items:
-    """The items of a result: a tuple, a dict or any other node of a tree.
-
-    Attributes:
-        result: the result.
-        keys: the names of the items for `returned`.
-        values: the items.
-    """
+    """The items of a result: a tuple, a dict or any other node of a tree."""
 
     def __init__(self, result: PyTree):
         self.result = result
@@ -124,15 +118,7 @@ class Items:
 
 
 class ReturnedCarry(NamedTuple):
-    """The place of the carry in the result of a step.
-
-    Attributes:
-        result: the result.
-        items: its items; None if the carry is the whole result.
-        indices: the indices of the carry among the items.
-        carried: which of the carries these are. The step need not return an object that it
-            changes in place.
-    """
+    """The place of the carry in the result of a step."""
 
     result: PyTree
     items: Items | None = None

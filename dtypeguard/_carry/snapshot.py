@@ -20,11 +20,6 @@ class Snapshot:
 
     The function gets a `copy()`. The snapshot still knows what came in, and the caller's
     containers do not change.
-
-    Attributes:
-        leaves: the leaves of the tree.
-        treedef: its structure.
-        constants: the positions of the leaves that their library does not count as data.
     """
 
     def __init__(self, tree: PyTree):
@@ -69,16 +64,7 @@ class Snapshot:
         return [x for number, x in enumerate(self.leaves) if number not in self.constants]
 
     def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
-        """Maps a function over the leaves, except the constants.
-
-        Args:
-            function: a function of a leaf and of the leaf at its position in each of the
-                others.
-            others: lists of as many leaves.
-
-        Returns:
-            The snapshot itself if no leaf changes.
-        """
+        """Maps a function over the leaves, except the constants."""
         leaves = [
             each[0] if number in self.constants else function(*each)
             for number, each in enumerate(zip(self.leaves, *others))
@@ -91,13 +77,7 @@ class Snapshot:
 
 
 class HeldTree:
-    """A Flax NNX object that a step may change in place, and what it held before.
-
-    Attributes:
-        label: its name in messages.
-        node: the object.
-        before: what it held.
-    """
+    """A Flax NNX object that a step may change in place, and what it held before."""
 
     def __init__(self, label: str, node: NNXObject):
         self.label = label

@@ -25,16 +25,6 @@ class SplitTree:
 
     `equinox.partition` would rebuild nodes around None, and a dataclass may check the shape
     of its fields. `merged` builds each node once, around its leaves.
-
-    Attributes:
-        tree: the tree.
-        treedef: its structure.
-        arrays: its array leaves, including Python scalars.
-
-    Args:
-        tree: any tree. The Python numbers of an Equinox module are constants, not arrays.
-        static: types whose instances are not arrays either.
-        is_array: what counts as an array leaf.
     """
 
     def __init__(

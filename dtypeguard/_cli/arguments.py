@@ -12,11 +12,10 @@ from .._demo.names import NAMES
 from .load import DOCS_FORMS, FORMS, LOCK_FORMS, PLAN_FORMS, PRECISION_FORMS, UsageError
 from .plan_options import add_plan
 from .run import HELP
-from .values import ARGUMENTS, add_report, error, file, places, positive
+from .values import ARGUMENTS, add_report, error, file, places
 
 _OF_OPTIMIZER = "set", "params", "grads"
 _OF_STEP = "inputs", "carry", "returned"
-_SWEEP, _OF_SWEEP = "dtypeguard sweep", ("filter", "jobs")
 
 
 _FORMS = {
@@ -25,7 +24,6 @@ _FORMS = {
     "lock": LOCK_FORMS,
     "docs": DOCS_FORMS,
     "demo": "Write for example: dtypeguard demo prodigy",
-    "sweep": "Write for example: dtypeguard sweep --filter adam",
 }
 
 
@@ -75,7 +73,7 @@ def _meant(command: str) -> str:
     others = {"check": "audit", "explain": "run", "measure": "precision", "try": "demo"}
     if command.endswith(".py"):
         return f"Did you mean dtypeguard run {command}?"
-    words = ("audit", "demo", "docs", "lock", "plan", "precision", "run", "sweep")
+    words = ("audit", "demo", "docs", "lock", "plan", "precision", "run")
     close = difflib.get_close_matches(command, words, 1)
     meant = others.get(command) or next(iter(close), "")
     return f"Did you mean dtypeguard {meant}?" if meant else ""
@@ -112,7 +110,6 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument(
         "target",
         metavar="TARGET",
-        nargs="?",
         help="an optimizer or a function that makes one: optax:adam, "
         "my_package.optim:make_optimizer, my_script.py:opt; with --step a step: "
         "my_script.py:train_step",
@@ -154,19 +151,7 @@ def parser() -> argparse.ArgumentParser:
         help="the item of the result that it comes back as, or as many (default: the "
         "result itself if it has the same tree, else the first items)",
     )
-    _add_sweep(audit.add_argument_group("deprecated: dtypeguard sweep"))
     add_report(audit, "json", "markdown")
-    sweep = commands.add_parser(
-        "sweep",
-        help="every optimizer of your optax, bare and guarded, in all configurations",
-        description="Traces every optimizer of the installed optax, bare and guarded, over "
-        "dtypes of params and gradients, with x64 off and on: init, eval_shape, scan, "
-        "cond, MultiSteps, compilations. Exits 1 if a guarded optimizer fails, 2 if it "
-        "cannot run, else 0.",
-        epilog="Example: dtypeguard sweep --filter adam",
-    )
-    _add_sweep(sweep)
-    add_report(sweep, "json", printed=("text", "json"))
     _add_precision(commands.add_parser)
     add_plan(commands.add_parser)
     _add_lock(commands.add_parser)
@@ -257,37 +242,22 @@ def _add_lock(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add_report(lock, "json")
 
 
-def _add_sweep(group: Any) -> None:
-    add, pattern = group.add_argument, "only optimizers whose name contains this"
-    help = f"{pattern}; * and ? match anything"
-    add("--filter", metavar="PATTERN", default="", help=help)
-    add("--jobs", metavar="N", type=positive, help="worker processes (default: by size)")
-
-
 def check_options(arguments: argparse.Namespace) -> None:
     """Refuses options of `audit` for something else than what it is asked for.
 
     Raises:
         UsageError: the message has the right form.
     """
-    defaults = vars(parser().parse_args(["audit"]))
-    target = arguments.target
-    optimizer = f"dtypeguard audit {target or 'optax:adam --set learning_rate=1e-3'}"
-    step = f"dtypeguard audit {target or 'FILE.py:step'} --step --inputs FILE.py:inputs"
-    if target is None:
-        _check_file_names(arguments)
-        of_target = (*_OF_OPTIMIZER, "x64", "markdown", "format")
-        others = {"a step": ("step", *_OF_STEP), "one optimizer": of_target}
-    elif arguments.step:
-        of_step = "an optimizer; --inputs sets the dtypes of a step"
-        others = {_SWEEP: _OF_SWEEP, of_step: _OF_OPTIMIZER}
+    target, defaults = arguments.target, vars(parser().parse_args(["audit", "x"]))
+    _check_file_names(arguments)
+    step = f"dtypeguard audit {target} --step --inputs FILE.py:inputs"
+    if arguments.step:
+        use, names = "an optimizer; --inputs sets the dtypes of a step", _OF_OPTIMIZER
     else:
-        others = {_SWEEP: _OF_SWEEP, "a step": _OF_STEP}
-    for use, names in others.items():
-        given = [f"--{x}" for x in names if vars(arguments)[x] != defaults[x]]
-        if given:
-            right = step if arguments.step or use == "a step" else optimizer
-            raise UsageError(f"{given[0]} is for {use}. Write: {right}")
+        use, names = "a step", _OF_STEP
+    given = [f"--{x}" for x in names if vars(arguments)[x] != defaults[x]]
+    if given:
+        raise UsageError(f"{given[0]} is for {use}. Write: {step}")
     if arguments.step and arguments.inputs is None:
         raise UsageError(f"a step needs a function that gives its arguments. Write: {step}")
 

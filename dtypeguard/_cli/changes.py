@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._carry.named import parameter
 from .._leaves.dtypes import fits, kind
 from .._leaves.groups import (
     CAUSES,
@@ -17,6 +16,7 @@ from .._leaves.groups import (
 )
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._leaves.types import DType
+from .._lines.fed import parameter
 from .._source.origin import Origin, Why
 
 

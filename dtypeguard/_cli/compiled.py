@@ -22,13 +22,13 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import spread
-from .._carry.named import parameter
 from .._leaves.dtypes import is_array, is_python_number, is_weak
 from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.paths import keys
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._lines.compiled import KeptProgram, first_line, kept
+from .._lines.fed import parameter
 from .._lines.made import Made
 from .._lines.record import made_of, of_number, of_object, recorded
 from .._source.files import is_installed, is_users, line_text, package

@@ -10,7 +10,7 @@ import optax
 from .._demo.names import NAMES
 from .._demo.scene import FOLDER, Scene, play
 from .._leaves.errors import DtypeGuardWarning
-from .display import Write, writer
+from .output import Write, writer
 
 _WIDTH = 100
 _NEXT = """

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import difflib
 import inspect
-import os
 import pathlib
 import re
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .load import UsageError
+from .output import to_reader
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # In a wheel, and in a clone.
@@ -48,14 +48,11 @@ def docs(arguments: argparse.Namespace) -> int:
 
 
 def _print(text: str | bytes) -> int:
-    try:
+    with to_reader():
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
         else:
             sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # of `| head`, which has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

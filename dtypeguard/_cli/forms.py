@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from .._audit.page import document
 from .._audit.report import AuditReport
 from .._explain.explain import printed
-from .._leaves.page import document
 from .._leaves.rows import columns, shown_fields
 from .._lock.check import Locked
 from .._precision.report import PrecisionReport
@@ -64,11 +64,6 @@ def formed(report: Any, form: str) -> str:
         below = f'<p class="lines mono">{escape(rest)}</p>' if rest else ""
         return document("dtypeguard", f"<h1>{escape(headline)}</h1>\n{below}")
     return text
-
-
-def default_form() -> str:
-    """The form where none is asked for: that of GitHub in its workflows."""
-    return "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "text"
 
 
 def annotations(findings: Iterable[Annotation]) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 import tomllib
 from types import ModuleType
 
-from .._leaves.compat import set_x64
+from .._leaves.compat import add_x64
 from .._lock.check import compared, lock_of
 from .._lock.step import TracedStep
 from .._lock.text import LockError, text_of, write
@@ -16,6 +16,7 @@ from .arguments import report_files
 from .forms import FormedReport, of_lock
 from .inputs import as_error_of_run, as_usage_error, load_inputs
 from .load import LOCK_FORMS, UsageError, load
+from .output import write as print_text
 from .reports import check_writable, deliver
 
 HOLDS, CHANGED = 0, 1
@@ -47,12 +48,12 @@ def lock(options: argparse.Namespace) -> int:
         if options.update and os.path.exists(path):
             found = compared(now, path, is_update=True)
             is_written = found.update()
-            if not found.holds:
-                print(found.report())
-            print(f"{path} is {'updated' if is_written else 'up to date'}.")
+            changes = [] if found.holds else [found.report()]
+            said = f"{path} is {'updated' if is_written else 'up to date'}."
+            print_text("-", "\n".join([*changes, said]))
         elif path:
             write(path, text_of(now.lock))
-            print(f"{path} is written.")
+            print_text("-", f"{path} is written.")
         else:
             text = text_of(now.lock)
             deliver(FormedReport(text, (), tomllib.loads(text)), options)
@@ -63,7 +64,7 @@ def lock(options: argparse.Namespace) -> int:
 
 def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
     modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
-    with set_x64(True) if options.x64 else contextlib.nullcontext():
+    with add_x64(options.x64):
         step = load(options.target, modules, LOCK_FORMS)
         inputs = load_inputs(options.inputs, options.target, modules)
         with as_usage_error(f"{options.inputs} cannot be called"):

@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard demo`, `run`, `audit`, `precision`, `plan`, `lock`, ...
+"""The command line: `dtypeguard demo`, `run`, `audit`, `precision`, `lock`, ...
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
@@ -20,9 +20,13 @@ _COMMANDS = {
     "precision": ("reports", "report"),
     "plan": ("plan", "plan"),
     "lock": ("lock", "lock"),
-    "sweep": ("sweep", "swept"),
     "docs": ("docs", "docs"),
 }
+_SWEEP = (
+    "the sweep over Optax's optimizers is part of dtypeguard's own tests now. For your own "
+    "optimizer write dtypeguard.testing.check_contract(optimizer) in a test, or run "
+    "dtypeguard audit FILE.py:optimizer"
+)
 
 
 def console() -> int:
@@ -45,6 +49,10 @@ def console() -> int:
 
     os._exit = end
     result = main()
+    from .output import to_reader
+
+    with to_reader():  # of what argparse has printed
+        pass
     return result
 
 
@@ -55,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; those of the process by default.
 
     Returns:
-        Of `audit`, 0 if the optimizer or step is clean, else 1. Of `sweep` and `demo`, 1 if
-        anything fails although guarded, else 0. Of `precision`, 1 if an output is not
+        Of `audit`, 0 if the optimizer or step is clean, else 1. Of `demo`, 1 if a scene
+        fails although guarded, else 0. Of `precision`, 1 if an output is not
         finite as written, or if the error is above `--max-error`, else 0. Of `plan`, 1 if
         the function by the plan is not within the tolerance, else 0. Of `lock --check`, 1
         if the step is not as locked, else 0. Of `run`, 1 if the script raises,
@@ -68,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from .run import run
 
             return run(argv[1:])
+        if argv and argv[0] == "sweep":
+            raise UsageError(_SWEEP)
         from .arguments import check_options, parser
 
         try:
@@ -76,10 +86,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else USAGE
         if arguments.command == "audit":
             check_options(arguments)
-            if arguments.target is None:
-                text = "audit without a TARGET is `dtypeguard sweep`: write that."
-                print(text, file=sys.stderr)
-                arguments.command = "sweep"
         return _status(arguments)
     except UsageError as error:
         print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)
@@ -104,7 +110,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
         origin = origin_of_error(error)
         raise UsageError(
-            f"{getattr(arguments, 'target', None) or 'the sweep'} was not checked: what is "
+            f"{getattr(arguments, 'target', None) or 'the demo'} was not checked: what is "
             f"named here ended the program, with {type(error).__name__}: {error}",
             *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
             "Take that out, or name a function that returns.",

@@ -7,11 +7,12 @@ from types import ModuleType
 from typing import Any
 
 from .._autocast.entries import PlanError
-from .._leaves.progress import Show, status
 from .._leaves.types import Args, Kwargs
 from .._precision.plan_check import PlanCheck
 from .._precision.plan_search import PlanSearch
 from .._precision.planned import PlannedInputs, check_call, plan_call
+from .._precision.progress import Show, status
+from . import output
 from .arguments import report_files
 from .forms import Annotation, FormedReport
 from .inputs import as_error_of_run, as_usage_error, load_inputs
@@ -33,7 +34,8 @@ def plan(options: argparse.Namespace) -> int:
     check_writable(report_files(options), options)
     if options.out:
         check_writable({"out": options.out}, options)
-    with contextlib.redirect_stdout(sys.stderr), status() as show_status:
+    shown = status(every=output.SILENCE)
+    with contextlib.redirect_stdout(sys.stderr), shown as show_status:
         found = (_checked if options.check else _searched)(options, show_status)
     if isinstance(found, PlanCheck):
         deliver(_of_check(found), options)
@@ -45,7 +47,7 @@ def plan(options: argparse.Namespace) -> int:
     elif not report_files(options):
         text += f"\n\n{found.plan.text()}"
     deliver(FormedReport(text, _annotations(found), found.data), options)
-    return CLEAN if found.is_within else DRIFT
+    return CLEAN if found.is_of_use else DRIFT
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -97,7 +99,7 @@ def _call(options: argparse.Namespace) -> tuple[Any, Args, Kwargs, PlannedInputs
 
 
 def _annotations(found: PlanSearch) -> list[Annotation]:
-    level = "notice" if found.is_within else "error"
+    level = "notice" if found.is_of_use else "error"
     return [Annotation(None, "plan", found.headline, level)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .._leaves.types import DType, PyTree
 from .._precision.audit import audit_call
 from .._precision.report import PrecisionReport
-from .inputs import as_error_of_run, as_usage_error, load_inputs
+from .inputs import as_error_of_run, as_usage_error, load_inputs, misfit
 from .load import PRECISION_FORMS, UsageError, load
 from .target import dtype_named
 
@@ -35,6 +35,11 @@ def audit_function(
     with as_usage_error(f"{options.inputs} cannot be called"):
         args, kwargs = inputs()
     reference = _reference(options.reference, modules)
+    if callable(reference) and (wrong := misfit(reference, args, kwargs)):
+        raise UsageError(
+            f"{options.reference} does not take what {options.inputs} gives: {wrong}. Let "
+            f"it take the arguments of {options.target}, or name what this should return"
+        )
     with as_error_of_run(options.target, options.inputs, (f, args, kwargs)):
         report = audit_call(
             f,

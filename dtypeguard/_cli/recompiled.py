@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from .._carry.named import parameter
 from .._leaves.groups import FEW
 from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.rows import Type
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
+from .._lines.fed import parameter
 from .._lines.record import recorded
 from .._source.origin import Origin, Why, callers, release
 from .changes import (

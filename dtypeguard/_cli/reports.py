@@ -7,12 +7,13 @@ import os
 import sys
 
 from .._audit.report import AuditReport
-from .._leaves.progress import status
+from .._precision.progress import status
 from .._precision.report import PrecisionReport
+from . import output
 from .arguments import report_files
-from .display import show_report
-from .forms import FormedReport, annotations, default_form, findings, formed
+from .forms import FormedReport, annotations, findings, formed
 from .load import UsageError
+from .output import default_form, write, writer
 from .precision import audit_function
 from .target import audit_optimizer, audit_step
 
@@ -39,7 +40,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _precision(arguments: argparse.Namespace) -> int:
-    with contextlib.redirect_stdout(sys.stderr), status() as show_status:
+    shown = status(every=output.SILENCE)
+    with contextlib.redirect_stdout(sys.stderr), shown as show_status:
         report = audit_function(arguments, show_status)
     bound = math.inf if arguments.max_error is None else arguments.max_error
     is_ok = not math.isinf(report.error) and not report.error > bound
@@ -69,11 +71,15 @@ def deliver(
     if "-" in files.values():
         return CLEAN if is_ok else DRIFT
     if form in ("text", "github") and not isinstance(report, FormedReport):
-        show_report(report, is_ok, style)
+        show = writer()
+        headline, *lines = str(report).splitlines()
+        show(headline, f"bold {style}" if is_ok else "bold red")
+        for line in lines:
+            show(line)
     else:
         write("-", formed(report, "text" if form == "github" else form))
-    for line in annotations(findings(report)) if form == "github" else ():
-        print(line)
+    if form == "github":
+        write("-", "\n".join(annotations(findings(report))))
     return CLEAN if is_ok else DRIFT
 
 
@@ -108,12 +114,3 @@ def check_writable(files: dict[str, str], options: argparse.Namespace) -> None:
             ) from None
         if is_new:
             os.remove(name)
-
-
-def write(name: str, text: str) -> None:
-    text = text.rstrip() + "\n"
-    if name == "-":
-        sys.stdout.write(text)
-        return
-    with open(name, "w", encoding="utf-8") as file:
-        file.write(text)

@@ -7,13 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from .._leaves.colors import colored_notes
+from .._explain.colors import colored_notes
 from .load import UsageError
+from .output import default_form
 from .script import NotFound, run_module, run_script
 from .watch import ScriptWatch
 
 _OURS = os.path.dirname(__file__) + os.sep
-USAGE = "usage: dtypeguard run [--all] [--format FORM] [-m] SCRIPT [ARGS ...]"
+USAGE = "usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT [ARGS ...]"
 _PRINTED = "text", "json", "markdown", "html", "github"
 HELP = """
 Runs a script, standard input (-), or with -m a module, as python does, with its output and
@@ -22,7 +23,7 @@ them, the line that forced the promotion, and what to write. At the end, standar
 lists the functions that were compiled again only because the type of an argument changed.
 With --all, notes and the list have every leaf, where they otherwise fit on a screen.
 With --format github, as by default where GITHUB_ACTIONS is set, GitHub shows the notes
-beside their lines. With json, markdown or html, standard output ends with notes and list.
+beside their lines. With --json, markdown or html, standard output ends with notes and list.
 """
 
 
@@ -93,14 +94,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> tuple[str, bool, Sequence[str]]:
     """The form, whether every leaf is listed, and the script with what follows."""
-    form, is_whole = (
-        "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "text",
-        False,
-    )
+    form, is_whole = default_form(), False
     while arguments and arguments[0].startswith("--"):
         name, equals, value = arguments[0].partition("=")
         if name == "--all" and not equals:
             is_whole, arguments = True, arguments[1:]
+            continue
+        if name == "--json" and not equals:
+            form, arguments = "json", arguments[1:]
             continue
         if name != "--format":
             break

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from .._audit.audit import audit
 from .._audit.report import AuditReport
 from .._audit.step import Arguments, audit_made_step
-from .._leaves.compat import set_x64
+from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import DType, Optimizer
 from .._program.trace import TraceFailed
 from .._source.files import is_installed
-from .._sweep.entry import Entry
-from .._sweep.recipes import RECIPES, Recipe
+from .._testing.entry import Entry
+from .._testing.recipes import RECIPES, Recipe
 from .inputs import FORM, as_usage_error, load_inputs, misfit, takes
 from .load import FORMS, UsageError, load
 
@@ -30,7 +30,7 @@ _Inputs = tuple[str, str | None, bool]
 
 
 def audit_optimizer(options: argparse.Namespace) -> AuditReport:
-    """Audits an optimizer on small params; makes it under the x64 flag of the options.
+    """Audits an optimizer on small params, under the flags that its file sets.
 
     Without params and gradients in the options it tries several, and returns the first
     report on something that changes.
@@ -54,9 +54,7 @@ def audit_optimizer(options: argparse.Namespace) -> AuditReport:
     said = f"Tried {', '.join(_as_options(*each) for each in inputs)}."
     reports, modules = [], {}
     for params, grads, x64 in inputs:
-        dtypes = _dtypes("--params", params, x64)
-        types = dtypes, dtypes if grads is None else _dtypes("--grads", grads, x64)
-        reports.append(_audited(target, settings, types, x64, modules))
+        reports.append(_audited(target, settings, (params, grads, x64), modules))
         # In types that nobody asked for, an update may be as wide as its gradient.
         if reports[1:] and all(drift.where == "updates" for drift in reports[-1].drifts):
             reports[-1] = reports[0]
@@ -83,13 +81,15 @@ _TELLING: tuple[tuple[str, str | None], ...] = (
 def _audited(
     target: str,
     settings: dict[str, object],
-    types: tuple[tuple[DType, ...], tuple[DType, ...]],
-    x64: bool,
+    inputs: _Inputs,
     modules: dict[str, ModuleType],
 ) -> AuditReport:
     """The audit with params and gradients of some dtypes."""
-    with set_x64(x64):
+    params, grads, x64 = inputs
+    with add_x64(x64):
         made, name = load(target, modules), target.rpartition(":")[2]
+        dtypes = _dtypes("--params", params)
+        types = dtypes, dtypes if grads is None else _dtypes("--grads", grads)
         make = lambda: made
         if not is_transformation(made) or inspect.isclass(made):
             make = functools.partial(_call, target, made, settings)
@@ -102,13 +102,13 @@ def _audited(
         opt = make()
         # A few of Optax's take params or gradients of other forms than a plain tree.
         entry = Entry(target, make, RECIPES.get(target.replace(":", "."), Recipe()))
-        params, updates, extra_args = entry.feed(*types)
-        report = audit(opt, params, updates=updates, extra_args=extra_args)
+        given, updates, extra_args = entry.feed(*types)
+        report = audit(opt, given, updates=updates, extra_args=extra_args)
     return dataclasses.replace(report, name=name)
 
 
 def audit_step(options: argparse.Namespace) -> AuditReport:
-    """Audits a step; makes its inputs under the x64 flag of the options.
+    """Audits a step, under the flags that its file sets.
 
     Raises:
         UsageError: if the target or an option cannot be used.
@@ -123,7 +123,7 @@ def audit_step(options: argparse.Namespace) -> AuditReport:
         wrong, is_taken = misfit(step, args, kwargs), takes(step, args, kwargs)
         return args, kwargs
 
-    with set_x64(options.x64):
+    with add_x64(options.x64):
         step = load(options.target, modules)
         if is_transformation(step):
             right = f"Write: dtypeguard audit {options.target}"
@@ -166,7 +166,7 @@ def _setting(text: str) -> tuple[str, object]:
         return name, value
 
 
-def _dtypes(option: str, text: str, x64: bool) -> tuple[DType, ...]:
+def _dtypes(option: str, text: str) -> tuple[DType, ...]:
     """The dtypes of a list such as `bf16,float32`."""
 
     def wrong(reason: str) -> UsageError:
@@ -180,7 +180,7 @@ def _dtypes(option: str, text: str, x64: bool) -> tuple[DType, ...]:
             raise wrong(f"{name!r} is not a dtype. {example}")
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise wrong(f"{name} is not floating or complex. {example}")
-        if dtype in ("float64", "complex128") and not x64:
+        if dtype in ("float64", "complex128") and not x64_enabled():
             raise wrong(f"{name} needs --x64 as well")
         dtypes.append(dtype)
     return tuple(dtypes)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import float0
 
-from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.rows import count
 from .._leaves.types import DType, Leaf
+from .._lines.fed import parameter
 from .._lines.numbers import number_line
 from .._lines.provenance import TypeProvenance
 from .._lines.record import recorded

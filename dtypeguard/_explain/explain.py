@@ -10,12 +10,12 @@ from typing import TypeVar, overload
 import jax
 
 from .._leaves.arguments import shown
-from .._leaves.colors import color_uncaught
 from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
 from .._lines.monitored import RECORD
 from .choose import Choice, choose
+from .colors import color_uncaught
 from .find import find
 from .frames import JAX
 from .read import read

@@ -54,15 +54,6 @@ def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
     Children belong together by key, or by position in lists and tuples. A list in place of
     a NamedTuple or a module has lost the names: there the shapes and kinds of all leaves
     have to agree as well.
-
-    Args:
-        like: the record, or a part of it.
-        held: what was loaded in its place.
-        path: of both.
-        is_sure: whether no container above has lost its names.
-
-    Raises:
-        Differs: at the first place where they do not belong together without doubt.
     """
     if tree_util.all_leaves([like]):
         if held is None or is_subtree(held) or not (is_sure or _agree(like, held)):

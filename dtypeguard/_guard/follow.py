@@ -37,18 +37,7 @@ def followed(
     *,
     may_run: bool = False,
 ) -> dict[str, DType]:
-    """The leaves of a state whose dtype changes with that of the params, by path.
-
-    Args:
-        init: an optimizer's init, which is traced twice.
-        params: its argument.
-        before: maps a leaf of `params` to another dtype.
-        after: maps a leaf of `params` to the dtype in question.
-        may_run: see `dtypes_of_init`.
-
-    Returns:
-        The dtype of each such leaf in `init` of the params that `after` maps.
-    """
+    """The leaves of a state whose dtype changes with that of the params, by path."""
     was, becomes = (
         dtypes_of_init(
             lambda p, to=to: init(tree_util.tree_map(to, p)), params, may_run=may_run
@@ -61,13 +50,7 @@ def followed(
 def dtypes_of_init(
     init: Function, params: Params, *, may_run: bool = False
 ) -> dict[str, DType]:
-    """The dtype of each leaf of a first state by path; None for a leaf that is no array.
-
-    Args:
-        init: an optimizer's init, which is traced.
-        params: its argument, or a model, of which it gets the arrays.
-        may_run: whether to run `init` if it does not trace.
-    """
+    """The dtype of each leaf of a first state by path; None for a leaf that is no array."""
     is_array = lambda leaf: dtype_of(leaf) is not None or isinstance(leaf, jax.Array)
     leaves = tree_util.tree_leaves(params)
     try:

@@ -11,12 +11,11 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import carry_of
-from .._carry.methods import explained, method_of
 from .._carry.modules import closed, objects, opened
 from .._carry.returned import ReturnedCarry
 from .._carry.snapshot import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import canonical, canonical_scalar, dtype_of, is_weak, is_wide
+from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.functions import copy_of, copy_of_partial
 from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
@@ -87,9 +86,8 @@ def guard_step(
             `@guard_step(carry="state")`, `guard_step` returns the decorator.
         carry: the argument that comes back, by position or name, or a tuple of them.
             Positions do not count a first parameter called `self` or `cls`, unless it is
-            the only one. A method of a tree, such as a Flax struct, carries `self` by
-            default if that comes back, whole or as the first item, and nothing like the
-            argument after it.
+            the only one: `carry="self"` names the object of a method of a tree, such as a
+            Flax struct.
         returned: the item of the result that the carry comes back as: an int, a key of a
             dict, or the name of a field; or a tuple with one for each carry. By default,
             one carry is the whole result if that has its tree, and the first item
@@ -215,14 +213,6 @@ class _GuardedStep:
 
     A function keeps its guarded steps, so they hold a copy of it, for when nothing else
     holds the function: no cycle of references delays the end of what it closes over.
-
-    Attributes:
-        copy: of the step, if that is a function or a partial one; else the step.
-        options: the other arguments that this was made from.
-        carry: which arguments come back, as which results.
-        policy: what to cast and what to report.
-        warn_once: issues a warning, once for each message.
-        is_jitted: whether the step is a result of `jax.jit`.
     """
 
     def __init__(
@@ -325,19 +315,7 @@ _OVER_TYPES = (TypeError, PromotionError)
 
 
 class _Call:
-    """One call of a guarded step.
-
-    Attributes:
-        guarded: the step.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-        carry: which arguments it carries: those of the step, or `self`.
-        carried: snapshots of its carries: the step may change their containers.
-        method: the method that the step is, if its `self` may be the carry.
-        held: what the NNX objects held before, which the step may change in place.
-        is_as_bare: whether the result was that of the bare step, and nothing was cast.
-        attempts: at the call, one of which gives the result.
-    """
+    """One call of a guarded step."""
 
     def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
         self.guarded = guarded
@@ -346,8 +324,6 @@ class _Call:
         self.carry = guarded.carry
         values = self.carry.take(args, kwargs)
         self.carried = [Snapshot(closed(value)) for value in values]
-        self.method = method_of(self.carry, args)
-        self._of_self = self.method and Snapshot(closed(self.method.instance))
         self.held = self.carry.held(args, kwargs)
         self.is_as_bare = False
         self.attempts = Attempts()
@@ -407,9 +383,7 @@ class _Call:
     def _begins_weakly(self) -> bool:
         """Whether a carry from outside of any trace has a weakly typed leaf."""
         return any(
-            _is_weak_and_known(leaf)
-            for each in (*self.carried, *filter(None, [self._of_self]))
-            for leaf in each.data()
+            _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
         )
 
     def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
@@ -444,31 +418,21 @@ class _Call:
         return self.carry.put(self.args, self.kwargs, values)
 
     def _without_x64(self) -> tuple[bool, PyTree]:
-        """Makes attempts with x64 off; returns whether one worked, and its result.
+        """Makes an attempt with x64 off; returns whether it worked, and its result.
 
         A Python number that an outer `jit` traced with x64 on still has 64 bits. In the
-        carry it gets 32 bits. Elsewhere it gets them only if the step fails otherwise,
-        because it then promotes like an array.
+        carry it gets 32 bits.
         """
-        for narrow_others in (False, True):
-            for held in self.held:
-                held.restore()
-            self.attempts.again()
-            try:
-                with set_x64(False):
-                    return True, self._attempt(*self._narrower(narrow_others))
-            except Exception:  # the first error tells the user more than any second one
-                continue
-        return False, None
-
-    def _narrower(self, narrow_others: bool) -> _Arguments:
         narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
-        for held in self.held:
-            held.put(tree_util.tree_map(narrow, held.before))
-        args, kwargs = self._with([each.map(narrow) for each in self.carried])
-        if not narrow_others:
-            return args, kwargs
-        return opened(Snapshot(closed((args, kwargs))).map(canonical_scalar).copy())
+        self.attempts.again()
+        try:
+            with set_x64(False):
+                for held in self.held:
+                    held.put(tree_util.tree_map(narrow, held.before))
+                carried = [each.map(narrow) for each in self.carried]
+                return True, self._attempt(*self._with(carried))
+        except Exception:  # the first error tells the user more than any second one
+            return False, None
 
     def _inputs(self) -> Iterator[tuple[str, PyTree]]:
         """All inputs of the step, with their names."""
@@ -485,7 +449,7 @@ class _Call:
         try:
             return self._settled(result)
         except DtypeDriftError as error:
-            remedy = self.method and self.method.remedy(result)
+            remedy = self.carry.self_remedy(self.args, result)
             is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
             is_default = self.carry.is_default
             if not (is_default and (is_reshaped or remedy)):
@@ -498,18 +462,9 @@ class _Call:
             ) from None
 
     def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
-        """Locates the carry in a result, by which a method may tell that `self` is it.
-
-        Also returns the carries of the call.
-        """
+        """Locates the carry in a result; also returns the carries of the call."""
         values = self._values()
-        if self.method and self._of_self and self.method.is_carry(result, values):
-            self.carry, self.carried = self.method.carry, [self._of_self]
-            self.method, self._of_self, values = None, None, self._values()
-        try:
-            return self.carry.find(result, values, in_place=bool(self.held)), values
-        except TypeError as error:
-            raise explained(error, self.method, result) from None
+        return self.carry.find(result, values, bool(self.held), self.args), values
 
     def _settled(self, result: PyTree) -> PyTree:
         found, values = self._find(result)

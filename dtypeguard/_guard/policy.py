@@ -245,12 +245,7 @@ def _state_dtype(value: _DTypeLike) -> DType:
 
 
 def refuse_blanket(dtype: DType, given: object = None) -> None:
-    """Raises `Unavailable` if all of a state would be stored in float16 or 8 bits.
-
-    Args:
-        dtype: the dtype that would store the state.
-        given: the `state_dtype` that leads to it, if it is not the dtype itself.
-    """
+    """Raises `Unavailable` if all of a state would be stored in float16 or 8 bits."""
     if jnp.finfo(dtype).minexp <= jnp.finfo(jnp.bfloat16).minexp:
         return
     remedy = (

@@ -52,18 +52,7 @@ class RoundingState(NamedTuple):
 def in_precision(
     init_inner: Function, update_inner: Function, policy: Policy
 ) -> tuple[Function, Function]:
-    """Gives an optimizer its inputs in one dtype and stores its state in another.
-
-    Args:
-        init_inner: the init of a guarded optimizer.
-        update_inner: its update, of updates, state, params, extra args and `asked`, see
-            `settle`. Its outputs have the dtypes of its inputs.
-        policy: which dtypes.
-
-    Returns:
-        An init and an update, whose updates have the dtypes that the policy asks for. Their
-        state is that of the optimizer, or a `RoundingState` around it.
-    """
+    """Gives an optimizer its inputs in one dtype and stores its state in another."""
     stochastic = policy.rounding == "stochastic"
     computes = policy.compute_dtype is not None
     widen_state = _at_least(jnp.dtype(policy.compute_dtype if computes else "float32"))

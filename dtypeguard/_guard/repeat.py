@@ -24,15 +24,6 @@ class Repeat(NamedTuple):
     In such a call nothing is cast and nothing changes in place: `jit` hands the step copies
     of all containers. Where the carry comes back in its types again, the result of the bare
     step is that of the guarded one.
-
-    Attributes:
-        aval: reads the abstract value of a leaf.
-        leaves: flattens arguments of the same structure; else raises.
-        carried: picks those of the leaves that are carried.
-        results: flattens a result of the same structure; else raises.
-        returned: picks those of its leaves that come back for the carry.
-        avals: the abstract values of the leaves that are carried.
-        weak: if one of these is weakly typed, all on which it depends whether it stays so.
     """
 
     aval: Callable[[Leaf], Aval]

@@ -21,17 +21,6 @@ def rescue(
 
     This helps optimizers whose control flow assumes float32, or one dtype for params and
     gradients.
-
-    Args:
-        init: the inner init. It shows which leaves of the state follow the dtype of the
-            params. Only those are cast, not a float32 accumulator, for example.
-        update: the inner update, of four arguments, which raised over its types.
-        inputs: the four arguments: updates, state, params or None, and the extra args.
-
-    Returns:
-        The promoted dtype and what the update returned for promoted inputs. None if the
-        floating inputs have one dtype of at least 32 bits (64 bits before JAX 0.7 with x64
-        on), or if this attempt failed too.
     """
     # If x64 is on and cannot be hidden, the optimizer makes its scalars in float64.
     at_least = np.dtype("float32" if HAS_X64_SCOPE or not x64_enabled() else "float64")

@@ -41,19 +41,7 @@ from .policy import Policy, widens_updates
 
 
 class Output(NamedTuple):
-    """One of the things a function returns, and how messages describe it.
-
-    Attributes:
-        name: a prefix of the paths of its leaves.
-        function: the name of the function that returned it.
-        wrapper: the public function that casts its results.
-        is_carried: whether the caller passes it in again. If so, a weak type is a drift,
-            and a leaf that is not an array has to stay what it is. If not, the caller
-            adds it to its record.
-        starts_weak: whether a weakly typed leaf of the record takes its type from the leaf
-            that comes back. `init` has chosen the types of a state; the first carry of a
-            loop may not have any.
-    """
+    """One of the things a function returns, and how messages describe it."""
 
     name: str
     function: str = "update"
@@ -68,13 +56,7 @@ class Output(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A tree with its leaves cast to their record, and the rows to report.
-
-    Attributes:
-        tree: the returned tree with its array leaves cast.
-        refused: the leaves that no allowed cast brings back.
-        drifted: the leaves that a cast brought back.
-    """
+    """A tree with its leaves cast to their record, and the rows to report."""
 
     tree: PyTree
     refused: list[Row]
@@ -98,18 +80,6 @@ def settle(
     The new updates get the dtypes of the params, or without params those of the incoming
     updates. In the new state every array leaf is strongly typed and has its dtype in the
     incoming state, wherever that comes from.
-
-    Args:
-        outputs: the new updates and the new state.
-        given: the updates, the state and the params, which may be None.
-        policy: which casts it allows, and what it reports.
-        warn: called with the message if `policy.on_drift` is "warn".
-        asked: returns, for each leaf of the state, dtypes in which it may come back because
-            the policy changed what the optimizer sees. Called if a drift is reported.
-
-    Raises:
-        DtypeDriftError: if a tree, a shape or a kind changed, or a dtype while
-            `policy.on_drift` is "error". Names every such leaf.
     """
     (new_updates, new_state), (updates, state, params) = outputs, given
     if tree_util.tree_structure(new_state) != state.treedef:
@@ -129,11 +99,7 @@ def settle_carried(
     policy: Policy,
     asked: _Asked | None = None,
 ) -> Settled:
-    """Casts a carry to the types with which it came in, every array leaf strongly typed.
-
-    Raises:
-        DtypeDriftError: if the tree changed.
-    """
+    """Casts a carry to the types with which it came in, every array leaf strongly typed."""
     if tree_util.tree_structure(tree) != given.treedef:
         before = given.copy()
         is_other = _structure_of_leaves(tree) != _structure_of_leaves(before)
@@ -164,10 +130,6 @@ def report_drift(
 
     `part` is one of the outputs, which names the function and its wrapper. `warn` gets the
     message if `policy.on_drift` is "warn".
-
-    Raises:
-        DtypeDriftError: if a leaf was refused, or drifted while `policy.on_drift` is
-            "error". Names every such leaf.
     """
     refused = [row for each in settled for row in each.refused]
     drifted = [row for each in settled for row in each.drifted]
@@ -336,11 +298,7 @@ def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> St
 def settle_updates(
     new_updates: Updates, updates: Snapshot, params: Snapshot, policy: Policy
 ) -> Settled:
-    """Casts new updates to the types of the params, or as `policy.updates_dtype` says.
-
-    Raises:
-        DtypeDriftError: if a leaf has neither a param nor an incoming update.
-    """
+    """Casts new updates to the types of the params, or as `policy.updates_dtype` says."""
     asked = policy.updates_dtype
     wanted, other = (updates, params) if asked == "grads" else (params, updates)
     recorded = _recorded(new_updates, wanted, other)

@@ -20,23 +20,7 @@ def stored_dtypes(
     following: Collection[str],
     own: Callable[[], dict[str, DType]],
 ) -> dict[str, DType]:
-    """The dtype to store each floating leaf in that follows the params, by path.
-
-    Args:
-        state_dtype: that of the policy; not None.
-        state: a first state, as the inner optimizer makes it.
-        following: the paths of its leaves that follow the params.
-        own: returns the dtypes, by path, of the state that the inner optimizer makes of
-            params in their own dtypes.
-
-    Returns:
-        A dtype for each of these leaves; at least 32 bits for a scalar.
-
-    Raises:
-        ValueError: if a pattern matches no leaf, or a function returns no floating dtype.
-        Unavailable: if the dtype is float64 without x64, or float16 or 8 bits because the
-            params are.
-    """
+    """The dtype to store each floating leaf in that follows the params, by path."""
     leaves = {path: leaf for path, leaf in by_path(state).items() if path in following}
     leaves = {p: leaf for p, leaf in leaves.items() if kind(dtype_of(leaf)) == "float"}
     if state_dtype == "params":

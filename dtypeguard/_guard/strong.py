@@ -67,17 +67,7 @@ def as_arrays(
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
 ) -> State:
-    """Makes JAX arrays of the Python and NumPy numbers of a state, except `constants`.
-
-    Args:
-        state: any tree.
-        where: the name of the tree in a message.
-        remedy: what the message advises for a number that is too large.
-
-    Raises:
-        OverflowError: if an integer does not fit the integers that JAX has under the
-            current x64 flag.
-    """
+    """Makes JAX arrays of the Python and NumPy numbers of a state, except `constants`."""
 
     def array(path, leaf):
         dtype = dtype_of(leaf)
@@ -104,15 +94,6 @@ def own_buffers(state: State, params: Params) -> State:
     also a leaf of `params`, or that occurs twice, must not be donated with the state.
     Nothing says who else holds an array, so each one is copied, one after another; an
     array that nobody else holds is freed meanwhile.
-
-    Args:
-        state: what the inner `init` returned, without Python and NumPy numbers.
-        params: the argument of that `init`.
-
-    Returns:
-        `state` with each array leaf as a strongly typed JAX array of its dtype. Of traced
-        leaves, only those are copied that are leaves of `params` or occur twice: a
-        compiled program returns its own buffers.
     """
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
 

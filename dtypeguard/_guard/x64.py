@@ -18,12 +18,6 @@ def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) ->
     Some calls work only with x64 on, such as a counter beyond 2**31 or the derivative of a
     loss on float64 data. If the first attempt raises, a second one runs under the caller's
     flag.
-
-    Args:
-        call: a function of `inputs`.
-        warn: called with a message if `call` only worked with x64 on.
-        *inputs: pytrees. Their Python scalars do not count as 64-bit: they are weakly
-            typed and take the dtype of the arrays around them.
     """
     blind = HAS_X64_SCOPE and x64_enabled()
     if not blind or any(map(is_wide, jax.tree_util.tree_leaves(inputs))):

@@ -2,7 +2,6 @@
 
 This room imports no other. Read `dtypes.py` first: what counts as an array leaf, the kinds
 of dtypes, and the one cast. `rows.py` names leaves by path, `groups.py` gives those of one
-cause one row, `errors.py` defines the error and the warning, `page.py` is the frame of
-every HTML page, `colors.py` what stands out on a terminal, `compat.py` holds everything
+cause one row, `errors.py` defines the error and the warning, `compat.py` holds everything
 that depends on a release, and `internals.py` what depends on the insides of libraries.
 """

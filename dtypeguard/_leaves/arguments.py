@@ -24,10 +24,6 @@ def check_number(
     """Checks that a value is a scalar number, and a Python or NumPy number is in range.
 
     It does not look at the values of JAX arrays, which may be traced.
-
-    Raises:
-        TypeError: if it is not a scalar number.
-        ValueError: if it is out of range.
     """
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
@@ -59,9 +55,6 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
     """Checks that gradients have the tree and the shapes of the params.
 
     Any gradient may be None.
-
-    Raises:
-        ValueError: names every leaf that only one has, or whose shape differs.
     """
     try:
         grads = tree_util.tree_structure(params).flatten_up_to(updates)
@@ -89,11 +82,7 @@ def is_subtree(value: PyTree) -> bool:
 
 
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
-    """Checks that each leaf of a tree is an array or stands for one.
-
-    Raises:
-        TypeError: names every other leaf.
-    """
+    """Checks that each leaf of a tree is an array or stands for one."""
     wrong = [
         f"  {name}{path}: {shown(leaf)}"
         for path, leaf in by_path(tree).items()

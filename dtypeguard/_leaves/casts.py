@@ -19,12 +19,7 @@ _PART = re.compile(r"""\w+(\[\d+\])*(\.\w+|\['[^']*'\]|\["[^"]*"\])?""")
 
 
 class Cast(str):
-    """The name of a cast that dtypeguard makes; a user's scope of that name is a `str`.
-
-    Attributes:
-        owner: the public function that makes it.
-        path: of the leaf, after the name of its tree.
-    """
+    """The name of a cast that dtypeguard makes; a user's scope of that name is a `str`."""
 
     owner: str
     path: str

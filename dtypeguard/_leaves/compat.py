@@ -52,6 +52,11 @@ def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
 
 
+def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
+    """A context in which `jax_enable_x64` is on if it is asked for, else as it is."""
+    return set_x64(True) if asked else contextlib.nullcontext()
+
+
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 
@@ -74,10 +79,6 @@ def set_explicit_x64(mode: str) -> Iterator[None]:
     """A context that sets what JAX does if a program names a 64-bit dtype with x64 off.
 
     It applies to the whole process: JAX has no thread-local context for this flag.
-
-    Args:
-        mode: "warn" (and use 32 bits, the only choice in older releases), "allow" or
-            "error".
     """
     before = _explicit_x64()
     if mode == before:

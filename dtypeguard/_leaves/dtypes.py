@@ -54,16 +54,7 @@ def has_zero(dtype: DType) -> bool:
 
 
 def dtype_of(leaf: Leaf) -> DType:
-    """The dtype that an array leaf is recorded with, or None for any other leaf.
-
-    Args:
-        leaf: anything. JAX arrays, tracers and `ShapeDtypeStruct`s have their own dtype.
-            NumPy arrays, NumPy scalars and Python scalars have the one that JAX gives them
-            under the current x64 flag; see `native`.
-
-    Returns:
-        A NumPy dtype of one of the four kinds of `kind`, or None.
-    """
+    """The dtype that an array leaf is recorded with, or None for any other leaf."""
     if isinstance(leaf, (np.ndarray, np.generic)):
         dtype = _native(leaf.dtype)
         return jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else None
@@ -241,12 +232,7 @@ def _promoted(a: DType, b: DType) -> DType:
 
 
 def _promotable(dtype: DType, byte: str) -> DType:
-    """A wider dtype for those of 4 and 8 bits, which have no implicit promotion.
-
-    Args:
-        dtype: one of the two that are promoted.
-        byte: the integer of 8 bits that stands for one of 4.
-    """
+    """A wider dtype for those of 4 and 8 bits, which have no implicit promotion."""
     if kind(dtype) == "float" and dtype.itemsize == 1:
         return jnp.dtype("float32")
     if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:

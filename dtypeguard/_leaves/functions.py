@@ -53,13 +53,7 @@ def copy_of_partial(
 def copy_of(
     function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
 ) -> FunctionType:
-    """A function with the code and the attributes of another, one of these left out.
-
-    Args:
-        function: the other.
-        without: the name of the attribute that is left out.
-        closure: the cells that it closes over; by default those of the other.
-    """
+    """A function with the code and the attributes of another, one of these left out."""
     made = FunctionType(
         function.__code__,
         function.__globals__,

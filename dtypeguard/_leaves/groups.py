@@ -77,16 +77,7 @@ def rows_of_causes(
     most: int = CAUSES,
     listed: float = FEW,
 ) -> tuple[list[str], bool]:
-    """The lines of a message on leaves by cause, and whether some have no line.
-
-    Args:
-        groups: leaves of one cause each.
-        row: one leaf in columns; several rows if it has several sides.
-        row_of_many: many of one cause in columns.
-        named: what stands below the row of many.
-        most: how many causes have lines.
-        listed: how many leaves of a cause have a row each.
-    """
+    """The lines of a message on leaves by cause, and whether some have no line."""
     rows: list[Cells] = []
     below: dict[int, str] = {}  # by the row that it follows
     for group in groups[:most]:

@@ -16,10 +16,6 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     `scale` is a power of two near the largest entry, so dividing by it is exact. XLA turns
     the division into a multiplication by `1 / scale`, and CPUs flush subnormal numbers to
     zero, so both `scale` and `1 / scale` are normal.
-
-    Args:
-        x: a float32 or float64 array.
-        least: a lower bound on norms that are not 0.
     """
     info = jnp.finfo(x.dtype)
     largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))

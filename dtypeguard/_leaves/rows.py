@@ -43,12 +43,7 @@ def type_text(aval: Aval) -> str:
 
 
 class Type(NamedTuple):
-    """The type of a leaf.
-
-    Attributes:
-        name: of its dtype; of what is no array, that of its class.
-        is_weak: whether it gives way to others.
-    """
+    """The type of a leaf."""
 
     name: str
     is_weak: bool = False
@@ -119,14 +114,7 @@ def dtype_text(dtype: DType) -> str:
 def cast_text(
     dtype: DType, text: str = "x", old: DType = None, *, is_atom: bool = True
 ) -> str:
-    """A cast as it is written in source: `x.astype(jnp.float32)`.
-
-    Args:
-        dtype: the new dtype.
-        text: what is cast.
-        old: its dtype, if that is known.
-        is_atom: whether the text needs no brackets.
-    """
+    """A cast as it is written in source: `x.astype(jnp.float32)`."""
     if old is not None and kind(old) == "complex" and kind(dtype) != "complex":
         text = f"jnp.real({text})"
     elif not is_atom:
@@ -180,13 +168,7 @@ _NARROW = re.compile(r"bfloat16|float(16|[4-8]_\w+)")
 
 
 def rounding(types: Iterable[str], advice: str) -> str:
-    """A line about the casts in an advice that round; empty if none does.
-
-    Args:
-        types: those that leaves are cast to. Floats of 16 bits or fewer count.
-        advice: what to write. A guard casts all of them, `astype` and `asarray` those that
-            they name.
-    """
+    """A line about the casts in an advice that round; empty if none does."""
     found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
     any_ = "dtypeguard.guard", "astype(p.dtype)", "astype(y.dtype)"
     is_guard = any(text in advice for text in any_)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._carry.named import Fed, parameter, returned_as, words
 from .._leaves.dtypes import is_python_number, is_weak
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Jaxpr, Leaf, PyTree
@@ -21,6 +20,7 @@ from .._program.graph import Graph, open_jaxpr
 from .._source.files import is_users
 from .._source.origin import Origin, Why
 from .._source.syntax import expression
+from .fed import Fed, parameter, returned_as, words
 from .numbers import number_line
 from .record import recorded
 from .sites import Site

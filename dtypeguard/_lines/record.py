@@ -65,8 +65,9 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
         line: that has run.
         matches: whether an abstract value has the property.
     """
-    roots = {why.root for why in _read_on(line, matches)} - {line}
-    return roots.pop() if len(roots) == 1 else None
+    roots = [why.root for why in _read_on(line, matches)]
+    others = {x.users: x for x in roots if x and x.users.line != line.line}
+    return others.popitem()[1] if len(others) == 1 else None
 
 
 def _read_on(line: Origin, matches: Matches) -> Iterator[Why]:

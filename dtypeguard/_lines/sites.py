@@ -12,12 +12,12 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from .._carry.named import parameter
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak, kind
 from .._leaves.internals import PASSED_ON
 from .._leaves.types import Aval, Function, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement, text_of
+from .fed import parameter
 
 _LONG = 40  # an expression with more characters is not shown
 

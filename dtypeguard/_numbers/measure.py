@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +17,7 @@ from .plans import WidthPlan
 from .primitives import is_inexact, measured
 from .probes import KeptValues
 from .program import NumericProgram
+from .propagate import WIDE
 from .run import Noted, Probes, run
 
 # A number on a line is named if it causes at least this part of the error of the line.
@@ -36,6 +38,7 @@ class Measures:
         outputs: the places of the outputs that are measured: the floating ones, if there
             are any. Ints and bools are off by the share of those that differ.
         written: these outputs as written.
+        raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         decisions: what it decides as written, by the number of the equation.
         follows: whether other runs decide so: not if it returns ints and bools alone, nor
             if wide types are finite only without, as a logarithm of a negative number.
@@ -56,8 +59,9 @@ class Measures:
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
         self.decisions: Noted = KeptValues()
+        self.raises = False
         self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
-        self.follows = self.are_floats
+        self.follows = self.are_floats and not self.raises
         self.exact = self._outputs(())
         if self.follows and not all(map(_is_finite, self.exact)):
             self.follows = False
@@ -91,9 +95,19 @@ class Measures:
         arrays: Sequence[Leaf] | None = None,
         **options: Any,
     ) -> list[Leaf]:
-        """The outputs of a run by a plan."""
+        """The outputs of a run by a plan; NaN where that has a program raise."""
         arrays = self.arrays if arrays is None else arrays
-        made = run(self.program, plan, arrays, probes, **options)
+        try:
+            made = run(self.program, plan, arrays, probes, **options)
+        except jax.errors.JaxRuntimeError:
+            # A check, such as `eqx.error_if`: only all of it wide has to run.
+            if self.program.formats.narrow is None or bool((plan.entries == WIDE).all()):
+                raise
+            self.raises = True
+            nan = lambda v: np.nan if is_inexact(v) else 0
+            made = [
+                jnp.full(v.shape, nan(v), v.dtype) for v in self.program.jaxpr.out_avals
+            ]
         return [made[n] for n in self.outputs]
 
     def leave_out(self, numbers: Sequence[int]) -> None:

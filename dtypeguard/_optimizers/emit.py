@@ -20,18 +20,7 @@ def emit_if(
     sums: PyTree,
     state: State,
 ) -> tuple[Updates, PyTree, State]:
-    """Runs `step(sums, state)` if `emits`, in the memory of `sums` and the state.
-
-    Args:
-        emits: a scalar bool. Unless it is traced, there is no branch.
-        step: returns the new updates and the new state, whose types are those of the old.
-        sums: the accumulator, a tree of strongly typed arrays.
-        state: any tree. Leaves that are not arrays do not change.
-
-    Returns:
-        The new updates, the new accumulator and the new state. If it does not emit, they
-        are negative zeros, `sums` and `state`.
-    """
+    """Runs `step(sums, state)` if `emits`, in the memory of `sums` and the state."""
     split_state, split_sums = SplitTree(state), SplitTree(sums)
     sums, arrays = split_sums.arrays, split_state.arrays
     split_updates = SplitTree(())  # until `run` has been traced

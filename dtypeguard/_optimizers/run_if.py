@@ -21,17 +21,6 @@ def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) 
     cannot write over its operands, and then fills them in the other branch too. It updates
     the carry of a loop in place. So this runs a `lax.while_loop` of at most one iteration.
     Reverse mode cannot differentiate such a loop, so the derivative uses `lax.cond`.
-
-    Args:
-        pred: a scalar bool.
-        function: takes `consts` and `carry`, returns a carry of the same types, and closes
-            over no traced array.
-        consts: a tree of arrays.
-        carry: a tree of arrays.
-
-    Returns:
-        `function(consts, carry)`, or `carry`. Under `jax.vmap` with a batched `pred` the
-        function runs if any member's `pred` is true, and each member gets its own result.
     """
 
     @jax.custom_jvp

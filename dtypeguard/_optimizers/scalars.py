@@ -15,13 +15,7 @@ Scalar = float | np.number | jax.Array
 
 
 def real_params(name: str, params: Params) -> Params:
-    """The params as strongly typed arrays.
-
-    Raises:
-        ValueError: if there are no params.
-        TypeError: if a leaf is not a floating point array, or its dtype has no zero and no
-            sign; names every such leaf.
-    """
+    """The params as strongly typed arrays."""
     if params is None:
         raise ValueError(f"{name} needs the params: write update(updates, state, params).")
     wrong = [
@@ -41,12 +35,7 @@ def real_params(name: str, params: Params) -> Params:
 def check_inputs(
     name: str, updates: Updates, state: State, params: Params, state_type: type[State]
 ) -> Params:
-    """Checks the arguments of an update, and returns its `real_params`.
-
-    Raises:
-        ValueError: also if the updates have another tree structure or other shapes.
-        TypeError: also if the state has another type.
-    """
+    """Checks the arguments of an update, and returns its `real_params`."""
     params = real_params(name, params)
     check_state(name, state, state_type, "init(params)")
     check_grads(name, updates, params)
@@ -61,12 +50,7 @@ def at_least_float32(tree: PyTree) -> DType:
 def rate_at(
     name: str, learning_rate: Scalar | optax.Schedule, count: jax.Array, dtype: DType
 ) -> jax.Array:
-    """A learning rate, or what a schedule returns for `count`, as a scalar of `dtype`.
-
-    Raises:
-        TypeError: if the schedule of the optimizer `name` does not return a scalar number.
-        ValueError: if it returns a Python or NumPy number that is not finite.
-    """
+    """A learning rate, or what a schedule returns for `count`, as a scalar of `dtype`."""
     if not callable(learning_rate):
         return cast(learning_rate, dtype)
     rate = learning_rate(count)

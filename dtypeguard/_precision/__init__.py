@@ -7,9 +7,8 @@ users have for their fields. `headline.py` says what is printed first, `sections
 `costs_told.py` what comes below, `notes.py` what comes last; `html.py` shows it on the
 source, with the marks of `marks.py`. `plain.py` runs a program as written and wide,
 `runs.py` with some lines wide; `losses.py` says of lines what they lose (`loss.py`), and
-`remedies.py` what to write: `operands.py` has the user's expression with its operands cast.
-`products.py` has the same of products as another device computes them; `typed.py` writes
-the user's expression with a precision.
+`advice.py` what to write. `products.py` has the same of products as another device computes
+them.
 
 `planned.py` has the search for plans: `candidates.py` has the lines that may stay wide,
 `choosing.py` chooses among them, `trials.py` runs a program by a plan, `planning.py` puts

@@ -11,7 +11,6 @@ from .._costs.costs import Figures, figures_of, input_names, line_costs
 from .._costs.flow import Flow
 from .._costs.work import work_of
 from .._leaves.arguments import check_number, shown
-from .._leaves.progress import check_progress, status
 from .._leaves.public import public
 from .._leaves.types import Args, DType, Function, PyTree
 from .._numbers.formats import Formats
@@ -24,6 +23,7 @@ from .losses import line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
+from .progress import check_progress, status
 from .records import Compared, Costs, Decided, Errors, Setting, Updates
 from .report import PrecisionReport
 from .runs import Runs

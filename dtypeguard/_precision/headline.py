@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from .._leaves.rows import percent
 from .._reference.difference import headline_of
+from .._source.origin import place_of
 from .costs_told import headline_of_costs
 from .findings import Findings
 from .loss import STOCHASTICALLY
@@ -181,6 +182,8 @@ def answer(report: Findings) -> list[str]:
     count, words = len(report.fix), report.setting.words
     lines = "one line" if count == 1 else f"{count} lines"
     is_named = not (is_decided(report) or report.is_spread) and _is_cause(report)
+    first = report.not_finite  # which the fix may stand before
+    is_named &= first is None or report.fix[0].place == place_of(first)
     if is_named:  # by the first sentence
         lines = "it" if count == 1 else f"these {lines}"
     elif count == 1:

@@ -7,9 +7,9 @@ import numpy as np
 from .._leaves.casts import shown as shown_casts
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
+from .advice import advice_of
 from .loss import LineLoss
 from .records import Losses
-from .remedies import remedy_of
 from .runs import Runs
 from .search import NOTHING, Bound, find
 
@@ -73,7 +73,6 @@ def line_losses(
             alone = found.alone.get(number)
             if alone is None and [*found.lines] == [number]:
                 alone = found.best
-            mixed = alone.plan.mixed if keeps and alone and alone.plan else ()
             losses[number] = LineLoss(
                 origin=line.origin,
                 share=shares[number] * by_rounding,
@@ -84,7 +83,7 @@ def line_losses(
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line)
                 if remedy
-                else remedy_of(number, measures.program, has_float64, keeps, mixed),
+                else advice_of(line, measures.program.formats, has_float64, keeps),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,

@@ -2,9 +2,9 @@
 
 import math
 
+from .._audit.page import html_table
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.page import html_table
 from .._leaves.rows import percent
 from .._source.origin import Origin, place_of
 from . import html

@@ -21,7 +21,7 @@ class Tried(NamedTuple):
     """A default, with the lines that have to stay wide there.
 
     Attributes:
-        default: "all", "flow" or "products".
+        default: "all" or "products".
         entries: how many.
         error: with these.
         wide: the share of the multiply-adds that stays wide.
@@ -62,11 +62,19 @@ class PlanSearch:
 
     @property
     def is_within(self) -> bool:
-        """Whether the plan is within its tolerance."""
-        plan = self.plan
-        bound = plan.tolerance or 0.0
-        is_within = plan.error is not None and plan.error <= bound
+        """Whether the plan is within its tolerance, on what is held out as well."""
+        errors, bound = self._errors, self.plan.tolerance or 0.0
+        is_within = bool(errors) and max(errors) <= bound
         return is_within and holds_compiled(self.compiled, bound)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the plan is within its tolerance, and anything is narrow by it."""
+        return self.is_within and self.plan.share != 0
+
+    @property
+    def _errors(self) -> list[float]:
+        return [x for x in (self.plan.error, self.plan.held_out) if x is not None]
 
     @property
     def headline(self) -> str:
@@ -77,12 +85,12 @@ class PlanSearch:
         off = f"{percent(plan.error or 0.0)} off"
         off += "" if plan.held_out is None else f" ({percent(plan.held_out)} held out)"
         bound = plan.tolerance or 0.0
-        if (plan.error or 0.0) <= bound and not holds_compiled(self.compiled, bound):
+        if plan.share == 0:
+            return f"plan: nothing to gain: within {percent(bound)}, no product is narrow."
+        if max(self._errors) <= bound and not holds_compiled(self.compiled, bound):
             off += f" ({percent(self.compiled or 0.0)} as XLA compiles it here)"
         within = "within" if self.is_within else "not within"
-        return (
-            f"plan: {', '.join(words)}, {off}, {within} {percent(plan.tolerance or 0.0)}."
-        )
+        return f"plan: {', '.join(words)}, {off}, {within} {percent(bound)}."
 
     def __str__(self) -> str:
         lines = [self.headline, *table_of(self.plan.entries)]
@@ -99,7 +107,8 @@ class PlanSearch:
             lines.append(f"Of {few}, the change counts, not the new value.")
         if not self.is_minimal:
             lines.append("The runs were spent before each entry was known to be needed.")
-        return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return "\n".join([*lines, f"{runs} in {self.seconds:.0f} s."])
 
     @property
     def data(self) -> dict[str, Any]:
@@ -112,7 +121,7 @@ class PlanSearch:
             **plan,
             "narrow": str(self.plan.narrow),
             "entries": entries,
-            "ok": self.is_within,
+            "ok": self.is_of_use,
             "tried": [each._asdict() for each in self.tried],
             "runs": self.runs,
             "seconds": round(self.seconds, 3),

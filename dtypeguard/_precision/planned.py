@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -257,7 +258,13 @@ def _arrays(subject: Subject, traced: Traced, arguments: tuple[Args, Kwargs]) ->
 
 def _measured(f: Function, trials: PlanTrials) -> str:
     """What is measured, for a reader of the plan."""
-    name = getattr(f, "__qualname__", type(f).__qualname__).rpartition(".")[2]
+    while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
+        f = f.__wrapped__
+    inner = inspect.unwrap(f)
+    name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")[2]
     name = name if name.isidentifier() else "f"
+    # Functions such as `jax.grad(loss)` bear the name of the one that they call.
+    if inner is not f:
+        name = f"a function around {name}"
     is_gradient = any(node.is_backward for node in trials.program.block.all_nodes())
     return f"autocast({name}){', with the gradient inside' * is_gradient}"

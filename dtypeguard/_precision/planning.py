@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from .._autocast.entries import ALL, FLOW, PRODUCTS
+from .._autocast.entries import ALL, PRODUCTS
 from .._autocast.plan import Plan
 from .candidates import Candidate, candidates_in, grouped
 from .choosing import Choosing, Chosen, Spent
@@ -80,7 +80,7 @@ class Planning:
     def _defaults(self) -> Sequence[str]:
         """The defaults that are worth a search: all narrow alone, if that is enough."""
         has_products = any(each.has_products for each in self._candidates)
-        defaults = (ALL, FLOW, PRODUCTS) if has_products else (ALL,)
+        defaults = (ALL, PRODUCTS) if has_products else (ALL,)
         for default in defaults:
             self._show(f"running it with {default} in {self._bare.narrow}")
             error = self._error(default, (), is_asked=True)

@@ -98,7 +98,7 @@ def _checked(
             "for the same arguments."
         )
     wrong = [p for p, x in zip(outputs, measures.exact) if not jnp.isfinite(x).all()]
-    if math.isfinite(measures.total) and not wrong:
+    if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
     written, in_wide = not_finite(measures)
     if in_wide:

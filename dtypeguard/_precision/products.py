@@ -10,7 +10,6 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.types import DType, Equation, Leaf
-from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
@@ -22,7 +21,6 @@ from .plain import rounded_otherwise
 from .records import Losses, ReportWords, Setting, WideLines
 from .report import PrecisionReport
 from .runs import Runs
-from .typed import with_keyword
 
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
@@ -106,8 +104,7 @@ class ProductRuns(Runs):
         name = self.level.name
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
-        origin, stacks = line.origin, line.products
-        asks = _asks(line)
+        origin, asks = line.origin, _asks(line)
         if origin is None or not origin.file:
             return f"Put `{within}` around its call: no line outside JAX multiplies."
         if is_installed(origin.file):
@@ -115,12 +112,8 @@ class ProductRuns(Runs):
             if asks:
                 return f"Give {where} precision={precision}: {origin} asks for less itself."
             return f"Put `{within}` around the call of {where}."
-        calls = [Written(stack).calls[:1] for stack in stacks]
-        made = None
-        if all(calls):
-            made = with_keyword({call for (call,) in calls}, "precision", precision)
-        if made:
-            return f"On {origin}, write {' and '.join(dict.fromkeys(made))}."
+        if asks:
+            return f"On {origin}, write precision={precision}: it asks for less itself."
         return f"Put `{within}` around {origin}."
 
     # What differs from runs in wide types
@@ -212,7 +205,7 @@ class ProductsReport(PrecisionReport):
             why = (
                 ""
                 if self.begin == "with float32 products"
-                else ": all ask for another precision"
+                else ": each asks for another precision, or is too small to be"
             )
             return f"{self.begin} no product is rounded{why}."
         return super().headline

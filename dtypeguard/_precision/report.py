@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
-from .._leaves.page import Displayed, document, html_table
+from .._audit.page import Displayed, document, html_table
 from .._leaves.public import public
 from .._leaves.rows import percent, shown_fields
 from . import html, sections

@@ -43,16 +43,6 @@ def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
 
     It does not change values that `dtype` represents, NaN or infinities. From the largest
     finite value of `dtype` on it rounds to nearest, so it causes no additional overflow.
-
-    Args:
-        x: a floating array. float64 is first rounded to the nearest float32.
-        dtype: any floating dtype. Casts to a wider dtype, and to 32 or 64 bits, are plain.
-        bits: uniformly random uint32 of the shape of `x`, such as those of `random_bits`.
-
-    Returns:
-        `x` in `dtype`. The mean over `bits` is `x` exactly for bfloat16 and for the normal
-        range of the others; below that, to within 2**-32 of the spacing. Its derivative
-        is that of the plain cast.
     """
     if dtype_of(x).itemsize < dtype.itemsize or dtype_of(x) == dtype or not rounds(dtype):
         return cast(x, dtype)
@@ -74,17 +64,6 @@ def round_with(
 
     A model has hundreds of leaves. Without `jit`, the dozens of bit operations of each
     rounding would be traced and lowered for every leaf.
-
-    Args:
-        x: a floating array.
-        dtype: the dtype to round to.
-        words: see `random_bits`; Python ints among them are below 2**31.
-        after: a floating array of the shape of `x`, computed from the buffer that the
-            result overwrites. It forces XLA to compute `after` first. Without a fixed
-            order, XLA (of JAX 0.10) copies the buffer, on a single core.
-
-    Returns:
-        `x` in `dtype`. `after` does not affect the values.
     """
     bits = random_bits(words, x.shape)
     return stochastic_round(x, dtype, bits if after is None else bits | _nothing_of(after))
@@ -155,13 +134,6 @@ def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
     with the rounding. The index is global: a sharded array gets the same bits as on one
     device, without communication. The bits are good enough for rounding noise, and for
     nothing else.
-
-    Args:
-        words: the seed, the step and the leaf, which distinguish streams.
-        shape: the shape of the bits.
-
-    Returns:
-        A uint32 array.
 
     References:
         Wellons, "Prospecting for Hash Functions", 2018 (the mixer is `triple32`),

@@ -205,13 +205,13 @@ def test_the_advice_is_one_that_helps():
     assert advice(rescued, BF16)[-1].startswith("Wrap the optimizer: dtypeguard.guard(")
 
 
-def test_a_thousand_leaves_in_seconds():
-    params = {str(n): jax.ShapeDtypeStruct((4, 4), BF16) for n in range(1000)}
-    grads = {str(n): jax.ShapeDtypeStruct((4, 4), F32) for n in range(1000)}
+def test_hundreds_of_leaves_in_seconds():
+    params = {str(n): jax.ShapeDtypeStruct((4, 4), BF16) for n in range(300)}
+    grads = {str(n): jax.ShapeDtypeStruct((4, 4), F32) for n in range(300)}
     start = time.process_time()  # whatever else runs here
     report = audit(optax.adam(1e-3), params, updates=grads)
-    assert len(report.drifts) >= 2000
-    assert time.process_time() - start < 30  # about 2 where nothing else runs
+    assert len(report.drifts) >= 600
+    assert time.process_time() - start < 10  # about 1 where nothing else runs
 
 
 def test_ten_billion_parameters_without_allocating_them():

@@ -84,36 +84,6 @@ def round_trip(carry, args, kwargs, result):
     )
 
 
-@pytest.mark.parametrize(
-    ("carry", "labels"),
-    [
-        (0, ("params",)),
-        (1, ("opt_state",)),
-        ("opt_state", ("opt_state",)),
-        ((0, "opt_state"), ("params", "opt_state")),
-        ("rate", ("rate",)),
-        ("anything", ("anything",)),
-        (4, ("rest[1]",)),
-    ],
-)
-def test_label_is_the_name_of_the_parameter(carry, labels):
-    assert carry_of("guard_step", step, carry).labels == labels
-
-
-def test_argument_is_found_by_position_by_name_and_by_default():
-    carry = carry_of("guard_step", step, ("batch", "rate"))
-    assert carry.take((1, 2, 3), {"rate": 4}) == (3, 4)
-    assert carry.take((1,), {"opt_state": 2, "batch": 3}) == (3, 0.1)
-    assert carry.put((1, 2, 3), {}, (5, 6)) == ((1, 2, 5), {"rate": 6})
-    assert carry.put((1, 2), {}, (5, 6)) == ((1, 2), {"batch": 5, "rate": 6})
-
-
-def test_a_position_among_those_without_a_name():
-    carry = carry_of("guard_step", step, 4)
-    assert carry.take((0, 1, 2, 3, 4), {}) == (4,)
-    assert carry.put((0, 1, 2, 3, 4), {}, (5,)) == ((0, 1, 2, 3, 5), {})
-
-
 def test_a_partial_counts_what_is_left():
     assert carry_of("guard_step", functools.partial(step, 1)).labels == ("opt_state",)
     by_name = functools.partial(step, params=1)
@@ -255,11 +225,6 @@ def test_a_tuple_of_carries_is_the_first_items_in_its_order():
     assert back == (TWO, ONE)
     assert call == (("new 1", "new 0"), {})
     assert rebuilt == ("new 0", "new 1", THREE)
-
-
-def test_a_tuple_of_one_is_the_first_item_and_never_the_whole():
-    carry = carry_of("guard_step", step, (0,))
-    assert carry.find(((ONE, TWO), THREE), ((ONE, TWO),)).values == ((ONE, TWO),)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from dtypeguard._cli.forms import Annotation, annotations
 from dtypeguard._cli.main import main
-from dtypeguard._leaves import colors
+from dtypeguard._explain import colors
 from dtypeguard._source.origin import Origin
 
 TRAIN = """
@@ -130,11 +130,6 @@ def test_the_json_of_a_lock(capsys, folder):
         (
             ["audit", "optax:adam", "--json", "--format", "markdown"],
             "one form can be printed",
-        ),
-        (["audit", "--format", "github"], "--format is for one optimizer"),
-        (
-            ["sweep", "--format", "html"],
-            "Write for example: dtypeguard sweep --filter adam",
         ),
     ],
 )

@@ -269,7 +269,6 @@ def test_a_lock_has_a_name(script, option, capsys):
             "--json and --html name one file. Write for example: --json audit.json --html ",
         ),
         ("precision :f --inputs :inputs --json a --html a", "--json and --html name one"),
-        ("audit --filter nothing --json a --html a", "--json and --html name one file."),
         ("audit :fails.step", "my_train.py:fails.step cannot be read: ValueError: no such"),
         ("audit :three.step", "my_train.py has no three.step"),
         ("audit :opt --step --inputs :inputs", "optimizer and no step. Write: dtypeguard"),

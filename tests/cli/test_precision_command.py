@@ -107,7 +107,7 @@ def test_products_are_rounded_as_on_a_device(command, capsys):
     assert command("product", "matrix", *options) == 1
     out = capsys.readouterr().out
     assert out.startswith("precision: as on an A100 (TF32 products) the outputs are 0.0")
-    assert "write jnp.matmul(x, x, precision=jax.lax.Precision.HIGHEST)." in out
+    assert 'Put `with jax.default_matmul_precision("highest"):` around ' in out
 
 
 def test_what_it_exits_with(command, capsys):

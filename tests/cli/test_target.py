@@ -298,7 +298,6 @@ def test_the_carry_of_a_step(step_file, capsys, tmp_path):
     [
         (["--step"], "a step needs a function that gives its arguments"),
         (["--step", "--inputs", "{}:inputs", "--params", "bf16"], "--params is for an opt"),
-        (["--step", "--inputs", "{}:inputs", "--jobs", "2"], "--jobs is for dtypeguard s"),
         (["--inputs", "{}:inputs"], "--inputs is for a step. Write: dtypeguard"),
         (["--carry", "1"], "--carry is for a step"),
         (["--step", "--inputs", "{}:nothing"], "has no nothing"),
@@ -310,11 +309,6 @@ def test_wrong_usage_of_a_step(options, message, step_file, capsys):
     options = [option.format(step_file) for option in options]
     assert main(["audit", f"{step_file}:step", *options]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_step_without_a_target(capsys):
-    assert main(["audit", "--step"]) == 2
-    assert "dtypeguard audit FILE.py:step --step --inputs" in capsys.readouterr().err
 
 
 def test_an_audit_tries_the_types_that_tell(capsys):

@@ -262,34 +262,6 @@ def test_a_method_that_changes_its_module(nnx):
     assert not drifts(before, average)
 
 
-def test_a_metric(nnx):
-    class Total(nnx.Metric):
-        def __init__(self):
-            self.total = nnx.metrics.MetricState(jnp.zeros((), BF16))
-
-        def reset(self):
-            self.total.set_value(jnp.zeros((), BF16))
-
-        def compute(self):
-            return self.total[...]
-
-        def update(self, *, values, **_):
-            self.total.set_value(self.total[...] + values.sum())
-
-    metrics = nnx.MultiMetric(loss=Total(), count=nnx.metrics.Average())
-
-    @nnx.jit
-    @guard_step
-    def step(metrics, x):
-        metrics.update(values=x)
-
-    before = typed(metrics)
-    for _ in range(2):
-        step(metrics, jnp.ones(4, F32))
-    assert not drifts(before, metrics)
-    assert metrics.compute()["loss"] == 8
-
-
 def test_a_message_has_the_path_in_the_module(nnx):
     model, optimizer = make(nnx)
 

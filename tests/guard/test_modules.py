@@ -123,17 +123,6 @@ def test_a_module_in_strong_audit_and_check():
     assert types(arrays(after)) == types(arrays(model))
 
 
-def test_a_number_of_a_module_that_comes_back_as_an_array_is_its_own_affair():
-    class Counter(eqx.Module):
-        count: Any
-
-    step = lambda c: Counter(jnp.asarray(c.count) + 1)
-    for wrap in (lambda step: step, eqx.filter_jit):
-        counter = wrap(guard_step(step))(Counter(0))
-        assert counter.count == 1
-        assert wrap(guard_step(step))(counter).count == 2
-
-
 def test_a_dtype_is_no_array():
     step = lambda state, dtype: (state | {"x": (state["x"] * F32(2)).astype(dtype)}, dtype)
     state = {"x": jnp.ones(2, BF16), "dtype": BF16, "other": np.dtype("float32")}
@@ -225,19 +214,6 @@ def test_a_loop_of_equinox_types_its_weak_leaves_once(kind):
         assert (x.dtype, change.dtype) == (BF16, F32)
 
 
-def test_a_loop_of_jax_inside_one_of_equinox_types_its_weak_leaves_itself():
-    def inner(total, x):
-        return total + x, None
-
-    def outer(carry, x):
-        return carry + lax.scan(guard_step(inner), 0, x)[0], None
-
-    xs = jnp.ones((2, 3), BF16)
-    for kind in ("lax", "checkpointed"):
-        total, _ = eqxi.scan(outer, jnp.zeros((), BF16), xs, kind=kind)
-        assert total == 6
-
-
 def test_a_state_with_a_python_number_is_compiled_once():
     struct = need("flax.training.train_state")
     opt = optax.adam(0.1)
@@ -259,14 +235,6 @@ def test_a_state_with_a_python_number_is_compiled_once():
             state = run(state)
         counts[name] = len(traces)
     assert counts == {"bare": 1, "outside": 1, "inside": 1}
-
-
-def test_strict_promotion_of_a_number_that_is_carried():
-    with jax.numpy_dtype_promotion("strict"):
-        # Made an array, since it comes back as one, the number would promote no more.
-        step = lambda state, x: {"total": (state["total"] + x).astype(F32)}
-        run = guard_step(jax.jit(step))
-        assert run({"total": 0.0}, jnp.ones((), BF16))["total"].dtype == F32
 
 
 def test_the_method_of_a_haiku_module_is_still_one():

@@ -8,6 +8,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import set_x64
 from jax import tree_util
@@ -17,7 +18,6 @@ from dtypeguard import (
     DtypeDriftError,
     Policy,
     audit,
-    audit_step,
     guard,
     guard_step,
     record,
@@ -110,9 +110,24 @@ def test_what_is_no_number_stays_the_same(name, policy):
     assert audit(opt, PARAMS).ok
 
 
+def test_what_is_no_array_passes_through():
+    key = jax.random.key(0)
+    others = {"key": key, "f": abs, "s": "text", "none": None, "masked": optax.MaskedNode()}
+    opt = guard(transformation(init=lambda params: others))
+    state = opt.init(PARAMS)
+    _, new_state = opt.update(PARAMS, state)
+    assert state["f"] is abs
+    assert state["s"] == "text"
+    assert tree_util.tree_structure(new_state) == tree_util.tree_structure(others)
+    assert (
+        jax.random.key_data(new_state["key"]).tolist() == jax.random.key_data(key).tolist()
+    )
+
+
 @needs_ref
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "is_new"), [*zip(POLICIES, (True, False, True))], ids=str
+)
 def test_a_reference_stays_the_same_one(policy, is_new):
     """`init` makes a new one each time, or the optimizer holds it."""
     held = jax.new_ref(jnp.zeros((), BF16))
@@ -146,19 +161,6 @@ def test_a_reference_stays_the_same_one(policy, is_new):
         restore(inner(new_state), wide)
 
 
-@needs_ref
-def test_a_reference_in_a_carry_is_audited():
-    def step(carry, x):
-        carry["ref"][...] += x
-        return {"ref": carry["ref"], "m": carry["m"].astype(F32) * x}, None
-
-    carry = {"ref": jax.new_ref(jnp.ones(())), "m": jnp.ones((), BF16)}
-    report = audit_step(step, carry, jnp.ones(()))
-    assert [drift.path for drift in report.drifts] == ["carry['m']"]
-    assert audit_step(guard_step(step), carry, jnp.ones(())).ok
-    assert carry["ref"][...] == 1
-
-
 @pytest.mark.parametrize("number", [2**31, np.int64(-(2**40)), 2**70])
 def test_an_integer_that_does_not_fit_is_named(number):
     """A bare optimizer counts on in Python; in 32 bits the count would wrap."""
@@ -167,9 +169,9 @@ def test_an_integer_that_does_not_fit_is_named(number):
         opt.update(PARAMS, {"leaf": 0, "count": number})
 
 
-@pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize(
-    "dtype", ["int8", "int32", "int64", "uint32", "float32", "bfloat16", "weak", ">u4"]
+    ("dtype", "x64"),
+    [("int8", False), ("int64", True), ("bfloat16", False), ("weak", True), (">u4", False)],
 )
 def test_the_numbers_of_a_rounding_state_keep_their_dtypes(dtype, x64):
     """Not every loader has uint32, and a mean over devices makes floats."""

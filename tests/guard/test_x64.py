@@ -6,18 +6,17 @@ import inspect
 import threading
 import time
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_optax, needs_x64_scope, set_x64, types
+from helpers import assert_same, needs_x64_scope, set_x64, types
+from hlo import count_float64
 from jax import lax, tree_util
 from one_leaf import noting, transformation
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
-from dtypeguard._sweep.hlo import count_float64
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}
@@ -105,26 +104,6 @@ def test_callables_run_under_the_callers_flag():
         assert jax.config.jax_enable_x64
     assert seen == [True]
     assert_same(updates, {"w": 3 * jnp.ones(2, F32)})
-
-
-@needs_x64_scope
-def test_callable_module_is_data_unless_named_a_function():
-    class Model(eqx.Module):
-        weight: jax.Array
-
-        def __call__(self, x):
-            return self.weight * x
-
-    def update(updates, state, params=None, *, model, value_fn):
-        assert isinstance(model, Model)
-        assert value_fn(jnp.ones(())).dtype == F32
-        return updates, state
-
-    opt = guard(transformation(update))
-    with set_x64(True):
-        model = Model(jnp.ones((), jnp.float64))
-        two = jnp.asarray(2.0, jnp.float64)
-        opt.update({"w": jnp.ones(2, F32)}, (), model=model, value_fn=lambda x: model(two))
 
 
 @needs_x64_scope
@@ -296,16 +275,11 @@ def test_a_model_named_as_a_function_is_called_as_one():
     assert seen == [True]
 
 
-POLICIES = [
-    Policy(),
-    Policy(compute_dtype=F32),
-    Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic"),
-]
-
-
 @needs_x64_scope
 @pytest.mark.third_party
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize(
+    "policy", [Policy(), Policy(compute_dtype=F32, rounding="stochastic")], ids=str
+)
 def test_a_python_number_in_the_state_is_a_scalar_under_jit(policy):
     opt = guard(optax.inject_hyperparams(optax.adam)(1e-3), policy=policy)
 
@@ -350,19 +324,6 @@ def test_a_count_that_is_set_back_under_jit():
         _, state = opt.update(PARAMS, jnp.asarray(2**40))
         assert state == 2**40 + 1
     assert seen == [False, True]
-
-
-@needs_x64_scope
-def test_weak_arrays_and_weak_params_are_no_scalars_of_the_state():
-    seen = []
-    opt = guard(noting(seen))
-    with set_x64(True):
-        wide = {"w": jnp.asarray(0.5)}
-        updates, _ = opt.update(wide, (), wide)
-        assert updates["w"].dtype == jnp.float64
-        _, state = opt.update(PARAMS, jnp.full(3, 0.5))
-        assert state.dtype == jnp.float64
-    assert seen == [True, True]
 
 
 @needs_x64_scope
@@ -443,68 +404,24 @@ FAILING = {
         lambda u, s, p=None: (u, jnp.stack([s, s])),
     ),
 }
-ERRORS = [RuntimeError("mine"), TypeError("mine"), ValueError("mine"), Interrupt("mine")]
+ERRORS = [RuntimeError("mine"), TypeError("mine"), Interrupt("mine")]
 
 
-@pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("where", FAILING)
-def test_the_flag_is_restored_on_every_path(where, error, nested, x64):
+def test_the_flag_is_restored_on_every_path(where, error, nested):
     opt = optax.GradientTransformation(*FAILING[where](error))
     opt = guard(optax.chain(guard(opt), optax.identity())) if nested else guard(opt)
     params = {"w": jnp.ones(3, jnp.bfloat16)}  # narrow: a TypeError is rescued, in vain
     refused = where == "refused"
     expected = DtypeDriftError if refused else type(error)
     match = "return it in shape" if refused else "mine"
-    with set_x64(x64):
-        with pytest.raises(expected, match=match):
-            opt.update(params, opt.init(params), params)
-        assert jax.config.jax_enable_x64 == x64
-
-
-@pytest.mark.third_party
-@needs_optax("scale_by_backtracking_linesearch")
-@pytest.mark.parametrize("x64", [False, True])
-def test_an_error_in_a_guarded_optimization_within_a_value_fn(x64):
-    """The inner guard fails, below the outer one's scope: both flags come back."""
-    flags = []
-
-    def value_fn(params):
-        flags.append(jax.config.jax_enable_x64)
-        inner = optax.GradientTransformation(*FAILING["update"](RuntimeError("mine")))
-        try:
-            guard(inner).update(params, jnp.zeros((), F32), params)
-        finally:
-            flags.append(jax.config.jax_enable_x64)
-
-    opt = guard(optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(5)))
-    params = {"w": jnp.ones(3, F32)}
-    with set_x64(x64):
-        state = opt.init(params)
-        value = jnp.ones((), F32)
-        with pytest.raises(RuntimeError, match="mine"):
-            opt.update(params, state, params, value=value, grad=params, value_fn=value_fn)
-        assert jax.config.jax_enable_x64 == x64
-    assert set(flags) == {x64}
-
-
-@needs_x64_scope
-def test_nested_guards_are_blind_together():
-    """Under x64 every level runs as if it were off, and the caller has it on again."""
-    seen = []
-
-    def update(updates, state, params=None):
-        seen.append(jax.config.jax_enable_x64)
-        return updates, state
-
-    inner = guard(optax.GradientTransformation(lambda params: jnp.zeros((), F32), update))
-    params = {"w": jnp.ones(3, F32)}
-    with set_x64(True):
-        outer = guard(optax.chain(guard(optax.chain(inner, optax.identity()))))
-        outer.update(params, outer.init(params), params)
-        assert jax.config.jax_enable_x64
-    assert seen == [False]
+    for x64 in (False, True):
+        with set_x64(x64):
+            with pytest.raises(expected, match=match):
+                opt.update(params, opt.init(params), params)
+            assert jax.config.jax_enable_x64 == x64
 
 
 @needs_x64_scope

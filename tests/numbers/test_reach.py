@@ -13,11 +13,11 @@ import pytest
 from equinox import internal as eqx_internal
 from helpers import SUPPORT, needs_explicit_x64, output_on_eight_devices
 from jax import lax, tree_util
+from optimizer_sweep import catalog
 from plans_run import assert_rounding_is_as_written
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER, HAS_X64_SCOPE, set_explicit_x64, set_x64
-from dtypeguard._sweep import catalog
 from dtypeguard.testing import check_precision
 
 pytestmark = [

@@ -39,8 +39,10 @@ def truth(param, grad, rate):
 # Exactness ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheduled", [False, True], ids=["constant", "schedule"])
-@pytest.mark.parametrize("rate", [3e38, -2e19, 1e10, 1.0, 1e-2, 3e-4, 1e-5, 1e-7, 1e-18])
+@pytest.mark.parametrize(
+    ("rate", "scheduled"),
+    [*zip([3e38, -2e19, 1e10, 1e-2, 3e-4, 1e-5, 1e-7, 1e-18], [False, True] * 4)],
+)
 def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     """To a few ulp of float32. The gradient is zero, so that it hides nothing."""
     param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
@@ -66,8 +68,10 @@ def test_updates_of_narrow_params_are_rounded_once(dtype, rate):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32, F64], ids=name_of)
-@pytest.mark.parametrize("grad_at", [0.0, 0.3, 0.7, 0.998, 1.0])
-@pytest.mark.parametrize("param_at", [0.3, 0.5, 0.7, 0.998, 1.0])
+@pytest.mark.parametrize(
+    ("param_at", "grad_at"),
+    [(0.3, 0.0), (0.5, 0.998), (0.998, 0.3), (1.0, 0.7), (0.7, 1.0)],
+)
 def test_norms_neither_overflow_nor_underflow(param_at, grad_at, dtype):
     """With entries from the smallest normal number (0) to the largest of all (1).
 
@@ -109,14 +113,6 @@ def test_the_bound_holds_where_norms_overflow():
     param = jnp.full(400, 3e38)
     found = one_update(fromage(0.1, p_bound=0.01), param, param)
     np.testing.assert_allclose(found, -0.99 * 3e38, rtol=1e-6)
-
-
-def test_norms_of_large_float16_tensors():
-    """1,000,000 entries of 300: the sum of squares is 9e10, the largest float16 65504."""
-    param = jnp.full((1000, 1000), 300.0, F16)
-    grad = jnp.full((1000, 1000), 1e-4, F16)
-    found = np.asarray(one_update(fromage(0.01), param, grad), np.float64)
-    np.testing.assert_allclose(found, truth(param, grad, 0.01), rtol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3)])
@@ -164,13 +160,6 @@ def test_the_bound_on_the_norm_holds_and_is_in_the_state(dtype):
     assert norm(free["w"]) > 2 * norm(found["w"])
 
 
-@pytest.mark.parametrize("bound", [math.inf, np.float32(np.inf), np.asarray(np.inf)])
-def test_an_infinite_bound_is_none(bound):
-    params = make_params()
-    free, bounded = (run(fromage(0.1, p_bound=b), params, 3) for b in (None, bound))
-    assert_same(free, bounded)
-
-
 def test_the_bound_comes_from_the_first_params():
     """With `init` inside and outside of jit."""
     opt = fromage(0.1, p_bound=1.0)
@@ -198,13 +187,14 @@ def loss_on_digits(dtype):
 
 
 @third_party
+@pytest.mark.exhaustive
 def test_narrow_params_learn_digits_as_float32_does():
     wide = loss_on_digits(F32)
     assert wide < 0.05
     assert max(map(loss_on_digits, (BF16, F16))) < 2 * wide
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
 def test_ten_thousand_steps_stay_finite(dtype):
     schedule = lambda count: cosine(jnp.minimum(count / 100, 1 - count / 10_000))
     cosine = lambda x: jnp.asarray(0.05 * x, F32)
@@ -241,6 +231,13 @@ def test_injected_hyperparameters(dtype):
     found, state = run(guard(optax.inject_hyperparams(fromage)(0.01)), params, 5)
     expected, _ = run(fromage(state.hyperparams["learning_rate"]), params, 5)
     assert_same(found, expected)
+
+
+def test_it_takes_every_8_bit_float():
+    """Of some the letter is that of another kind: float8_e4m3fnuz and complex "G"."""
+    names = [name for name in dir(jnp) if name.startswith("float8_e4m3")]
+    params = [np.ones(2, getattr(jnp, name)) for name in names]
+    assert fromage(0.1).init(params).count == 0
 
 
 def test_the_arguments_of_optax_come_first():

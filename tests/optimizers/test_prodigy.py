@@ -16,16 +16,10 @@ from quadratic import add, make_params, run, slope
 
 import dtypeguard
 from dtypeguard import guard, prodigy
-from dtypeguard._optimizers.prodigy_precision import rounded_step
-from dtypeguard._rounding.rounding import rounds
 
 BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
-third_party = pytest.mark.third_party
+third_party, in_ci = pytest.mark.third_party, pytest.mark.exhaustive
 name_of = lambda dtype: jnp.dtype(dtype).name
-names = [n for n in dir(jnp) if n.startswith(("bfloat16", "float16", "float8_"))]
-every_narrow_dtype = pytest.mark.parametrize(
-    "dtype", [d for d in map(jnp.dtype, names) if rounds(d)], ids=name_of
-)
 
 
 def is_finite(tree):
@@ -53,7 +47,7 @@ def float32_losses():
 
 
 @third_party
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, pytest.param(F16, marks=in_ci)], ids=name_of)
 def test_narrow_params_learn_digits_as_float32_does(dtype, float32_losses):
     """In the geometric mean over seeds: losses this low vary from run to run."""
     assert (float32_losses < 0.01).all()
@@ -74,7 +68,7 @@ def test_averages_of_narrow_params_move(dtype):
     np.testing.assert_allclose(mean, 1 - 0.999**2000, rtol=0.02)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
 def test_a_step_has_derivatives(dtype):
     """With respect to the params and to the state."""
     opt = prodigy()
@@ -93,7 +87,7 @@ def test_a_step_has_derivatives(dtype):
     np.testing.assert_allclose(np.asarray(change, np.float32), 0.9, rtol=0.01)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
 def test_ten_thousand_steps_stay_finite(dtype):
     """Noisy gradients, some all zero, under a schedule that starts and ends at 0."""
     schedule = lambda count: jnp.minimum(count / 100, 1 - count / 10_000)
@@ -127,38 +121,16 @@ def test_ten_thousand_steps_stay_finite(dtype):
 # Updates of narrow params --------------------------------------------------------------
 
 
-@every_narrow_dtype
-def test_a_rounded_step_is_unbiased(dtype):
-    """`p + u` moves by a step too small for `p`."""
-    draws, unit = 10**6, float(jnp.finfo(dtype).eps)
-    step = unit / 5
-    param = jnp.ones(draws, dtype)
-    update = rounded_step(param, jnp.full(draws, step, F32), (jnp.uint32(0), 0))
-    assert update.dtype == dtype
-    moved = np.asarray(param.astype(F32) + update.astype(F32), np.float64) - 1
-    assert set(np.unique(moved)) == {0, unit}
-    assert abs(moved.mean() - step) < 4 * unit * np.sqrt(0.16 / draws)
-    other = rounded_step(param, jnp.full(draws, step, F32), (jnp.uint32(1), 0))
-    ups = [np.asarray(side.astype(F32) > 0) for side in (update, other)]
-    assert abs(np.corrcoef(*ups)[0, 1]) < 4 / np.sqrt(draws)
-
-
-@every_narrow_dtype
-def test_a_mean_that_no_update_represents_is_off_by_at_most_eps(dtype):
-    """It is exact between half and twice the param, but not if a step nearly cancels it."""
-    draws, eps = 20_000, float(jnp.finfo(dtype).eps)
-    off = {}
-    for factor in (-0.7, 0.013, 0.1, 0.3, 0.52, 0.9, 1.1, 1.4, 1.9, 2.6):
-        param = jnp.full(draws, 1 + eps, dtype)
-        start = float(param[0])
-        step = jnp.full(draws, (factor - 1) * start, F32)
-        update = rounded_step(param, step, (jnp.uint32(0), 0))
-        moved = np.asarray((param.astype(F32) + update.astype(F32)).astype(dtype), float)
-        off[factor] = abs(moved.mean() - start - float(step[0]))
-        noise = 5 * moved.std() / np.sqrt(draws)
-        is_exact = 0.5 <= factor <= 2
-        assert off[factor] <= noise + (1e-6 if is_exact else eps * abs(float(step[0])))
-    assert off[0.013] > 1e-3 * eps  # no update has that many digits
+@pytest.mark.parametrize("dtype", [BF16, F16, jnp.float8_e4m3fn], ids=name_of)
+def test_updates_of_narrow_params_are_unbiased(dtype):
+    """`p + u` moves by the step of float32 in the mean, if small for `p`."""
+    opt = prodigy(float(jnp.finfo(dtype).eps) / 8, estim_lr0=1.0)
+    first_update = lambda params: opt.update(params, opt.init(params), params)[0]
+    params, step = jnp.ones(10**5, dtype), float(first_update(jnp.ones(1))[0])
+    moved = np.asarray(params + first_update(params), np.float64) - 1
+    low, high = sorted({*moved.tolist()})
+    assert (low, high) == (-float(jnp.finfo(dtype).eps) / 2, 0)
+    assert abs(moved.mean() - step) < 4 * -low * np.sqrt(0.25 / moved.size)
 
 
 def test_the_noise_of_each_step_and_leaf_is_independent():
@@ -205,27 +177,19 @@ def test_seeds_tell_members_of_a_vmap_apart():
         assert abs(np.corrcoef(found[0][member], other)[0, 1]) < 4 / 100
 
 
-def test_a_rounded_step_is_plain_for_wide_params_and_differentiable():
-    step = jnp.asarray([1e-9, 0.3], F32)
-    for dtype in (F32, BF16):
-        param = jnp.ones(2, dtype)
-        into = lambda s, param=param: rounded_step(param, s, (0, 0)).astype(F32).sum()
-        np.testing.assert_array_equal(jax.grad(into)(step), 1)
-    assert rounded_step(jnp.ones(2, F32), step, (0, 0)) is step
-
-
 # Edges ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estim_lr0", [2e-38, 1e-19, 1e-12])
-@pytest.mark.parametrize("dtype", [jnp.float8_e5m2, F16, BF16, F32], ids=name_of)
-def test_the_smallest_first_estimates(dtype, estim_lr0):
+@pytest.mark.parametrize(
+    ("estim_lr0", "dtype"), [(2e-38, BF16), (1e-19, F16), (1e-12, jnp.float8_e5m2)]
+)
+def test_the_smallest_first_estimates(estim_lr0, dtype):
     """`d**2` underflows in float32 from `d = 1e-19` down."""
     opt = prodigy(estim_lr0=estim_lr0)
     assert is_finite(run(opt, {"w": jnp.zeros(300, dtype)}, 60))
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [F16, F32], ids=name_of)
 def test_while_gradients_are_zero_nothing_moves(dtype):
     """Optax is NaN from the first such step on."""
     params = make_params(dtype)
@@ -338,12 +302,6 @@ def test_first_state_shares_no_buffer_with_the_params():
     assert_close(carry[0], expected, rtol=1e-5)
 
 
-def test_without_averages_there_is_no_average():
-    state = prodigy(betas=(0.0, 0.999)).init(make_params())
-    assert state.exp_avg == ()
-    assert is_finite(run(prodigy(betas=(0.0, 0.999)), make_params(), 10))
-
-
 # Types ----------------------------------------------------------------------------------
 
 
@@ -364,7 +322,7 @@ def test_a_tree_of_two_dtypes(wide, narrow):
 # Composition ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.9])
+@pytest.mark.parametrize("beta1", [0.0, pytest.param(0.9, marks=in_ci)])
 def test_derivative_by_hyperparameters_that_are_arrays(beta1):
     """They are finite at beta1 = 0 too, where the logarithm in the correction is not."""
 
@@ -399,7 +357,7 @@ def test_decay_by_mask(mask):
 
 
 @third_party
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16], ids=name_of)
 def test_injected_hyperparameters(dtype):
     """`b2 = 0.999` as a float32 array gives what the number gives."""
     params = make_params(dtype)
@@ -503,16 +461,15 @@ def test_a_state_with_averages_that_are_not_used_stays_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "scalar"),
     [
-        prodigy,
-        lambda: prodigy(slice_p=2),
-        lambda: dtypeguard.fromage(0.1, p_bound=1.0),
-        lambda: dtypeguard.multi_steps(prodigy(slice_p=2), 1),
+        (prodigy, 2.0),
+        (lambda: prodigy(slice_p=2), np.float32(2)),
+        (lambda: dtypeguard.fromage(0.1, p_bound=1.0), np.array(2.0)),
+        (lambda: dtypeguard.multi_steps(prodigy(slice_p=2), 1), jnp.asarray(2.0)),
     ],
 )
-@pytest.mark.parametrize("scalar", [2.0, np.float32(2), np.array(2.0), jnp.asarray(2.0)])
-def test_params_that_are_numbers(scalar, make):
+def test_params_that_are_numbers(make, scalar):
     """A temperature, for example. Optax takes numbers, also without jit."""
     expected = make().init({"t": jnp.float32(2), "w": jnp.ones(2)})
     for jitted in (False, True):
@@ -527,7 +484,7 @@ def test_params_that_are_numbers(scalar, make):
         assert types(state) == types(expected)
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.9])
+@pytest.mark.parametrize("beta1", [0.0])
 def test_jax_debug_infs_finds_nothing(beta1):
     """jax_debug_infs does not stop at unbounded growth or at the logarithm of 0."""
     opt = prodigy(betas=(beta1, 0.999))

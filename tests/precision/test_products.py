@@ -27,14 +27,13 @@ def normal(seed, *shape, dtype=jnp.float32):
     return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
 
 
-# The line of the product that loses most ends in "# loses", and in the product if that is
-# not all that is assigned on it.
+# The line of the product that loses most ends in "# loses".
 SOURCES = {
     # |x - y|^2 from products, where both are far from 0
     "kernel": """
 def f(x, y, w):
     squares = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)
-    k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)  # loses: x @ y.T
+    k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)  # loses
     return k @ w / jnp.sum(k, 1, keepdims=True)
 inputs = normal(0, 32, 8) + 4, normal(1, 48, 8) + 4, normal(2, 48, 3)
 """,
@@ -73,14 +72,15 @@ def f(x, rates):
     angles = rates * 2 * jnp.pi / 100
     c, s = jnp.cos(angles), jnp.sin(angles)
     r = jnp.stack([c, -s, s, c], -1).reshape(-1, 2, 2)
-    turn = lambda i, x: jnp.matmul(r, x)  # loses: jnp.matmul(r, x)
+    def turn(i, x):
+        return jnp.matmul(r, x)  # loses
     return lax.fori_loop(0, 100, turn, x) - x
 inputs = normal(0, 16, 2, 2), 1 + jnp.arange(16.0) / 7
 """,
     "remat attention": """
 @jax.checkpoint
 def attend(q, k, v):
-    scores = jax.nn.softmax(20 * q @ k.T)  # loses: 20 * q @ k.T
+    scores = jax.nn.softmax(20 * q @ k.T)  # loses
     return scores @ v
 def f(params, x):
     def loss(params):
@@ -114,15 +114,12 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     number, line = next(x for x in enumerate(source.splitlines(), 1) if "# loses" in x[1])
     assert report.losses[0].origin.line == number
 
-    # To the letter: what is printed takes the place of the expression.
+    # To the letter: the line in the context that is printed.
     assert report.fix == report.losses[:1]
-    told = re.fullmatch(rf"On .*written.py:{number}, write (.*)\.", report.losses[0].remedy)
-    level = "HIGH" if device == "bfloat16" else "HIGHEST"
-    assert told[1].endswith(f"precision=jax.lax.Precision.{level})")
-    code, _, expression = line.partition("  # loses")
-    expression = expression.removeprefix(": ") or code.partition(" = ")[2]
-    assert code.count(expression) == 1
-    edited = source.replace(line, code.replace(expression, told[1]))
+    pattern = rf"Put `(with .*:)` around .*written.py:{number}\."
+    told = re.fullmatch(pattern, report.losses[0].remedy)
+    indent = line[: -len(line.lstrip())]
+    edited = source.replace(line, f"{indent}{told[1]}\n    {line}")
     mended = program(edited, tmp_path / "edited.py")
     left = products.off(device, mended.f, *mended.inputs)
     assert report.mended == pytest.approx(left, rel=0.25)
@@ -296,7 +293,7 @@ def test_other_products_are_left_alone(name):
         report = audit_precision(LEFT_ALONE[name], A, B, matmul_precision="tpu")
     assert (report.error, report.losses, report.lines) == (0, (), 0)
     says = (
-        "all ask for another precision"
+        "each asks for another precision, or is too small"
         if name in ("HIGHEST", "an algorithm")
         else "no float32 products"
     )
@@ -411,7 +408,7 @@ def test_on_an_a100_high_is_no_remedy():
     f = lambda x, y: jnp.dot(x, y, precision="high")
     report = audit_precision(f, A, B, matmul_precision="a100")
     assert report.error == pytest.approx(products.off("a100", jnp.dot, A, B), rel=0.1)
-    assert "precision=jax.lax.Precision.HIGHEST)" in str(report)
+    assert "write precision=jax.lax.Precision.HIGHEST: it asks for less" in str(report)
     assert (report.precision, report.times_as_expensive) == ("HIGHEST", 8)
 
 
@@ -425,7 +422,7 @@ def test_what_the_products_of_a_device_make_infinite_is_named():
     report = audit_precision(spread, A, matmul_precision="tpu")
     assert report.error == np.inf
     assert "not finite as on a TPU (bfloat16 products), and are in float32" in str(report)
-    assert report.losses[0].remedy.startswith("On ")
+    assert report.losses[0].remedy.startswith("Put `with ")
 
 
 def test_what_is_0_but_for_rounding_is_no_error():

@@ -26,7 +26,6 @@ from jax import tree_util
 from mistakes import MISTAKES, Mistake
 
 import dtypeguard
-from dtypeguard._source.files import short_path
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = (
@@ -206,55 +205,6 @@ def _warnings() -> Iterator[list[str]]:
 quick_keys = functools.partial(jax.default_prng_impl, "rbg")
 
 
-class Told(NamedTuple):
-    """A program with a mistake in it, and what dtypeguard says of it.
-
-    Attributes:
-        path: the file that it was written to.
-        fault: the line at fault, as it is named; empty if the program fails as it is.
-        run: what came of it, bare.
-        text: the note on its error; where there is none, the report of its outermost step.
-    """
-
-    path: pathlib.Path
-    fault: str
-    run: Run
-    text: str
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the line at fault is named for every leaf that drifts."""
-        place = re.compile(rf"{re.escape(self.fault)}(?!\d)")
-        _, *lines = self.text.splitlines()
-        table = list(itertools.takewhile(lambda line: line.startswith("  "), lines))
-        # Of a loop's leaf there is one row, of a branch's one for each branch.
-        rows = [row for row in table if _CHANGE.match(row)] or ["".join(table)]
-        return all(map(place.search, rows))
-
-
-_CHANGE = re.compile(r"  (\d+ leaves of .+?|\S+) +\w+(\[\S*\])?( \(weak\))? +-> \w")
-
-
-def told(mistake: Mistake, folder: pathlib.Path) -> Told:
-    """Makes a mistake, and asks `explain` about it, or `audit_step` if no loop raises."""
-    path = written(mistake, folder)
-    faults = [
-        f"{short_path(str(path))}:{number}"
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if line.endswith("# the mistake")
-    ]
-    if len(faults) != mistake.is_planted:
-        raise ValueError(f"{mistake.id} is on these lines: {faults}")
-    bare = run(path, mistake.configuration, context=dtypeguard.explain)
-    notes = [
-        note
-        for note in getattr(bare.error, "__notes__", ())
-        if note.startswith("dtypeguard: ")
-    ]
-    text = notes[0] if notes else str(audit(path, mistake.configuration))
-    return Told(path, "".join(faults), bare, text)
-
-
 def written(mistake: Mistake, folder: pathlib.Path, is_fixed: bool = False) -> pathlib.Path:
     """Writes the program with the mistake, or with what is to mend it as well."""
     text = changed((HERE / f"{mistake.program}.py").read_text(), mistake.change)
@@ -304,14 +254,6 @@ def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def audit(path: pathlib.Path, configuration: str) -> dtypeguard.AuditReport:
-    """Audits the outermost step of a program on the types that it is first called with."""
-    function, args, kwargs, options = first_call(path, configuration)
-    args, kwargs = tree_util.tree_map(_type, (args, kwargs))
-    with set_x64(CONFIGURATIONS[configuration][1]), quick_keys(), _warnings():
-        return dtypeguard.audit_step(function, *args, kwargs=kwargs, **options)
-
-
 def first_call(
     path: pathlib.Path,
     configuration: str,
@@ -345,9 +287,3 @@ def first_call(
 
 class _CalledError(ValueError):
     pass
-
-
-def _type(leaf: Any) -> Any:
-    if not isinstance(leaf, jax.Array):
-        return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)

@@ -16,11 +16,6 @@ from mistakes import MISTAKES
 pytestmark = pytest.mark.third_party
 
 
-def xfail(reason):
-    mark = pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
-    return [mark] if reason else []
-
-
 LONG = pytest.mark.exhaustive
 # bfloat16 is where most types drift. What x64 changes is the optimizer's affair, not that
 # of the framework around it.
@@ -28,6 +23,10 @@ IN_X64 = "haiku_rnn", "optax_wrappers", "mixed_precision"
 FIRST = {each.program: each for each in reversed(MISTAKES)}.values()
 # They take the longest to compile; the same mistakes are mended in other programs.
 MENDED_LONG = "linen_lm", "dqn", "equinox_mnist"
+
+
+def is_slow(mistake):
+    return mistake.program in MENDED_LONG
 
 
 def is_long(program, configuration):
@@ -54,66 +53,24 @@ def test_both_guards_and_that_of_the_step_outside_of_jit(program, tmp_path):
     assert not guarded.differs_from(run_once(program, "bfloat16", "bare")), guarded.error
 
 
-@pytest.fixture(scope="session")
-def told(tmp_path_factory):
-    """What is said of a mistake, asked once for all tests of a process."""
-    known = {}
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(each, id=each.id, marks=[LONG] * (each not in FIRST or is_slow(each)))
+        for each in MISTAKES
+    ],
+)
+def test_a_mistake_is_mended(mistake, tmp_path):
+    """It fails or drifts, and goes away with the fix, and with the remedy alone.
 
-    def tell(mistake):
-        if mistake.id not in known:
-            folder = tmp_path_factory.mktemp("told")
-            known[mistake.id] = harness.told(mistake, folder)
-        return known[mistake.id]
-
-    return tell
-
-
-def is_mended(mistake, said, folder):
-    """A mistake fails or drifts, and goes away with the fix, and with the remedy alone."""
-    assert not said.run.ok
-    fixed = run(written(mistake, folder, is_fixed=True), mistake.configuration)
+    `notes.py` has what is said of each.
+    """
+    path = written(mistake, tmp_path)
+    assert not run(path, mistake.configuration).ok
+    fixed = run(written(mistake, tmp_path, is_fixed=True), mistake.configuration)
     assert fixed.ok, (fixed.error, fixed.drifts)
     wraps = ["guard", "guard_step"] if mistake.remedy == "source" else [mistake.remedy]
     for wrap in wraps:
-        if (
-            mistake.fix or f"dtypeguard.{wrap}(" not in mistake.advice
-        ):  # else it has just run
-            guarded = run(said.path, mistake.configuration, wrap)
+        if mistake.fix or f"dtypeguard.{wrap}(" not in mistake.advice:  # else it has run
+            guarded = run(path, mistake.configuration, wrap)
             assert guarded.ok == (wrap == mistake.remedy), (wrap, guarded.error)
-
-
-def is_advised(mistake, said, folder):
-    """What is printed is what the fix does."""
-    assert mistake.advice in said.text, said.text
-
-
-def is_named(mistake, said, folder):
-    """For every leaf that drifts the line at fault is named."""
-    assert said.is_named, said.text
-
-
-@pytest.mark.parametrize(
-    ("mistake", "check"),
-    [
-        pytest.param(
-            mistake,
-            check,
-            marks=xfail(reason)
-            + [LONG]
-            * (
-                mistake not in FIRST
-                or (check is is_mended and mistake.program in MENDED_LONG)
-            ),
-            id=f"{mistake.id}-{check.__name__}",
-        )
-        for mistake in MISTAKES
-        for check, reason in (
-            (is_mended, ""),
-            (is_advised, mistake.not_advised),
-            (is_named, mistake.not_named),
-        )
-        if mistake.is_planted or check is not is_named
-    ],
-)
-def test_a_mistake(mistake, check, told, tmp_path):
-    check(mistake, told(mistake), tmp_path)

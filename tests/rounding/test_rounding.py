@@ -7,16 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import needs_explicit_x64, set_x64
+from hlo import count_float64
 
 from dtypeguard._rounding import rounding
 from dtypeguard._rounding.rounding import (
-    _index,
     random_bits,
     round_with,
     rounds,
     stochastic_round,
 )
-from dtypeguard._sweep.hlo import count_float64
 
 NAMES = (
     "bfloat16",
@@ -30,7 +29,11 @@ NAMES = (
     "float8_e5m2fnuz",
 )
 DTYPES = [jnp.dtype(getattr(jnp, name)) for name in NAMES if hasattr(jnp, name)]
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+SOME = "bfloat16", "float16", "float8_e4m3fn"
+IN_CI = lambda dtype: [pytest.mark.exhaustive] * (str(dtype) not in SOME)
+every_dtype = pytest.mark.parametrize(
+    "dtype", [pytest.param(each, id=str(each), marks=IN_CI(each)) for each in DTYPES]
+)
 F32, U32 = jnp.float32, jnp.uint32
 DRAWS = 10**5
 LARGEST_BITS = 2**32 - 1
@@ -102,16 +105,6 @@ def test_unbiased_over_many_draws(dtype):
 
 
 @every_dtype
-def test_nearest_is_biased(dtype):
-    """So the test above can fail."""
-    value = 1 + float(jnp.finfo(dtype).eps) / 3
-    nearest = np.full(DRAWS, np.float32(value)).astype(dtype)
-    of_mean, of_variance = deviations(nearest, np.float32(value).item(), dtype)
-    assert abs(of_mean) > 100
-    assert abs(of_variance) > 100
-
-
-@every_dtype
 def test_mean_over_all_bits_is_the_value(dtype):
     """Over every combination of the dropped bits, not a sample."""
     dropped = 23 - int(jnp.finfo(dtype).nmant)
@@ -147,7 +140,7 @@ def test_rounds_to_one_of_two_neighbours(dtype):
 
 
 @every_dtype
-@pytest.mark.parametrize("bits", [0, 1, 2**31, LARGEST_BITS])
+@pytest.mark.parametrize("bits", [0, 2**31, LARGEST_BITS])
 def test_exact_values_stay_exact(dtype, bits):
     words = np.arange(2 ** (8 * dtype.itemsize)).astype(f"uint{8 * dtype.itemsize}")
     values = words.view(dtype)
@@ -298,17 +291,6 @@ def test_bits_are_a_function_of_words_and_place():
         args = (jnp.ones((3, 5), F32), bits)
         round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
         assert count_float64(round_to, *args) == 0
-
-
-def test_indices_beyond_one_word_are_distinct():
-    low, high = _index((3, 4, 5), limit=20)
-    assert len({(a, b) for a, b in zip(low.ravel().tolist(), high.ravel().tolist())}) == 60
-    assert low.max() < 20
-    low, high = _index((3, 4, 5), limit=19)
-    assert len({(a, b) for a, b in zip(low.ravel().tolist(), high.ravel().tolist())}) == 60
-    assert _index((3, 4, 5))[1] is None
-    huge = jax.eval_shape(lambda: _index((2**20, 2**13)))
-    assert huge[1].shape == (2**20, 2**13)
 
 
 def test_elements_beyond_one_word_of_indices_have_bits_of_their_own(monkeypatch):

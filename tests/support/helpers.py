@@ -18,7 +18,12 @@ import optax
 import pytest
 from jax import tree_util
 
-from dtypeguard._leaves.compat import HAS_EXPLICIT_X64, HAS_X64_SCOPE, set_x64 as set_x64
+from dtypeguard._leaves.compat import (
+    HAS_EXPLICIT_X64,
+    HAS_X64_SCOPE,
+    set_explicit_x64 as set_explicit_x64,
+    set_x64 as set_x64,
+)
 
 SUPPORT = pathlib.Path(__file__).parent
 OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])

@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 from helpers import assert_same, set_x64
+from hlo import count_float64
 from jax import lax, tree_util
-
-from dtypeguard._sweep.hlo import count_float64
 
 
 def make_params(dtype=jnp.float32):

@@ -9,12 +9,12 @@ import optax
 import optax.contrib
 import pytest
 from jax import tree_util
+from optimizer_sweep import catalog
 
 import dtypeguard
 from dtypeguard._leaves.compat import set_x64
-from dtypeguard._sweep import catalog
-from dtypeguard._sweep.checks import some_zeros
-from dtypeguard._sweep.sweep import CONFIGURATIONS
+from dtypeguard._testing.checks import some_zeros
+from dtypeguard._testing.configurations import CONFIGURATIONS
 
 ENTRIES, UNBUILT = catalog.entries()
 
@@ -82,19 +82,6 @@ def test_an_optimizer_of_a_later_release_is_found(monkeypatch):
     )
 
 
-def test_our_own_optimizers_are_found_once_they_are_exported(monkeypatch):
-    monkeypatch.setattr(dtypeguard, "prodigy", optax.contrib.prodigy, raising=False)
-    built, _ = catalog.entries.__wrapped__()
-    assert "dtypeguard.prodigy" in {entry.id for entry in built}
-
-
-def test_ids_are_unique_and_lead_back_to_their_entries():
-    ids = [entry.id for entry in ENTRIES]
-    assert len(set(ids)) == len(ids) > 90
-    assert all(catalog.find(entry.id).id == entry.id for entry in ENTRIES)
-    assert all(left.reason for left in UNBUILT)
-
-
 def test_inputs_have_the_dtypes_asked_for():
     entry = catalog.find("optax.adam")
     params, updates, extra_args = entry.inputs((jnp.bfloat16, jnp.float32), jnp.float16)
@@ -157,28 +144,3 @@ def test_extra_args_are_those_needed():
     if "optax.lbfgs" in names:
         assert names["optax.lbfgs"] == ("value", "grad", "value_fn")
         assert names["optax.contrib.sophia"] == ("obj_fn",)
-
-
-def test_special_inputs():
-    params, updates, _ = catalog.find("optax.lookahead").inputs(*[jnp.float32] * 2)
-    assert isinstance(params, optax.LookaheadParams)
-    assert set(updates) == {"w", "b"}
-    per_example = next(entry for entry in ENTRIES if "private" in entry.id)
-    params, updates, _ = per_example.inputs(*[jnp.float32] * 2)
-    assert updates["w"].shape == (2, *params["w"].shape)
-
-
-@pytest.mark.third_party
-@pytest.mark.parametrize(
-    "entry_id", ["optax.adam", "optax.MultiSteps", "optax.lookahead", "optax.lbfgs"]
-)
-def test_inputs_run(entry_id):
-    if entry_id not in {entry.id for entry in ENTRIES}:
-        pytest.skip("not in this Optax")
-    entry = catalog.find(entry_id)
-    params, updates, extra_args = entry.inputs(jnp.float32, jnp.float32)
-    opt = entry.build()
-    updates, _ = opt.update(updates, opt.init(params), params, **extra_args)
-    stepped = optax.apply_updates(params, updates)
-    assert tree_util.tree_structure(stepped) == tree_util.tree_structure(params)
-    assert all(jnp.isfinite(leaf).all() for leaf in tree_util.tree_leaves(stepped))

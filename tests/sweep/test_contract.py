@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
+from hlo import optimized_hlo
 from jax import lax, tree_util
+from optimizer_sweep.catalog import entries
 
 from dtypeguard import DtypeGuardWarning, guard
-from dtypeguard._sweep.catalog import entries
-from dtypeguard._sweep.hlo import optimized_hlo
 
 ENTRIES, _ = entries()
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -25,20 +25,41 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dtypeguard.DtypeGuardWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64"),
 ]
-every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+# The others run with `-m exhaustive`, as in `.ci/run`.
+DOZEN = {
+    "optax.MultiSteps",
+    "optax.adafactor",
+    "optax.adam",
+    "optax.adamw[mask]",
+    "optax.contrib.muon",
+    "optax.contrib.prodigy",
+    "optax.contrib.schedule_free",
+    "optax.fromage",
+    "optax.lbfgs",
+    "optax.lion",
+    "optax.zero_nans",
+    "dtypeguard.multi_steps",
+    "dtypeguard.prodigy",
+}
+
+
+def _param(entry, *others, id=""):
+    marks = () if entry.id in DOZEN else pytest.mark.exhaustive
+    return pytest.param(entry, *others, id=f"{entry.id}{id}", marks=marks)
+
+
+every_entry = pytest.mark.parametrize("entry", [*map(_param, ENTRIES)])
 every_dtype = pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
-EIGHTH = ENTRIES[::8]
-# In bfloat16 with float32 gradients, where bare ones drift; every eighth in all ways.
+CHOSEN = [entry for entry in ENTRIES if entry.id in DOZEN]
+# In bfloat16 with float32 gradients, where bare ones drift; the dozen in all ways.
 # `test_donation_from_the_first_step_on` compares the float32 types of all. Programs are
 # the same under both flags, see `test_blind_to_the_x64_flag`.
 SAMPLED = [
-    pytest.param(
-        entry, dtypes, x64, id=f"{entry.id}-{name}-{'x64_on' if x64 else 'x64_off'}"
-    )
+    _param(entry, dtypes, x64, id=f"-{name}-{'x64_on' if x64 else 'x64_off'}")
     for entry in ENTRIES
     for name, dtypes in DTYPES.items()
     for x64 in (False, True)
-    if entry in EIGHTH or (name == "bf16/f32" and not x64)
+    if entry in CHOSEN or (name == "bf16/f32" and not x64)
 ]
 
 
@@ -108,7 +129,7 @@ def test_control_flow(entry, dtypes, x64):
     """(params, state) is a carry, and keeps its types."""
     with set_x64(x64):
         loop = guarded(entry, dtypes)
-        for name in CONTROL_FLOW if entry in EIGHTH else ("scan", "cond"):
+        for name in CONTROL_FLOW if entry in CHOSEN else ("scan", "cond"):
             out = jax.eval_shape(lambda run=CONTROL_FLOW[name]: run(loop))
             assert types(out) == types(loop.carry), name
 
@@ -163,7 +184,7 @@ def test_donation_from_the_first_step_on(entry):
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
     expected = types(carry)
     assert types(jax.eval_shape(loop.traced, carry)) == expected
-    if entry in EIGHTH:
+    if entry in CHOSEN:
         step = jax.jit(loop.step, donate_argnums=0)
         for _ in range(2):  # warnings are errors: none says that a buffer was not usable
             carry = step(carry)

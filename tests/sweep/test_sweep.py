@@ -10,13 +10,12 @@ import optax
 import pytest
 from helpers import needs_explicit_x64
 from jax import lax, tree_util
+from optimizer_sweep import catalog
+from optimizer_sweep.report import Report
+from optimizer_sweep.sweep import CHECKS, NAMES, examine, in_order, sweep
 
-from dtypeguard._leaves.compat import HAS_EXPLICIT_X64
-from dtypeguard._sweep import catalog
-from dtypeguard._sweep.checks import CHECKS, NAMES
-from dtypeguard._sweep.entry import Entry
-from dtypeguard._sweep.passed import Passed
-from dtypeguard._sweep.sweep import CONFIGURATIONS, examine, sweep, sweep_entry
+from dtypeguard._testing.configurations import CONFIGURATIONS
+from dtypeguard._testing.entry import Entry
 
 BF16 = CONFIGURATIONS[0]
 BY_NAME = {(c.name, c.x64): c for c in CONFIGURATIONS}
@@ -138,10 +137,6 @@ def test_a_planted_fault_fails_its_checks(name):
         assert outcome.failures[first].startswith(reason)
 
 
-def test_every_check_fails_for_some_fault():
-    assert set().union(*(checks for _, checks, _ in FAULTS.values())) == set(NAMES)
-
-
 @pytest.mark.parametrize("name", ["wide update", "state weak type"])
 def test_the_guard_removes_what_it_promises_to(name):
     assert examine(FAULTS[name][0], BF16, guarded=True).failures == {}
@@ -168,13 +163,6 @@ def test_rescues_are_counted_and_swallowed():
     assert examine(opt, BY_NAME["f32", False], guarded=True).rescues == 0
 
 
-def test_multi_steps_is_skipped_where_it_cannot_be_put_around():
-    outcome = examine(catalog.find("optax.lookahead"), BF16, guarded=False)
-    assert outcome.skipped == {
-        "MultiSteps": "MultiSteps accumulates gradients in the shapes of the params"
-    }
-
-
 def test_multi_steps_is_skipped_where_it_does_not_take_the_state(monkeypatch):
     class NoBools(optax.MultiSteps):  # as that of Optax 0.1.9
         def update(self, updates, state, params=None, **extra_args):
@@ -191,46 +179,11 @@ def test_multi_steps_is_skipped_where_it_does_not_take_the_state(monkeypatch):
         assert examine(catalog.find("optax.sgd"), BF16, guarded).skipped == {}
 
 
-def test_extra_args_reach_the_optimizer_inside_multi_steps():
-    def update(updates, state, params=None, *, value, value_fn):
-        seen.append((value.dtype, callable(value_fn)))
-        return updates, state
-
-    seen = []
-    entry = Entry(
-        "planted",
-        lambda: optax.GradientTransformationExtraArgs(
-            lambda params: optax.EmptyState(), update
-        ),
-    )
-    entry = _without_trial(entry, ("value", "value_fn"))
-    assert examine(entry, BF16, guarded=False).failures == {}
-    assert set(seen) == {(jnp.dtype("bfloat16"), True)}
-
-
-def test_the_configurations():
-    names = {}
-    for configuration in CONFIGURATIONS:
-        key = configuration.x64, configuration.explicit
-        names.setdefault(key, []).append(configuration.name)
-    narrow = ["bf16", "f16", "f32", "mixed", "bf16/f32", "f32/bf16"]
-    expected = {
-        (False, "warn"): narrow,
-        (True, "warn"): [*narrow, "f64", "f64/f32", "f32/f64"],
-        (False, "allow"): ["f64 allow", "f32/f64 allow"],
-        (False, "error"): ["bf16/f32 error"],
-    }
-    if not HAS_EXPLICIT_X64:
-        del expected[False, "allow"], expected[False, "error"]
-    assert names == expected
-    mixed = catalog.find("optax.sgd").inputs(BY_NAME["mixed", False].params, "float32")
-    assert len({leaf.dtype for leaf in tree_util.tree_leaves(mixed.params)}) == 2
-
-
 def test_known_drifts():
     failed = {
         (o.configuration, o.x64): o.failures
-        for o in sweep_entry(catalog.find("optax.adam"))
+        for some in sweep([catalog.find("optax.adam")], 1)
+        for o in some
         if not o.guarded
     }
     drift = failed["bf16/f32", False]
@@ -311,147 +264,18 @@ def test_the_verdicts_are_those_of_a_real_run(entry_id, configuration):
         scan()
 
 
-def test_two_processes_find_what_one_does():
+def test_two_processes_find_what_one_does_and_the_table_counts_it():
     chosen = [catalog.find("optax.sgd"), catalog.find("optax.ema")]
     alone, together = (
-        sorted((o for some in sweep(chosen, jobs) for o in some), key=repr)
-        for jobs in (1, 2)
+        in_order(o for some in sweep(chosen, jobs) for o in some) for jobs in (1, 2)
     )
     assert alone == together
     assert len(alone) == 2 * len(CONFIGURATIONS) * 2
-
-
-def test_an_update_is_traced_once_and_inputs_are_made_once():
-    """Every check reads one trace, and bare and guarded get the same inputs."""
-    traces, losses = [], []
-
-    class Counted(Entry):
-        def loss(self, params):
-            losses.append(1)
-            return super().loss(params)
-
-    def update(updates, state, params=None, *, value):
-        traces.append(1)
-        return updates, _State(state.leaf * jnp.float32(0.5))
-
-    init = lambda params: _State(jnp.zeros((), jnp.float32))
-    make = lambda: optax.GradientTransformationExtraArgs(init, update)
-    entry = _without_trial(Counted("planted", make), ("value",))
-    for guarded in (False, True):
-        traces.clear()
-        assert not examine(entry, BY_NAME["f32", False], guarded).failures
-        assert len(traces) == 1
-    assert len(losses) == 1
-
-
-# A check that one update has passed, another one of its types passes, too -----------------
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """The checks that run, in their order."""
-    names = []
-    for name, check in CHECKS.items():
-        note = lambda subject, name=name, check=check: names.append(name) or check(subject)
-        monkeypatch.setitem(CHECKS, name, note)
-    return names
-
-
-def test_a_check_runs_once_for_updates_of_the_same_types(ran):
-    passed = Passed()
-    for entry, guarded in ((FAULTS["none"][0], False), (FAULTS["none"][0], True)):
-        assert not examine(entry, BF16, guarded, passed=passed).failures
-    assert ran == [*CHECKS]
-    assert not examine(
-        FAULTS["none"][0], BY_NAME["bf16", True], True, passed=passed
-    ).failures
-    assert not examine(
-        FAULTS["none"][0], BY_NAME["f32", False], True, passed=passed
-    ).failures
-    assert ran == [*CHECKS] * 3  # other flags and other types
-
-
-@pytest.mark.parametrize("name", [name for name in FAULTS if name != "none"])
-def test_a_fault_fails_after_an_update_that_had_none(name):
-    """The first state of some of these is that of the update that has passed."""
-    passed = Passed()
-    assert not examine(FAULTS["none"][0], BF16, False, passed=passed).failures
-    alone = examine(FAULTS[name][0], BF16, False)
-    for _ in range(2):
-        assert examine(FAULTS[name][0], BF16, False, passed=passed) == alone
-
-
-def test_an_effect_fails_where_its_types_have_passed(ran):
-    def count_and_tell(count):
-        jax.experimental.io_callback(lambda: None, None, ordered=True)
-        return count + 1
-
-    passed = Passed()
-    assert not examine(_planted(_counter, _increment), BF16, False, passed=passed).failures
-    examine(_planted(_counter, count_and_tell), BF16, False, passed=passed)
-    assert ran == [*CHECKS] * 2
-
-
-def test_a_check_that_traces_other_types_is_not_remembered(monkeypatch, ran):
-    def wide(subject):
-        ran.append("wide")
-        params, state = subject.carry
-        subject.update(_wide(subject.grads, params), state, params)
-
-    monkeypatch.setitem(CHECKS, "wide", wide)
-    passed = Passed()
-    for _ in range(2):
-        assert not examine(FAULTS["none"][0], BF16, False, passed=passed).failures
-    assert [ran.count(name) for name in CHECKS] == [1, 1, 1, 1, 1, 2]
-
-
-class _Pair(NamedTuple):
-    count: Any
-    mean: Any
-
-
-def test_a_state_passes_once_its_leaves_have_passed(ran):
-    """In whatever trees, and however often; a leaf that is new runs every check."""
-    mean = lambda: jnp.zeros((), jnp.float32)
-    half = lambda leaf: leaf * jnp.float32(0.5)
-    both = _planted(
-        lambda: _Pair(_counter(), mean()), lambda s: _Pair(s[0] + 1, half(s[1]))
-    )
-    others = [
-        _planted(_counter, _increment),
-        _planted(mean, half),
-        _planted(lambda: [mean(), mean()], lambda leaves: [*map(half, leaves)]),
-    ]
-    passed = Passed()
-    for entry in (both, *others):
-        assert not examine(entry, BF16, False, passed=passed).failures
-    assert ran == [*CHECKS]
-    ran.clear()
-    passed = Passed()
-    for entry in (*others, both):
-        assert not examine(entry, BF16, False, passed=passed).failures
-    assert ran == [*CHECKS] * 2  # a counter, then a mean
-
-
-def test_leaves_that_change_places_fail_where_each_type_has_passed():
-    both = lambda: [_counter(), jnp.zeros((), jnp.float32)]
-    passed = Passed()
-    kept = _planted(both, lambda leaves: leaves)
-    assert not examine(kept, BF16, False, passed=passed).failures
-    turned = _planted(both, lambda leaves: leaves[::-1])
-    failures = examine(turned, BF16, False, passed=passed).failures
-    assert set(failures) >= set(CHECKS) - {"MultiSteps"}
-
-
-def test_an_init_runs_once_for_the_configurations_that_share_its_state():
-    runs = []
-
-    def first(params):
-        if not isinstance(params["b"], jax.core.Tracer):
-            runs.append(params["b"].dtype)
-        return jnp.zeros([], jnp.int32)
-
-    entry = _planted(None, lambda leaf: leaf, of_params=first)
-    outcomes = [o for some in sweep([entry], 1) for o in some]
-    assert len(outcomes) == 2 * len(CONFIGURATIONS)
-    assert len(runs) == 2 * len({c.of_init for c in CONFIGURATIONS})
+    report = Report(alone, [catalog.Unbuilt("optax.odd", "it is odd")], 1.0)
+    drifts = sum(bool(o.failures) for o in alone if not o.guarded)
+    assert (report.bare_failed, report.guarded_failed) == (drifts, 0)
+    text = str(report)
+    assert re.search(r"^optax\.sgd +[1-9]\d* +0 +0  ", text, re.M)
+    assert "optax.odd: it is odd" in text
+    failing = examine(FAULTS["state dtype"][0], BF16, guarded=True)
+    assert "planted  bf16, x64 off  eval_shape: Dtype" in str(Report([failing], [], 1.0))

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from optimizer_sweep.catalog import entries
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from dtypeguard._sweep.catalog import entries
-from dtypeguard._sweep.sweep import CONFIGURATIONS
+from dtypeguard._testing.configurations import CONFIGURATIONS
 from dtypeguard.testing import RULES, check_contract, parametrize_with_checks
 
 ENTRIES, _ = entries()

@@ -1,11 +1,4 @@
-"""Runs killed and resumed with the guard and without it, and checkpoints that drifted."""
-
-import os
-import pathlib
-import signal
-import subprocess
-import sys
-import threading
+"""A run that is guarded now and bare then is one run, and checkpoints that drifted."""
 
 import digits
 import jax
@@ -13,139 +6,44 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import training_run
-from helpers import assert_same, child_variables, need, set_x64, types
+from helpers import assert_same, need, set_x64, types
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
-SCRIPT = pathlib.Path(training_run.__file__)
-STEPS = 24  # where all is slow, a kill comes some steps late
-LIMIT = 300  # seconds for one process
+OPTIMIZERS = {
+    "adam": optax.adam(3e-3),
+    "chain": optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 3e-3, 5, 40)),
+        optax.apply_every(2),
+    ),
+    "MultiSteps": optax.MultiSteps(optax.adam(3e-3), 3),
+}
 
 
-# Killed and resumed ---------------------------------------------------------------------
+def make_params(dtype=F32):
+    return digits.make_params(0, dtype, hidden=16)
 
 
-@pytest.fixture(scope="module")
-def digests():
-    """Of an uninterrupted run without the guard, after every step."""
-    carry, step = training_run.make(lambda opt: opt, lambda number, value: None)
-    found = [training_run.digest(carry)]
-    for number in range(STEPS):
-        carry = step(carry, *training_run.batch(number), number)
-        found.append(training_run.digest(carry))
-    return found
+def batch(number):
+    images, labels = digits.data()
+    rows = np.random.default_rng(number).integers(0, len(labels), 100)
+    return images[rows], labels[rows]
 
 
-class Training:
-    """The script in a process of its own, and what it has told."""
-
-    def __init__(self, folder, wrap, log):
-        self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), wrap, str(STEPS)],
-            env=child_variables(),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        self.told = {}
-        self.timer = threading.Timer(LIMIT, self.process.kill)  # which ends all waiting
-        self.timer.start()
-
-    def until(self, *words):
-        """Reads what it tells, until it has told that."""
-        if not self.has_told(*words):
-            log = pathlib.Path(self.log.name).read_text()
-            pytest.fail(f"it has not told {words}: {log}")
-
-    def has_told(self, *words):
-        """Whether it tells that before it ends."""
-        for line in self.process.stdout:
-            word, *rest = line.split()
-            self.told[word] = rest
-            if [word, *rest][: len(words)] == list(words):
-                return True
-        return False
-
-    def until_half_written(self, folder):
-        """Stops it while a checkpoint is half written, also on a machine that is slow."""
-        while self.process.poll() is None:
-            if is_half_written(folder):
-                self.process.send_signal(signal.SIGSTOP)
-                os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-                if is_half_written(folder):
-                    return
-                self.process.send_signal(signal.SIGCONT)
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        assert not self.has_told("nothing more")
-        assert self.process.wait(60) == -signal.SIGKILL
-
-    def end(self):
-        """Leaves nothing behind, on any path."""
-        self.timer.cancel()
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-
-
-def is_half_written(folder):
-    """Orbax renames a checkpoint when it is complete."""
-    return any(".orbax-checkpoint-tmp" in path.name for path in folder.glob("*"))
-
-
-KILLS = [
-    ("bare", "half written"),
-    ("guarded", "within"),
-    ("bare", "within"),
-    ("guarded", "half written"),
-    ("bare", "saving"),
-    ("guarded", None),
-]
-
-
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param([KILLS[0], KILLS[5]], id="off, on"),
-        pytest.param(KILLS, id="all", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_killed_and_resumed_with_the_guard_and_without(kills, digests, tmp_path):
-    """Each run goes on from what the last one left, guarded or not."""
-    need("orbax.checkpoint")
-    folder = tmp_path / "checkpoints"
-    saved = 0
-    with open(tmp_path / "log", "w") as log:
-        for wrap, moment in kills:
-            training = Training(folder, wrap, log)
-            try:
-                training.until("resumed")
-                first, found = training.told["resumed"]
-                first = int(first)
-                assert saved <= first <= saved + 1  # nothing that was complete is lost
-                assert found == digests[first], (wrap, first)
-                if moment is None:
-                    training.until("done")
-                    assert training.told["done"] == [digests[STEPS]]
-                    assert training.process.wait(60) == 0
-                    break
-                training.until("saved", str(first + 1))
-                if moment == "half written":
-                    training.until_half_written(folder)
-                else:
-                    training.until(moment)
-                training.kill()
-                assert is_half_written(folder) or moment != "half written"
-                saved = int(training.told["saved"][0])
-                assert first < saved < STEPS
-            finally:
-                training.end()
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_goes_on_with_the_guard_and_without(name, tmp_path):
+    """Through a checkpoint each time: the bits are those of a run without a guard."""
+    opt, params = OPTIMIZERS[name], make_params()
+    fresh = params, opt.init(params)
+    expected, carry = train(opt, fresh, range(8)), fresh
+    for number, wrap in enumerate((guard, lambda opt: opt, guard, lambda opt: opt)):
+        carry = train(wrap(opt), carry, range(2 * number, 2 * number + 2))
+        _, carry = through_orbax(tmp_path / str(number), carry, fresh)
+    assert_same(carry, expected)
 
 
 # Checkpoints that drifted ---------------------------------------------------------------
@@ -163,7 +61,7 @@ def train(opt, carry, steps):
         return optax.apply_updates(params, updates), state
 
     for number in steps:
-        carry = step(carry, *training_run.batch(number))
+        carry = step(carry, *batch(number))
     return carry
 
 
@@ -183,8 +81,8 @@ def through_orbax(folder, saved, fresh):
 @pytest.mark.parametrize("name", ["adam", "chain"])
 def test_a_run_that_drifted_is_healed(name, tmp_path):
     """A bare run with bfloat16 params leaves float32 in its state."""
-    opt = training_run.OPTIMIZERS[name]
-    params = training_run.make_params(BF16)
+    opt = OPTIMIZERS[name]
+    params = make_params(BF16)
     fresh = params, guard(opt).init(params)
     drifted = train(opt, (params, opt.init(params)), range(6))
     loaded, _ = through_orbax(tmp_path / "saved", drifted, fresh)
@@ -202,7 +100,7 @@ def test_a_run_that_drifted_is_healed(name, tmp_path):
 
 
 def test_a_wide_counter_is_healed_or_refused(tmp_path):
-    opt, params = optax.adam(3e-3), training_run.make_params()
+    opt, params = optax.adam(3e-3), make_params()
     with set_x64(True):
         (adam, rest) = opt.init(params)
         for count in (7, 2**40):
@@ -219,7 +117,7 @@ def test_a_wide_counter_is_healed_or_refused(tmp_path):
 
 def test_what_cannot_be_healed_is_refused_with_every_leaf_named(tmp_path):
     """Orbax, given a target, truncates a counter without a word."""
-    opt, params = optax.adam(3e-3), training_run.make_params(jnp.float16)
+    opt, params = optax.adam(3e-3), make_params(jnp.float16)
     (adam, rest) = fresh = guard(opt).init(params)
     beyond = tree_util.tree_map(lambda leaf: jnp.full(leaf.shape, 1e30, F32), adam.nu)
     saved = adam._replace(count=np.float32(2.5), nu=beyond), rest

@@ -8,11 +8,10 @@ import pytest
 from eight_devices import FAIL_BARE
 from helpers import SUPPORT, output_on_eight_devices
 
+pytestmark = pytest.mark.exhaustive
 NEWER = pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.7")
 SHARDED = "fully_sharded", "all-gather", "'data', 'model'"
-by_optimizers = pytest.mark.parametrize(
-    "which", ["short", pytest.param("others", marks=pytest.mark.exhaustive)]
-)
+by_optimizers = pytest.mark.parametrize("which", ["short", "others"])
 
 
 @functools.cache
@@ -37,12 +36,9 @@ def pairs(case, which):
 @pytest.mark.parametrize(
     ("layout", "collective", "spec", "which"),
     [
-        pytest.param(*layout, which, id=f"{layout[0]}-{which}", marks=marks)
-        for layout, which, marks in (
-            (SHARDED, "short", []),
-            (SHARDED, "others", pytest.mark.exhaustive),
-            (("replicated", "all-reduce", "P()"), "others", pytest.mark.exhaustive),
-        )
+        (*SHARDED, "short"),
+        (*SHARDED, "others"),
+        ("replicated", "all-reduce", "P()", "others"),
     ],
 )
 def test_sharded_and_donated(layout, collective, spec, which):

@@ -20,7 +20,7 @@ from helpers import assert_same, need, set_x64, types
 from jax import lax, tree_util
 
 import dtypeguard
-from dtypeguard import DtypeGuardWarning, Policy, guard, guard_step, record, restore
+from dtypeguard import Policy, guard, guard_step, record, restore
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -180,14 +180,6 @@ def test_equinox_module_and_its_state():
     assert again.inference is False
 
 
-def test_remat_custom_vjp_and_checkpointed_scan():
-    body = guard_step(jax.checkpoint(lambda c, x: (c * x.astype(F32), x)))
-    loss = lambda c, xs: lax.scan(body, c, xs)[0].astype(F32).sum()
-    grads = jax.grad(loss)(jnp.ones(2, BF16), jnp.ones((3, 2)))
-    assert grads.dtype == BF16
-    np.testing.assert_array_equal(grads, jnp.ones(2, BF16))
-
-
 def make_params(dtypes):
     keys = jax.random.split(jax.random.PRNGKey(0))
     return {
@@ -225,13 +217,6 @@ def test_optimistix_lbfgs_x64(digits):
         guarded, params = minimise(guard(optax.lbfgs()), (F32, F32), digits, 30)
     assert types(params) == types(make_params((F32, F32)))
     assert min(plain, guarded) > 0.95
-
-
-def test_optimistix_lbfgs_bfloat16(digits):
-    """Not mended: optimistix fixes the types that its loss takes, as the user gave them."""
-    for opt in (optax.lbfgs(), guard(optax.lbfgs())):
-        with pytest.raises(ValueError, match="different dynamic arguments"):
-            minimise(opt, (BF16, BF16), digits)
 
 
 def test_optimistix_mixed_params(digits):
@@ -302,15 +287,4 @@ def test_numpyro_mixed_params(digits):
         params, losses = infer(opt, mixed, digits)
         assert params["loc"].dtype == BF16
         assert params["log_scale"].dtype == F32
-    assert losses[-1] < 0.5 * losses[0]
-
-
-def test_numpyro_rescue(digits):
-    mixed = (BF16, F32)
-    mechanic = optax.contrib.mechanize(optax.adam(1e-2))
-    with pytest.raises(TypeError, match=r"lax.clamp requires"):
-        infer(mechanic, mixed, digits)
-    with pytest.warns(DtypeGuardWarning, match="was run in float32 instead: lax.clamp"):
-        params, losses = infer(guard(mechanic), mixed, digits)
-    assert params["loc"].dtype == BF16
     assert losses[-1] < 0.5 * losses[0]

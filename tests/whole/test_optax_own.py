@@ -21,7 +21,6 @@ PARTS = {
     "contrib": ("contrib/_common_test.py", "not stability"),
     "contrib_stability": ("contrib/_common_test.py", "stability"),
 }
-DEFAULT = ("alias_wrapped",)
 
 
 def run_pytest(report, *arguments, guarded):
@@ -52,14 +51,8 @@ def run_pytest(report, *arguments, guarded):
 
 
 @pytest.mark.skipif(not (OPTAX / "_src/alias_test.py").exists(), reason="not in this wheel")
-@pytest.mark.parametrize(
-    "part",
-    [
-        # One in each wrapper: the others train hundreds of optimizers to their minimum.
-        part if part in DEFAULT else pytest.param(part, marks=pytest.mark.exhaustive)
-        for part in PARTS
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", PARTS)
 def test_what_passes_bare_passes_guarded(part, tmp_path):
     name, selection = PARTS[part]
     file = str(OPTAX / name)

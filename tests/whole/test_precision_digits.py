@@ -9,7 +9,11 @@ from jax import lax, tree_util
 
 from dtypeguard import Policy, apply_updates, guard
 
-pytestmark = [pytest.mark.third_party, pytest.mark.optimized]  # thousands of steps
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.optimized,
+    pytest.mark.exhaustive,
+]  # thousands of steps
 BF16, F32 = jnp.bfloat16, jnp.float32
 STEPS, BATCH = 3000, 128
 ALL_BF16 = Policy(
@@ -45,10 +49,7 @@ def train(opt, dtype, apply):
     return float(value), sum(leaf.nbytes for leaf in tree_util.tree_leaves(carry))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["adam", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("lion", "adamw"))],
-)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_within_a_tenth_of_float32_in_half_the_bytes(name):
     make = OPTIMIZERS[name]
     plain = lambda params, updates, key: optax.apply_updates(params, updates)

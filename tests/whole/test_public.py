@@ -169,6 +169,7 @@ reveal_type(decorated)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_type_checker_sees_the_signature(tmp_path):
     need("pyright")
     (tmp_path / "typed.py").write_text(TYPED)

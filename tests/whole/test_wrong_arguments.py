@@ -41,19 +41,13 @@ guard('adam')
     TypeError: guard got 'adam'. Give it a gradient transformation
 guard(PARAMS)
     TypeError: Give it a gradient transformation
-guard((ADAM.init, ADAM.update))
-    TypeError: Give it a gradient transformation
 guard({'init': 1})
     TypeError: guard got {'init': 1}. Give it a gradient transformation
-guard(1e-3)
-    TypeError: guard got 0.001. Give it a gradient transformation
 guard(Policy())
     TypeError: guard got Policy(). Give it a
 guard(ADAM, policy='warn')
     TypeError: got policy='warn'. Write a dtypeguard.Policy, such as
     policy=dtypeguard.Policy(
-guard(ADAM, policy=Policy)
-    TypeError: Write a dtypeguard.Policy
 guard(lambda: 3)()
     TypeError: which returned 3. A guarded function must return a gradient transformation
 guard(ADAM, policy=Policy(rounding='stochastic')).update(PARAMS, STATE, PARAMS)
@@ -68,24 +62,14 @@ Policy(updates_dtype=jnp.int32)
     ValueError: write updates_dtype="params", "grads" or a dtype such as jnp.float32
 Policy(rounding='random')
     ValueError: 'random'...write rounding="nearest" or "stochastic"
-Policy(state_dtype={'*': 'f9'})
-    ValueError: Policy(state_dtype={'*': 'f9'}): map
 Policy(casting='safe')
     ValueError: Policy(casting='safe'): write casting=
 Policy(on_drift='ignore')
     ValueError: Policy(on_drift='ignore'): write on_drift=
-Policy(casting=True)
-    ValueError: casting=True...write casting="same_kind" or "unsafe"
-Policy(on_drift='raise')
-    ValueError: "cast" or "warn" or "error"
 Policy(seed=-1)
     ValueError: write a seed from 0 to 2**32 - 1
-Policy(seed=KEY)
-    ValueError: write an int, such as seed=0
 prodigy(betas=0.9)
     TypeError: prodigy got betas=0.9: write two numbers, such as (0.9, 0.999)
-prodigy(betas=(0.9, 0.99, 0.999))
-    TypeError: write two numbers
 prodigy(betas=(1.5, 0.9))
     ValueError: prodigy got beta1=1.5: write a number in [0, 1)
 prodigy(beta3=-1)
@@ -97,8 +81,6 @@ prodigy(math.inf)
     ValueError: prodigy got learning_rate=inf: write a number, such as 1e-3
 prodigy(1e39)
     ValueError: prodigy got learning_rate=1e+39: write a number
-prodigy(np.float32(np.nan))
-    ValueError: prodigy got learning_rate=nan: write a number
 prodigy(eps=math.inf)
     ValueError: got eps=inf: write a number from 0 up
 prodigy(estim_lr0=math.inf)
@@ -107,46 +89,26 @@ prodigy(estim_lr_coef=math.inf)
     ValueError: got estim_lr_coef=inf: write a number above 0
 prodigy(weight_decay=math.nan)
     ValueError: got weight_decay=nan: write a finite number
-prodigy(weight_decay=np.array(-np.inf))
-    ValueError: got weight_decay=-inf: write a finite number
 prodigy(growth_rate=math.nan)
     ValueError: got growth_rate=nan: write a number from 1 to 3e38, or math.inf
-prodigy(growth_rate=1e39)
-    ValueError: got growth_rate=1e+39: write a number from 1 to 3e38, or math.inf
-prodigy(betas=(np.float16(np.nan), 0.9))
-    ValueError: got beta1=nan: write a number in [0, 1)
 prodigy(mask='x')
     TypeError: takes bools in mask; these are not: ... mask: 'x'...Write True for each
 prodigy(mask={'w': 'x', 'b': True})
     TypeError: these are not: ... mask['w']: 'x'...mask=None to decay all
-update(prodigy(mask=lambda params: params), PARAMS, ..., PARAMS)
-    TypeError: takes bools in mask; these are not: ... mask['b']: Array
 update(prodigy(lambda count: None), PARAMS, ..., PARAMS)
     TypeError: prodigy got learning_rate(count)=None: return a number, such as 1e-3
-update(prodigy(lambda count: '1'), PARAMS, ..., PARAMS)
-    TypeError: prodigy got learning_rate(count)='1': return a number, such as 1e-3
 update(prodigy(lambda count: jnp.ones(3)), PARAMS, ..., PARAMS)
     TypeError: prodigy got learning_rate(count)=Array([1.
 prodigy(eps=-1)
     ValueError: got eps=-1: write a number from
-prodigy(estim_lr0=0.0)
-    ValueError: got estim_lr0=0.0: write a small number above 0
 prodigy(estim_lr0=1e-38)
     ValueError: got estim_lr0=1e-38: write a small number above 0
-prodigy(estim_lr_coef=-1.0)
-    ValueError: got estim_lr_coef=-1.0: write a number above 0
 prodigy(weight_decay=None)
     TypeError: got weight_decay=None: write a finite number
-prodigy(growth_rate=0.5)
-    ValueError: got growth_rate=0.5: write a number from 1 to 3e38, or math.inf
 prodigy(seed=0.5)
     TypeError: prodigy got seed=0.5: write an int from 0 to 2**32 - 1
 prodigy(seed=-1)
     ValueError: prodigy got seed=-1: write an int from 0
-prodigy(seed=2**32)
-    ValueError: prodigy got seed=4294967296: write an int from 0
-prodigy(seed=jnp.arange(2))
-    TypeError: write an int from 0 to 2**32 - 1, a 0-d integer array
 prodigy(slice_p=0)
     ValueError: write slice_p=1 or above
 prodigy(slice_p=1.5)
@@ -168,9 +130,6 @@ update(prodigy(), OTHER_SHAPE, ..., PARAMS)
 fromage(PARAMS)
     TypeError: fromage got learning_rate=...: write a number, such as 1e-3, or a
     function of the number of updates
-fromage(None)
-    TypeError: fromage got learning_rate=...: write a number, such as 1e-3, or a
-    function of the number of updates
 fromage(math.nan)
     ValueError: fromage got learning_rate=nan: write a number, such as 1e-3
 fromage(-math.inf)
@@ -181,10 +140,6 @@ fromage(0.1, p_bound=1e39)
     ValueError: got p_bound=1e+39: write a number from 0 up, or None for no bound
 update(fromage(lambda count: math.nan), PARAMS, ..., PARAMS)
     ValueError: fromage got learning_rate(count)=nan: return a number, such as 1e-3
-fromage(0.1, -1.0)
-    ValueError: got min_norm=-1.0: write a number from 0 up
-fromage(0.1, p_bound=-1)
-    ValueError: got p_bound=-1: write a number from 0 up, or None for no bound
 fromage(0.1).init(INTS)
     TypeError: these are not: ... params['n']: int32...optax.masked
 update(fromage(0.1), PARAMS, ...)
@@ -193,16 +148,8 @@ update(fromage(0.1), ..., PARAMS, PARAMS)
     TypeError: got a state of type dict, not ...State. Write update(updates, state, params)
 multi_steps(ADAM, 0)
     ValueError: =0: write 1 or more
-multi_steps(ADAM, -1)
-    ValueError: =-1: write 1 or more
 multi_steps(ADAM, 2.5)
     TypeError: every_k_schedule=2.5: write an int from 1 up, or a function
-multi_steps(ADAM, None)
-    TypeError: every_k_schedule=None: write an int from 1 up, or a function
-multi_steps(ADAM, '4')
-    TypeError: every_k_schedule='4': write an int from 1 up, or a function
-multi_steps(ADAM, True)
-    TypeError: every_k_schedule=True: write an int from 1 up, or a function
 update(multi_steps(ADAM, lambda step: None), PARAMS, ..., PARAMS)
     TypeError: multi_steps got every_k_schedule(gradient_step)=None: return a number from 1
 update(multi_steps(ADAM, lambda step: '4'), PARAMS, ..., PARAMS)
@@ -215,8 +162,6 @@ update(multi_steps(ADAM, lambda step: True), PARAMS, ..., PARAMS)
     TypeError: got every_k_schedule(gradient_step)=True: return
 update(multi_steps(ADAM, lambda step: 0), PARAMS, ..., PARAMS)
     ValueError: got every_k_schedule(gradient_step)=0: return a number from 1 up
-update(multi_steps(ADAM, lambda step: math.nan), PARAMS, ..., PARAMS)
-    ValueError: got every_k_schedule(gradient_step)=nan: return a number from 1 up
 multi_steps(4, ADAM)
     TypeError: got 4. Give it a gradient transformation
 multi_steps(optax.adam, 4)
@@ -224,8 +169,6 @@ multi_steps(optax.adam, 4)
 multi_steps(ADAM, 4, accumulator_dtype=jnp.int32)
     TypeError: accumulator_dtype=...int32...: write a floating dtype, such as
     jnp.float32, or None
-multi_steps(ADAM, 4, accumulator_dtype='f99')
-    TypeError: accumulator_dtype='f99': write a floating dtype
 multi_steps(ADAM, 4, should_skip_update_fn=True)
     TypeError: =True: write a function, such as optax.skip_not_finite, or None
 update(multi_steps(ADAM, 4), ..., PARAMS, PARAMS)
@@ -253,12 +196,6 @@ apply_updates({'w': 'x'}, FEWER)
 apply_updates({'w': KEY}, {'w': jnp.ones(())})
     TypeError: key<fry>[] -> float32[]  give None
 apply_updates(PARAMS, PARAMS, key=0)
-    TypeError: apply_updates got key=...Write one new key for every step, such as key=
-apply_updates(PARAMS, PARAMS, key=jax.random.split(KEY))
-    TypeError: apply_updates got key=...Write one new key for every step, such as key=
-apply_updates(PARAMS, PARAMS, key=np.ones(2, np.float32))
-    TypeError: apply_updates got key=...Write one new key for every step, such as key=
-apply_updates(PARAMS, PARAMS, key=jnp.ones(3))
     TypeError: apply_updates got key=...Write one new key for every step, such as key=
 record(PARAMS, ADAM)
     TypeError: record got {... as the optimizer. Write record(opt, params)
@@ -292,8 +229,6 @@ check_contract(lambda: 3)
     TypeError: returned 3. Give it a function that returns an optimizer
 check_contract(ADAM, rules=['scna'])
     ValueError: no rule is called 'scna'; there are ...scan
-check_contract(ADAM, rules='scna')
-    ValueError: no rule is called 'scna'; there are ...scan
 check_contract(ADAM, configurations=['float32'])
     ValueError: no configuration is called 'float32'; there are bf16,
 check_contract(ADAM, configurations=16)
@@ -320,8 +255,6 @@ guard_step(step, policy='error')
 guard_step(step, policy=Policy(compute_dtype=jnp.float32, on_drift='warn'))
     ValueError: Write policy=Policy(on_drift='warn'), and give the rest
 guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))
-    ValueError: A step computes in the precision
-guard_step(step, policy=Policy(updates_dtype=jnp.float32))
     ValueError: A step computes in the precision
 guard_step(step, policy=Policy(seed=3))
     ValueError: seed=3

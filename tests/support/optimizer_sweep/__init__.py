@@ -1,0 +1,1 @@
+"""Every optimizer of the installed Optax, bare and guarded, in every configuration."""

@@ -1,0 +1,255 @@
+"""Every optimizer, bare and guarded, in every configuration of dtypes."""
+
+import atexit
+import collections
+import dataclasses
+import functools
+import gc
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent import futures
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+
+from dtypeguard import DtypeGuardWarning, guard
+from dtypeguard._leaves.types import Optimizer, State
+from dtypeguard._testing import checks
+from dtypeguard._testing.checks import Check, OptimizerSubject, one_line
+from dtypeguard._testing.configurations import CONFIGURATIONS, Configuration
+from dtypeguard._testing.entry import DTypes, Entry, SweepInputs, in_turn
+
+from . import catalog
+from .passed import Passed
+from .recipes import NO_EXPLICIT_FLOAT64
+
+# These run inside one trace; `init` also needs a state from outside of it.
+CHECKS: dict[str, Check] = {
+    "eval_shape": checks.eval_shape,
+    "scan": checks.scan,
+    "cond": checks.cond,
+    "MultiSteps": checks.multi_steps,
+    "compilations": checks.compilations,
+}
+NAMES = ("init", *CHECKS)
+
+
+def checks_of(configuration: Configuration) -> dict[str, Check]:
+    """The checks whose failure is the fault of the optimizer.
+
+    `optax.MultiSteps` makes zeros by `eval_shape`, where an explicit float64 is a float32.
+    """
+    left_out = ("MultiSteps",) if configuration.explicit == "allow" else ()
+    return {name: check for name, check in CHECKS.items() if name not in left_out}
+
+
+def _of_init(configuration: Configuration) -> tuple[DTypes, bool, str]:
+    """What the first state depends on."""
+    return configuration.params, configuration.x64, configuration.explicit
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of one optimizer in one configuration, bare or guarded.
+
+    Attributes:
+        failures: the reason of each failed check, in one line, by the check's name.
+        skipped: the same for checks that do not apply.
+        rescues: how many warnings say that a guard ran the update in wider dtypes.
+    """
+
+    id: str
+    configuration: str
+    x64: bool
+    guarded: bool
+    failures: dict[str, str]
+    skipped: dict[str, str]
+    rescues: int
+
+    @property
+    def where(self) -> str:
+        """The configuration, as `Configuration.where` has it."""
+        return f"{self.configuration}, x64 {'on' if self.x64 else 'off'}"
+
+
+def in_order(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes by optimizer, each in the order of the configurations."""
+    places = [(c.name, c.x64) for c in CONFIGURATIONS]
+    place = lambda outcome: places.index((outcome.configuration, outcome.x64))
+    return sorted(outcomes, key=lambda each: (each.id, place(each), each.guarded))
+
+
+def sweep_entry(entry: Entry, passed: Passed | None = None) -> list[Outcome]:
+    """Checks one optimizer in every configuration, bare and guarded."""
+    passed = passed or Passed()
+    return [o for c in CONFIGURATIONS for o in _examine_both(entry, c, passed)]
+
+
+def _examine_both(
+    entry: Entry, configuration: Configuration, passed: Passed
+) -> list[Outcome]:
+    return [examine(entry, configuration, x, passed) for x in (False, True)]
+
+
+def examine(
+    entry: Entry,
+    configuration: Configuration,
+    guarded: bool,
+    passed: Passed | None = None,
+) -> Outcome:
+    """Checks one optimizer in one configuration: runs `init` and traces the rest.
+
+    Args:
+        entry: the optimizer.
+        configuration: what it is checked in.
+        guarded: whether it is guarded.
+        passed: what other updates have passed, and what this one passes.
+    """
+    passed = passed or Passed()
+    failures: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    about = entry.id, configuration.name, configuration.x64, guarded, failures, skipped
+    if configuration.explicit == "allow" and entry.name in NO_EXPLICIT_FLOAT64:
+        skipped["explicit float64"] = NO_EXPLICIT_FLOAT64[entry.name]
+        return Outcome(*about, rescues=0)
+    make = _maker(entry, guarded)
+    with configuration.flags(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inputs = _inputs(entry, configuration)
+        before: dict[str, Check] = {}
+        eager = _run_init(entry, guarded, *_of_init(configuration))
+        if eager.error:
+            failures["init"] = eager.error
+        else:
+            before["init"] = lambda subject: checks.init(eager.state, subject.carry.state)
+
+        def run_checks(inputs: SweepInputs) -> None:
+            try:
+                subject = OptimizerSubject(make(), inputs)
+            except Exception as error:
+                failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
+                return
+            flags = configuration.x64, configuration.explicit
+            chosen = before | passed.skipping(checks_of(configuration), subject, *flags)
+            for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
+                found.update(new)
+
+        # As `eqx.filter_eval_shape`, in half the time.
+        arrays, functions = eqx.partition(inputs, eqx.is_array)
+        jax.eval_shape(lambda arrays: run_checks(eqx.combine(arrays, functions)), arrays)
+    return Outcome(*about, eager.rescues + _rescues(caught))
+
+
+def _maker(entry: Entry, guarded: bool) -> Callable[[], Optimizer]:
+    return lambda: guard(entry.build()) if guarded else entry.build()
+
+
+def _rescues(caught: Iterable[warnings.WarningMessage]) -> int:
+    return sum(issubclass(w.category, DtypeGuardWarning) for w in caught)
+
+
+class _Eager(NamedTuple):
+    """What `init` returns when it runs; or its error, in one line, and no state."""
+
+    state: State
+    error: str
+    rescues: int
+
+
+@functools.lru_cache(maxsize=2)
+def _run_init(
+    entry: Entry, guarded: bool, params: DTypes, x64: bool, explicit: str
+) -> _Eager:
+    """Runs `init`, under these flags; once for the configurations that differ in grads."""
+    del x64, explicit  # which are on, and tell one run from another
+    state, reason = None, ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            zeros = checks.some_zeros(in_turn(entry.recipe.params, params))
+            state = _maker(entry, guarded)().init(zeros)
+        except Exception as error:
+            reason = one_line(error)
+    return _Eager(state, reason, _rescues(caught))
+
+
+@functools.lru_cache(maxsize=1)
+def _inputs(entry: Entry, configuration: Configuration) -> SweepInputs:
+    """The inputs of an entry: for the bare optimizer, and the guarded one comes next."""
+    return entry.inputs(configuration.params, configuration.grads)
+
+
+def sweep(chosen: Sequence[Entry], jobs: int) -> Generator[list[Outcome], None, None]:
+    """Yields the outcomes of each entry in each configuration, bare and guarded.
+
+    What JAX compiled or traced under other flags, it does not use again, and what an update
+    has passed holds for its types. So each process goes through one configuration after
+    another, but takes those in which an entry has the same first state together.
+
+    Args:
+        chosen: entries of the catalogue.
+        jobs: the number of worker processes, which build the entries anew from their ids;
+            1 stays in this process, where an entry need not be in the catalogue.
+    """
+    alike: dict[object, list[Configuration]] = {}
+    for configuration in CONFIGURATIONS:
+        alike.setdefault(_of_init(configuration), []).append(configuration)
+    tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
+    if jobs == 1:
+        passed = Passed()
+        for entry, configuration in tasks:
+            yield _examine_both(entry, configuration, passed)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    start = functools.partial(futures.ProcessPoolExecutor, 1, spawn, _prepare_worker)
+    workers = [start() for _ in range(jobs)]
+    shares = [
+        collections.deque(tasks[len(tasks) * i // jobs : len(tasks) * (i + 1) // jobs])
+        for i in range(jobs)
+    ]
+    running: dict[futures.Future[list[Outcome]], int] = {}
+
+    def submit(i: int) -> None:
+        share = max(shares, key=len)
+        if shares[i] or share:  # when its own share is done, from the end of another's
+            entry, c = shares[i].popleft() if shares[i] else share.pop()
+            about = entry.id, entry.extra_names, CONFIGURATIONS.index(c)
+            running[workers[i].submit(_both_of_id, *about)] = i
+
+    try:
+        for i in (*range(jobs), *range(jobs)):  # the second one waits for the first
+            submit(i)
+        while running:
+            for task in futures.wait(running, return_when=futures.FIRST_COMPLETED).done:
+                submit(running.pop(task))
+                yield task.result()
+    finally:
+        for worker in workers:
+            worker.shutdown(cancel_futures=True)
+
+
+_PASSED = Passed()  # in a worker
+
+
+def _both_of_id(
+    entry_id: str, extra_names: tuple[str, ...], configuration: int
+) -> list[Outcome]:
+    entry = catalog.find(entry_id)
+    vars(entry)["extra_names"] = extra_names  # which took trials to find
+    return _examine_both(entry, CONFIGURATIONS[configuration], _PASSED)
+
+
+def _prepare_worker() -> None:
+    # Python would free what a worker holds, object by object. This runs before all else
+    # that runs at exit, when the worker has delivered its outcomes.
+    atexit.register(os._exit, 0)
+    # Nothing is computed, and every worker would reserve a share of its memory.
+    jax.config.update("jax_platforms", "cpu")
+    # What `init` compiles runs once, and only its types count.
+    jax.config.update("jax_disable_most_optimizations", True)
+    # Traces leave millions of objects behind. With the usual thresholds a tenth of the time
+    # goes into looking at those that stay, which are nearly all of the memory.
+    gc.disable()

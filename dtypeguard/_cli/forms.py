@@ -11,11 +11,11 @@ from .._audit.page import document
 from .._audit.report import AuditReport
 from .._explain.explain import printed
 from .._leaves.rows import columns, shown_fields
+from .._lines.recompiled import Recompiled
 from .._lock.check import Locked
 from .._precision.report import PrecisionReport
 from .._source.files import is_installed
 from .._source.origin import Origin
-from .recompiled import RecompiledFunction
 
 
 class Annotation(NamedTuple):
@@ -143,7 +143,7 @@ def of_lock(locked: Locked, update: str) -> FormedReport:
 def of_run(
     errors: Iterable[BaseException],
     lines: Sequence[str],
-    functions: Iterable[RecompiledFunction],
+    functions: Iterable[Recompiled],
 ) -> FormedReport:
     """What a run found: the notes on the error that ended it, and what compiled again.
 
@@ -169,7 +169,7 @@ def of_run(
             made.append(Annotation(line, title, note))
             notes.append(note)
     for function in functions:
-        for change in function.changes.values():
+        for change in function.types.values():
             line = change.why.root or change.why.begun
             text = f"{change.path}: {change.before} -> {change.after}"
             title = f"{function.name} was compiled again"

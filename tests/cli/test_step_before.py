@@ -82,7 +82,8 @@ def test_the_call_that_gave_a_leaf_back_in_another_type(name, run, script):
     program, leaf = PROGRAMS[name]
     note, place = ran(program, run, script)
     text = f"The call of step (.*) before this one was given {re.escape(leaf)} as bfloat16 "
-    assert re.search(rf"\n{text}and gave it back as float32, at {place}\.\n", note)
+    at = place if sys.version_info >= (3, 12) else r"\S+"
+    assert re.search(rf"\n{text}and gave it back as float32, at {at}\.\n", note)
     assert "dtypeguard.guard_step(step)" in note
     # A cast at the convolution would fail in the first step.
     assert "in place of" not in note

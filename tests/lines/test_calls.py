@@ -76,12 +76,6 @@ def an_error_in_a_context(x):
     return found[0]
 
 
-def a_recursion(x, depth=3):
-    if not depth:
-        return x
-    return a_recursion(x * made(), depth - 1)
-
-
 def after_an_error(x):
     def fail():
         raise ValueError(x * 1)
@@ -126,7 +120,6 @@ CASES = {
     a_coroutine: "# of a coroutine",
     the_end_of_a_context: "# made",
     an_error_in_a_context: "# made",
-    a_recursion: "# made",
     after_an_error: "# made",
     after_an_error_in_jax: "# made",
     after_an_audit: "# made",

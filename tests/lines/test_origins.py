@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import planted
 import pytest
 
-from dtypeguard import audit, explain
-
-with explain():  # its constants are recorded
-    import planted
+from dtypeguard import audit
 
 pytestmark = pytest.mark.third_party
 

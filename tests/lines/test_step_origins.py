@@ -9,15 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import planted_steps
 import pytest
 from advice import line as line_of
 from helpers import needs_record
 
 from dtypeguard import audit_step, explain
 from dtypeguard._leaves.compat import HAS_BARRIER
-
-with explain():  # its constants are recorded
-    import planted_steps
 
 pytestmark = pytest.mark.third_party
 

@@ -3,7 +3,6 @@
 import functools
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -12,17 +11,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST, set_x64, x64_enabled
+from .._leaves.compat import CAN_AUTOCAST
 from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Kwargs, Leaf, PyTree
+from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
 from .calls import Traces, WholeCall
-from .decide import Kept, draws
+from .emit import Emitter, cast
 from .entries import PRODUCTS, PlanError
-from .held import HeldRules
-from .inside import Known
-from .matching import Matcher
 from .plan import Plan
-from .values import FLOAT64, cast
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -122,8 +117,8 @@ def _checked(plan: _Plan, dtype: DType) -> Plan:
         if not {".", os.sep}.intersection(os.fspath(plan)) and not os.path.exists(plan):
             raise PlanError(
                 f"autocast got {shown(plan)}, which is neither a dtype nor a file. Write "
-                "jnp.bfloat16, jnp.float16 or the path of a plan, which `dtypeguard plan "
-                "FILE.py:FUNCTION --out FILE` writes."
+                "jnp.bfloat16, jnp.float16 or the path of a plan, which `dtypeguard "
+                "precision FILE.py:FUNCTION --out FILE` writes."
             )
         return Plan.load(plan)
     return Plan.of(plan if dtype is None else dtype)
@@ -147,61 +142,28 @@ class _Autocast:
 
     def __init__(self, function: Function, plan: Plan):
         self._function, self._plan = function, plan
-        self._matcher = Matcher(plan)
-        self.kept: dict[Kept, None] = {}
-        self._inner: Known = OrderedDict()
-        self._traces = Traces()
+        self._emitter, self._traces = Emitter(plan), Traces()
+        self.kept = self._emitter.kept
         self._lock = threading.RLock()
-        self._is_wider = any(entry.dtype == FLOAT64 for entry in plan.entries)
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = self._traces.of(call)
-            emit = functools.partial(self._emitted, jaxpr)
-            if self._is_wider and not x64_enabled():
-                emit = _differentiated_in_64_bits(emit)
-            made = emit(*jaxpr.consts, *call.arrays)
-        return call.returned(returned, made)
+            made, _ = self._emitter.emit(jaxpr, call.arrays)
+            self._check()
+        settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
+        return call.returned(returned, settled)
 
-    def _emitted(self, jaxpr: Jaxpr, *arrays: Leaf) -> list[Leaf]:
-        """The results of a jaxpr, of its constants and its arguments, by the plan."""
-        emitter = HeldRules(self._inner, self._plan, self._matcher, self.kept)
-        emitter.draws = draws(jaxpr)
-        reached = emitter.reached(jaxpr, (), [False] * len(jaxpr.out_avals))
-        given = emitter.given(jaxpr, arrays)
-        made = emitter.run(jaxpr, given, (), reached)
-        self._check(emitter)
-        return [_settled(x.array, aval) for x, aval in zip(made, jaxpr.out_avals)]
-
-    def _check(self, emitter: HeldRules) -> None:
-        self._matcher.check()
+    def _check(self) -> None:
+        self._emitter.matcher.check()
         is_bare = self._plan.default == PRODUCTS and not self._plan.entries
-        if is_bare and not emitter.products:
+        if is_bare and not self._emitter.products:
             name = getattr(self._function, "__name__", "the function")
             raise PlanError(
                 f"autocast found no product in {name}, so nothing of it is narrow. Give it "
                 'the function that multiplies, or a plan with default = "all".'
             )
-
-
-def _differentiated_in_64_bits(emit: Function) -> Function:
-    """A function with 64 bits inside, of which the backward pass has them as well."""
-
-    @jax.custom_vjp
-    def function(*arrays):
-        return emit(*arrays)
-
-    def forward(*arrays):
-        with set_x64(True):
-            return jax.vjp(emit, *arrays)
-
-    def backward(pull, cotangents):
-        with set_x64(True):
-            return pull(cotangents)
-
-    function.defvjp(forward, backward)
-    return function
 
 
 def _settled(array: Leaf, aval: Aval) -> Leaf:

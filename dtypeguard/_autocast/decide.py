@@ -1,25 +1,38 @@
-"""Decides what each equation of a program computes in, by a plan."""
+"""What each equation of a program computes in by a plan: the rules of `Propagation`.
 
+What is narrow is a product and its operands, or all, and what an entry of the plan names.
+What moves numbers keeps the dtype that they have, and sums are as written. What the source
+asks for stays, and so does what a narrow dtype would lose.
+"""
+
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import DType, Equation, Jaxpr
+from .._leaves.types import Aval, DType, Equation, Leaf
 from .._lines.equations import Written
-from .._program.graph import Stack, jaxprs_in, open_jaxpr
-from .entries import ALL
-from .lost import Lost
+from .._numbers import primitives
+from .._numbers.evaluate import bits_of
+from .._numbers.nodes import Block, Node, has_no_wide_form
+from .._numbers.program import NumericProgram
+from .._numbers.propagate import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
+from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
+from .asked import asks_for_float32
+from .entries import ALL, PRODUCTS, PlanEntry
+from .lost import Lost, fate, still_lost
 from .matching import Matcher, key_of_line
 from .plan import Plan
-from .reach import Reach, Variables
-from .values import FLOAT32, Value, dtype_of, is_float, is_narrower, most_lost
 
+FLOAT32 = np.dtype("float32")
 _ASKS_FOR_RESULT = "preferred_element_type"
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _RESULT = "the dtype of its result, by preferred_element_type"
-CONSTANT = "by a constant that {} does not hold"
+_CONSTANT = "by a constant that {} does not hold"
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
@@ -27,6 +40,19 @@ SUMS = ForeignNames(
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
 _DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
+_MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
+# Their derivative is a sum, which is added up wide.
+_SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
+# These may have other dtypes though no operand has.
+_ANY_DTYPES = frozenset([*OF_PRODUCTS, "convert_element_type"])
+# What is emitted with another jaxpr inside, by the parameter that holds it.
+CALLS: dict[str, str] = {
+    **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
+    **dict.fromkeys(
+        ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
+    ),
+}
+CUSTOM = "custom_jvp_call", "custom_vjp_call"
 
 
 class Kept(NamedTuple):
@@ -39,146 +65,406 @@ class Kept(NamedTuple):
         return f"{self.line}: kept {self.by}"
 
 
-class Decisions:
-    """What a plan says of equations.
+class ValueType(NamedTuple):
+    """What is known of a value.
 
     Attributes:
-        plan: the plan.
-        matcher: finds the entries of equations.
-        reach: what leads to a product.
-        kept: the lines that compute as written though the plan makes them narrow.
-        draws: whether the program draws random numbers.
+        dtype: its dtype, which may be another than that of the program.
+        is_kept: whether it is wide by an explicit cast of the user's.
+        is_held: whether it is a constant that the narrow dtype has exactly.
+        lost: what the narrow dtype makes of the constants in it.
     """
 
-    def __init__(self, plan: Plan, matcher: Matcher, kept: dict[Kept, None]):
-        self.plan, self.matcher, self.kept = plan, matcher, kept
-        self.reach = Reach()
-        self.draws = True
+    dtype: DType
+    is_kept: bool = False
+    is_held: bool = False
+    lost: Lost = Lost.NOTHING
 
-    def keep(self, stack: Stack, by: str) -> None:
+
+Types = list[ValueType]
+
+
+def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
+    """What a program computes in by a plan.
+
+    Raises:
+        ValueError: if an entry matches nothing of it.
+    """
+    matcher = Matcher(plan)
+    rules = ByPlan(program, plan, matcher, {})
+    rules.of([ValueType(dtype_of(aval)) for aval in program.jaxpr.in_avals])
+    matcher.check()
+    return rules.made
+
+
+class ByPlan(Propagation[ValueType]):
+    """The rules of a plan.
+
+    Attributes:
+        made: what each equation computes in.
+        products: the numbers of the products.
+        customs: what is known of the operands of functions with derivatives of their own,
+            by their numbers, and of their results.
+
+    Args:
+        program: the program.
+        plan: the plan.
+        matcher: finds the entries of equations.
+        kept: gets the lines that compute as written though the plan makes them narrow.
+    """
+
+    def __init__(
+        self,
+        program: NumericProgram,
+        plan: Plan,
+        matcher: Matcher,
+        kept: dict[Kept, None],
+    ):
+        super().__init__(program)
+        self._plan, self._matcher, self._kept = plan, matcher, kept
+        self._is_of_products = plan.default == PRODUCTS and not plan.entries
+        self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
+        self._dtypes: dict[Computes, int] = {}
+        self.products = set[int]()
+        self.customs: dict[int, tuple[Types, Types]] = {}
+
+    def of(self, given: Types) -> Types:
+        """What is known of the results of the program, of that of its inputs."""
+        return self.block(self.program.block, given)
+
+    @property
+    def made(self) -> WidthPlan:
+        rounded = frozenset(use for use, is_rounded in self.rounded.items() if is_rounded)
+        plan = WidthPlan(self.entries, False, False, self.carried, rounded)
+        return plan._replace(dtypes=(*self._dtypes,))
+
+    # What holds other equations
+
+    def constant(self, array: Leaf, aval: Aval) -> ValueType:
+        value = array if hasattr(array, "dtype") else np.asarray(array, aval.dtype)
+        return ValueType(dtype_of(aval), False, *fate(value, self._plan.narrow))
+
+    def node(self, node: Node, values: Types) -> Sequence[ValueType]:
+        self._entry(node)  # which then has matched
+        variables = *node.eqn.invars, *node.eqn.outvars
+        if any(hasattr(var.aval, "inner_aval") for var in variables):
+            return self._written(node, values)  # of a mutable reference is no other type
+        return super().node(node, values)
+
+    def called(self, node: Node, values: Types) -> Sequence[ValueType]:
+        if node.name not in CALLS and node.name not in CUSTOM:
+            return self._written(node, values)
+        made = self.leaving(node.inner[0], self.block(node.inner[0], values))
+        if any(node.eqn.params.get("donated_invars", ())):
+            # A buffer that is donated has room for a result of its own dtype.
+            outs = node.eqn.outvars
+            made = [x._replace(dtype=dtype_of(v.aval)) for x, v in zip(made, outs)]
+        self.leave(node, made)
+        if node.name in CUSTOM:
+            self.customs[node.number] = values, made
+        return made
+
+    def solve(self, node: Node, values: Types) -> Sequence[ValueType]:
+        return self._written(node, values)
+
+    def entering(self, node: Node, values: Types) -> Types:
+        if node.rule != "scan":
+            return values
+        # The cotangent of what the turns share is added up in its dtype.
+        shared, made = loop_parts(node.eqn).consts, []
+        for place, (value, var) in enumerate(zip(values, node.eqn.invars)):
+            dtype = dtype_of(var.aval)
+            is_rounded = place < shared and is_narrower(value.dtype, dtype)
+            self.rounded[node.number, place] = is_rounded
+            made.append(value._replace(dtype=dtype) if is_rounded else value)
+        return made
+
+    def leaving(self, block: Block, values: Types) -> Types:
+        pairs = zip(values, block.outputs)
+        return [self.crossing(value, var.aval) for value, var in pairs]
+
+    def crossing(self, value: ValueType, aval: Aval) -> ValueType:
+        if self._plan.default != ALL and is_narrower(value.dtype, dtype_of(aval)):
+            return value._replace(dtype=dtype_of(aval))
+        return value
+
+    def joined(self, values: Sequence[ValueType], attempt: int) -> ValueType:
+        dtypes = [value.dtype for value in values]
+        wider = lambda a, b: b if is_narrower(a, b) else a
+        # In the first turns of a loop the body tells; then the wider of both.
+        dtype = dtypes[-1] if 0 < attempt < 3 else functools.reduce(wider, dtypes)
+        is_kept = any(value.is_kept for value in values)
+        is_held = all(value.is_held for value in values)
+        return ValueType(dtype, is_kept, is_held, most_lost(values))
+
+    def entry_of(self, value: ValueType, aval: Aval) -> int:
+        is_own = value.dtype == dtype_of(aval) or not is_float(aval)
+        return WRITTEN if is_own else self._named(value.dtype)
+
+    # Equations
+
+    def opaque(self, node: Node, values: Types) -> Types:
+        is_rounding = node.name == "reduce_precision"
+        return self._repeated(node, values) if is_rounding else self._written(node, values)
+
+    def computed(self, node: Node, values: Types) -> Types:
+        if self._stands(node, values):
+            self.entries[node.number] = WRITTEN
+            return [ValueType(dtype_of(var.aval)) for var in node.eqn.outvars]
+        rule = _rule_of(node.eqn)
+        may_ask = node.name in OF_PRODUCTS or not self._is_of_products
+        if not (may_ask and asks_for_float32(node.stack)):
+            return rule(self, node, values)
+        asked = [x._replace(is_kept=kind(x.dtype) == "float") for x in values]
+        made = rule(self, node, asked)
+        # The source may cast back as well, which leaves no equation either.
+        is_kept = any(value.is_kept for value in values)
+        return [value._replace(is_kept=value.is_kept and is_kept) for value in made]
+
+    def _stands(self, node: Node, values: Types) -> bool:
+        """Whether it is plain that an equation is as written: nothing near it is narrow."""
+        return (
+            self._is_of_products
+            and node.name not in _ANY_DTYPES
+            and all(
+                value == ValueType(dtype_of(var.aval)) and not hasattr(var, "val")
+                for value, var in zip(values, node.eqn.invars)
+            )
+        )
+
+    def _named(self, dtype: DType, result: DType = None) -> int:
+        computes = Computes(dtype, dtype if result is None else result)
+        return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
+
+    def _entry(self, node: Node) -> PlanEntry | None:
+        return self._matcher.entry(node.stack)
+
+    def _keep(self, node: Node, by: str) -> None:
         """Notes a line that computes as written."""
-        self.kept[Kept(str(key_of_line(stack)) or "inside JAX", by)] = None
+        self._kept[Kept(str(key_of_line(node.stack)) or "inside JAX", by)] = None
 
-    def dtype_for(
-        self, eqn: Equation, stack: Stack, values: Sequence[Value], reached: Variables
-    ) -> DType | None:
+    def _is_drawn(self, node: Node) -> bool:
+        return self._draws and Written(node.stack).is_of_sampler
+
+    def _written(self, node: Node, values: Types) -> Types:
+        """As it stands."""
+        self.entries[node.number] = WRITTEN
+        is_kept = any(value.is_kept for value in values)
+        avals = [var.aval for var in node.eqn.outvars]
+        return [ValueType(dtype_of(x), is_kept and is_float(x)) for x in avals]
+
+    def _in(self, dtype: DType, node: Node, values: Types, result: DType = None) -> Types:
+        """In a dtype."""
+        variables = *node.eqn.invars, *node.eqn.outvars
+        is_own = all(v.aval.dtype == dtype for v in variables if is_float(v.aval))
+        if is_own and result in (None, dtype):
+            return self._written(node, values)
+        self.entries[node.number] = self._named(dtype, result)
+        made = dtype if result is None else result
+        avals = [var.aval for var in node.eqn.outvars]
+        return [ValueType(made if is_float(x) else dtype_of(x)) for x in avals]
+
+    def _dtype_for(self, node: Node, values: Types) -> DType | None:
         """What an equation computes in; None if as written."""
-        entry = self.matcher.entry(stack)
-        if not has_floats(eqn):
+        entry = self._entry(node)
+        if not any(is_float(var.aval) for var in node.eqn.outvars):
             return None
-        if entry is None and not self._is_narrow(eqn, values, reached):
+        if entry is None and not self._is_narrow(node.eqn, values):
             return None
-        if self.draws and Written(stack).is_of_sampler:
+        if self._is_drawn(node):
             return None
-        dtype = self.plan.narrow if entry is None else entry.dtype
+        dtype = self._plan.narrow if entry is None else entry.dtype
         if not is_narrower(dtype, FLOAT32):
             return dtype
         if any(value.is_kept for value in values):
-            return self.keep(stack, _CAST)
+            return self._keep(node, _CAST)
         if most_lost(values):
-            return self.keep(stack, CONSTANT.format(dtype))
+            return self._keep(node, _CONSTANT.format(dtype))
         return dtype
 
-    def _is_narrow(
-        self, eqn: Equation, values: Sequence[Value], reached: Variables
-    ) -> bool:
+    def _is_narrow(self, eqn: Equation, values: Types) -> bool:
         """Whether the default of the plan makes an equation narrow."""
-        narrow = self.plan.narrow
+        if self._plan.default != ALL:
+            return False
         avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
-        if any(x.dtype not in (FLOAT32, narrow) for x in avals if is_float(x)):
+        if any(x.dtype not in (FLOAT32, self._plan.narrow) for x in avals if is_float(x)):
             return False
-        if self.plan.default == ALL:
-            return any(is_float(value.array) for value in values)
-        if not any(var in reached for var in eqn.outvars):
-            return False
-        return any(dtype_of(value.array) == narrow for value in values)
+        return any(kind(value.dtype) == "float" for value in values)
 
-    def settled(self, value: Value, var: Any, reached: Variables) -> DType | None:
-        """The dtype of a result where it leaves a function, a branch or a loop."""
-        if not is_float(var.aval):
-            return None
-        dtype, written = dtype_of(value.array), var.aval.dtype
-        if not is_narrower(dtype, written):
-            return dtype
-        keeps = not hasattr(var, "val") and var in reached
-        return dtype if keeps or self.plan.default == ALL else written
+    def _plain(self, node: Node, values: Types) -> Types:
+        """In the dtype of its entry, or of what the plan makes narrow."""
+        dtype = self._dtype_for(node, values)
+        is_fixed = node.name in primitives.OF_OWN_DTYPES
+        if dtype is None or (is_fixed and bits(dtype) < 32):
+            made = self._written(node, values)
+        else:
+            made = self._in(dtype, node, values)
+        return _with_lost(made, self._still_lost(node, values))
 
-    def dtype_of_product(
-        self, eqn: Equation, stack: Stack, values: list[Value]
-    ) -> DType | None:
-        entry = self.matcher.entry(stack)
+    def _still_lost(self, node: Node, values: Types) -> Lost:
+        name = "add" if node.name in SUMS else node.name
+        return still_lost(name, [value.lost for value in values])
+
+    def _moved(self, node: Node, values: Types) -> Types:
+        """In the dtype that its operands have, which it rounds none of."""
+        floats = [value for value in values if kind(value.dtype) == "float"]
+        lost = most_lost(floats)
+        # A constant that every dtype has, such as 0, takes that of the others.
+        dtypes = {value.dtype for value in floats if not value.is_held}
+        if not dtypes:
+            made = self._written(node, values)
+            return [ValueType(x.dtype, is_held=kind(x.dtype) == "float") for x in made]
+        if len(dtypes) == 1:
+            made = self._in(dtypes.pop(), node, values)
+        elif lost:
+            self._keep(node, _CONSTANT.format(self._plan.narrow))
+            made = self._written(node, values)
+        else:
+            return self._plain(node, values)
+        if any(value.is_kept for value in floats):
+            made = [ValueType(x.dtype, kind(x.dtype) == "float") for x in made]
+        return _with_lost(made, lost)
+
+    def _spread(self, node: Node, values: Types) -> Types:
+        """As written, but that what is wider stays so: its derivative is a sum."""
+        pairs = zip(values, node.eqn.invars)
+        if any(
+            is_narrower(x.dtype, dtype_of(v.aval)) for x, v in pairs if is_float(v.aval)
+        ):
+            return _with_lost(self._written(node, values), most_lost(values))
+        return self._moved(node, values)
+
+    def _chosen(self, node: Node, values: Types) -> Types:
+        has_floats = any(is_float(var.aval) for var in node.eqn.outvars)
+        return (self._moved if has_floats else self._written)(node, values)
+
+    def _summed(self, node: Node, values: Types) -> Types:
+        """As written but where an entry says more."""
+        entry = self._entry(node)
+        if entry is None or not any(is_float(var.aval) for var in node.eqn.outvars):
+            made = self._written(node, values)
+        else:
+            made = self._in(entry.dtype, node, values)
+        return _with_lost(made, self._still_lost(node, values))
+
+    def _converted(self, node: Node, values: Types) -> Types:
+        """As written: a cast is the user's."""
+        before, after = (x.aval.dtype for x in (node.eqn.invars[0], node.eqn.outvars[0]))
+        entry, is_asked = self._entry(node), node.is_asked
+        if entry is not None and kind(after) == "float" and not is_asked:
+            return self._in(entry.dtype, node, values)
+        (value,) = values
+        (made,) = self._written(node, values)
+        is_kept = is_asked and is_narrower(before, after)
+        is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
+        return [
+            value._replace(dtype=made.dtype, is_kept=is_kept and kind(after) == "float")
+        ]
+
+    def _repeated(self, node: Node, values: Types) -> Types:
+        """`reduce_precision`: that of `jax.checkpoint` has the bits of its operand."""
+        (value,), own = values, bits_of(node.eqn.invars[0].aval.dtype)
+        if own is None or not own.items() <= node.eqn.params.items():
+            return self._written(node, values)
+        made = self._in(value.dtype, node, values)
+        return [value._replace(dtype=x.dtype) for x in made]
+
+    def _multiplied(self, node: Node, values: Types) -> Types:
+        """A product or a convolution."""
+        self.products.add(node.number)
+        dtype = self._dtype_of_product(node, values)
+        if dtype is None:
+            made = self._written(node, values)
+            return [ValueType(x.dtype) for x in made]
+        # A gradient may be added up over devices.
+        is_narrow = is_narrower(dtype, FLOAT32)
+        is_wide = is_narrow and (node.is_backward or self._asks_for_result(node))
+        result = node.eqn.outvars[0].aval.dtype if is_wide else None
+        return self._in(dtype, node, values, result)
+
+    def _dtype_of_product(self, node: Node, values: Types) -> DType | None:
+        entry, eqn = self._entry(node), node.eqn
         if entry is not None and not is_narrower(entry.dtype, FLOAT32):
-            return entry.dtype if has_floats(eqn) else None
-        dtype = self.plan.narrow if entry is None else entry.dtype
+            return entry.dtype if is_float(eqn.outvars[0].aval) else None
+        dtype = self._plan.narrow if entry is None else entry.dtype
         if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
             return None
-        if self.draws and Written(stack).is_of_sampler:
+        if self._is_drawn(node):
             return None
-        if asks_for_precision(eqn):
-            return self.keep(stack, _OWN_PRECISION)
+        if _asks_for_precision(eqn):
+            return self._keep(node, _OWN_PRECISION)
         if any(value.is_kept for value in values):
-            return self.keep(stack, _CAST)
+            return self._keep(node, _CAST)
         if most_lost(values) > Lost.NEAR_ZERO:
-            return self.keep(stack, CONSTANT.format(dtype))
+            return self._keep(node, _CONSTANT.format(dtype))
         return dtype
 
-    def asks_for_result(self, stack: Stack) -> bool:
-        line = key_of_line(stack)
-        is_asked = _ASKS_FOR_RESULT in (line.expression or "")
+    def _asks_for_result(self, node: Node) -> bool:
+        is_asked = _ASKS_FOR_RESULT in (key_of_line(node.stack).expression or "")
         if is_asked:
-            self.keep(stack, _RESULT)
+            self._keep(node, _RESULT)
         return is_asked
 
 
-def draws(jaxpr: Jaxpr, known: set[int] | None = None) -> bool:
-    """Whether a jaxpr, or one inside of it, draws random numbers."""
-    known = set() if known is None else known
-    opened = open_jaxpr(jaxpr)
-    if id(opened) in known:
-        return False
-    known.add(id(opened))
-    return any(
-        eqn.primitive.name in _DRAWS
-        or any(draws(each, known) for each in jaxprs_in(eqn.params))
-        for eqn in opened.eqns
-    )
+def _rule_of(eqn: Equation) -> Callable[..., Types]:
+    """The rule of an equation without others inside."""
+    name = eqn.primitive.name
+    if name in _RULES:
+        return _RULES[name]
+    made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
+    if has_no_wide_form(eqn) or not _are_floats(made, operands):
+        return ByPlan._written
+    if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
+        return ByPlan._plain
+    # `jax.export` has symbolic sizes, which can be equal, but have no order.
+    is_repeated = name == "broadcast_in_dim" and made[0].size != operands[0].size
+    return ByPlan._spread if is_repeated or name in _SPREADS else ByPlan._moved
 
 
-def asks_for_precision(eqn: Equation) -> bool:
+def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
+    """Whether an equation computes with real numbers alone, and makes some."""
+    kinds = [kind(getattr(x, "dtype", None)) for x in made]
+    others = [kind(getattr(x, "dtype", None)) for x in operands]
+    return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
+
+
+# What compares or chooses.
+CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
+_RULES: dict[str, Callable[..., Types]] = {
+    **dict.fromkeys(OF_PRODUCTS, ByPlan._multiplied),
+    **dict.fromkeys(SUMS, ByPlan._summed),
+    **dict.fromkeys(CHOOSES, ByPlan._chosen),
+    **dict.fromkeys((*primitives.OF_BITS, "iota"), ByPlan._written),
+    "convert_element_type": ByPlan._converted,
+}
+
+
+def _asks_for_precision(eqn: Equation) -> bool:
     """Whether a product asks for more than the precision by default."""
     precision = eqn.params.get("precision")
     each = precision if isinstance(precision, tuple) else (precision,)
     return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
 
 
-def still_lost(eqn: Equation, values: Sequence[Value]) -> Lost:
-    """What is lost of the results of an equation that computes wide for a constant."""
-    most = most_lost(values)
-    passes = _PASSES.get(eqn.primitive.name) if most else None
-    return passes([value.lost for value in values]) if passes else Lost.NOTHING
+def _with_lost(values: Types, lost: Lost) -> Types:
+    if not lost:
+        return values
+    return [x._replace(lost=lost) if kind(x.dtype) == "float" else x for x in values]
 
 
-def _of_sum(operands: Sequence[Lost]) -> Lost:
-    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NEAR_ZERO
+def most_lost(values: Sequence[ValueType]) -> Lost:
+    return max((value.lost for value in values), default=Lost.NOTHING)
 
 
-def _of_product(operands: Sequence[Lost]) -> Lost:
-    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NOTHING
+def dtype_of(value: Any) -> DType:
+    return getattr(value, "dtype", None)
 
 
-def _of_quotient(operands: Sequence[Lost]) -> Lost:
-    over, under = operands
-    is_infinite = over == Lost.INFINITE or under == Lost.ZERO
-    return Lost.INFINITE if is_infinite else Lost.NOTHING
+def is_float(value: Any) -> bool:
+    """Whether an array or an abstract value is a floating one."""
+    return kind(dtype_of(value)) == "float"
 
 
-_PASSES: dict[str, Callable[[Sequence[Lost]], Lost]] = {
-    **dict.fromkeys((*SUMS, "add", "sub"), _of_sum),
-    "mul": _of_product,
-    "div": _of_quotient,
-    **dict.fromkeys(ForeignNames("sort top_k"), max),
-}
-
-
-def has_floats(eqn: Equation) -> bool:
-    return any(is_float(var.aval) for var in eqn.outvars)
+def is_narrower(dtype: DType, other: DType) -> bool:
+    """Whether a dtype has fewer bits than another of its kind."""
+    return 0 < bits(dtype) < bits(other)

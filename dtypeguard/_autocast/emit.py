@@ -1,275 +1,201 @@
 """Emits the equations of a traced program again, in the dtypes of a plan.
 
 The equations are bound under the trace that is current, with their lines, scopes, meshes
-and effects. One that computes as written is bound exactly as it stands; what holds other
-equations is in `inside.py`.
+and effects. One that computes as written is bound exactly as it stands, and so is a call, a
+loop or branches in which all is as written.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
+from jax.extend import source_info_util
 
-from .._leaves.dtypes import bits, kind
-from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._lines.equations import Written
-from .._numbers import primitives
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.evaluate import evaluate
-from .._numbers.nodes import has_no_wide_form
-from .._program.graph import PRODUCTS, Stack, open_jaxpr
-from .binding import Values, bind, in_context
-from .decide import CONSTANT, SUMS, Decisions, Kept, has_floats, still_lost
-from .matching import Matcher
-from .plan import Plan
-from .products import is_bilinear, product, rounded
-from .reach import Variables
-from .values import (
+from .._numbers.control import Interpreter
+from .._numbers.evaluate import bits_of, evaluate_in
+from .._numbers.formats import Formats
+from .._numbers.nodes import CALL, COMPUTED, OWN, SKIPPED, SOLVE, STOCHASTIC, Block, Node
+from .._numbers.primitives import is_inexact
+from .._numbers.program import NumericProgram
+from .._numbers.propagate import WidthPlan
+from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .._program.meshes import as_dtype
+from .custom import custom_jvp, custom_vjp, is_of_users
+from .decide import (
+    CALLS,
+    CHOOSES,
+    CUSTOM,
     FLOAT32,
-    Value,
-    as_written,
-    bits_of,
-    cast,
-    constant,
+    ByPlan,
+    Kept,
+    Types,
+    ValueType,
     dtype_of,
     is_float,
     is_narrower,
-    most_lost,
-    rounded_indeed,
-    scope_for,
-    with_lost,
 )
+from .matching import Matcher, key_of_line
+from .plan import Plan
+from .products import fan_out, is_bilinear, product, rounded
+
+# So many jaxprs are kept, so that what was emitted once compiles once.
+_MOST = 2000
+_OWN = Formats(FLOAT32)
 
 
-class Emitter(Decisions):
-    """Emits a program by a plan.
+class Emitter:
+    """Emits programs by a plan.
 
     Attributes:
-        products: how many products there are, narrow or not.
-        changes: how many equations have been emitted in other dtypes than written.
+        plan: the plan.
+        matcher: finds the entries of equations.
+        kept: the lines that compute as written though the plan makes them narrow.
+        inner: the jaxprs that were emitted, each with that of the program.
+        products: how many products were seen, narrow or not.
     """
 
-    def __init__(self, plan: Plan, matcher: Matcher, kept: dict[Kept, None]):
-        super().__init__(plan, matcher, kept)
-        self.products = self.changes = 0
+    def __init__(self, plan: Plan):
+        self.plan, self.matcher = plan, Matcher(plan)
+        self.kept: dict[Kept, None] = {}
+        self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
+        self.products = 0
+
+    def emit(
+        self,
+        jaxpr: Jaxpr,
+        arrays: Sequence[Leaf],
+        types: Types | None = None,
+        outer: Stack = (),
+    ) -> tuple[list[Leaf], Types]:
+        """The results of a closed jaxpr, and what is known of them.
+
+        Args:
+            jaxpr: the jaxpr.
+            arrays: its arguments.
+            types: what is known of them; nothing by default.
+            outer: the equations around it, inside out.
+        """
+        program = NumericProgram(jaxpr, _OWN, None, outer)
+        rules = ByPlan(program, self.plan, self.matcher, self.kept)
+        made = rules.of(
+            [ValueType(dtype_of(x)) for x in arrays] if types is None else types
+        )
+        self.products += len(rules.products)
+        return Emission(program, rules, self).block(program.block, arrays), made
+
+
+class _Copies:
+    """A narrow value that is used several times, with a cotangent for each use."""
+
+    def __init__(self, array: Leaf, count: int):
+        self._copies = iter(fan_out(array, count))
+
+    def next(self) -> Leaf:
+        return next(self._copies)
+
+
+class Emission(Interpreter):
+    """Emits one program under the current trace.
+
+    Attributes:
+        plan: what each equation computes in.
+        customs: see `ByPlan`.
+
+    Args:
+        program: the program.
+        rules: what the plan says of it.
+        emitter: emits others.
+    """
+
+    def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
+        self.program, self.emitter = program, emitter
+        self.plan: WidthPlan = rules.made
+        self.customs = rules.customs
         self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
+        self._always = {
+            x.number for x in program.block.all_nodes() if _is_always_emitted(x)
+        }
 
     # Values
 
-    def run(
-        self, jaxpr: Jaxpr, values: Sequence[Value], outer: Stack, reached: Variables
-    ) -> list[Value]:
-        """The results of a jaxpr.
-
-        Args:
-            jaxpr: closed or open.
-            values: its arguments, after its constants or without these.
-            outer: the equations around it, inside out.
-            reached: its variables that lead to a product.
-        """
-        opened = open_jaxpr(jaxpr)
-        known = Values(opened)
-        variables = *opened.constvars, *opened.invars
-        if len(values) < len(variables):
-            values = [*map(self.constant, jaxpr.consts), *values]
-        for var, value in zip(variables, values):
-            known.put(var, value)
+    def block(self, block: Block, given: Sequence[Leaf]) -> list[Leaf]:
         outside, self._rounded = self._rounded, {}
-        for eqn in opened.eqns:
-            operands = [self._read(known, var) for var in eqn.invars]
-            with in_context(eqn):
-                made = self.equation(eqn, (eqn, *outer), operands, reached)
-                for var, value in zip(eqn.outvars, made):
-                    known.put(var, value)
+        made = super().block(block, given)
         self._rounded = outside
-        return [self._read(known, var) for var in opened.outvars]
+        return made
 
-    def _read(self, known: "Values", var: Any) -> Value:
-        if not hasattr(var, "val"):
-            return known.get(var)
-        number = (
-            var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
-        )
-        return self.constant(number)
+    def entered_block(self, block: Block, given: Sequence[Leaf]) -> list[Any]:
+        values = [*block.consts, *given]
+        return [self._kept(block, *pair) for pair in zip(block.inputs, values)]
 
-    def constant(self, number: Leaf) -> Value:
-        return constant(number, self.plan.narrow)
+    def literal(self, var: Leaf, meant: float | None) -> Leaf:
+        return var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
 
-    def given(self, jaxpr: Jaxpr, arrays: Sequence[Leaf]) -> list[Value]:
-        """The constants of a closed jaxpr and its arguments, of the arrays of both."""
-        known = [self.constant(x)._replace(array=y) for x, y in zip(jaxpr.consts, arrays)]
-        return [*known, *map(Value, arrays[len(known) :])]
+    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
+        return _in_context(eqn)
+
+    def used(self, value: Any) -> Leaf:
+        return value.next() if isinstance(value, _Copies) else value
+
+    def kept(self, block: Block, node: Node, made: Sequence[Leaf]) -> Sequence[Any]:
+        return [self._kept(block, *pair) for pair in zip(node.eqn.outvars, made)]
+
+    def _kept(self, block: Block, var: Any, value: Leaf) -> Any:
+        """A value, or copies of a narrow one whose cotangents are added up wide."""
+        count, dtype = block.uses[var], dtype_of(value)
+        is_narrow = is_float(var.aval) and is_narrower(dtype, var.aval.dtype)
+        return _Copies(value, count) if is_narrow and count > 1 else value
 
     # Equations
 
-    def equation(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """The results of an equation, by its rule."""
-        raise NotImplementedError
-
-    def written(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
+    def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """As it stands."""
-        operands = as_written(values, [var.aval for var in eqn.invars])
-        made = bind(eqn, operands, eqn.params)
-        is_kept = any(value.is_kept for value in values)
-        return [Value(x, is_kept and is_float(x)) for x in made]
+        return bind(node.eqn, self._as_written(node, values), node.eqn.params)
 
-    def computed(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """In the dtype of its entry, or of what the plan makes narrow."""
-        dtype = self.dtype_for(eqn, stack, values, reached)
-        is_fixed = eqn.primitive.name in primitives.OF_OWN_DTYPES
-        if dtype is None or (is_fixed and bits(dtype) < 32):
-            made = self.written(eqn, stack, values, reached)
-        else:
-            made = self._in(dtype, eqn, stack, values, reached)
-        return with_lost(made, still_lost(eqn, values))
-
-    def chosen(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """What compares or chooses has values that are rounded indeed.
-
-        XLA may leave out a rounding, on one side of `x == max(x, y)` too, which the
-        gradient of a maximum asks for.
-        """
-        values = [
-            value._replace(array=rounded_indeed(value.array))
-            if not hasattr(var, "val")
-            and is_float(var.aval)
-            and is_narrower(dtype_of(value.array), var.aval.dtype)
-            else value
-            for var, value in zip(eqn.invars, values)
+    def _as_written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        return [
+            cast(x, v.aval.dtype) if is_inexact(v.aval) else x
+            for x, v in zip(values, node.eqn.invars)
         ]
-        rule = self.moved if has_floats(eqn) else self.written
-        return rule(eqn, stack, values, reached)
 
-    def _in(
-        self,
-        dtype: DType,
-        eqn: Equation,
-        stack: Stack,
-        values: list[Value],
-        reached: Variables,
-    ) -> list[Value]:
-        variables = *eqn.invars, *eqn.outvars
-        if all(var.aval.dtype == dtype for var in variables if is_float(var.aval)):
-            return self.written(eqn, stack, values, reached)
-        of = lambda x: dtype if kind(x) == "float" else x
-        operands = [cast(value.array, of(dtype_of(value.array))) for value in values]
+    def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
+        if node.name in CHOOSES:
+            values = self._rounded_indeed(node, values)
+        computes = self.plan.computes(int(self.plan.entries[node.number]))
+        if computes is None:
+            return self.written(node, values)
+        dtype, result = computes
+        if is_bilinear(node.eqn) and is_narrower(dtype, FLOAT32):
+            narrow = [self._round(x, dtype) for x in values]
+            return [product(node.eqn, values, narrow, result)]
         try:
-            with scope_for(dtype):
-                made = evaluate(eqn, operands, of)
+            return evaluate_in(node.eqn, values, dtype, result)
         except REFUSALS:  # it takes no operands of this dtype
-            return self.written(eqn, stack, values, reached)
-        written = [var.aval.dtype for var in eqn.outvars]
-        self.changes += [dtype_of(x) for x in made] != written
-        return [*map(Value, made)]
+            made = self.written(node, values)
+            return [cast(x, result) if is_float(x) else x for x in made]
 
-    def moved(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """In the dtype that its operands have, which it rounds none of."""
-        floats = [value for value in values if is_float(value.array)]
-        is_kept = any(value.is_kept for value in floats)
-        lost = most_lost(floats)
-        # A constant that every dtype has, such as 0, takes that of the others.
-        dtypes = {dtype_of(v.array) for v in floats if not v.is_held}
-        if not dtypes:
-            made = self.written(eqn, stack, values, reached)
-            return [Value(x.array, is_held=is_float(x.array)) for x in made]
-        if len(dtypes) == 1:
-            made = self._in(dtypes.pop(), eqn, stack, values, reached)
-        elif lost:
-            self.keep(stack, CONSTANT.format(self.plan.narrow))
-            made = self.written(eqn, stack, values, reached)
-        else:
-            return self.computed(eqn, stack, values, reached)
-        if is_kept:
-            made = [Value(x.array, is_float(x.array)) for x in made]
-        return with_lost(made, lost)
+    def _rounded_indeed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """Operands of what compares or chooses, of which XLA leaves out no rounding.
 
-    def spread(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """As written, but that what is wider stays so: its derivative is a sum."""
-        dtypes = [dtype_of(v.array) for v in values if is_float(v.array)]
-        written = [var.aval.dtype for var in eqn.invars if is_float(var.aval)]
-        if any(is_narrower(*pair) for pair in zip(dtypes, written)):
-            made = self.written(eqn, stack, values, reached)
-            return with_lost(made, most_lost(values))
-        return self.moved(eqn, stack, values, reached)
-
-    def summed(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """As written but where an entry says more."""
-        entry = self.matcher.entry(stack)
-        if entry is None or not has_floats(eqn):
-            made = self.written(eqn, stack, values, reached)
-        else:
-            made = self._in(entry.dtype, eqn, stack, values, reached)
-        return with_lost(made, still_lost(eqn, values))
-
-    def converted(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """As written: a cast is the user's."""
-        before, after = (x.aval.dtype for x in (eqn.invars[0], eqn.outvars[0]))
-        entry = self.matcher.entry(stack)
-        is_asked = Written(stack).is_asked
-        if entry is not None and kind(after) == "float" and not is_asked:
-            return self._in(entry.dtype, eqn, stack, values, reached)
-        is_from_int = kind(before) != "float" and kind(after) == "float"
-        if entry is not None and is_from_int and is_narrower(after, entry.dtype):
-            return self._in(entry.dtype, eqn, stack, values, reached)
-        (value,) = values
-        made = self.written(eqn, stack, values, reached)
-        is_kept = is_asked and is_narrower(before, after)
-        is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        is_kept = is_kept and kind(after) == "float"
-        return [Value(x.array, is_kept, *value[2:]) for x in made]
-
-    def rounded(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """`reduce_precision`: that of `jax.checkpoint` has the bits of its operand."""
-        (value,) = values
-        own, dtype = (bits_of(x) for x in (eqn.invars[0].aval.dtype, dtype_of(value.array)))
-        if own is None or dtype is None or not own.items() <= eqn.params.items():
-            return self.written(eqn, stack, values, reached)
-        with scope_for(dtype_of(value.array)):
-            made = bind(eqn, [value.array], {**eqn.params, **dtype})
-        return [value._replace(array=x) for x in made]
-
-    def multiplied(
-        self, eqn: Equation, stack: Stack, values: list[Value], reached: Variables
-    ) -> list[Value]:
-        """A product or a convolution."""
-        self.products += 1
-        dtype = self.dtype_of_product(eqn, stack, values)
-        if dtype is None:
-            made = self.written(eqn, stack, values, reached)
-            return [Value(x.array) for x in made]
-        (out,) = eqn.outvars
-        result = dtype
-        if is_narrower(dtype, FLOAT32):
-            # A gradient that leads to no product may be added up over devices.
-            is_gradient = Written(stack).is_backward and out not in reached
-            if is_gradient or self.asks_for_result(stack):
-                result = out.aval.dtype
-        if not is_narrower(dtype, FLOAT32) or not is_bilinear(eqn):
-            return self._in(dtype, eqn, stack, values, reached)
-        self.changes += 1
-        operands = [value.array for value in values]
-        narrow = [self._round(x, dtype) for x in operands]
-        return [Value(product(eqn, operands, narrow, result))]
+        It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum
+        asks for.
+        """
+        return [
+            _rounded_indeed(x)
+            if not hasattr(v, "val")
+            and is_float(v.aval)
+            and is_narrower(dtype_of(x), v.aval.dtype)
+            else x
+            for x, v in zip(values, node.eqn.invars)
+        ]
 
     def _round(self, array: Leaf, dtype: DType) -> Leaf:
         """An operand of a product, rounded once for all products of a function."""
@@ -280,43 +206,198 @@ class Emitter(Decisions):
             self._rounded[key] = array, rounded(array, dtype)
         return self._rounded[key][1]
 
+    # What holds other equations
 
-def rule_of(eqn: Equation) -> Callable[..., list[Value]]:
-    """The rule of an equation without others inside."""
-    name = eqn.primitive.name
-    if name in _RULES:
-        return _RULES[name]
-    made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
-    if has_no_wide_form(eqn) or not _are_floats(made, operands):
-        return Emitter.written
-    if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
-        return Emitter.computed
-    # `jax.export` has symbolic sizes, which can be equal, but have no order.
-    is_repeated = name == "broadcast_in_dim" and made[0].size != operands[0].size
-    is_spread = is_repeated or name in _SPREADS
-    return Emitter.spread if is_spread else Emitter.moved
+    def held(self, node: Node, values: list[Leaf]) -> list[Leaf]:
+        """A call, a loop or branches, with other jaxprs inside."""
+        if not self.is_changed(node, values):
+            return self.written(node, values)
+        params = dict(node.eqn.params)
+        if node.rule == "cond":
+            own = params["branches"]
+            inner = [self.inner(node, block, values[1:]) for block in node.inner]
+            params["branches"] = (*map(_like, own, inner),)
+        elif node.rule in ("scan", "while"):
+            body, before, consts, count = loop_parts(node.eqn)
+            values = self._entered(node, values, before + consts, count)
+            name = "jaxpr" if node.rule == "scan" else "body_jaxpr"
+            inner = self.inner(node, node.inner[0], values[before:])
+            params[name] = _like(body, inner)
+            if node.rule == "while":
+                carry = values[before + consts :]
+                goes_on = self.inner(None, node.inner[1], [*values[:before], *carry])
+                params["cond_jaxpr"] = _like(params["cond_jaxpr"], goes_on)
+        else:
+            name = CALLS[node.name]
+            inner = self.inner(node, node.inner[0], values)
+            params[name] = _like(params[name], inner)
+        return bind(node.eqn, values, params)
+
+    def call(self, node: Node, values: list[Leaf]) -> list[Leaf]:
+        if node.name in CALLS:
+            return self.held(node, values)
+        if node.name not in CUSTOM or not self.is_changed(node, values):
+            return self.written(node, values)
+        made = self.inner(node, node.inner[0], values)
+        rule = custom_vjp if node.name == "custom_vjp_call" else custom_jvp
+        return rule(self.emitter.emit, node, values, made, *self.customs[node.number])
+
+    def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:
+        if not self.is_changed(node, values):
+            return self.written(node, values)
+        params = node.eqn.params
+        mapped = jax.shard_map(
+            lambda arrays: self._results(node, node.inner[0], arrays),
+            mesh=params["mesh"],
+            in_specs=([*params["in_specs"]],),
+            out_specs=[*params["out_specs"]],
+            axis_names={*manual_axes(node.eqn)},
+            check_vma=params["check_vma"],
+        )
+        return mapped([*values])
+
+    def is_changed(self, node: Node, values: Sequence[Leaf]) -> bool:
+        """Whether something inside of an equation, or what it is given, is narrow."""
+        first = min(block.first for block in node.inner)
+        inside = range(first, node.number + 1)
+        is_other = lambda x, v: is_float(v.aval) and dtype_of(x) != v.aval.dtype
+        return (
+            bool(self.plan.entries[first : node.number + 1].any())
+            or any(any(self.plan.carried.get(n, ())) for n in inside)
+            or not self._always.isdisjoint(inside)
+            or any(map(is_other, values, node.eqn.invars))
+        )
+
+    def inner(self, node: Node | None, block: Block, values: Sequence[Leaf]) -> Jaxpr:
+        """A block as a closed jaxpr, for operands of the types of these.
+
+        Args:
+            node: the equation whose results it makes, if it does.
+            block: the block.
+            values: its operands.
+        """
+        variables = block.inputs[len(block.consts) :]
+        avals = [_retyped(v.aval, dtype_of(x)) for v, x in zip(variables, values)]
+        leaves = () if node is None else self.plan.carried.get(node.number, ())
+        stack = block.nodes[0].stack[1:] if block.nodes else ()
+        around = key_of_line(stack) if self.emitter.plan.entries and stack else None
+        part = self.plan.part(block.first, block.number)
+        dtypes = (*map(dtype_of, avals),)
+        key = id(open_jaxpr(block.jaxpr)), dtypes, part, leaves, around
+        known = self.emitter.inner
+        if key not in known:
+            made = jax.make_jaxpr(lambda arrays: self._results(node, block, arrays))(avals)
+            known[key] = made, block.jaxpr
+            if len(known) > _MOST:
+                known.popitem(last=False)
+        return known[key][0]
+
+    def _results(
+        self, node: Node | None, block: Block, arrays: Sequence[Leaf]
+    ) -> list[Leaf]:
+        """The results of a block as they leave it."""
+        made = self.block(block, arrays)
+        if node is None:
+            return made
+        entries = self.plan.carried[node.number]
+        return [self._left(*each) for each in zip(made, block.outputs, entries)]
+
+    def _left(self, value: Leaf, var: Any, entry: int) -> Leaf:
+        if not is_float(var.aval):
+            return value
+        computes = self.plan.computes(entry)
+        return cast(value, var.aval.dtype if computes is None else computes.result)
+
+    def _entered(
+        self, node: Node, values: Sequence[Leaf], first: int, count: int
+    ) -> list[Leaf]:
+        """The operands of a loop, of which this many are carried."""
+        entries = self.plan.carried[node.number][:count]
+        outs = node.eqn.outvars
+        carry = values[first : first + count]
+        made = [
+            cast(x, v.aval.dtype) if (node.number, n) in self.plan.rounded else x
+            for n, (x, v) in enumerate(zip(values, node.eqn.invars))
+        ]
+        made[first : first + count] = map(self._left, carry, outs, entries)
+        return made
 
 
-def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
-    """Whether an equation computes with real numbers alone, and makes some."""
-    kinds = [kind(getattr(x, "dtype", None)) for x in made]
-    others = [kind(getattr(x, "dtype", None)) for x in operands]
-    return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
-
-
-_MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
-# Their derivative is a sum, which is added up wide.
-_SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-_RULES: dict[str, Callable[..., list[Value]]] = {
-    **dict.fromkeys(PRODUCTS, Emitter.multiplied),
-    **dict.fromkeys(SUMS, Emitter.summed),
-    **dict.fromkeys(("eq", "ne", "max", "min", "reduce_max", "reduce_min"), Emitter.chosen),
-    **dict.fromkeys(primitives.DEBUG, Emitter.written),
-    **dict.fromkeys((*primitives.OF_BITS, "iota"), Emitter.written),
-    "convert_element_type": Emitter.converted,
-    "reduce_precision": Emitter.rounded,
+Emission.rules = {
+    COMPUTED: Emission.computed,
+    "reduce_precision": Emission.computed,
+    **dict.fromkeys((OWN, SKIPPED, SOLVE, STOCHASTIC), Emission.written),
+    **dict.fromkeys(("scan", "while", "cond"), Emission.held),
+    CALL: Emission.call,
+    "shard_map": Emission.shards,
 }
 
 
-# These may have other dtypes though no operand has.
-ANY_DTYPES = frozenset([*PRODUCTS, "convert_element_type"])
+def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
+    """The closed jaxpr that `autocast` makes of one by a plan.
+
+    Raises:
+        ValueError: if an entry of the plan matches nothing in it.
+    """
+    emitter = Emitter(plan)
+
+    def function(*arrays):
+        made, _ = emitter.emit(jaxpr, arrays)
+        pairs = zip(made, jaxpr.out_avals)
+        return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
+
+    made = jax.make_jaxpr(function)(*jaxpr.in_avals)
+    emitter.matcher.check()
+    return made
+
+
+def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
+    """The results of an equation with these parameters."""
+    bound = eqn.primitive.get_bind_params(params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    made = eqn.primitive.bind(*functions, *operands, **params)
+    return [*made] if eqn.primitive.multiple_results else [made]
+
+
+@contextlib.contextmanager
+def _in_context(eqn: Equation) -> Iterator[None]:
+    """The line, the scopes, the mesh and what else an equation was traced with."""
+    info = eqn.source_info
+    names = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
+        yield
+
+
+def cast(array: Leaf, dtype: DType) -> Leaf:
+    """An array, or a number of a jaxpr, in another dtype."""
+    if dtype_of(array) == dtype:
+        return array
+    if isinstance(array, jax.Array):
+        return as_dtype(array, dtype)
+    return jnp.asarray(np.asarray(array).astype(dtype))
+
+
+def _rounded_indeed(array: Leaf) -> Leaf:
+    """A narrow array, of which XLA cannot leave out the rounding that made it."""
+    dtype = dtype_of(array)
+    made = lax.reduce_precision(cast(array, FLOAT32), **bits_of(dtype) or {})
+    return cast(made, dtype)
+
+
+def _is_always_emitted(node: Node) -> bool:
+    """Whether the rules of a derivative may have products that the function has not."""
+    if node.name == "custom_vjp_call":
+        return True
+    return node.name == "custom_jvp_call" and is_of_users(node.eqn.params["call_jaxpr"])
+
+
+def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:
+    """A closed jaxpr as the parameter that stood in its place."""
+    return open_jaxpr(made) if open_jaxpr(own) is own else made
+
+
+def _retyped(aval: Aval, dtype: DType) -> Aval:
+    """An abstract value with another dtype."""
+    if dtype is None or aval.dtype == dtype:
+        return aval
+    return aval.update(dtype=dtype, weak_type=False)

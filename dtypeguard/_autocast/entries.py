@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-PRODUCTS, FLOW, ALL = DEFAULTS = "products", "flow", "all"
+PRODUCTS, ALL = DEFAULTS = "products", "all"
 VERSION = 1
 # The figures of an entry, as its comment says them.
 FIGURES = {

@@ -2,12 +2,14 @@
 
 import enum
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import kind
+from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
 
 
@@ -70,3 +72,36 @@ def _fate(number: float, own: DType, dtype: DType) -> Fate:
         return Fate(lost=Lost.ZERO)
     is_lost = np.isfinite(value) and not np.isfinite(narrow)
     return Fate(lost=Lost.INFINITE if is_lost else Lost.NOTHING)
+
+
+def still_lost(name: str, operands: Sequence[Lost]) -> Lost:
+    """What is lost of the results of an equation that computes wide for a constant.
+
+    Args:
+        name: of its primitive; that of `add` stands for all sums.
+        operands: what is lost of each operand.
+    """
+    passes = _PASSES.get(name) if any(operands) else None
+    return passes(operands) if passes else Lost.NOTHING
+
+
+def _of_sum(operands: Sequence[Lost]) -> Lost:
+    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NEAR_ZERO
+
+
+def _of_product(operands: Sequence[Lost]) -> Lost:
+    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NOTHING
+
+
+def _of_quotient(operands: Sequence[Lost]) -> Lost:
+    over, under = operands
+    is_infinite = over == Lost.INFINITE or under == Lost.ZERO
+    return Lost.INFINITE if is_infinite else Lost.NOTHING
+
+
+_PASSES: dict[str, Callable[[Sequence[Lost]], Lost]] = {
+    **dict.fromkeys(("add", "sub"), _of_sum),
+    "mul": _of_product,
+    "div": _of_quotient,
+    **dict.fromkeys(ForeignNames("sort top_k"), max),
+}

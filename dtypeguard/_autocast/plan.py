@@ -25,8 +25,7 @@ class Plan:
     Attributes:
         narrow: the dtype of what is narrow: bfloat16 or float16.
         default: what is narrow where no entry says more. "products": matrix products and
-            convolutions, and all else is as written. "flow": what stands between such
-            products as well. "all": all floating values.
+            convolutions, and all else is as written. "all": all floating values.
         entries: the functions and expressions with a dtype of their own.
         loss_scale: what to multiply the loss by where gradients leave the range of
             float16; None if nothing has to.
@@ -112,8 +111,8 @@ class Plan:
                 text = file.read()
         except FileNotFoundError:
             raise PlanError(
-                f"{name} does not exist. `dtypeguard plan FILE.py:FUNCTION --out {name}` "
-                "writes a plan, and so does report.plan.save."
+                f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
+                f"{name}` writes a plan, and so does report.plan.save."
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"{name} cannot be read: {error}.") from None

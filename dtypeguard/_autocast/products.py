@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._numbers.evaluate import bound_product
 from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype
 
@@ -78,16 +79,11 @@ class Product(NamedTuple):
 
 
 def _bound(name: str, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
-    """A product of JAX, as XLA can run it.
-
-    On a CPU, XLA refuses some products of bfloat16 with a float32 result: `BF16 x BF16 =
-    F32`, by the layout that it gives them. Of the same numbers in float32 it computes the
-    same.
-    """
-    wide = jnp.dtype("float32")
-    if jax.default_backend() == "cpu" and params[_RESULT] == wide:
-        operands = [as_dtype(each, wide) for each in operands]
-    return _PRIMITIVES[name].bind(*operands, **params)
+    """A product of JAX, as XLA can run it."""
+    bind = _PRIMITIVES[name].bind
+    if name == "dot_general":
+        return bound_product(bind, operands, params)
+    return bind(*operands, **params)
 
 
 def is_bilinear(eqn: Equation) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from .entries import DEFAULTS, FIGURES, PRODUCTS, VERSION, PlanEntry, PlanError, quoted
 
 _NARROW = "bfloat16", "float16"
-_DTYPES = "float32", "float64", *_NARROW
+_DTYPES = "float32", *_NARROW
 NUMBERS = "tolerance", "error", "held_out", "share", "loss_scale"
 _KEYS = {"narrow", "default", "measured", "entries", "scope", *NUMBERS}
 _PERCENT = r"(-?[\d.e+-]+)%"
@@ -36,7 +36,7 @@ def fields_of(text: str, name: str) -> dict[str, Any]:
     if version != VERSION:
         raise PlanError(
             f"{name} has version {version!r}, and this dtypeguard reads version "
-            f"{VERSION}. Write the plan anew with `dtypeguard plan`."
+            f"{VERSION}. Write the plan anew with `dtypeguard precision --out`."
         )
     if unknown := sorted(data.keys() - _KEYS):
         raise PlanError(

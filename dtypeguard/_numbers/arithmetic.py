@@ -11,12 +11,20 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
 from .._program.meshes import as_dtype
 from . import primitives
-from .evaluate import binding, evaluate, own_dtype, round_inwards, round_to, rounded_as
+from .evaluate import (
+    binding,
+    evaluate,
+    evaluate_in,
+    own_dtype,
+    round_inwards,
+    round_to,
+    rounded_as,
+)
 from .formats import Formats
 from .nodes import Node
 from .primitives import is_inexact
 from .products import product
-from .propagate import ROUNDED, WIDE, WRITTEN
+from .propagate import ROUNDED, WIDE, WRITTEN, Computes
 
 # What an equation raises that takes no operands of another dtype.
 REFUSALS = (TypeError, ValueError, NotImplementedError)
@@ -161,8 +169,41 @@ class Arithmetic:
             made = self.own(node, values)
         made = [*map(self._kept, made)]
         if node.is_backward and self._scale is not None:
-            made = self._as_if_scaled(node.eqn, made)
+            dtypes = [self._formats.written(v.aval.dtype) for v in node.eqn.outvars]
+            made = self._as_if_scaled(made, dtypes)
         return operands, made
+
+    def named(
+        self, node: Node, values: Sequence[Value], computes: Computes
+    ) -> tuple[list[Leaf], list[Leaf]]:
+        """The operands and the results of an equation in a dtype that a plan names.
+
+        With a loss scale, what a backward pass makes narrow is rounded as if it were
+        multiplied by that, and stays in the dtype as written.
+        """
+        own = [value.own if isinstance(value, Either) else value for value in values]
+        dtype, result = computes
+        if node.is_backward and self._scale is not None:
+            operands, made = self.computed(node, own, WRITTEN, [False] * len(own), False)
+            return operands, self._as_if_scaled(made, [result] * len(made))
+        try:
+            if self._is_traced:
+                made = evaluate_in(node.eqn, own, dtype, result)
+            else:
+                key = node.number, computes
+                if key not in self._functions:
+                    compute = lambda *x: evaluate_in(node.eqn, x, dtype, result)
+                    self._functions[key] = jax.jit(compute)
+                made = self._functions[key](*own)
+        except REFUSALS:
+            operands = [
+                self.as_written(x, v.aval.dtype) for x, v in zip(own, node.eqn.invars)
+            ]
+            made = [
+                as_dtype(x, result) if is_inexact(x) else x
+                for x in self._written(node, own, operands)
+            ]
+        return own, [*map(self._kept, made)]
 
     def _wide(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         formats = self._formats
@@ -246,15 +287,14 @@ class Arithmetic:
         is_narrow = bits(x.dtype) < 32 or self._formats.widened(x.dtype) != x.dtype
         return lax.optimization_barrier(x) if is_narrow else x
 
-    def _as_if_scaled(self, eqn: Equation, results: list[Leaf]) -> list[Leaf]:
-        """What a backward pass makes where the loss is scaled."""
-        dtypes = [self._formats.written(var.aval.dtype) for var in eqn.outvars]
+    def _as_if_scaled(self, made: list[Leaf], dtypes: Sequence[DType]) -> list[Leaf]:
+        """What a backward pass makes in these dtypes where the loss is scaled."""
         scale = jnp.asarray(self._scale)
         return [
             round_to(x * scale.astype(x.dtype), dtype) / scale.astype(x.dtype)
-            if kind(dtype) == "float" and bits(dtype) < bits(x.dtype)
+            if kind(dtype) == "float" and 0 < bits(dtype) < bits(x.dtype)
             else x
-            for x, dtype in zip(results, dtypes)
+            for x, dtype in zip(made, dtypes)
         ]
 
 

@@ -1,17 +1,18 @@
 """Branches and shards of a program that is run by a plan, and what is compiled of it."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.compat import as_function
-from .._leaves.types import Aval, Jaxpr, Leaf
+from .._leaves.types import Aval, Equation, Jaxpr, Leaf
 from .._program.graph import loop_parts, manual_axes
 from .._program.meshes import under_mesh
 from .arithmetic import Value
@@ -23,7 +24,60 @@ from .program import NumericProgram
 from .propagate import WidthPlan
 
 
-class Control:
+class Interpreter:
+    """The way through a program by a plan: one equation after another.
+
+    What runs it here measures: eager, with probes, or compiled where it has to be. What
+    runs it traced, equation by equation as it stands, is `autocast`.
+
+    Attributes:
+        rules: by the rule of a node, what computes it.
+    """
+
+    rules: ClassVar[dict[str, Callable[..., Sequence[Any]]]]
+
+    def entered_block(self, block: Block, given: Sequence[Any]) -> list[Any]:
+        """The values of the constants and the inputs of a block."""
+        raise NotImplementedError
+
+    def literal(self, var: Leaf, meant: float | None) -> Any:
+        """The value of a number that stands in an equation."""
+        raise NotImplementedError
+
+    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
+        """What an equation is computed under."""
+        raise NotImplementedError
+
+    def used(self, value: Any) -> Any:
+        """A value as the next equation takes it."""
+        return value
+
+    def kept(self, block: Block, node: Node, made: Sequence[Any]) -> Sequence[Any]:
+        """The results of an equation as they are kept until they are used."""
+        return made
+
+    def block(self, block: Block, given: Sequence[Any]) -> list[Any]:
+        """The results of a block."""
+        known = dict(zip(block.inputs, self.entered_block(block, given)))
+        is_literal = lambda var: hasattr(var, "val")
+        read = lambda var, meant: (
+            self.literal(var, meant) if is_literal(var) else self.used(known[var])
+        )
+        for node in block.nodes:
+            with self.context(node.eqn):
+                values = [read(v, node.meant.get(n)) for n, v in enumerate(node.eqn.invars)]
+                made = self.kept(block, node, self.made(node, values))
+                known |= zip(node.eqn.outvars, made)
+            for var in node.last:
+                known.pop(var, None)
+        return [read(v, block.meant.get(n)) for n, v in enumerate(block.outputs)]
+
+    def made(self, node: Node, values: list[Any]) -> Sequence[Any]:
+        """The results of an equation."""
+        return self.rules[node.rule](self, node, values)
+
+
+class Control(Interpreter):
     """Runs the equations that have others inside of them.
 
     Attributes:
@@ -44,18 +98,10 @@ class Control:
     is_traced: bool
     turns: int | None = None
 
-    def block(self, block: Block, given: Sequence[Value]) -> list[Value]:
-        """The results of a block."""
-        raise NotImplementedError
-
     def boundary(
-        self, number: int, place: int, value: Value, aval: Aval, is_wide: bool | None
+        self, number: int, place: int, value: Value, aval: Aval, entry: int | None
     ) -> Leaf:
         """A value that enters or leaves a block, in the dtype that it has there."""
-        raise NotImplementedError
-
-    def made(self, node: Node, values: list[Value]) -> list[Value]:
-        """The results of an equation."""
         raise NotImplementedError
 
     def in_trace(self, probes: Probes) -> "Control":
@@ -64,9 +110,9 @@ class Control:
 
     # What enters and leaves
 
-    def carried(self, node: Node) -> Sequence[bool]:
-        """Which results of an equation are wide."""
-        default = (self.plan.is_wide,) * len(node.eqn.outvars)
+    def carried(self, node: Node) -> Sequence[int]:
+        """What the results of an equation leave in."""
+        default = (int(self.plan.is_wide),) * len(node.eqn.outvars)
         return self.plan.carried.get(node.number, default)
 
     def entered(self, node: Node, values: Sequence[Value], first: int = 0) -> list[Leaf]:
@@ -79,12 +125,12 @@ class Control:
         """
         is_loop = node.rule in ("scan", "while")
         count = loop_parts(node.eqn).carried if is_loop else 0
-        wide: list[bool | None] = [None] * len(values)
-        wide[first : first + count] = self.carried(node)[:count]
-        triples = zip(values, node.eqn.invars, wide)
+        entries: list[int | None] = [None] * len(values)
+        entries[first : first + count] = self.carried(node)[:count]
+        triples = zip(values, node.eqn.invars, entries)
         return [
-            self.boundary(node.number, n, value, var.aval, is_wide)
-            for n, (value, var, is_wide) in enumerate(triples)
+            self.boundary(node.number, n, value, var.aval, entry)
+            for n, (value, var, entry) in enumerate(triples)
         ]
 
     def inside(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
@@ -93,8 +139,8 @@ class Control:
             self.probes.count(block.number, given)
         triples = zip(self.block(block, given), node.eqn.outvars, self.carried(node))
         return [
-            self.boundary(block.number, n, value, var.aval, is_wide)
-            for n, (value, var, is_wide) in enumerate(triples)
+            self.boundary(block.number, n, value, var.aval, entry)
+            for n, (value, var, entry) in enumerate(triples)
         ]
 
     def noted(

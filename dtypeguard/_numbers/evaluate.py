@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
-from .._program.meshes import current_mesh
+from .._program.meshes import as_dtype, current_mesh
 
 DtypeOf = Callable[[DType], DType]
 # The number that a literal of an equation stands for.
@@ -44,6 +44,51 @@ def evaluate(
     return binding(eqn, dtype_of, number_of).run(*operands)
 
 
+def evaluate_in(
+    eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
+) -> list[Leaf]:
+    """The results of an equation in a dtype, whatever it is written in.
+
+    Args:
+        eqn: the equation.
+        operands: its operands.
+        dtype: that of its floating operands.
+        result: that of its floating results.
+    """
+    is_float = lambda x: kind(getattr(x, "dtype", None)) == "float"
+    given = [as_dtype(jnp.asarray(x), dtype) if is_float(x) else x for x in operands]
+    if eqn.primitive.name == "reduce_precision":  # with the bits of its operand
+        eqn = eqn.replace(params={**eqn.params, **(bits_of(dtype) or {})})
+    return evaluate(eqn, given, lambda x: result if kind(x) == "float" else x)
+
+
+def bits_of(dtype: DType) -> dict[str, int] | None:
+    """The parameters of the `reduce_precision` that has the bits of a dtype."""
+    if kind(dtype) != "float":
+        return None
+    info = jnp.finfo(dtype)
+    return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
+
+
+def bound_product(
+    bind: Callable[..., Leaf], operands: Sequence[Leaf], params: dict[str, Any]
+) -> Leaf:
+    """A `dot_general` as XLA can run it.
+
+    On a CPU, it refuses some products of bfloat16 with a float32 result, `BF16 x BF16 =
+    F32`, by the layout that it gives them. Of the same numbers in float32 it computes the
+    same. Of two matrices it refuses those into which it moves a transposition.
+    """
+    wide, result = np.dtype("float32"), params["preferred_element_type"]
+    is_as_given = result == operands[0].dtype or result != wide
+    if is_as_given or jax.default_backend() != "cpu":
+        return bind(*operands, **params)
+    if all(each.ndim == 2 for each in operands) and not params["dimension_numbers"][1][0]:
+        made = bind(*lax.optimization_barrier((*operands,)), **params)
+        return lax.optimization_barrier(made)
+    return bind(*(as_dtype(each, wide) for each in operands), **params)
+
+
 class Binding(NamedTuple):
     """A primitive with its parameters.
 
@@ -68,6 +113,8 @@ def binding(
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
 
     def run(*operands: Leaf) -> list[Leaf]:
+        if primitive.name == "dot_general":
+            return [bound_product(primitive.bind, operands, params)]
         made = primitive.bind(*functions, *operands, **params)
         return made if primitive.multiple_results else [made]
 

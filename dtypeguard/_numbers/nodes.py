@@ -1,5 +1,6 @@
 """The equations of a program where they stand, and how each is run."""
 
+import collections
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,10 +58,13 @@ class Node:
         self.meant: dict[int, float] = {}
         self.combined: dict[int, float] = {}
         self.constant: float | None = None
-        self.is_backward = Written(stack).is_backward
         self.last: list[Any] = []
 
     # Plans ask for these again and again.
+
+    @functools.cached_property
+    def is_backward(self) -> bool:
+        return Written(self.stack).is_backward
 
     @functools.cached_property
     def is_of_ours(self) -> bool:
@@ -75,6 +79,7 @@ class Block:
     """A jaxpr where it stands in a program.
 
     Attributes:
+        jaxpr: closed or open.
         number: its place in the order of the program, after all inside of it.
         first: the number of the first node inside of it.
         consts: the arrays that it holds.
@@ -85,13 +90,21 @@ class Block:
     """
 
     def __init__(self, jaxpr: Jaxpr):
-        self.consts = [*getattr(jaxpr, "consts", ())]
+        self.jaxpr, self.consts = jaxpr, [*getattr(jaxpr, "consts", ())]
         opened = open_jaxpr(jaxpr)
         self.inputs = [*opened.constvars, *opened.invars]
         self.outputs = [*opened.outvars]
         self.nodes: list[Node] = []
         self.meant: dict[int, float] = {}
         self.first = self.number = -1
+
+    @functools.cached_property
+    def uses(self) -> collections.Counter[Any]:
+        """How often each of its variables is used."""
+        used = [var for node in self.nodes for var in node.eqn.invars]
+        return collections.Counter(
+            v for v in (*used, *self.outputs) if not hasattr(v, "val")
+        )
 
     def all_nodes(self) -> Iterator[Node]:
         """Its nodes and those inside of them, in the order of the program."""

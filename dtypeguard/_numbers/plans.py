@@ -9,7 +9,7 @@ from .formats import Formats
 from .gradients import Gradients
 from .nodes import Node
 from .program import NumericProgram
-from .propagate import ROUNDED, WIDE, Types, WidthPlan
+from .propagate import ROUNDED, WIDE, WideLines, WidthPlan
 
 # The identities of an equation and of those that contain it, inside out.
 Key = tuple[int, ...]
@@ -71,7 +71,7 @@ def chosen_wide(
         is_wide: the rule, given an equation and whether it has a wide operand.
         is_given_wide: whether the inputs are wide.
     """
-    return Types(program, is_wide, is_given_wide).plan()
+    return WideLines(program, is_wide, is_given_wide).plan()
 
 
 def wide_lines(
@@ -104,7 +104,7 @@ def wide_lines(
     # As if all were narrow, lines stay wide, and what is narrow rounds what it is given.
     casts_back = not keeps and program.formats.narrow is None
     gradients = Gradients(program)
-    return Types(program, is_wide, is_given, gradients, given_wide, casts_back).plan()
+    return WideLines(program, is_wide, is_given, gradients, given_wide, casts_back).plan()
 
 
 def is_narrowed(formats: Formats, node: Node) -> bool:

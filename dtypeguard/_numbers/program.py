@@ -53,10 +53,18 @@ class NumericProgram:
     Args:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
-        numbers: the Python numbers that were given to JAX when it was traced.
+        numbers: the Python numbers that were given to JAX when it was traced. Without them
+            nothing is known of its lines, nor of what it rounds: enough to emit it.
+        outer: the equations around it, inside out.
     """
 
-    def __init__(self, jaxpr: Jaxpr, formats: Formats, numbers: PythonNumbers):
+    def __init__(
+        self,
+        jaxpr: Jaxpr,
+        formats: Formats,
+        numbers: PythonNumbers | None,
+        outer: Stack = (),
+    ):
         self.jaxpr, self.formats = jaxpr, formats
         self.lines, self.unknown = Lines(), set[str]()
         self.constants: list[tuple[int, float]] = []
@@ -68,10 +76,13 @@ class NumericProgram:
         self._numbers = numbers
         if formats.narrow is not None:
             self._note_inputs()
-        numbers.start_again()
+        if numbers is not None:
+            numbers.start_again()
         is_fixed = [not formats.narrow or not self._is_rounded(x) for x in jaxpr.in_avals]
-        self.block, _ = self._enter(jaxpr, (), is_fixed, {})
+        self.block, _ = self._enter(jaxpr, outer, is_fixed, {})
         self.size = self._count(self.block, 0)
+        if numbers is None:
+            return
         for node in self.block.all_nodes():
             self._note(node)
         for node in self.block.all_nodes():
@@ -98,7 +109,8 @@ class NumericProgram:
         numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
         nodes = []
         for eqn in open_jaxpr(jaxpr).eqns:
-            self._numbers.next_equation()
+            if self._numbers is not None:
+                self._numbers.next_equation()
             node, made = self._node(eqn, (eqn, *outer), known, numbers)
             known |= zip(eqn.outvars, made)
             nodes.append(node)
@@ -114,6 +126,11 @@ class NumericProgram:
         numbers: dict[Any, float],
     ) -> tuple[Node, Sequence[bool]]:
         """The record of an equation, and which of its results no line rounds."""
+        if self._numbers is None:
+            rule, jaxprs = rule_of(eqn, stack, False, self.formats)
+            fixed = [False] * len(eqn.invars)
+            inner, _ = self._inside(eqn, stack, rule, jaxprs, fixed, {})
+            return Node(eqn, stack, rule, inner), [False] * len(eqn.outvars)
         if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "
@@ -182,6 +199,8 @@ class NumericProgram:
     def _meant(self, variables: Sequence[Any], stack: Stack) -> dict[int, float]:
         """The Python numbers that the literals among some variables stand for."""
         found = {}
+        if self._numbers is None:
+            return found
         for place, var in enumerate(variables):
             if hasattr(var, "val"):
                 number = self._number(var, stack)
@@ -195,7 +214,7 @@ class NumericProgram:
         if kind(dtype) != "float" or np.ndim(var.val):
             return None
         origin = Written(stack).origin
-        if origin is None:
+        if origin is None or self._numbers is None:
             return None
         return self._numbers.next_number(origin, Written(stack).calls, var.val, dtype)
 
@@ -217,7 +236,8 @@ class NumericProgram:
         if stack[0].primitive.name in primitives.COMBINES:
             for jaxpr in jaxprs_in(stack[0].params):
                 for eqn in open_jaxpr(jaxpr).eqns:
-                    self._numbers.next_equation()
+                    if self._numbers is not None:
+                        self._numbers.next_equation()
                     for var in eqn.invars:
                         if hasattr(var, "val"):
                             number = self._number(var, (eqn, *stack))

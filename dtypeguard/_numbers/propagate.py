@@ -1,11 +1,18 @@
-"""What each equation of a program computes in, by a rule: types pushed through it."""
+"""What each equation of a program computes in: what a plan knows of values, pushed on.
+
+There is one way through calls, loops, branches and shards. What a plan says of an equation
+is a rule of its own: `WideLines` here has lines of the source wide, and `ByPlan` of
+`_autocast` what a file names.
+"""
 
 import collections
+import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._leaves.types import Aval, DType, Leaf
 from .._lines.equations import Written
 from .._program.graph import loop_parts
 from .gradients import Gradients
@@ -14,45 +21,204 @@ from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
 
 # What an equation computes in: the dtypes as written, wide ones, or in wide ones what it
-# makes as written of what it is given. `ROUNDED` is the error of one line alone.
-WRITTEN, WIDE, ROUNDED = 0, 1, 2
+# makes as written of what it is given. `ROUNDED` is the error of one line alone. Greater
+# entries are of `WidthPlan.dtypes`, in order.
+WRITTEN, WIDE, ROUNDED, FIRST_DTYPE = 0, 1, 2, 3
+
+
+class Computes(NamedTuple):
+    """A dtype that an equation computes in, whatever is written.
+
+    Attributes:
+        dtype: of its floating operands.
+        result: of its floating results.
+    """
+
+    dtype: DType
+    result: DType
 
 
 class WidthPlan(NamedTuple):
     """What each equation of a program computes in.
 
     Attributes:
-        entries: `WRITTEN`, `WIDE` or `ROUNDED`, by the number of the equation.
+        entries: `WRITTEN`, `WIDE`, `ROUNDED` or one of `dtypes`, by the number of the
+            equation.
         is_wide_given: whether the inputs are wide.
         is_wide: whether constants that are given to loops, and what these carry, are wide
             where nothing else is said.
-        carried: which results of a loop, of branches or of shards are wide, by its number.
-        rounded: the uses of values that are rounded first, by the number of the equation
+        carried: what the results of a loop, of branches, of shards or of a call leave in,
+            as entries, by its number.
+        rounded: the uses of values that are as written first, by the number of the equation
             or the block and the place among its operands or outputs.
         constants: the lines and Python numbers that are rounded though the line is wide.
         mixed: equations that take operands of one dtype, where the source would give them
             wide and narrow ones.
+        dtypes: what entries from `FIRST_DTYPE` on stand for.
     """
 
     entries: np.ndarray
     is_wide_given: bool
     is_wide: bool
-    carried: dict[int, tuple[bool, ...]] = {}  # noqa: RUF012 (never changed)
+    carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
     rounded: frozenset[tuple[int, int]] = frozenset()
     constants: frozenset[tuple[int, float]] = frozenset()
     mixed: tuple[Node, ...] = ()
+    dtypes: tuple[Computes, ...] = ()
+
+    def computes(self, entry: int) -> Computes | None:
+        """The dtype that an entry names; None if it names none."""
+        return self.dtypes[entry - FIRST_DTYPE] if entry >= FIRST_DTYPE else None
 
     def part(self, first: int, last: int) -> object:
-        """What it says of the equations in a range, as a key."""
-        within = lambda number: first <= number <= last
-        carried = [(n, x) for n, x in self.carried.items() if within(n)]
-        rounded = sorted(each for each in self.rounded if within(each[0]))
+        """What it says of the equations in a range, as a key that calls have in common."""
+        carried = [
+            (n - first, x) for n, x in self.carried.items() if first <= n <= last and any(x)
+        ]
+        rounded = sorted((n - first, x) for n, x in self.rounded if first <= n <= last)
         entries = self.entries[first : last + 1].tobytes()
-        return entries, self.is_wide, (*carried,), (*rounded,), self.constants
+        named = self.is_wide, self.constants, self.dtypes
+        return entries, (*carried,), (*rounded,), *named
 
 
-class _Width(NamedTuple):
-    """What is known of a value.
+State = TypeVar("State")
+
+
+class Propagation(Generic[State]):
+    """Pushes what a plan knows of values through a program.
+
+    Attributes:
+        program: the program.
+        entries: what each equation computes in, so far.
+        carried: see `WidthPlan`.
+        rounded: which uses are as written.
+
+    Args:
+        program: the program.
+    """
+
+    def __init__(self, program: NumericProgram):
+        self.program = program
+        self.entries = np.zeros(program.size, np.int8)
+        self.carried = dict[int, tuple[int, ...]]()
+        self.rounded = collections.defaultdict[tuple[int, int], bool](bool)
+
+    # What a plan says
+
+    def constant(self, array: Leaf, aval: Aval) -> State:
+        """What is known of an array that the program holds."""
+        raise NotImplementedError
+
+    def computed(self, node: Node, values: list[State]) -> Sequence[State]:
+        """What is known of the results of an equation without others inside."""
+        raise NotImplementedError
+
+    def opaque(self, node: Node, values: list[State]) -> Sequence[State]:
+        """The same of an equation that runs as it stands."""
+        raise NotImplementedError
+
+    def called(self, node: Node, values: list[State]) -> Sequence[State]:
+        """The same of a call."""
+        return self.block(node.inner[0], values)
+
+    def entering(self, node: Node, values: list[State]) -> list[State]:
+        """The operands of a loop, of branches or of shards inside of it."""
+        return values
+
+    def leaving(self, block: Block, values: list[State]) -> list[State]:
+        """The results of a block outside of it."""
+        return values
+
+    def crossing(self, value: State, aval: Aval) -> State:
+        """What a loop carries, of what it is given first."""
+        return value
+
+    def joined(self, values: Sequence[State], attempt: int) -> State:
+        """What is known of a value that is one of several.
+
+        Args:
+            values: of branches, or what a loop carries before and after a turn.
+            attempt: how often that was asked for a loop.
+        """
+        raise NotImplementedError
+
+    def entry_of(self, value: State, aval: Aval) -> int:
+        """What a value leaves a loop, branches, shards or a call in."""
+        raise NotImplementedError
+
+    # The way through a program
+
+    def block(self, block: Block, given: Sequence[State]) -> list[State]:
+        count = len(block.inputs) - len(given)
+        consts = zip(block.consts[:count], block.inputs)
+        held = [self.constant(x, var.aval) for x, var in consts]
+        known = dict(zip(block.inputs, [*held, *given]))
+        read = lambda v: self.constant(v.val, v.aval) if hasattr(v, "val") else known[v]
+        for node in block.nodes:
+            values = [*map(read, node.eqn.invars)]
+            known |= zip(node.eqn.outvars, self.node(node, values))
+        return [*map(read, block.outputs)]
+
+    def node(self, node: Node, values: list[State]) -> Sequence[State]:
+        if node.rule == CALL:
+            return self.called(node, values)
+        if node.rule == SOLVE:
+            return self.solve(node, values)
+        if node.rule in _JOINING:
+            made = _JOINING[node.rule](self, node, self.entering(node, values))
+            self.leave(node, made)
+            return [self.crossing(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
+        return (
+            self.computed(node, values)
+            if node.rule == COMPUTED
+            else self.opaque(node, values)
+        )
+
+    def leave(self, node: Node, values: Sequence[State]) -> None:
+        """Notes what results leave in."""
+        pairs = zip(values, node.eqn.outvars)
+        self.carried[node.number] = (*(self.entry_of(x, v.aval) for x, v in pairs),)
+
+    def solve(self, node: Node, values: list[State]) -> Sequence[State]:
+        return self.block(node.inner[0], solved(node, values))
+
+    def _left(self, block: Block, given: Sequence[State]) -> list[State]:
+        return self.leaving(block, self.block(block, given))
+
+    def _branches(self, node: Node, values: list[State]) -> list[State]:
+        made = [self._left(block, values[1:]) for block in node.inner]
+        return [self.joined(each, 0) for each in zip(*made)]
+
+    def _shards(self, node: Node, values: list[State]) -> list[State]:
+        return self._left(node.inner[0], values)
+
+    def _loop(self, node: Node, values: list[State]) -> list[State]:
+        _, before, consts, count = loop_parts(node.eqn)
+        first, last = before + consts, before + consts + count
+        pairs = zip(values[first:last], node.eqn.outvars)
+        carry = [self.crossing(value, var.aval) for value, var in pairs]
+        for attempt in itertools.count(1):
+            given = [*values[before:first], *carry, *values[last:]]
+            made = self._left(node.inner[0], given)
+            after = [self.joined(pair, attempt) for pair in zip(carry, made)]
+            if after == carry:
+                break
+            carry = after
+        if node.rule == "while":
+            self.block(node.inner[1], [*values[:before], *carry])
+        return [*carry, *made[count:]]
+
+
+_JOINING: dict[str, Callable[..., list[Any]]] = {
+    "scan": Propagation._loop,
+    "while": Propagation._loop,
+    "cond": Propagation._branches,
+    "shard_map": Propagation._shards,
+}
+
+
+class Width(NamedTuple):
+    """What is known of a value where lines are wide.
 
     Attributes:
         is_wide: whether it, or what it is made of, is wider than the program has it.
@@ -66,12 +232,12 @@ class _Width(NamedTuple):
     line: int | None = None
 
 
-class Types:
-    """Pushes types through a program, in which a rule makes equations wide.
+class WideLines(Propagation[Width]):
+    """Equations that a rule makes wide, and what must be wide between them.
 
     Args:
         program: the program.
-        is_wide: the rule.
+        is_wide: the rule, given an equation and whether it has a wide operand.
         is_given_wide: whether the inputs are wide.
         gradients: which gradients are narrow, if what is wide is to be so in the source.
         given_wide: the lines of which the gradients are wide all the same.
@@ -87,106 +253,107 @@ class Types:
         given_wide: Collection[int] = (),
         casts_back: bool = False,
     ):
-        self._casts_back = casts_back
-        self._program, self._is_wide, self._gradients = program, is_wide, gradients
+        super().__init__(program)
+        self._is_wide, self._gradients = is_wide, gradients
         self._is_given_wide, self._given_wide = is_given_wide, given_wide
-        self._entries = np.zeros(program.size, np.int8)
-        self._carried = dict[int, tuple[bool, ...]]()
-        self._rounded = collections.defaultdict[tuple[int, int], bool](bool)
+        self._casts_back = casts_back
         self._mixed = dict[int, Node]()
 
     def plan(self) -> WidthPlan:
-        block = self._program.block
-        given = [
-            _Width(self._is_given_wide and is_inexact(x))
-            for x in self._program.jaxpr.in_avals
-        ]
-        made = self._run(block, given)
-        self._added(block.number, made)
-        rounded = frozenset(use for use, is_due in self._rounded.items() if is_due)
-        is_wide = self._is_given_wide
-        plan = WidthPlan(self._entries, is_wide, is_wide, self._carried, rounded)
-        return plan._replace(mixed=(*self._mixed.values(),))
+        block, is_wide = self.program.block, self._is_given_wide
+        given = [Width(is_wide and is_inexact(x)) for x in self.program.jaxpr.in_avals]
+        self._used(block.number, self.block(block, given))
+        rounded = frozenset(use for use, is_due in self.rounded.items() if is_due)
+        mixed = (*self._mixed.values(),)
+        plan = WidthPlan(self.entries, is_wide, is_wide, self.carried, rounded)
+        return plan._replace(mixed=mixed)
 
-    def _run(self, block: Block, given: Sequence[_Width]) -> list[_Width]:
-        consts = len(block.inputs) - len(given)
-        known = dict(zip(block.inputs, [*[_Width()] * consts, *given]))
-        for node in block.nodes:
-            values = [_Width() if hasattr(v, "val") else known[v] for v in node.eqn.invars]
-            known |= zip(node.eqn.outvars, self._node(node, values))
-        return [_Width() if hasattr(v, "val") else known[v] for v in block.outputs]
+    def constant(self, array: Leaf, aval: Aval) -> Width:
+        return Width()
 
-    def _node(self, node: Node, values: list[_Width]) -> Sequence[_Width]:
-        rule = node.rule
-        if rule in (CALL, SOLVE):
-            if rule == SOLVE:
-                values = solved(node, values)
-            return self._run(node.inner[0], values)
-        if rule in _JOINING:
-            return self._joined(node, self._added(node.number, values))
-        if rule in ("reduce_precision", STOCHASTIC):
-            if self._wants_wide(node, values) and not self._program.formats.is_own:
-                self._entries[node.number] = WIDE
-                return [_Width(is_inexact(v.aval)) for v in node.eqn.outvars]
-            return [_Width()] * len(node.eqn.outvars)
-        if rule != COMPUTED:
-            return [_Width()] * len(node.eqn.outvars)
-        return self._computed(node, values)
+    def entering(self, node: Node, values: list[Width]) -> list[Width]:
+        return self._used(node.number, values)
 
-    def _wants_wide(self, node: Node, values: Sequence[_Width]) -> bool:
-        # `x.at[0].set(y)` has the dtype of `x`.
-        counted = values[:1] if node.name in IN_PLACE else values
-        return self._is_wide(node, any(value.is_wide for value in counted))
+    def leaving(self, block: Block, values: list[Width]) -> list[Width]:
+        return self._used(block.number, values)
 
-    def _computed(self, node: Node, values: list[_Width]) -> list[_Width]:
+    def crossing(self, value: Width, aval: Aval) -> Width:
+        return Width(value.is_wide)
+
+    def joined(self, values: Sequence[Width], attempt: int) -> Width:
+        return Width(any(value.is_wide for value in values))
+
+    def entry_of(self, value: Width, aval: Aval) -> int:
+        return WIDE if value.is_wide else WRITTEN
+
+    def opaque(self, node: Node, values: list[Width]) -> list[Width]:
+        is_rounding = node.rule in ("reduce_precision", STOCHASTIC)
+        may_be_wide = is_rounding and not self.program.formats.is_own
+        if may_be_wide and self._wants_wide(node, values):
+            self.entries[node.number] = WIDE
+            return [Width(is_inexact(v.aval)) for v in node.eqn.outvars]
+        return [Width()] * len(node.eqn.outvars)
+
+    def computed(self, node: Node, values: list[Width]) -> list[Width]:
         gradients = self._gradients if node.is_backward else None
         if node.name != "add_any":
-            values = self._added(node.number, values, node.line)
+            values = self._used(node.number, values, node.line)
             if gradients is not None:
                 shapes = [_shape(var) for var in node.eqn.invars]
                 values = [
                     v._replace(is_due=v.is_wide and gradients.is_of_returned(node, shape))
                     for v, shape in zip(values, shapes)
                 ]
-                values = self._added(node.number, values)
+                values = self._used(node.number, values)
         wide = self._wants_wide(node, values)
-        self._entries[node.number] = WIDE if wide else WRITTEN
+        self.entries[node.number] = WIDE if wide else WRITTEN
         if wide and self._is_mixed(node, values):
             self._mixed[node.number] = node
         else:
             self._mixed.pop(node.number, None)
-        made = [
-            _Width(wide and is_inexact(var.aval), line=node.line)
-            for var in node.eqn.outvars
-        ]
-        if gradients is not None:
-            if node.line not in self._given_wide:
-                is_part = any(value.is_due for value in values)
-                taken = [gradients.is_of_taken(node, _shape(v)) for v in node.eqn.outvars]
-                made = [
-                    m._replace(is_due=is_part or (m.is_wide and t))
-                    for m, t in zip(made, taken)
-                ]
-        elif self._gradients is not None:
-            for variables, types, note in (
-                (node.eqn.invars, values, self._gradients.note_taken),
-                (node.eqn.outvars, made, self._gradients.note_returned),
-            ):
-                for var, value in zip(variables, types):
-                    if is_inexact(var.aval):
-                        note(node, _shape(var), value.is_wide)
+        outs = node.eqn.outvars
+        made = [Width(wide and is_inexact(var.aval), line=node.line) for var in outs]
+        if self._gradients is None:
+            return made
+        if gradients is None:
+            self._note_forward(node, values, made)
+        elif node.line not in self._given_wide:
+            is_part = any(value.is_due for value in values)
+            of_narrow = [gradients.is_of_taken(node, _shape(var)) for var in outs]
+            made = [
+                m._replace(is_due=is_part or (m.is_wide and is_narrow))
+                for m, is_narrow in zip(made, of_narrow)
+            ]
         return made
 
-    def _is_mixed(self, node: Node, values: Sequence[_Width]) -> bool:
+    def _wants_wide(self, node: Node, values: Sequence[Width]) -> bool:
+        # `x.at[0].set(y)` has the dtype of `x`.
+        counted = values[:1] if node.name in IN_PLACE else values
+        return self._is_wide(node, any(value.is_wide for value in counted))
+
+    def _note_forward(
+        self, node: Node, values: Sequence[Width], made: Sequence[Width]
+    ) -> None:
+        """Notes which values a forward equation takes and returns wide."""
+        assert self._gradients is not None
+        for variables, widths, note in (
+            (node.eqn.invars, values, self._gradients.note_taken),
+            (node.eqn.outvars, made, self._gradients.note_returned),
+        ):
+            for var, value in zip(variables, widths):
+                if is_inexact(var.aval):
+                    note(node, _shape(var), value.is_wide)
+
+    def _is_mixed(self, node: Node, values: Sequence[Width]) -> bool:
         """Whether an equation takes no operands of the dtypes that the source gives it."""
         pairs = zip(node.eqn.invars, values)
         arrays = [(var, v) for var, v in pairs if not hasattr(var, "val")]
         is_one = len({v.is_wide for var, v in arrays if is_inexact(var.aval)}) < 2
         return not (is_one or node.is_backward) and Written(node.stack).takes_one_dtype
 
-    def _added(
-        self, number: int, values: Sequence[_Width], line: int | None = None
-    ) -> list[_Width]:
+    def _used(
+        self, number: int, values: Sequence[Width], line: int | None = None
+    ) -> list[Width]:
         """Values as they are used: all parts are added, and another line has cast back.
 
         Args:
@@ -198,46 +365,13 @@ class Types:
         for place, value in enumerate(values):
             is_back = self._casts_back and value.is_wide and value.line != line
             is_rounded = value.is_due or is_back
-            self._rounded[number, place] |= is_rounded
-            made.append(_Width() if is_rounded else value)
+            self.rounded[number, place] |= is_rounded
+            made.append(Width() if is_rounded else value)
         return made
-
-    def _joined(self, node: Node, values: list[_Width]) -> list[_Width]:
-        """The results of a loop, of branches or of shards, wide if one way is."""
-        count = len(node.eqn.outvars)
-        wide = [False] * count
-
-        def join(block: Block, given: Sequence[_Width]) -> None:
-            made = self._added(block.number, self._run(block, given))
-            for place, value in enumerate(made):
-                wide[place] |= value.is_wide
-
-        if node.rule == "cond":
-            for block in node.inner:
-                join(block, values[1:])
-        elif node.rule == "shard_map":
-            join(node.inner[0], values)
-        else:
-            _, before, consts, carried = loop_parts(node.eqn)
-            first = before + consts
-            wide[:carried] = [value.is_wide for value in values[first : first + carried]]
-            outside, xs = values[before:first], values[first + carried :]
-            while True:
-                known = [*map(_Width, wide[:carried])]
-                join(node.inner[0], [*outside, *known, *xs])
-                if [value.is_wide for value in known] == wide[:carried]:
-                    break
-            if node.rule == "while":
-                self._run(node.inner[1], [*values[:before], *known])
-        self._carried[node.number] = tuple(wide)
-        return [*map(_Width, wide)]
 
 
 def _shape(var: Any) -> tuple[int, ...]:
     return getattr(var.aval, "shape", ())
-
-
-_JOINING = frozenset(["scan", "while", "cond", "shard_map"])
 
 
 def solved(node: Node, values: Sequence[Any]) -> list[Any]:

@@ -4,15 +4,15 @@ Equations run one by one, each in the dtypes of its entry, as JAX runs them outs
 `jit`. Loops of many turns, branches inside of them and shards are compiled.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Aval, Leaf
-from .._program.meshes import current_mesh, under_mesh, varying_as
+from .._leaves.types import Aval, Equation, Leaf
+from .._program.meshes import as_dtype, current_mesh, under_mesh, varying_as
 from .arithmetic import Arithmetic, Either, Value
 from .control import compiled
 from .decisions import kind_of
@@ -92,7 +92,7 @@ class _Run(Loops):
         block, is_wide = self.program.block, self.plan.is_wide_given
         made = self.block(block, [self._input(x, is_wide) for x in arrays])
         return [
-            self.boundary(block.number, n, value, var.aval, is_wide=None)
+            self.boundary(block.number, n, value, var.aval, None)
             for n, (value, var) in enumerate(zip(made, block.outputs))
         ]
 
@@ -102,7 +102,7 @@ class _Run(Loops):
         return as_dtype_of(array, array.dtype)
 
     def boundary(
-        self, number: int, place: int, value: Value, aval: Aval, is_wide: bool | None
+        self, number: int, place: int, value: Value, aval: Aval, entry: int | None
     ) -> Leaf:
         """A value that enters or leaves a block, in the dtype that it has there.
 
@@ -111,40 +111,33 @@ class _Run(Loops):
             place: of the value.
             value: the value.
             aval: what the program has.
-            is_wide: whether it is wide there; None if it stays as it is.
+            entry: what it is in there; None if it stays as it is.
         """
         is_rounded = (number, place) in self.plan.rounded
-        if is_wide is None and isinstance(value, Either):
-            is_wide = self.plan.is_wide
-        if not is_inexact(aval) or (is_wide is None and not is_rounded):
+        if entry is None and isinstance(value, Either):
+            entry = int(self.plan.is_wide)
+        if not is_inexact(aval) or (entry is None and not is_rounded):
             return value
-        if is_wide:
+        if entry and (computes := self.plan.computes(entry)):
+            return as_dtype(
+                value.own if isinstance(value, Either) else value, computes.result
+            )
+        if entry:
             return self.arithmetic.as_wide(value, aval.dtype, is_rounded)
         return self.arithmetic.as_written(value, aval.dtype)
 
-    def block(self, block: Block, given: Sequence[Value]) -> list[Value]:
-        """The results of a block."""
-        arithmetic = self.arithmetic
-        consts = [*map(arithmetic.constant, block.consts)]
-        known: dict[Any, Value] = dict(zip(block.inputs, (*consts, *given)))
-        for node in block.nodes:
-            with under_mesh(node.eqn):
-                values = [
-                    self._literal(v, node.meant.get(n)) if hasattr(v, "val") else known[v]
-                    for n, v in enumerate(node.eqn.invars)
-                ]
-                made = self.made(node, values)
-            known |= zip(node.eqn.outvars, made)
-            if self.probes.finite is not None and node.rule not in _CALLS:
-                self.probes.count(node.number, made)
-            for var in node.last:
-                known.pop(var, None)
-        return [
-            self._literal(v, block.meant.get(n)) if hasattr(v, "val") else known[v]
-            for n, v in enumerate(block.outputs)
-        ]
+    def entered_block(self, block: Block, given: Sequence[Value]) -> list[Value]:
+        return [*map(self.arithmetic.constant, block.consts), *given]
 
-    def _literal(self, var: Leaf, meant: float | None) -> Value:
+    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
+        return under_mesh(eqn)
+
+    def kept(self, block: Block, node: Node, made: Sequence[Value]) -> Sequence[Value]:
+        if self.probes.finite is not None and node.rule not in _CALLS:
+            self.probes.count(node.number, made)
+        return made
+
+    def literal(self, var: Leaf, meant: float | None) -> Value:
         """A number that stands in an equation, made once for all runs under a mesh."""
         key = id(var), meant, self.formats, current_mesh()
         if key not in self.program.literals:
@@ -152,9 +145,6 @@ class _Run(Loops):
                 array = jnp.asarray(var.val, var.aval.dtype)
                 self.program.literals[key] = self.arithmetic.constant(array, meant)
         return self.program.literals[key]
-
-    def made(self, node: Node, values: list[Value]) -> list[Value]:
-        return _RULES[node.rule](self, node, values)
 
     # Rules
 
@@ -171,9 +161,12 @@ class _Run(Loops):
             own = [v.own if isinstance(v, Either) else v for v in values]
             given = varying_as(given, own)
             values = decides.take(values, given)
-        operands, made = self.arithmetic.computed(
-            node, values, entry, is_rounded, is_constant
-        )
+        if computes := plan.computes(entry):
+            operands, made = self.arithmetic.named(node, values, computes)
+        else:
+            operands, made = self.arithmetic.computed(
+                node, values, entry, is_rounded, is_constant
+            )
         if decides and given is not None:
             made = decides.follow(node, operands, made, given)
         if decides and probes.decisions is not None:
@@ -191,7 +184,17 @@ class _Run(Loops):
         return [*map(self.arithmetic.sample, self.arithmetic.own(node, values))]
 
     def call(self, node: Node, values: list[Value]) -> list[Value]:
-        return self.block(node.inner[0], values)
+        made, entries = (
+            self.block(node.inner[0], values),
+            self.plan.carried.get(node.number),
+        )
+        if entries is None:
+            return made
+        triples = zip(made, node.eqn.outvars, entries)
+        return [
+            self.boundary(node.number, n, value, var.aval, entry)
+            for n, (value, var, entry) in enumerate(triples)
+        ]
 
     def skipped(self, node: Node, values: list[Value]) -> list[Value]:
         return []
@@ -216,7 +219,7 @@ class _Run(Loops):
 
 
 _CALLS = CALL, SOLVE
-_RULES: dict[str, Callable[[_Run, Node, list[Value]], list[Value]]] = {
+_Run.rules = {
     COMPUTED: _Run.computed,
     OWN: _Run.own,
     SAMPLE: _Run.sample,

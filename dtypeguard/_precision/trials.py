@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._autocast.decide import by_plan
+from .._autocast.emit import narrowed
 from .._autocast.entries import PRODUCTS
 from .._autocast.matching import Matcher
-from .._autocast.narrowed import narrowed
 from .._autocast.plan import Plan
 from .._costs.by_plan import bytes_kept, wide_share
 from .._leaves.compat import as_function
-from .._leaves.types import Leaf
+from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.primitives import is_inexact
-from .._numbers.program import NumericProgram
-from .._numbers.python_numbers import PythonNumbers
 from .._numbers.run import run
 from .._program.graph import Graph
 from .candidates import Candidate
@@ -88,7 +87,7 @@ class PlanTrials:
         self.count, self.seconds = 0, 0.0
         self._graph, self._left_out, self._budget = graph, left_out, budget
         self.updated = updated_inputs(graph)
-        self._last: tuple[Plan, NumericProgram] | None = None
+        self._last: tuple[Plan, Jaxpr] | None = None
         nodes = self.program.block.all_nodes()
         self._stacks = {node.number: node.stack for node in nodes}
         self._given = [*map(self._inputs, given)]
@@ -98,7 +97,7 @@ class PlanTrials:
         """The error if this alone rounds, on the first inputs."""
         self._spend()
         plan = candidate.rounding(self.program)
-        return self._error_on(self._given[0], self.program, plan)
+        return self._error_on(self._given[0], plan)
 
     def error(self, plan: Plan, is_asked: bool = False) -> float:
         """The greatest error of a plan on the inputs of the search.
@@ -126,8 +125,8 @@ class PlanTrials:
         """
         if plan.loss_scale is not None:
             return None
-        program = self._by_plan(plan)
-        function, avals = jax.jit(as_function(program.jaxpr)), program.jaxpr.out_avals
+        jaxpr = self._by_plan(plan)
+        function, avals = jax.jit(as_function(jaxpr)), jaxpr.out_avals
         floats = lambda made: [x for x, v in zip(made, avals) if is_inexact(v)]
         errors = []
         for inputs in self._given:
@@ -151,31 +150,23 @@ class PlanTrials:
 
     def cost(self, plan: Plan) -> Cost:
         """What a plan costs."""
-        graph = Graph(self._by_plan(plan).jaxpr)
+        graph = Graph(self._by_plan(plan))
         return Cost(wide_share(graph, plan.narrow), bytes_kept(graph))
 
-    def _by_plan(self, plan: Plan) -> NumericProgram:
+    def _by_plan(self, plan: Plan) -> Jaxpr:
         """The program that `autocast` makes by a plan."""
         if self._last is None or self._last[0] != plan:
-            made = narrowed(self.program.jaxpr, plan)
-            program = NumericProgram(
-                made, Formats(self.program.formats.wide), PythonNumbers()
-            )
-            self._last = plan, program
+            self._last = plan, narrowed(self.program.jaxpr, plan)
         return self._last[1]
 
     def _error_of(self, plan: Plan, inputs: Inputs) -> float:
-        program, scale = self._by_plan(plan), plan.loss_scale
-        if scale is None:
-            return self._error_on(inputs, program, plans.written(program))
-        is_wide = lambda node, has_wide: node.is_backward or has_wide
-        as_scaled = plans.chosen_wide(program, is_wide)
-        return self._error_on(inputs, program, as_scaled, scale=np.float32(scale))
+        scale = None if plan.loss_scale is None else np.float32(plan.loss_scale)
+        formats = Formats(self.program.formats.wide)
+        by = by_plan(self.program, plan)
+        return self._error_on(inputs, by, formats=formats, scale=scale)
 
-    def _error_on(
-        self, inputs: Inputs, program: NumericProgram, plan: plans.WidthPlan, **options: Any
-    ) -> float:
-        started = time.monotonic()
+    def _error_on(self, inputs: Inputs, plan: plans.WidthPlan, **options: Any) -> float:
+        started, program = time.monotonic(), self.program
         try:
             made = run(program, plan, inputs.arrays, **options)
         except jax.errors.JaxRuntimeError:  # a check in the program, in narrow types

@@ -14,7 +14,7 @@ def cases():
     return {(x["layout"], x["program"]): x for x in map(json.loads, lines)}
 
 
-_PROGRAMS = ["products", "flow", "of the gradient", "in shards"]
+_PROGRAMS = ["products", "all", "of the gradient", "in shards"]
 
 
 @pytest.mark.parametrize("layout", ["data", "fsdp"])
@@ -28,7 +28,7 @@ def test_gradients_are_added_up_in_float32(cases, layout):
 
 
 def test_parameters_are_gathered_narrow(cases):
-    for program in ("products", "flow", "of the gradient"):
+    for program in ("products", "all", "of the gradient"):
         counts = cases["fsdp", program]["counts"]
         by_hand = cases["fsdp", "by hand"]["counts"]["bf16 all-gather"]
         # The barriers that a CPU needs may keep two gatherings of a value apart.

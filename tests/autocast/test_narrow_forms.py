@@ -12,7 +12,7 @@ from dtypeguard._lines.equations import Written
 from dtypeguard._program.graph import jaxprs_in, open_jaxpr
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
-_FLOW = Plan(jnp.bfloat16, "flow")
+_ALL = Plan(jnp.bfloat16, "all")
 
 
 def _stacks(jaxpr, outer=()):
@@ -37,9 +37,9 @@ def _rematted(w, x):
 def test_what_a_policy_saves_is_rounded_to_its_own_bits(is_outside):
     loss = lambda f: lambda w, x: jnp.sum(f(w, x))
     if is_outside:
-        gradient = jax.grad(loss(dtypeguard.autocast(_rematted, _FLOW)))
+        gradient = jax.grad(loss(dtypeguard.autocast(_rematted, _ALL)))
     else:
-        gradient = dtypeguard.autocast(jax.grad(loss(_rematted)), _FLOW)
+        gradient = dtypeguard.autocast(jax.grad(loss(_rematted)), _ALL)
     eqn, *_ = _first(gradient, "reduce_precision", _W, _X)
     assert eqn.invars[0].aval.dtype == jnp.bfloat16
     assert (eqn.params["exponent_bits"], eqn.params["mantissa_bits"]) == (8, 7)
@@ -50,7 +50,7 @@ def test_what_a_loop_carries_is_narrow_between_products():
         layer = lambda x, _: (x + jax.nn.gelu(x @ w) @ w, None)
         return lax.scan(layer, x, None, length=3)[0] @ w
 
-    eqn, *_ = _first(dtypeguard.autocast(f, _FLOW), "scan", _W, _X)
+    eqn, *_ = _first(dtypeguard.autocast(f, _ALL), "scan", _W, _X)
     assert [str(v.aval.dtype) for v in eqn.outvars] == ["bfloat16"]
     # The weight that the turns share is not: its cotangents are added up.
     assert "float32" in [str(v.aval.dtype) for v in eqn.invars]
@@ -82,7 +82,7 @@ def test_scopes_and_lines():
         with jax.named_scope("outer"):
             return jax.jit(lambda x: jnp.tanh(x @ w))(x)
 
-    for function in (f, dtypeguard.autocast(f, _FLOW)):
+    for function in (f, dtypeguard.autocast(f, _ALL)):
         stack = _first(function, "dot_general", _W, _X)
         assert Written(stack).scope == ("outer",)
         assert Written(stack).origin.code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"
@@ -95,7 +95,7 @@ def clipped(w, x, gains, before):
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("default", ["flow", "all"])
+@pytest.mark.parametrize("default", ["all"])
 @pytest.mark.parametrize("is_inside", [True, False])
 def test_xla_leaves_out_no_rounding_on_one_side_of_a_choice(default, is_inside):
     keys = jax.random.split(jax.random.key(0), 4)

@@ -1,11 +1,11 @@
 """A program keeps its form: as written it is the same HLO, and narrow it is narrow."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
 import pytest
+from dots import dots
 from hlo import optimized_hlo
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -167,16 +167,6 @@ _FORMS = [
 ]
 _NOT_REVERSED = (looped,)
 _IN_FILE = "tests/autocast/test_program_forms.py"
-_FLAGS = ["jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3"]
-_NEW = [name for name in _FLAGS if hasattr(jax.config, name)]
-
-
-# With `jax_remat3`, this release repeats products of which nothing is used.
-_REPEATS_DEAD_PRODUCTS = jax.__version_info__ < (0, 12)
-
-
-def _is_of_flag(form):
-    return form in (rematted, rematted_in_a_scan, own_vjp, own_jvp)
 
 
 def _as_written(form):
@@ -202,22 +192,8 @@ def unchecked(monkeypatch):
     monkeypatch.setattr("dtypeguard._autocast.matching.Matcher.check", lambda self: None)
 
 
-@pytest.fixture(params=["", *_NEW])
-def flag(request, form):
-    if not request.param:
-        yield
-        return
-    if not _is_of_flag(form):
-        pytest.skip("the flag changes another form")
-    jax.config.update(request.param, True)
-    try:
-        yield
-    finally:
-        jax.config.update(request.param, False)
-
-
 @pytest.mark.parametrize("form", _FORMS)
-@pytest.mark.usefixtures("unchecked", "flag")
+@pytest.mark.usefixtures("unchecked")
 def test_as_written_is_the_same_program(form):
     cast = dtypeguard.autocast(form, _as_written(form))
     assert optimized_hlo(cast, _W, _X) == optimized_hlo(form, _W, _X)
@@ -226,31 +202,21 @@ def test_as_written_is_the_same_program(form):
         assert optimized_hlo(own, _W, _X) == optimized_hlo(bare, _W, _X)
 
 
-_PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution).*: \((\S+), (\S+)\)")
-
-
-def _products(function, *args):
-    text = jax.jit(function).lower(*args).as_text()
-    return _PRODUCT.findall(text)
-
-
 @pytest.mark.parametrize("form", _FORMS)
-@pytest.mark.parametrize("default", ["products", "flow", "all"])
-@pytest.mark.usefixtures("flag")
+@pytest.mark.parametrize("default", ["products", "all"])
 def test_products_are_narrow(form, default):
     cast = dtypeguard.autocast(form, Plan(_BFLOAT16, default))
     bare = jax.eval_shape(form, _W, _X)
     assert jax.eval_shape(cast, _W, _X) == bare
-    products = _products(cast, _W, _X)
+    products = dots(cast, _W, _X)
     assert products
-    assert all("bf16" in each for pair in products for each in pair)
+    assert all(each == "bfloat16" for x in products for each in x[:2])
     if form not in _NOT_REVERSED:
         loss = jax.grad(_loss(cast), (0, 1))
-        products = _products(loss, _W, _X)
-        bare = _products(jax.grad(_loss(form), (0, 1)), _W, _X)
-        if not _REPEATS_DEAD_PRODUCTS:
-            assert len(products) == len(bare)
-        assert all("bf16" in each for pair in products for each in pair)
+        products = dots(loss, _W, _X)
+        bare = dots(jax.grad(_loss(form), (0, 1)), _W, _X)
+        assert len(products) == len(bare)
+        assert all(each == "bfloat16" for x in products for each in x[:2])
 
 
 @pytest.mark.parametrize("form", _FORMS)

@@ -49,9 +49,9 @@ PROGRAMS = {
     "float32": jax.grad(loss),
     "by hand": jax.grad(narrow),
     "products": jax.grad(autocast(loss, BF16)),
-    "flow": jax.grad(autocast(loss, Plan(BF16, "flow"))),
-    "of the gradient": autocast(jax.grad(loss), Plan(BF16, "flow")),
-    "in shards": jax.grad(autocast(in_shards, Plan(BF16, "flow"))),
+    "all": jax.grad(autocast(loss, Plan(BF16, "all"))),
+    "of the gradient": autocast(jax.grad(loss), Plan(BF16, "all")),
+    "in shards": jax.grad(autocast(in_shards, Plan(BF16, "all"))),
 }
 
 

@@ -1,0 +1,108 @@
+"""A plan gives the same numbers eager, where it is measured, and emitted by `autocast`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import dtypeguard
+from dtypeguard import Plan
+from dtypeguard._autocast.decide import by_plan
+from dtypeguard._autocast.entries import PlanEntry
+from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._numbers import plans
+from dtypeguard._numbers.formats import Formats
+from dtypeguard._numbers.program import NumericProgram
+from dtypeguard._numbers.python_numbers import PythonNumbers
+from dtypeguard._numbers.run import run
+
+pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+_KEYS = jax.random.split(jax.random.key(0), 2)
+_W, _X = jax.random.normal(_KEYS[0], (8, 8)) / 3, jax.random.normal(_KEYS[1], (4, 8))
+_FLOAT32, _LEAST = jnp.dtype("float32"), jnp.finfo(jnp.float32).min
+
+
+def scanned(w, x):
+    layer = jax.checkpoint(lambda x, _: (x + jax.nn.gelu(x @ w) @ w.T, jnp.sum(x)))
+    y, sums = lax.scan(layer, x, None, 5)
+    return jnp.mean(y**2) + 1e-3 * jnp.sum(sums)
+
+
+def attention(w, x):
+    scores = jnp.where(jnp.tril(jnp.ones((4, 4), bool)), x @ w @ x.T, _LEAST)
+    return jnp.sum((jax.nn.softmax(scores) @ x) ** 2)
+
+
+def looped(w, x):
+    return lax.while_loop(
+        lambda c: c[1] < 4, lambda c: (jnp.tanh(c[0] @ w), c[1] + 1), (x, 0)
+    )
+
+
+def branched(w, x):
+    return lax.cond(x[0, 0] < 9, lambda x: jax.nn.relu(x @ w), lambda x: x * 2, x)
+
+
+def jitted(w, x):
+    return jnp.sum((jax.jit(lambda x: jnp.tanh(x @ w))(x) @ w) ** 2)
+
+
+@jax.custom_vjp
+def _straight(w, x):
+    return jnp.round(x @ w)
+
+
+_straight.defvjp(
+    lambda w, x: (jnp.round(x @ w), (w, x)), lambda kept, g: (kept[1].T @ g, g @ kept[0].T)
+)
+
+
+def straight_through(w, x):
+    return jnp.sum(_straight(w, x) ** 2)
+
+
+_PROGRAMS = {
+    "a loop and what it computes again": jax.grad(scanned),
+    "a mask": jax.value_and_grad(attention, (0, 1)),
+    "a loop of unknown length": looped,
+    "branches": branched,
+    "a call": jax.grad(jitted),
+    "a rule of its own": jax.grad(straight_through, (0, 1)),
+    "a forward pass": attention,
+}
+
+
+def _op_by_op(jaxpr):
+    """The results of a jaxpr as written, with no two equations compiled as one."""
+    program = NumericProgram(jaxpr, Formats(_FLOAT32), PythonNumbers())
+    return run(program, plans.written(program), [_W, _X])
+
+
+@pytest.mark.parametrize("plan", ["products", "all", "an entry"])
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_eager_and_emitted_agree(name, plan):
+    f = lambda w, x: jax.tree.leaves(_PROGRAMS[name](w, x))
+    entry = PlanEntry("test_one_interpreter.py:attention", dtype=_FLOAT32)
+    entries = (entry,) if plan == "an entry" else ()
+    if entries and "mask" not in name and "forward" not in name:
+        pytest.skip("the entry is of another program")
+    plan = Plan("bfloat16", "all" if entries else plan, entries)
+    with PythonNumbers() as numbers:
+        jaxpr = jax.make_jaxpr(f)(_W, _X)
+    program = NumericProgram(jaxpr, Formats(_FLOAT32, plan.narrow), numbers)
+    made = run(program, by_plan(program, plan), [_W, _X], formats=Formats(_FLOAT32))
+    emitted = _op_by_op(jax.make_jaxpr(dtypeguard.autocast(f, plan))(_W, _X))
+    exact = f(_W, _X)
+    assert any(np.any(x != y) for x, y in zip(emitted, exact)) or entries
+    for one, other in zip(made, emitted):
+        np.testing.assert_array_equal(one.astype(other.dtype), other)
+
+
+def test_a_gradient_through_a_rule_stays_right():
+    """Run as its primal, `round` has no gradient: [0, 0] in place of [2, 2]."""
+    cast = dtypeguard.autocast(straight_through, jnp.bfloat16)
+    own, bare = (jax.grad(each, (0, 1))(_W, _X) for each in (cast, straight_through))
+    for made, true in zip(own, bare):
+        assert jnp.linalg.norm(true) > 1
+        assert jnp.linalg.norm(made - true) < 0.05 * jnp.linalg.norm(true)

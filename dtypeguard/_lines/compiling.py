@@ -85,9 +85,9 @@ class CompilingCall(NamedTuple):
 
     def arguments(self) -> dict[str, PyTree]:
         """Its arguments by the names of its parameters."""
-        function = _unwrapped(self.function)
-        given = self.args
-        if type(function) not in (FunctionType, MethodType, functools.partial):
+        function, given = self.function, self.args
+        is_object = type(function) not in (FunctionType, MethodType, functools.partial)
+        if is_object and package_of(type(function)) not in ("jax", "jaxlib"):
             function, given = static(type(function), "__call__"), (None, *given)
         try:
             bound = inspect.signature(function).bind(*given, **self.kwargs)
@@ -140,7 +140,8 @@ def _unwrapped(function: Any) -> Any:
         if type(function) is functools.partial:
             function = function.func
             continue
-        inner = fields_of(function).get("__wrapped__")
+        wrapper = function.__func__ if type(function) is MethodType else function
+        inner = fields_of(wrapper).get("__wrapped__")
         if inner is None:
             break
         function = inner

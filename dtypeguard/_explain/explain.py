@@ -102,18 +102,13 @@ class _Explaining(contextlib.ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_filtered = UNFILTERED.leave()
+        UNFILTERED.leave()
         try:
             if isinstance(error, Exception):
                 explain_error(error, self._is_whole)
+                hide_jax(error)
         finally:
             self._records.pop().__exit__(None, None, None)
-        if isinstance(error, Exception):
-            for part in printed(error) if is_filtered else ():
-                trace = _without_jax(part.__traceback__)
-                if trace is not part.__traceback__:
-                    with contextlib.suppress(Exception):  # an error may be frozen
-                        part.__traceback__ = trace
 
     def __call__(self, function: _F) -> _F:
         if not callable(function):
@@ -180,6 +175,15 @@ def printed(error: BaseException) -> Iterator[BaseException]:
             before = part.__context__
         queue += [before] if before is not None else []
         queue += part.exceptions if isinstance(part, BaseExceptionGroup) else ()
+
+
+def hide_jax(error: BaseException) -> None:
+    """Takes JAX's frames out of an error that is explained, where JAX would."""
+    for part in printed(error) if UNFILTERED.before != "off" else ():
+        trace = _without_jax(part.__traceback__)
+        if trace is not part.__traceback__:
+            with contextlib.suppress(Exception):  # an error may be frozen
+                part.__traceback__ = trace
 
 
 def _without_jax(trace: TracebackType | None) -> TracebackType | None:

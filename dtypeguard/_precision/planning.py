@@ -56,7 +56,7 @@ class Planning:
         items = self._needed(best)
         plan = self._measured(best.default, items)
         share = 1 - self._trials.cost(plan).wide
-        plan = dataclasses.replace(plan, share=share).rounded()
+        plan = dataclasses.replace(plan, share=share)
         tried = tuple(
             Tried(x.default, len(grouped(x.chosen.items, x.every)), x.error, *x.cost)
             for x in options

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
-PAGE = ROOT / "docs" / "releases.md"
+PAGE = ROOT / "docs" / "contract.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",
@@ -236,7 +236,8 @@ def main() -> int:
         return 0
     names = itertools.chain(TESTS, LONG_TESTS if args.all else ())
     files = [f"tests/{name}.py" for name in names]
-    options = "-n", "2"
+    every = ("-m", "exhaustive or not exhaustive") if args.all else ()
+    options = "-n", "2", *every
     failed = []
     for label, python in pythons.items():
         start = time.monotonic()

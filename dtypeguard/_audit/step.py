@@ -1,8 +1,6 @@
 """Audits a step: which leaves of its carry drift, and on which line of source."""
 
 import dataclasses
-import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from jax import tree_util
@@ -10,11 +8,10 @@ from jax import tree_util
 from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._guard.guard_step import guard_step
-from .._leaves.arguments import check_kwargs
+from .._leaves.arguments import check_names
 from .._leaves.public import public
 from .._leaves.rows import array_text, lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
-from .._lines.bindings import bound
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
@@ -57,7 +54,7 @@ def audit_step(
     Returns:
         An `AuditReport`; print it. A drift's `path` begins with the name of the parameter.
         For a leaf that was weakly typed at first, the line that made it has run before the
-        audit: its `origin` is the line where the caller assigned it to a variable.
+        audit: its `origin` is known where that is recorded, as under `dtypeguard run`.
 
     Raises:
         TypeError: if `step` is not callable, or does not return its carry.
@@ -75,12 +72,12 @@ def audit_step(
         [('state[1]', 'bfloat16', 'float32')]
     """
     kwargs = {} if kwargs is None else kwargs
-    check_kwargs("audit_step", kwargs)
+    check_names("audit_step", "kwargs", kwargs)
     check_x64("audit_step", x64)
     name = carry_of("audit_step", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
     subject.leaves = len(tree_util.tree_leaves((args, kwargs)))
-    return examine(subject, x64, functools.partial(bound, sys._getframe(1)))
+    return examine(subject, x64)
 
 
 def audit_made_step(

@@ -117,8 +117,8 @@ def _checked(plan: _Plan, dtype: DType) -> Plan:
         if not {".", os.sep}.intersection(os.fspath(plan)) and not os.path.exists(plan):
             raise PlanError(
                 f"autocast got {shown(plan)}, which is neither a dtype nor a file. Write "
-                "jnp.bfloat16, jnp.float16 or the path of a plan, which `dtypeguard plan "
-                "FILE.py:FUNCTION --out FILE` writes."
+                "jnp.bfloat16, jnp.float16 or the path of a plan, which `dtypeguard "
+                "precision FILE.py:FUNCTION --out FILE` writes."
             )
         return Plan.load(plan)
     return Plan.of(plan if dtype is None else dtype)

@@ -136,7 +136,7 @@ class Matcher:
                 f"The plan is of another program: none of its {len(missed)} entries is in "
                 f"this one, which computes in {', '.join(files) or 'no file of yours'}. "
                 f"Its first entry is {missed[0]}. Give autocast the plan of this function, "
-                "or write one with `dtypeguard plan`."
+                "or write one with `dtypeguard precision --out`."
             )
         rows = [f"  {entry}: {_remedy(entry, lines)}" for entry in missed]
         count = "1 entry" if len(missed) == 1 else f"{len(missed)} entries"

@@ -105,8 +105,8 @@ class Plan:
                 text = file.read()
         except FileNotFoundError:
             raise PlanError(
-                f"{name} does not exist. `dtypeguard plan FILE.py:FUNCTION --out {name}` "
-                "writes a plan, and so does report.plan.save."
+                f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
+                f"{name}` writes a plan, and so does report.plan.save."
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"{name} cannot be read: {error}.") from None

@@ -34,7 +34,7 @@ def fields_of(text: str, name: str) -> dict[str, Any]:
     if version != VERSION:
         raise PlanError(
             f"{name} has version {version!r}, and this dtypeguard reads version "
-            f"{VERSION}. Write the plan anew with `dtypeguard plan`."
+            f"{VERSION}. Write the plan anew with `dtypeguard precision --out`."
         )
     if unknown := sorted(data.keys() - _KEYS):
         raise PlanError(

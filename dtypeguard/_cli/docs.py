@@ -12,8 +12,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from .load import UsageError
-from .output import to_reader
+from .output import UsageError, to_reader
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # In a wheel, and in a clone.
@@ -22,29 +21,51 @@ _FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
 _FILES = ".ipynb", ".npz"
 
 
+# Names that pages had before, and the pages that have their text now.
+_MOVED = {
+    "stability": "contract",
+    "limits": "contract",
+    "releases": "contract",
+    "migrating": "corrected-optimizers",
+    "devices": "libraries",
+    "notebooks": "libraries",
+    "glossary": "faq",
+}
+
+
 def docs(arguments: argparse.Namespace) -> int:
-    """Prints the page or the file of that name, or without one the names and titles of all.
+    """Prints the page or the file of a name, or lists those in which a word stands.
 
     Raises:
-        UsageError: if there is no such page.
+        UsageError: if there is none.
     """
-    pages, name = _pages(), arguments.name
+    pages = {page.stem: page for page in sorted(_folder().glob("*.md"))}
     files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}
-    if name is None:
-        width = max(map(len, pages))
-        lines = (f"{name:<{width}}  {_title(page)}" for name, page in pages.items())
-        listed = "\n  ".join(["Pages, for dtypeguard docs NAME:", *lines])
-        listed += "\nFiles, for dtypeguard docs NAME > NAME:\n  " + "  ".join(files)
-        return _print(f"{listed}\n")
-    name = name.rpartition("/")[2].removesuffix(".md")
+    if arguments.name is None:
+        listed = ["Pages, for dtypeguard docs NAME:", *_listed(pages)]
+        listed += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
+        return _print("\n".join(listed) + "\n")
+    name = arguments.name.rpartition("/")[2].removesuffix(".md")
+    name: str = _MOVED.get(name, name)
     if name in files:
         return _print(files[name].read_bytes())
-    if name not in pages:
+    if name in pages:
+        text = pages[name].read_text(encoding="utf-8")
+        return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
+    word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
+    counts = {x: len(word.findall(page.read_text("utf-8"))) for x, page in pages.items()}
+    found = sorted(filter(counts.get, counts), key=lambda x: -counts[x])
+    if not found:
         like = difflib.get_close_matches(name, [*pages, *files], 1)
         meant = f" Did you mean dtypeguard docs {like[0]}?" if like else ""
         raise UsageError(f"there is no page {name!r}.{meant} To list them: dtypeguard docs")
-    text = pages[name].read_text(encoding="utf-8")
-    return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
+    listed = [f"Pages with {name!r}, those with most of it first:"]
+    return _print("\n".join([*listed, *_listed({x: pages[x] for x in found})]) + "\n")
+
+
+def _listed(pages: dict[str, pathlib.Path]) -> list[str]:
+    width = max(map(len, pages))
+    return [f"  {name:<{width}}  {_title(page)}" for name, page in pages.items()]
 
 
 def _print(text: str | bytes) -> int:
@@ -61,10 +82,6 @@ def _folder() -> pathlib.Path:
     if folder is None:
         raise UsageError("this installation has no pages: install it again, from a wheel")
     return folder
-
-
-def _pages() -> dict[str, pathlib.Path]:
-    return {page.stem: page for page in sorted(_folder().glob("*.md"))}
 
 
 def _title(page: pathlib.Path) -> str:

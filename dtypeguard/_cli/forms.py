@@ -1,5 +1,6 @@
 """The forms of what a command finds: text, JSON, Markdown, HTML, annotations of GitHub."""
 
+import argparse
 import functools
 import json
 import os
@@ -15,7 +16,10 @@ from .._lock.check import Locked
 from .._precision.report import PrecisionReport
 from .._source.files import is_installed
 from .._source.origin import Origin
+from .output import UsageError, default_form, write, writer
 from .recompiled import RecompiledFunction
+
+_IN_FILES = "json", "markdown", "html"
 
 
 class Annotation(NamedTuple):
@@ -47,23 +51,106 @@ class FormedReport(NamedTuple):
     findings: Sequence[Annotation]
     data: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        return self.text
+
+
+def deliver(
+    report: Any, options: argparse.Namespace, is_ok: bool = True, style: str = ""
+) -> int:
+    """Writes a report into files, and prints it in the form that is asked for.
+
+    Args:
+        report: it.
+        options: of the command line.
+        is_ok: whether the exit status is 0.
+        style: of its headline then.
+
+    Returns:
+        The exit status, 0 or 1.
+    """
+    files = _files(options)
+    for form, name in files.items():
+        write(name, formed(report, form))
+    form = options.format or default_form()
+    if "-" in files.values():
+        return 0 if is_ok else 1
+    if form not in ("text", "github"):
+        write("-", formed(report, form).rstrip())
+        return 0 if is_ok else 1
+    show = writer()
+    headline, *lines = str(report).rstrip().splitlines()
+    show(headline, f"bold {style}".rstrip() if is_ok else "bold red")
+    for line in lines:
+        show(line)
+    if form == "github":
+        for line in annotations(findings(report)):
+            write("-", line)
+    return 0 if is_ok else 1
+
 
 def formed(report: Any, form: str) -> str:
-    """A report in a form: "text", "json", "markdown", "html" or "github"."""
-    text = report.text if isinstance(report, FormedReport) else str(report)
-    if form == "github":
-        return "\n".join([text, *annotations(findings(report))])
+    """A report in a form: "text", "json", "markdown" or "html"."""
     if make := getattr(report, f"to_{form}", None):
         return make()
-    headline, _, rest = text.removeprefix("# ").partition("\n")
+    headline, _, rest = str(report).removeprefix("# ").partition("\n")
     if form == "json":
-        return json.dumps(report.data, indent=1, default=_plain)
+        return json.dumps(report.data, indent=1, default=shown_fields)
     if form == "markdown":
         return f"**{headline}**\n" + f"\n```text\n{rest}\n```\n" * bool(rest)
     if form == "html":
         below = f'<p class="lines mono">{escape(rest)}</p>' if rest else ""
         return document("dtypeguard", f"<h1>{escape(headline)}</h1>\n{below}")
-    return text
+    return str(report)
+
+
+def _files(options: argparse.Namespace) -> dict[str, str]:
+    """The files of the report by their form; `-` is standard output."""
+    named = ((form, vars(options).get(form)) for form in _IN_FILES)
+    return {form: name for form, name in named if name is not None}
+
+
+def check_files(options: argparse.Namespace, **more: str) -> None:
+    """Refuses a file before long work, not after it; leaves what the files hold.
+
+    Raises:
+        UsageError: the message has the right form.
+    """
+    files, command = _files(options) | more, options.command
+    write_as = lambda forms: " ".join(f"--{x} {command}.{x}" for x in forms)
+    forms = [form for form, name in files.items() if name == "-"]
+    forms += [options.format] * (options.format not in (None, *forms))
+    if len(forms) > 1:
+        advice = f"--{forms[0]} {write_as(forms[1:])}"
+        raise UsageError(f"only one form can be printed. Give the others a FILE: {advice}")
+    forms_of: dict[str, list[str]] = {}
+    for form, name in files.items():
+        if ":" in name and not os.path.isabs(name):
+            raise UsageError(
+                f"{name!r} was taken for the FILE of --{form}. Write the target first: "
+                f"dtypeguard {command} {name} --{form}"
+            )
+        if os.path.isfile(name) or not os.path.exists(name):  # no /dev/null
+            forms_of.setdefault(os.path.realpath(name), []).append(form)
+    for forms in forms_of.values():
+        if len(forms) > 1:
+            named = " and ".join(f"--{x}" for x in forms)
+            advice = f"Write for example: {write_as(forms)}"
+            raise UsageError(f"{named} name one file. {advice}")
+    for form, name in files.items():
+        if name == "-":
+            continue
+        is_new = not os.path.exists(name)
+        try:
+            with open(name, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"--{form} {name!r} cannot be written: {error.strerror}. "
+                f"Write for example: dtypeguard {command} {write_as([form])}"
+            ) from None
+        if is_new:
+            os.remove(name)
 
 
 def annotations(findings: Iterable[Annotation]) -> list[str]:
@@ -113,9 +200,8 @@ def _(report: PrecisionReport) -> list[Annotation]:
         for x in report.fix
     ]
     made += [
-        Annotation(x.origin, f"{100 * x.saves:.0f}% runs wide", x.remedy, "notice")
+        Annotation(x.origin, "wide products", f"{100 * x.share:.0f}% runs wide", "notice")
         for x in report.costs
-        if x.saves >= 0.01
     ]
     if report.not_finite is not None:
         made.append(Annotation(report.not_finite, "not finite", report.headline))
@@ -141,19 +227,19 @@ def of_lock(locked: Locked, update: str) -> FormedReport:
 
 
 def of_run(
-    errors: Iterable[BaseException],
+    error: BaseException | None,
     lines: Sequence[str],
     functions: Iterable[RecompiledFunction],
 ) -> FormedReport:
     """What a run found: the notes on the error that ended it, and what compiled again.
 
     Args:
-        errors: the only one, or none.
+        error: if one ended it.
         lines: the list of what was compiled again.
         functions: those in it.
     """
     made, notes, data = list[Annotation](), list[str](), dict[str, Any](error=None)
-    for part in [part for error in errors for part in printed(error)]:
+    for part in printed(error) if error is not None else ():
         rows = getattr(part, "dtypeguard_rows", ())
         ours = (str(x) for x in getattr(part, "__notes__", ()))
         note = next((x for x in ours if x.startswith("dtypeguard: ")), "")
@@ -190,7 +276,3 @@ def _escaped(text: str, more: str = "") -> str:
     for character in ("%", "\r", "\n", *more):
         text = text.replace(character, f"%{ord(character):02X}")
     return text
-
-
-def _plain(value: Any) -> Any:
-    return shown_fields(value)

@@ -5,24 +5,20 @@ import contextlib
 import os
 import sys
 import tomllib
-from types import ModuleType
 
 from .._leaves.compat import add_x64
 from .._lock.check import compared, lock_of
 from .._lock.step import TracedStep
-from .._lock.text import LockError, text_of, write
+from .._lock.text import LockError, text_of, write as write_lock
 from .._program.trace import TraceFailed
-from .arguments import report_files
-from .forms import FormedReport, of_lock
-from .inputs import as_error_of_run, as_usage_error, load_inputs
-from .load import LOCK_FORMS, UsageError, load
-from .output import write as print_text
-from .reports import check_writable, deliver
+from .forms import FormedReport, check_files, deliver, of_lock
+from .output import UsageError, write
+from .targets import Reader
 
 HOLDS, CHANGED = 0, 1
 
 
-def lock(options: argparse.Namespace) -> int:
+def locked(options: argparse.Namespace) -> int:
     """Prints, writes, checks or updates a lock.
 
     Returns:
@@ -31,7 +27,7 @@ def lock(options: argparse.Namespace) -> int:
     Raises:
         UsageError: if the step, its inputs or the lock cannot be used.
     """
-    check_writable(report_files(options), options)
+    check_files(options)
     path = options.out or options.check or options.update
     if options.out and os.path.exists(options.out):
         raise UsageError(
@@ -43,17 +39,17 @@ def lock(options: argparse.Namespace) -> int:
             now = _traced(options, path)
         if options.check:
             found = compared(now, path)
-            deliver(of_lock(found, _command(options, path)), options)
-            return HOLDS if found.holds else CHANGED
+            formed = of_lock(found, _command(options, path))
+            return deliver(formed, options, found.holds)
         if options.update and os.path.exists(path):
             found = compared(now, path, is_update=True)
             is_written = found.update()
             changes = [] if found.holds else [found.report()]
             said = f"{path} is {'updated' if is_written else 'up to date'}."
-            print_text("-", "\n".join([*changes, said]))
+            write("-", "\n".join([*changes, said]))
         elif path:
-            write(path, text_of(now.lock))
-            print_text("-", f"{path} is written.")
+            write_lock(path, text_of(now.lock))
+            write("-", f"{path} is written.")
         else:
             text = text_of(now.lock)
             deliver(FormedReport(text, (), tomllib.loads(text)), options)
@@ -63,20 +59,15 @@ def lock(options: argparse.Namespace) -> int:
 
 
 def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
-    modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
     with add_x64(options.x64):
-        step = load(options.target, modules, LOCK_FORMS)
-        inputs = load_inputs(options.inputs, options.target, modules)
-        with as_usage_error(f"{options.inputs} cannot be called"):
-            args, kwargs = inputs()
+        call = Reader(options).call()
         try:
-            return lock_of(step, args, kwargs, path, options.carry, options.returned)
+            return lock_of(*call[2:], path, options.carry, options.returned)
         except LockError:
             raise
         except (TraceFailed, TypeError, ValueError) as error:
             cause = error.__cause__ if isinstance(error, TraceFailed) else error
-            call = step, args, kwargs
-            with as_error_of_run(options.target, options.inputs, call):
+            with call.running():
                 raise cause or error from None
 
 

@@ -1,4 +1,4 @@
-"""The command line: `dtypeguard demo`, `run`, `audit`, `precision`, `lock`, ...
+"""The command line: `dtypeguard run`, `audit`, `precision`, `lock`, `docs` and `demo`.
 
 Each command imports what it needs: the script of `run` is the first to import JAX.
 """
@@ -8,20 +8,21 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from .load import UsageError
+from .output import UsageError, to_reader
 
 USAGE = 2
+# The file and the function of each.
 _COMMANDS = {
-    "demo": ("demo", "demo"),
-    "audit": ("reports", "report"),
-    "precision": ("reports", "report"),
-    "plan": ("plan", "plan"),
-    "lock": ("lock", "lock"),
+    "audit": ("audit", "audited"),
+    "precision": ("precision", "measured"),
+    "lock": ("lock", "locked"),
     "docs": ("docs", "docs"),
+    "demo": ("demo", "demo"),
 }
+_PLAN = "dtypeguard plan is deprecated: write dtypeguard precision, with the same options."
 _SWEEP = (
     "the sweep over Optax's optimizers is part of dtypeguard's own tests now. For your own "
     "optimizer write dtypeguard.testing.check_contract(optimizer) in a test, or run "
@@ -37,23 +38,11 @@ def console() -> int:
     """
     if sys.argv[1:2] == ["run"]:  # a script ends as under `python`
         return main()
-    own, process, result = os._exit, os.getpid(), 1
-
-    def end(status: int) -> NoReturn:
-        if os.getpid() != process:  # a fork ends so
-            own(status)
-        for stream in (sys.stdout, sys.stderr):  # which hold the report, in a pipe
-            with contextlib.suppress(Exception):
-                stream.flush()
-        own(status or result)
-
-    os._exit = end
+    result = 1
+    _replace_exit(lambda status, end: end(status or result))
     result = main()
-    from .output import to_reader
-
     with to_reader():  # of what argparse has printed
-        pass
-    return result
+        return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,31 +53,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         Of `audit`, 0 if the optimizer or step is clean, else 1. Of `demo`, 1 if a scene
-        fails although guarded, else 0. Of `precision`, 1 if an output is not
-        finite as written, or if the error is above `--max-error`, else 0. Of `plan`, 1 if
-        the function by the plan is not within the tolerance, else 0. Of `lock --check`, 1
-        if the step is not as locked, else 0. Of `run`, 1 if the script raises,
-        else 0. 2 for wrong usage.
+        fails although guarded, else 0. Of `precision`, 1 if an output is not finite as
+        written, or if the error is above `--max-error` or that of a plan above the
+        tolerance, else 0. Of `lock --check`, 1 if the step is not as locked, else 0. Of
+        `run`, 1 if the script raises, else 0. 2 for wrong usage.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    argv = [*(sys.argv[1:] if argv is None else argv)]
+    command = next(iter(argv), "")
     try:
-        if argv and argv[0] == "run":  # the rest belongs to the script
+        if command == "run":  # the rest belongs to the script
             from .run import run
 
             return run(argv[1:])
-        if argv and argv[0] == "sweep":
+        if command == "sweep":
             raise UsageError(_SWEEP)
-        from .arguments import check_options, parser
+        if command == "plan":
+            print(_PLAN, file=sys.stderr)
+            argv[0] = "precision"
+        from .options import parser, say_what_is_replaced
 
         try:
             arguments = parser().parse_args(argv)
         except SystemExit as stop:  # argparse has printed why
             return stop.code if isinstance(stop.code, int) else USAGE
-        if arguments.command == "audit":
-            check_options(arguments)
+        say_what_is_replaced(argv)
+        arguments.is_plan = command == "plan"
         return _status(arguments)
     except UsageError as error:
-        print(f"dtypeguard {argv[0]}:", *error.args, sep="\n  ", file=sys.stderr)
+        print(f"dtypeguard {command}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
 
 
@@ -110,8 +102,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
         origin = origin_of_error(error)
         raise UsageError(
-            f"{getattr(arguments, 'target', None) or 'the demo'} was not checked: what is "
-            f"named here ended the program, with {type(error).__name__}: {error}",
+            f"{getattr(arguments, 'target', 'the demo')} was not checked: what is named "
+            f"here ended the program, with {type(error).__name__}: {error}",
             *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
             "Take that out, or name a function that returns.",
         ) from error
@@ -120,15 +112,24 @@ def _status(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _raising_exit() -> Iterator[None]:
     """Has `os._exit`, which nothing catches, raise `SystemExit` as `sys.exit` does."""
-    own, process = os._exit, os.getpid()
-
-    def end(status: int) -> NoReturn:
-        if os.getpid() != process:  # a fork ends so
-            own(status)
-        sys.exit(status)
-
-    os._exit = end
+    own = os._exit
+    _replace_exit(lambda status, end: sys.exit(status))
     try:
         yield
     finally:
         os._exit = own
+
+
+def _replace_exit(instead: Callable[[int, Callable[[int], NoReturn]], NoReturn]) -> None:
+    """Has `os._exit` call something with its status and itself; in a fork, only itself."""
+    own, process = os._exit, os.getpid()
+
+    def end(status: int) -> NoReturn:
+        if os.getpid() != process:
+            own(status)
+        for stream in (sys.stdout, sys.stderr):  # which hold the report, in a pipe
+            with contextlib.suppress(Exception):
+                stream.flush()
+        instead(status, own)
+
+    os._exit = end

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator
 
 from .._explain.colors import is_colored, marked
 
+
+class UsageError(Exception):
+    """The command line asks for what cannot be done; the message shows the right form."""
+
+
 SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
 Write = Callable[..., None]
 

@@ -1,71 +1,141 @@
-"""Audits the precision of the function that a command line names."""
+"""Measures the precision of a function of a command line; searches or checks a plan."""
 
 import argparse
+import contextlib
 import math
-from collections.abc import Callable
-from types import ModuleType
+import sys
 
 import jax.numpy as jnp
 import numpy as np
 
+from .._autocast.entries import PlanError
+from .._leaves.compat import add_x64
 from .._leaves.types import DType, PyTree
 from .._precision.audit import audit_call
-from .._precision.report import PrecisionReport
-from .inputs import as_error_of_run, as_usage_error, load_inputs, misfit
-from .load import PRECISION_FORMS, UsageError, load
-from .target import dtype_named
+from .._precision.planned import PlannedInputs, check_call, plan_call
+from .._precision.progress import Show, status
+from . import output
+from .audit import dtype_named
+from .forms import Annotation, FormedReport, check_files, deliver
+from .output import UsageError
+from .targets import NamedCall, Reader
 
 
-def audit_function(
-    options: argparse.Namespace, show_status: Callable[[str], None]
-) -> PrecisionReport:
-    """Measures which lines of the target lose precision.
+def measured(options: argparse.Namespace) -> int:
+    """Measures a function, searches a plan or checks one; shows and writes what is found.
 
-    Args:
-        options: of the command line.
-        show_status: called with what it is about to do.
+    Returns:
+        The exit status, 0 or 1.
 
     Raises:
-        UsageError: if the target, its inputs or an option cannot be used.
+        UsageError: if the function, its inputs or an option cannot be used.
     """
-    modules: dict[str, ModuleType] = {}  # both may share a file, and then its classes
-    wide, narrow = (dtype_of(f"--{x}", getattr(options, x)) for x in ("wide", "narrow"))
-    f = load(options.target, modules, PRECISION_FORMS)
-    inputs = load_inputs(options.inputs, options.target, modules)
-    with as_usage_error(f"{options.inputs} cannot be called"):
-        args, kwargs = inputs()
-    reference = _reference(options.reference, modules)
-    if callable(reference) and (wrong := misfit(reference, args, kwargs)):
+    is_search = bool(options.out or options.is_plan) and not options.check
+    missing = [x for x in ("narrow", "tolerance") if vars(options)[x] is None]
+    if is_search and missing:
         raise UsageError(
-            f"{options.reference} does not take what {options.inputs} gives: {wrong}. Let "
-            f"it take the arguments of {options.target}, or name what this should return"
+            f"a search needs --{missing[0]}. Write for example: --narrow bfloat16 "
+            "--tolerance 0.02"
         )
-    with as_error_of_run(options.target, options.inputs, (f, args, kwargs)):
+    if options.check and options.narrow:
+        raise UsageError(
+            f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
+        )
+    check_files(options, **({"out": options.out} if options.out else {}))
+    way = _checked if options.check else _searched if is_search else _audited
+    shown = status(every=output.SILENCE)
+    with contextlib.redirect_stdout(sys.stderr), shown as show, add_x64(options.x64):
+        found, is_ok, style = way(options, show)
+    return deliver(found, options, is_ok, style)
+
+
+_Found = tuple[object, bool, str]  # a report, whether it is fine, and its style then
+
+
+def _audited(options: argparse.Namespace, show: Show) -> _Found:
+    reader = Reader(options)
+    wide, narrow = (_dtype(f"--{x}", vars(options)[x]) for x in ("wide", "narrow"))
+    call = reader.call()
+    reference = _reference(options.reference, reader, call)
+    with call.running():
         report = audit_call(
-            f,
-            args,
-            kwargs,
+            *call[2:],
             wide,
             narrow,
             options.tolerance,
             matmul_precision=options.matmul_precision,
             reference=reference,
-            show_status=show_status,
+            show_status=show,
+            inputs=_more(options, reader),
         )
+    bound = math.inf if options.max_error is None else options.max_error
     if options.max_error is not None and math.isnan(report.error):
         raise UsageError(
             f"--max-error needs values, and {options.inputs} gives a jax.ShapeDtypeStruct. "
             "Let it give arrays, or leave out --max-error"
         )
-    return report
+    is_ok = not math.isinf(report.error) and not report.error > bound
+    is_ok &= all(each.verdict != "differs" for each in report.differences)
+    # Without a bound, an error is neither right nor wrong.
+    bounds = options.max_error, options.tolerance
+    is_within = any(x is not None and report.error <= x for x in bounds)
+    is_good = is_within or not (report.error or report.costs)
+    return report, is_ok, "green" if is_good else ""
 
 
-def _reference(name: str | None, modules: dict[str, ModuleType]) -> PyTree:
+def _searched(options: argparse.Namespace, show: Show) -> _Found:
+    reader = Reader(options)
+    call, more = reader.call(), _more(options, reader)
+    narrow = _dtype("--narrow", options.narrow)
+    with call.running():
+        found = plan_call(*call[2:], narrow, options.tolerance, more, show)
+    text = str(found)
+    if options.out:
+        found.plan.save(options.out)
+        text += f"\n{options.out} is written."
+    elif not options.json:
+        text += f"\n\n{found.plan.text()}"
+    return _of_plan(text, found.headline, found.is_within, found.data)
+
+
+def _checked(options: argparse.Namespace, show: Show) -> _Found:
+    reader = Reader(options)
+    call, more = reader.call(), _more(options, reader)
+    try:
+        with call.running(PlanError):
+            found = check_call(*call[2:], options.check, options.tolerance, more, show)
+    except PlanError as error:
+        raise UsageError(str(error)) from error
+    return _of_plan(str(found), str(found), found.is_within, found.data)
+
+
+def _of_plan(text: str, headline: str, is_within: bool, data: dict) -> _Found:
+    level = "notice" if is_within else "error"
+    finding = Annotation(None, "plan", headline, level)
+    return FormedReport(text, [finding], data), is_within, ""
+
+
+def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:
+    """Further inputs of a search."""
+    also, held_out = (
+        [reader.call(name)[3:] for name in names]
+        for names in (options.also, options.held_out)
+    )
+    return PlannedInputs(also, held_out, options.budget)
+
+
+def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
     """The arrays of a file by path, or what a module has under a name."""
     if name is None:
         return None
     if ":" in name and not name.endswith(".npz"):
-        return load(name, modules, "Write for example: --reference FILE.py:f")
+        reference = reader.load(name, "Write for example: --reference FILE.py:f")
+        if callable(reference) and (wrong := call.misfit(reference)):
+            raise UsageError(
+                f"{name} does not take what {call.inputs} gives: {wrong}. Let it take the "
+                f"arguments of {call.target}, or name what this should return"
+            )
+        return reference
     try:
         file = np.load(name)
         if isinstance(file, np.ndarray):  # of numpy.save, for the only output
@@ -80,7 +150,7 @@ def _reference(name: str | None, modules: dict[str, ModuleType]) -> PyTree:
         ) from error
 
 
-def dtype_of(option: str, name: str | None) -> DType:
+def _dtype(option: str, name: str | None) -> DType:
     """The dtype of an option. Whether it suits the program is for the audit to say."""
     if name is None:
         return None

@@ -6,25 +6,32 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from .._explain.colors import colored_notes
-from .load import UsageError
-from .output import default_form
-from .script import NotFound, run_module, run_script
+from .output import UsageError, default_form, write
+from .script import run_module, run_script
 from .watch import ScriptWatch
 
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT [ARGS ...]"
 _PRINTED = "text", "json", "markdown", "html", "github"
 HELP = """
-Runs a script, standard input (-), or with -m a module, as python does, with its output and
-exit status. The notes on a type error of JAX's name the leaves, the line that promoted
-them, the line that forced the promotion, and what to write. At the end, standard error
-lists the functions that were compiled again only because the type of an argument changed.
-With --all, notes and the list have every leaf, where they otherwise fit on a screen.
-With --format github, as by default where GITHUB_ACTIONS is set, GitHub shows the notes
-beside their lines. With --json, markdown or html, standard output ends with notes and list.
+Runs a script, or with -m a module, as python does, with its output and exit status. The
+notes on a type error of JAX's name the leaves, the line that promoted them, the line that
+forced the promotion, and what to write. At the end, standard error lists the functions that
+were compiled again only because the type of an argument changed. With --all, notes and the
+list have every leaf, where they otherwise fit on a screen. With --format github, as by
+default where GITHUB_ACTIONS is set, GitHub shows the notes beside their lines. With --json,
+or --format markdown or html, standard output ends with notes and list.
 """
+
+
+class _Options(NamedTuple):
+    form: str
+    is_whole: bool
+    is_module: bool
+    script: Sequence[str]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,42 +48,25 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2
-    form, is_whole, arguments = _options(arguments)
-    is_module = arguments[:1] == ["-m"]
-    rest = arguments[is_module:]
-    if not rest or (not is_module and rest[0].startswith("-") and rest[0] != "-"):
-        raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
+    options = _options(arguments)
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
-    watching.enter_context(_explained_threads(watch, is_whole))
+    watching.enter_context(_explained_threads(watch, options.is_whole))
     ended: list[BaseException] = []  # by this error
 
     def end() -> None:
         watching.close()
-        lines = watch.lines(is_whole)
-        sys.stdout.flush()
-        if form in ("json", "markdown", "html"):
-            from .forms import formed, of_run
+        _tell(options, watch, next(iter(ended), None))
 
-            print(formed(of_run(ended, lines, watch.changed()), form).rstrip())
-        elif lines:
-            print(*lines, sep="\n", file=sys.stderr)
-        if form == "github" and (lines or ended):
-            from .forms import annotations, of_run
-
-            found = of_run(ended, lines, watch.changed()).findings
-            for line in annotations(found):
-                print(line, file=sys.stderr)
-
-    sys.argv[:] = rest
+    sys.argv[:] = options.script
     try:
-        (run_module if is_module else run_script)(rest[0])
-    except NotFound as error:
-        raise UsageError(f"{str(error).rstrip('.')}. {USAGE}") from None
+        (run_module if options.is_module else run_script)(options.script[0])
+    except UsageError as error:
+        raise UsageError(f"{error}. {USAGE}") from None
     except SystemExit:
         raise
     except BaseException as error:
-        _explain(error, watch, is_whole)
+        _explain(error, watch, options.is_whole)
         ended.append(error)
         _print(error)
         if isinstance(error, KeyboardInterrupt):
@@ -92,44 +82,53 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(arguments: Sequence[str]) -> tuple[str, bool, Sequence[str]]:
-    """The form, whether every leaf is listed, and the script with what follows."""
-    form, is_whole = default_form(), False
-    while arguments and arguments[0].startswith("--"):
-        name, equals, value = arguments[0].partition("=")
-        if name == "--all" and not equals:
-            is_whole, arguments = True, arguments[1:]
-            continue
-        if name == "--json" and not equals:
-            form, arguments = "json", arguments[1:]
-            continue
-        if name != "--format":
-            break
-        if not equals:
-            value, arguments = next(iter(arguments[1:]), ""), arguments[1:]
-        if value not in _PRINTED:
-            right = f"Write one of {', '.join(_PRINTED)}"
-            raise UsageError(f"--format {value!r} is no form. {right}. {USAGE}")
-        form, arguments = value, arguments[1:]
-    return form, is_whole, arguments
+def _options(arguments: Sequence[str]) -> _Options:
+    """The options, which end at the script: the rest belongs to that."""
+    form, is_whole, rest = default_form(), False, [*arguments]
+    while rest and rest[0].startswith("--"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name == "--all":
+            is_whole = True
+        elif name == "--json":
+            form = "json"
+        elif name == "--format":
+            form = value if equals or not rest else rest.pop(0)
+        else:
+            raise UsageError(f"{name} is no option of it. {USAGE}")
+    if form not in _PRINTED:
+        advice = f"Write one of {', '.join(_PRINTED)}"
+        raise UsageError(f"--format {form!r} is no form. {advice}. {USAGE}")
+    is_module = rest[:1] == ["-m"]
+    script = rest[is_module:]
+    if not script or script[0].startswith("-"):
+        raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
+    return _Options(form, is_whole, is_module, script)
+
+
+def _tell(options: _Options, watch: ScriptWatch, error: BaseException | None) -> None:
+    """Prints what was compiled again, and all that was found in the form asked for."""
+    lines = watch.lines(options.is_whole)
+    sys.stdout.flush()
+    is_printed = options.form in ("json", "markdown", "html")
+    if lines and not is_printed:
+        print(*lines, sep="\n", file=sys.stderr)
+    if is_printed or (options.form == "github" and (lines or error)):
+        from .forms import annotations, formed, of_run
+
+        found = of_run(error, lines, watch.changed())
+        if is_printed:
+            write("-", formed(found, options.form).rstrip())
+        else:
+            print(*annotations(found.findings), sep="\n", file=sys.stderr)
 
 
 def _print(error: BaseException) -> None:
-    """Gives an error to the hook of the script, and prints what the hook raises."""
+    """Gives an error to the hook of the script; prints both if the hook raises."""
     try:
         with colored_notes(error):
             sys.excepthook(type(error), error, error.__traceback__)
     except Exception as failed:
-        first = failed  # of those that the hook raised, each the context of the next
-        while first.__context__ is not None and first.__context__ is not error:
-            first = first.__context__
-        first.__context__ = None
-        trace = failed.__traceback__
-        failed.with_traceback(trace and trace.tb_next)
-        print("Error in sys.excepthook:", file=sys.stderr)
         sys.__excepthook__(type(failed), failed, failed.__traceback__)
-        print("\nOriginal exception was:", file=sys.stderr)
-        sys.__excepthook__(type(error), error, error.__traceback__)
 
 
 def _explain(error: BaseException, watch: ScriptWatch, is_whole: bool) -> None:
@@ -140,9 +139,10 @@ def _explain(error: BaseException, watch: ScriptWatch, is_whole: bool) -> None:
     error.with_traceback(trace)
     if "jax" in sys.modules:
         with contextlib.suppress(Exception):  # better no note than another error
-            from .explained import explain
+            from .._explain.explain import explain_error, hide_jax
 
-            explain(error, is_whole, watch.before)
+            explain_error(error, is_whole, watch.before)
+            hide_jax(error)
 
 
 @contextlib.contextmanager

@@ -28,14 +28,12 @@ class Unfiltered:
                 jax.config.update("jax_traceback_filtering", "off")
             self._open += 1
 
-    def leave(self) -> bool:
-        """Leaves; returns whether JAX filters tracebacks outside of any context."""
+    def leave(self) -> None:
         with self._lock:
             self._open -= 1
             now = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
             if not self._open and now == "off":
                 jax.config.update("jax_traceback_filtering", self.before)
-            return self.before != "off"
 
 
 UNFILTERED = Unfiltered()

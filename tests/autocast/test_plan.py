@@ -132,7 +132,7 @@ def test_spaces_around_the_colons_of_an_entry(tmp_path, key):
 
 def test_no_such_file(tmp_path):
     with pytest.raises(
-        PlanError, match=r"does not exist. `dtypeguard plan FILE.py:FUNCTION"
+        PlanError, match=r"does not exist. `dtypeguard precision FILE.py:FUNCTION"
     ):
         Plan.load(tmp_path / "no.plan")
 

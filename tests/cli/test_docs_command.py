@@ -23,6 +23,13 @@ def test_it_lists_the_pages_and_prints_one(capsys):
         assert capsys.readouterr().out == (DOCS / "explain.md").read_text()
 
 
+def test_the_name_of_a_page_that_was_merged_opens_the_one_that_has_it(capsys):
+    for name in ("stability", "limits", "migrating", "devices", "glossary"):
+        assert main(["docs", name]) == 0
+        assert name[:6] in capsys.readouterr().out.lower()
+        assert not (DOCS / f"{name}.md").exists()
+
+
 def test_the_api_has_signatures_and_docstrings(capsys):
     assert main(["docs", "api"]) == 0
     printed = capsys.readouterr().out
@@ -40,11 +47,15 @@ def test_it_prints_files_as_they_are(name, capfdbinary):
     assert capfdbinary.readouterr().out == file.read_bytes()
 
 
-@pytest.mark.parametrize("command", ["audit", "precision", "lock", "docs"])
-def test_help_names_every_status(command, capsys):
-    assert main([command, "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"(Exits|,) 2 if (it cannot run|there is no such page)", text)
+def test_a_word_finds_the_pages_in_which_it_stands(capsys):
+    assert main(["docs", "Rounding"]) == 0
+    first, *listed = capsys.readouterr().out.splitlines()
+    assert first == "Pages with 'Rounding', those with most of it first:"
+    names = [line.split()[0] for line in listed]
+    counts = [(DOCS / f"{x}.md").read_text().lower().count("rounding") for x in names]
+    assert len(names) > 2
+    assert counts[0] == max(counts)
+    assert min(counts) > 0
 
 
 def test_the_wheel_has_the_pages():

@@ -122,22 +122,6 @@ def test_the_json_of_a_lock(capsys, folder):
     assert cause["changes"][0]["locked"] == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["run", "--format", "yaml", "a.py"], "'yaml' is no form. Write one of text, json"),
-        (["audit", "optax:adam", "--format", "yaml"], "invalid choice: 'yaml'"),
-        (
-            ["audit", "optax:adam", "--json", "--format", "markdown"],
-            "one form can be printed",
-        ),
-    ],
-)
-def test_wrong_forms(argv, message, capsys):
-    assert main(argv) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_what_github_reads_is_escaped(tmp_path, monkeypatch):
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     origin = Origin(str(tmp_path / "a" / "b.py"), 3, "f", "x")

@@ -104,10 +104,3 @@ def test_a_step_that_raises_names_its_line(folder, capsys):
     assert "train.py:step raises TypeError: " in error
     assert "of the program itself, called with what train.py:inputs gives" in error
     assert 'train.py:29  return jax.nn.gelu(x @ p["up"].T)' in error
-
-
-def test_help_lists_it(capsys):
-    assert main(["--help"]) == 0
-    assert "lock " in capsys.readouterr().out
-    assert main(["lock", "train.py:step"]) == 2
-    assert "dtypeguard lock my_script.py:step" in capsys.readouterr().err

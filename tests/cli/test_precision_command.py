@@ -1,8 +1,6 @@
 """The command line on the precision of a function: report, exit codes, wrong usage."""
 
-import io
 import json
-import sys
 
 import jax
 import numpy as np
@@ -119,13 +117,6 @@ def test_what_it_exits_with(command, capsys):
     assert "not finite as written" in capsys.readouterr().out
 
 
-def test_every_form(command, capsys, tmp_path):
-    page = tmp_path / "page.html"
-    assert command("average", "made", "--json", "--html", str(page)) == 0
-    assert json.loads(capsys.readouterr().out)["losses"][0]["constant"] == "0.999 -> 1"
-    assert "mean = 0.999 * mean  # loses" in page.read_text()
-
-
 def test_dtypes_in_short_and_in_full(command, capsys):
     found = []
     for narrow, wide in (("bf16", "f32"), ("bfloat16", "float32"), ("f16", "f64")):
@@ -137,69 +128,3 @@ def test_dtypes_in_short_and_in_full(command, capsys):
     assert (found[2]["narrow"], found[2]["wide"]) == ("float16", "float64")
     assert found[0]["tolerance"] == 1e-4
     assert not jax.config.jax_enable_x64
-
-
-class _Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_in_a_terminal_is_cleared(command, monkeypatch):
-    err = _Terminal()
-    monkeypatch.setattr(sys, "stderr", err)
-    assert command("average", "made") == 0
-    shown = [part for part in err.getvalue().split("\r\033[K") if part]
-    assert shown[1:3] == ["tracing", "compiling"]
-    assert any(part.startswith("measuring line 1 of ") for part in shown)
-    assert err.getvalue().endswith("\r\033[K")
-
-
-@pytest.mark.parametrize(
-    ("target", "inputs", "options", "messages"),
-    [
-        ("nothing", "made", [], ["has no nothing", "dtypeguard precision my_script.py"]),
-        ("average", "nothing", [], ["has no nothing", ":inputs"]),
-        ("mean", "made", [], ["audit_precision got", "with a function of arrays"]),
-        ("average", "raises", [], ["raises cannot be called: KeyError: 'data'", "# data"]),
-        ("average", "mean", [], ["missing 1 required positional argument", "a dict of"]),
-        ("breaks", "mean", [], ["breaks raises ", "a_program.py", "# here"]),
-        ("loss", "count", [], ["which returns no floating array"]),
-        ("loss", "wide", ["--narrow", "i8"], ["--narrow 'i8' is not a floating dtype"]),
-        ("loss", "wide", ["--wide", "int32"], ["Write --wide float32"]),
-        (
-            "loss",
-            "wide",
-            ["--wide", "bf16"],
-            ["audit_precision got wide=bfloat16, which rounds"],
-        ),
-        (
-            "loss",
-            "wide",
-            ["--narrow", "f32", "--wide", "f32"],
-            ["narrower dtype", "or wide=jnp.float64"],
-        ),
-        ("loss", "wide", ["--tolerance", "-1"], ["'-1' is not a relative error"]),
-        ("loss", "shapes", ["--max-error", "1"], ["shapes gives a jax.ShapeDtypeStruct"]),
-        ("loss", "wide", ["--max-error", "x"], ["'x' is not a relative error"]),
-        ("loss", "wide", ["--matmul-precision", "tpus"], ['matmul_precision="tpu"']),
-        (
-            "loss",
-            "wide",
-            ["--html", "no/such/a.html"],
-            ["dtypeguard precision --html prec"],
-        ),
-        ("loss", "wide", ["--json", "--html", "-"], ["only one form can be printed"]),
-    ],
-)
-def test_wrong_usage(command, capsys, target, inputs, options, messages):
-    assert command(target, inputs, *options) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert not [message for message in messages if message not in err], err
-
-
-def test_inputs_are_needed(capsys):
-    assert main(["precision", "a_program.py:loss"]) == 2
-    err = capsys.readouterr().err
-    assert "--inputs" in err
-    assert "dtypeguard precision my_script.py:loss --inputs my_script.py:inputs" in err

@@ -293,7 +293,7 @@ check_lock(jnp.sin, jnp.ones(2), path='none.lock', x64=1)
 check_lock(jnp.sin, path='none.lock', kwargs=[1])
     TypeError: check_lock got kwargs=[1]
 check_plan(jnp.sin, jnp.ones(2), path='no.plan')
-    PlanError: no.plan does not exist. `dtypeguard plan FILE.py:FUNCTION --out no.plan`
+    PlanError: no.plan does not exist. `dtypeguard precision FILE.py:FUNCTION --out no.plan`
 check_plan(jnp.sin, jnp.ones(2), path='no.plan', tolerance=-1)
     ValueError: write a relative error from 0 up, such as 0.02
 check_precision(jnp.sin, jnp.ones(2), max_error='1e-3')
@@ -355,7 +355,7 @@ autocast(jnp.sin, jnp.int8)
 autocast(3, jnp.bfloat16)
     TypeError: autocast got 3. Give it a function of arrays first, and then a plan
 autocast(jnp.sin, 'no.plan')
-    PlanError: no.plan does not exist. `dtypeguard plan FILE.py:FUNCTION --out no.plan`
+    PlanError: no.plan does not exist. `dtypeguard precision FILE.py:FUNCTION --out no.plan`
 autocast(jnp.sin, jnp.bfloat16)(jnp.ones(2))
     PlanError: found no product in sin, so nothing of it is narrow. Give it the function
     that multiplies

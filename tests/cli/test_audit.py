@@ -57,21 +57,6 @@ def test_a_clean_target_exits_0(script, capsys):
     assert "my_script.py:opt is an optimizer already" in capsys.readouterr().err
 
 
-def test_a_target_in_every_form(script, capsys):
-    argv = ["audit", "optax:trace", "--set", "decay=0.9", "--params", "bfloat16"]
-    argv += ["--grads", "float32"]
-    assert main([*argv, "--json"]) == 1
-    read = json.loads(capsys.readouterr().out)
-    assert (read["ok"], read["name"]) == (False, "trace(...)")
-    assert {drift["where"] for drift in read["drifts"]} == {"state", "updates"}
-    assert main([*argv, "--markdown"]) == 1
-    assert "| `.trace['b']` | bfloat16 | float32 | optax" in capsys.readouterr().out
-    assert main([*argv, "--html", "a.html", "--markdown", "a.md"]) == 1
-    assert "audit: 2 state leaves changed dtype, 2 updates" in capsys.readouterr().out
-    assert ".trace[&#x27;b&#x27;]" in (script / "a.html").read_text()
-    assert "| `.trace['b']` |" in (script / "a.md").read_text()
-
-
 def test_short_names_of_dtypes(capsys):
     adam = ["audit", "optax:adam", "--set", "learning_rate=1e-3", "--json"]
     assert main([*adam, "--params", "bf16,f32", "--grads", "f32"]) == 1
@@ -93,41 +78,6 @@ def test_a_target_that_takes_other_gradients_than_most(capsys):
     for setting in ("l2_norm_clip=1.0", "noise_multiplier=0.1", f"{seed}=0"):
         argv += ["--set", setting]
     assert main(argv) == 0, capsys.readouterr().out
-
-
-def test_a_factory_that_fails_says_how_and_what_it_could_be_given(script, capsys):
-    (script / "my_script.py").write_text(
-        "def takes_none():\n    raise KeyError('data')\n"
-        "def takes_some(rate, nesterov=None):\n    assert nesterov is None\n"
-    )
-    argv = ["audit", "my_script.py:takes_some", "--set", "nesterov=1", "--set", "rate=1"]
-    assert main(argv) == 2
-    given = "--set nesterov=VALUE --set rate=VALUE\n"
-    err = capsys.readouterr().err
-    assert "cannot be called: AssertionError. Write" in err
-    assert err.endswith(f"Write: dtypeguard audit my_script.py:takes_some {given}")
-    assert main(["audit", "optax:apply_if_finite"]) == 2  # wraps what no literal is
-    err = capsys.readouterr().err
-    assert err.endswith("=VALUE, or audit FILE.py:NAME where a VALUE is not a literal\n")
-    assert main(["audit", "my_script.py:takes_none"]) == 2
-    assert capsys.readouterr().err.endswith("cannot be called: KeyError: 'data'.\n")
-
-
-def test_a_step_without_its_option_is_told_how_a_step_is_audited(script, capsys):
-    (script / "train.py").write_text("def step(carry, x):\n    return carry, x\n")
-    assert main(["audit", "train.py:step"]) == 2
-    right = "dtypeguard audit train.py:step --step --inputs train.py:inputs"
-    assert f"If it is a step: {right}." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "command", [["audit", "--step"], ["precision"], ["lock"]], ids=lambda words: words[0]
-)
-def test_inputs_that_do_not_exist_are_told_by_their_option(script, capsys, command):
-    (script / "train.py").write_text("def step(carry):\n    return carry\n")
-    assert main([*command, "train.py:step", "--inputs", "train.py:nope"]) == 2
-    right = "train.py has no nope. Write for example: --inputs train.py:inputs\n"
-    assert capsys.readouterr().err.endswith(right)
 
 
 def test_a_part_of_a_package_is_named_as_one(script, capsys):
@@ -247,7 +197,7 @@ def step_file(tmp_path):
 @pytest.mark.parametrize("name", ["inputs", "by_name"])
 def test_a_step(step_file, name, capsys):
     inputs = f"{step_file}:{name}"
-    assert main(["audit", f"{step_file}:step", "--step", "--inputs", inputs]) == 1
+    assert main(["audit", f"{step_file}:step", "--inputs", inputs]) == 1
     out, err = capsys.readouterr()
     assert "what a script prints is no report" in err
     lines = out.splitlines()
@@ -268,7 +218,7 @@ def test_a_step(step_file, name, capsys):
 
 
 def test_a_step_that_is_clean_and_inputs_that_are_run(step_file, capsys):
-    audit = ["audit", f"{step_file}:step", "--step", "--inputs"]
+    audit = ["audit", f"{step_file}:step", "--inputs"]
     assert main([*audit, f"{step_file}:one"]) == 0
     assert capsys.readouterr().out == "audit: no leaf changed its type in one step.\n"
     assert main([*audit, f"{step_file}:eager", "--json"]) == 1
@@ -278,7 +228,7 @@ def test_a_step_that_is_clean_and_inputs_that_are_run(step_file, capsys):
 
 
 def test_the_carry_of_a_step(step_file, capsys, tmp_path):
-    audit = ["audit", f"{step_file}:env.step", "--step", "--inputs", f"{step_file}:of_env"]
+    audit = ["audit", f"{step_file}:env.step", "--inputs", f"{step_file}:of_env"]
     places = "--carry", "key,state", "--returned", "0,1"
     assert main([*audit, *places]) == 1
     assert "changed structure" in capsys.readouterr().out
@@ -291,24 +241,6 @@ def test_the_carry_of_a_step(step_file, capsys, tmp_path):
     err = capsys.readouterr().err
     assert 'carry=0 or "key", carry=1 or "state"' in err
     assert "Here these are --carry and --returned" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--step"], "a step needs a function that gives its arguments"),
-        (["--step", "--inputs", "{}:inputs", "--params", "bf16"], "--params is for an opt"),
-        (["--inputs", "{}:inputs"], "--inputs is for a step. Write: dtypeguard"),
-        (["--carry", "1"], "--carry is for a step"),
-        (["--step", "--inputs", "{}:nothing"], "has no nothing"),
-        (["--step", "--inputs", "{}:raises"], "raises cannot be called: KeyError: 'data'"),
-        (["--step", "--inputs", "{}:raises"], "a dict of them by name, the only one, or"),
-    ],
-)
-def test_wrong_usage_of_a_step(options, message, step_file, capsys):
-    options = [option.format(step_file) for option in options]
-    assert main(["audit", f"{step_file}:step", *options]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_an_audit_tries_the_types_that_tell(capsys):

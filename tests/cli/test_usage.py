@@ -1,0 +1,194 @@
+"""Wrong usage of every command exits with 2, prints nothing, and says what to write."""
+
+import sys
+
+import pytest
+
+from dtypeguard._cli.main import main
+from dtypeguard._cli.options import COMMANDS, parser
+
+pytestmark = pytest.mark.third_party
+SCRIPT = """
+import jax, jax.numpy as jnp, optax
+
+class Fails:
+    @property
+    def step(self):
+        raise ValueError("no such step")
+
+fails, opt, three = Fails(), optax.sgd(0.1), 3
+x, count, shapes = jnp.ones(3), (jnp.arange(3), 2), jax.ShapeDtypeStruct((3,), jnp.float32)
+
+def step(c, x):
+    return c + x, None
+
+def loss(c, x):
+    return c * x
+
+def breaks(c, x):
+    return c @ x[:1]  # here
+
+def raises():
+    raise KeyError("data")  # data
+
+def takes_some(rate, nesterov=None):
+    assert nesterov is None
+
+inputs = lambda: (x, x)
+"""
+WRONG = """
+ | required: command. Write for example: dtypeguard audit optax:adam
+sweep | is part of dtypeguard's own tests now. For your own optimizer write
+sweeep | invalid choice: 'sweeep'
+check optax:adam | Did you mean dtypeguard audit?
+explain train.py | Did you mean dtypeguard run?
+train.py | Did you mean dtypeguard run train.py?
+audti | Did you mean dtypeguard audit?
+demo prodigi | Write for example: dtypeguard demo prodigy
+docs no_such_page | no page 'no_such_page'. To list them: dtypeguard docs
+docs explan | Did you mean dtypeguard docs explain?
+run no_such_script.py | can't open file 'no_such_script.py': No such file
+run -m no_such_module | No module named no_such_module. usage: dtypeguard run
+run -m no.such.module | No module named no.such.module
+run -m | '-m' names no script. usage: dtypeguard run
+run --x64 train.py | --x64 is no option of it. usage: dtypeguard run
+run --format yaml a.py | 'yaml' is no form. Write one of text, json
+audit | required: TARGET. Write for example: dtypeguard audit
+audit optax:adam --x65 | audit: error: unrecognized arguments: --x65.
+audit optax:adam rate=1 | Write for example: dtypeguard audit optax:adam
+audit optax:adam --format yaml | invalid choice: 'yaml'
+audit optax.adam | or FILE.py:NAME. Did you mean optax:adam? Write
+audit optax:prodigy | Did you mean optax.contrib:prodigy? Write for
+audit optax:adm | optax has no adm. Did you mean adam? Write for example
+audit no_such_module:opt | no_such_module cannot be imported: ModuleNot
+audit no_such_file.py:opt | cannot be imported: FileNotFoundError
+audit optax:adam | optax:adam needs learning_rate. If it is a step: dtypeguard audit
+audit optax:adam | dtypeguard audit optax:adam --set learning_rate=VALUE, or audit FILE
+audit :takes_some --set nesterov=1 --set rate=1 | called: AssertionError. Write: dtypeguard
+audit :step | it is a step: dtypeguard audit my_script.py:step --inputs my_script
+audit optax:sgd --set 1 | Write for example: --set learning_rate=
+audit optax:sgd --set nesterov=false | Write: --set nesterov=False
+audit optax:sgd --set rate=1 | It takes learning_rate, momentum, nesterov,
+audit optax:sgd --set learning_rate=1 --set learning_rate=2 | is given twice
+audit :opt --set rate=1 | is an optimizer already and takes no --set
+audit optax:sgd --params f99 | 'f99' is not a dtype. Write for example
+audit optax:sgd --params= | '' is not a dtype
+audit optax:sgd --grads int32 | int32 is not floating or complex
+audit optax:sgd --params float64 | float64 needs --x64 as well
+audit optax:constant_schedule --set value=1 | which is not an optimizer
+audit optax:__version__ | neither an optimizer nor a function
+audit :fails.step | my_script.py:fails.step cannot be read: ValueError: no such
+audit :three.step | my_script.py has no three.step
+audit optax:adam --html no/such/a.html | audit --html audit.html
+audit optax:adam --json --markdown | --json --markdown audit.markdown
+audit optax:adam --json --format markdown | only one form can be printed
+audit optax:sgd --json a.txt --html ./a.txt | --json and --html name one file. Write for
+audit :step --step | a step needs a function that gives its arguments
+audit :step --inputs :inputs --params bf16 | --params is for an optimizer
+audit :step --carry 1 | --carry is for a step
+audit :step --inputs inputs | Did you mean --inputs my_script.py:inputs?
+audit :step --inputs :nope | my_script.py has no nope. Write for example: --inputs
+audit :step --inputs :raises | raises cannot be called: KeyError: 'data'
+audit :step --inputs :inputs --inputs :inputs | --inputs: it is given twice
+audit :opt --inputs :inputs | is an optimizer and no step. Write: dtypeguard audit
+lock :opt --inputs :inputs | is an optimizer and no step. Write a step that calls its
+lock :step | dtypeguard lock my_script.py:step --inputs
+lock :step --inputs :inputs --check a --check b | --check: it is given twice
+lock :step --inputs :inputs --out= | argument --out: '' names no file
+precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
+precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard
+precision :three --inputs :inputs | audit_precision got
+precision :loss --inputs :x | does not run with what my_script.py:x gives
+precision :loss --inputs :raises | # data
+precision :breaks --inputs :inputs | # here
+precision :breaks --inputs :inputs | It is an error of the program itself, called with what
+precision :loss --inputs :count --narrow i8 | --narrow 'i8' is not a floating dtype
+precision :loss --inputs :inputs --wide int32 | Write --wide float32
+precision :loss --inputs :inputs --tolerance -1 | '-1' is not a relative error
+precision :loss --inputs :inputs --tolerance foo | 'foo' is not a relative error: write a
+precision :loss --inputs :inputs --max-error x | 'x' is not a relative error
+precision :loss --inputs :inputs --matmul-precision tpus | matmul_precision="tpu"
+precision :loss --inputs :inputs --reference no.npz | numpy.savez(file, **{
+precision :loss --inputs :inputs --out a.plan | a search needs --narrow. Write for example
+plan :loss --inputs :inputs --narrow bf16 | a search needs --tolerance. Write for example
+precision :loss --inputs :inputs --check a --narrow bf16 | --narrow is for a search: a says
+precision :loss --inputs :inputs --check a --out b | not allowed with argument
+precision :loss --inputs :inputs --check none.plan | none.plan does not exist
+precision :loss --inputs :inputs --budget 0 | '0' is not 1, 2, 3, ...
+"""
+CASES = [
+    tuple(x.strip() for x in line.split("|")) for line in WRONG.strip("\n").split("\n")
+]
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    (tmp_path / "my_script.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("my_script", None)
+
+
+@pytest.mark.parametrize(("words", "message"), CASES)
+def test_wrong_usage(words, message, script, capsys):
+    words = [f"my_script.py{x}" if x.startswith(":") else x for x in words.split()]
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert message in " ".join(captured.err.split())
+    assert captured.out == ""
+    assert [file.name for file in script.glob("*") if file.is_file()] == ["my_script.py"]
+
+
+def test_help_shows_at_most_forty_options_and_every_status(capsys):
+    options = {"run": ["-m", "--all", "--json", "--format"], "": ["--version"]}
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        text = capsys.readouterr().out
+        options[name] = [
+            x for x in text.split() if x.startswith("--") and x[-1] not in ".,;"
+        ]
+        if name != "demo":
+            assert ", 2 if it cannot run" in " ".join(text.split()) or name == "docs"
+        listed = {x.strip("[]") for x in options[name]} - {"--help"}
+        options[name] = sorted(listed & {*_options_of(name)})
+    assert sum(map(len, options.values())) <= 40, options
+    assert main(["--version"]) == main(["--help"]) == 0
+    assert "run a script" in capsys.readouterr().out
+
+
+def _options_of(name):
+    (choices,) = (x.choices for x in parser()._actions if isinstance(x.choices, dict))
+    return [y for x in choices[name]._actions for y in x.option_strings if x.help]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("audit :opt --params float32 --markdown", "--markdown is deprecated: --format"),
+        ("audit :step --step --inputs :inputs", ""),
+        ("audit :step --inputs :inputs", ""),
+    ],
+)
+def test_what_was_replaced_still_works(words, sentence, script, capsys):
+    words = [f"my_script.py{x}" if x.startswith(":") else x for x in words.split()]
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"dtypeguard: {sentence}" if sentence else "")
+    assert bool(captured.err) is bool(sentence)
+    assert "no leaf changed" in captured.out
+
+
+def test_what_stands_in_a_file_outlasts_wrong_usage(script, tmp_path):
+    old, new = tmp_path / "old.html", tmp_path / "new.json"
+    old.write_text("old")
+    argv = ["audit", "optax:adam", "--html", str(old), "--json", str(new)]
+    assert main(argv) == 2
+    assert (old.read_text(), new.exists()) == ("old", False)
+    assert main([*argv, "--set", "learning_rate=1", "--params", "float32"]) == 0
+    assert old.read_text().startswith("<!doctype html>")
+    assert new.read_text().startswith("{")
+    assert (
+        main(["audit", "my_script.py:opt", *["--json", "/dev/null", "--html", "/dev/null"]])
+        == 0
+    )

@@ -162,7 +162,7 @@ class Planning:
         items = self._needed(items) if chosen.is_minimal else items
         plan = self._measured(items)
         cost = self._trials.cost(plan)
-        plan = dataclasses.replace(plan, share=1 - cost.wide).rounded()
+        plan = dataclasses.replace(plan, share=1 - cost.wide)
         numbers, nodes = _numbers(items), self._trials.program.block.all_nodes()
         return PlanSearch(
             plan=plan,

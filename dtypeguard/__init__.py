@@ -69,10 +69,10 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     _DEPRECATED = {
         "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
         "Work": ("_costs.work", "PrecisionReport.work"),
-        "LineDecision": ("_precision.records", "a row of PrecisionReport.decisions"),
-        "LineLoss": ("_precision.loss", "a row of PrecisionReport.losses"),
-        "PlanSearch": ("_precision.plan_search", "PrecisionReport.search"),
-        "ProductsReport": ("_precision.products", "PrecisionReport"),
+        "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),
+        "LineLoss": ("_precision.rows", "a row of PrecisionReport.losses"),
+        "PlanSearch": ("_precision.planning", "PrecisionReport.search"),
+        "ProductsReport": ("", "PrecisionReport"),
         "Difference": ("_reference.difference", "a row of PrecisionReport.differences"),
         "Divergence": ("_reference.difference", "PrecisionReport.divergence"),
     }

@@ -23,6 +23,13 @@ def test_it_lists_the_pages_and_prints_one(capsys):
         assert capsys.readouterr().out == (DOCS / "explain.md").read_text()
 
 
+def test_the_name_of_a_page_that_was_merged_opens_the_one_that_has_it(capsys):
+    for name in ("stability", "limits", "migrating", "devices", "glossary"):
+        assert main(["docs", name]) == 0
+        assert name[:6] in capsys.readouterr().out.lower()
+        assert not (DOCS / f"{name}.md").exists()
+
+
 def test_the_api_has_signatures_and_docstrings(capsys):
     assert main(["docs", "api"]) == 0
     printed = capsys.readouterr().out

@@ -151,7 +151,7 @@ class Planning:
         items = grouped(chosen.items, self._candidates)
         items = self._needed(items) if chosen.is_minimal else items
         plan = self._measured(items)
-        plan = dataclasses.replace(plan, share=self._trials.share(plan)).rounded()
+        plan = dataclasses.replace(plan, share=self._trials.share(plan))
         numbers, nodes = _numbers(items), self._trials.program.block.all_nodes()
         return PlanSearch(
             plan=plan,

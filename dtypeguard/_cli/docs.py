@@ -30,6 +30,8 @@ _MOVED = {
     "devices": "libraries",
     "notebooks": "libraries",
     "glossary": "faq",
+    "why-dtypes-drift": "find-the-line",
+    "lbfgs": "find-the-line",
 }
 
 

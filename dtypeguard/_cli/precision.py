@@ -95,7 +95,7 @@ def _searched(options: argparse.Namespace, show: Show) -> _Found:
         text += f"\n{options.out} is written."
     elif not options.json:
         text += f"\n\n{found.plan.text()}"
-    return _of_plan(text, found.headline, found.is_within, found.data)
+    return _of_plan(text, found.headline, found.is_of_use, found.data)
 
 
 def _checked(options: argparse.Namespace, show: Show) -> _Found:

@@ -22,14 +22,7 @@ from .targets import NamedCall, Reader
 
 
 def measured(options: argparse.Namespace) -> int:
-    """Measures a function, searches a plan or checks one; shows and writes what is found.
-
-    Returns:
-        The exit status, 0 or 1.
-
-    Raises:
-        UsageError: if the function, its inputs or an option cannot be used.
-    """
+    """Measures a function, searches a plan or checks one; shows what is found."""
     is_search = bool(options.out or options.is_plan) and not options.check
     missing = [x for x in ("narrow", "tolerance") if vars(options)[x] is None]
     if is_search and missing:
